@@ -1,0 +1,231 @@
+"""The key/value cache: full for what sees everything, a ring for a window, fixed for the encoder's memory.
+
+The caller owns it and hands each cached mixer call its own store: depth decides, not the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.errors import CacheError
+from anyformer.layers.tokens import FACTS, Store, Tokens
+from anyformer.spec import BranchSpec, ModelSpec, Site, inside
+
+
+class Ledger:
+    """Which tokens the slots of all stores of one reach hold, and where those of this pass go."""
+
+    def __init__(self, name: str, batch: int, slots: int, ring: bool, device: torch.device | None) -> None:
+        self.name, self.batch, self.slots, self.ring = name, batch, slots, ring
+        self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
+        self.plain = True  # so far every row is one unpadded document
+        self.facts = {fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS}  # document 0: empty
+        self.keys: Tokens | None = None
+
+    def admit(self, new: Tokens) -> None:
+        """Write down the new tokens and say which keys this pass sees."""
+        self.start, self.n_new = self.n, new.n
+        if not self.ring and self.n + new.n > self.slots:
+            self.slots = max(self.n + new.n, 2 * self.slots)
+        self.plain = self.plain and new.span is not None and new.segment is None
+        given = {
+            "position": new.position,
+            "document": torch.ones_like(new.position) if new.document is None else new.document,
+            "order": new.position if new.order is None else new.order,
+            "segment": torch.ones_like(new.position) if new.segment is None else new.segment,
+        }
+        seen = {}
+        for fact, value in given.items():
+            self.facts[fact] = self.roomy(self.facts[fact], -1)
+            seen[fact] = self.extend(self.facts[fact], value.expand(self.batch, -1), -1)
+        self.n += new.n
+        if self.plain:
+            self.keys = Tokens(seen["position"], span=(self.n - seen["position"].shape[1], self.n), name=self.name)
+        else:
+            self.keys = Tokens(**seen, name=self.name)
+
+    def roomy(self, held: Tensor, axis: int) -> Tensor:
+        """Return `held` with as many slots along `axis` as the ledger has."""
+        missing = self.slots - held.shape[axis]
+        return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing)) if missing else held
+
+    def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
+        """Write the new tokens along `axis` and return all that this pass sees; a ring's are in no order."""
+        if not self.ring:
+            held.narrow(axis, self.start, self.n_new).copy_(new)
+            return held.narrow(axis, 0, self.start + self.n_new)
+        if self.n_new == 1:
+            held.narrow(axis, self.start % self.slots, 1).copy_(new)
+            return held.narrow(axis, 0, min(self.start + 1, self.slots))
+        seen = torch.cat((held.narrow(axis, 0, min(self.start, self.slots)), new), axis)
+        kept, end = min(self.n_new, self.slots), self.start + self.n_new
+        slots = torch.arange(end - kept, end, device=held.device) % self.slots
+        held.index_copy_(held.dim() + axis, slots, new.narrow(axis, self.n_new - kept, kept))
+        return seen
+
+    def rewound(self, drop: Tensor, least: int) -> tuple[Tensor, Tensor]:
+        """Forget the last drop[b] tokens of each row; return (slot each slot is filled from, whether it holds a token).
+
+        Rows that lose more than the `least` are moved to the right, as if they had been padded on the left.
+        """
+        first, self.n = max(0, self.n - self.slots) if self.ring else 0, self.n - least
+        targets = torch.arange(first, self.n, device=drop.device)
+        sources = targets - (drop - least)[:, None]
+        index = torch.zeros(self.batch, self.slots, dtype=torch.long, device=drop.device)
+        alive = torch.zeros(self.batch, self.slots, dtype=torch.bool, device=drop.device)
+        index[:, targets % self.slots] = sources.clamp(min=first) % self.slots
+        alive[:, targets % self.slots] = sources >= first
+        self.plain = self.plain and not self.ring and bool((drop == least).all())
+        return index, alive
+
+
+class Kept(Store):
+    """What one mixer call keeps of each token, each [batch, …, slot, width]."""
+
+    def __init__(self, ledger: Ledger, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device | None) -> None:
+        self.ledger = ledger
+        self.held = {
+            name: torch.zeros(ledger.batch, *shape[:-1], ledger.slots, shape[-1], dtype=dtype, device=device)
+            for name, shape in shapes.items()
+        }
+
+    @property
+    def keys(self) -> Tokens | None:  # type: ignore[override]
+        """The tokens this pass sees."""
+        return self.ledger.keys
+
+    def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        seen = {}
+        for name, value in new.items():
+            if value.requires_grad:
+                raise CacheError("a cache keeps no gradients; call the model under torch.no_grad() or without a cache")
+            self.held[name] = self.ledger.roomy(self.held[name], -2)
+            seen[name] = self.ledger.extend(self.held[name], value, -2)
+        return seen
+
+
+class Fixed(Store):
+    """What cross-attention makes of the memory once."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Tensor] = {}
+
+    def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        if not self.held:
+            self.held = dict(make())
+        return self.held
+
+
+class KVCache:
+    """One store for each cached mixer call of a model.
+
+    `length`: tokens to make room for (a full store grows when it is exceeded); `slack`: how many tokens, beyond one, `rewind`
+    can take back from a ring. Raises CacheError where `rewind` or the model asks for what is no longer held.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        batch: int = 1,
+        length: int = 256,
+        *,
+        slack: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        device = None if device is None else torch.device(device)
+        self.batch, self.slack, self.n = batch, slack, 0
+        self.ledgers: dict[int | None, Ledger] = {}
+        self.stores: list[Kept | Fixed] = []
+        self.memory_tokens: Tokens | None = None
+        self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)  # each row's last position and document
+        self.plain = True
+        for branch, site in cached_calls(spec):
+            shapes, reach = branch.mixer.cache_shapes(site), branch.mixer.reach()
+            assert shapes is not None
+            if getattr(branch.mixer, "reads", "self") == "memory":
+                self.stores.append(Fixed())
+                continue
+            slots = length if reach is None else min(reach, length) + slack
+            ring = reach is not None and reach <= length
+            reach = reach if ring else None
+            if reach not in self.ledgers:
+                name = f"ring of {slots}" if ring else "full"
+                self.ledgers[reach] = Ledger(name, batch, slots if ring else length, ring, device)
+            self.stores.append(Kept(self.ledgers[reach], shapes, dtype, device))
+
+    def admit(self, tokens: Tokens) -> None:
+        """Take note of the tokens of a pass, before its layers run."""
+        if tokens.position.shape[0] not in (1, self.batch):
+            raise CacheError(f"the cache holds {self.batch} rows and was given {tokens.position.shape[0]}; make one of that batch")
+        for ledger in self.ledgers.values():
+            ledger.admit(tokens)
+        self.n += tokens.n
+        self.plain = self.plain and tokens.span is not None
+        document = torch.ones_like(tokens.position) if tokens.document is None else tokens.document
+        real = (document > 0) * torch.arange(1, tokens.n + 1, device=document.device)
+        at = real.argmax(-1, keepdim=True)  # the last real token of each row; rows of padding alone keep what they had
+        now = torch.stack((tokens.position.gather(1, at), document.gather(1, at)))
+        self.last = torch.where(now[1] > 0, now, self.last).expand(2, self.batch, 1)
+
+    def rewind(self, drop: int | Sequence[int]) -> None:
+        """Forget the last tokens: `drop` of every row, or drop[b] of row b, which then stands as if padded on the left."""
+        drops = [drop] * self.batch if isinstance(drop, int) else list(drop)
+        if len(drops) != self.batch or min(drops) < 0 or max(drops) > self.n:
+            raise CacheError(f"rewind({drop}) does not fit {self.batch} rows of {self.n} tokens")
+        if max(drops) > 1 + self.slack and any(ledger.ring and self.n > ledger.slots for ledger in self.ledgers.values()):
+            raise CacheError(
+                f"rewind({drop}) asks for tokens that a window's ring no longer holds; make the cache with slack={max(drops) - 1}"
+            )
+        amounts = torch.tensor(drops, device=self.last.device)
+        for ledger in self.ledgers.values():
+            index, alive = ledger.rewound(amounts, min(drops))
+            ledger.facts = {fact: value.gather(1, index) for fact, value in ledger.facts.items()}
+            ledger.facts["document"] *= alive
+            for store in self.stores:
+                if isinstance(store, Kept) and store.ledger is ledger:
+                    store.held = {name: _gathered(value, index) for name, value in store.held.items()}
+        self.n -= min(drops)
+        self.plain = self.plain and len(set(drops)) == 1
+        self.last = torch.stack((self.last[0] - amounts[:, None], self.last[1]))
+
+    def select(self, rows: Sequence[int] | Tensor) -> None:
+        """Keep, repeat or reorder rows: row i becomes what row rows[i] was (beam search, finished sequences)."""
+        index = torch.as_tensor(rows, device=self.last.device)
+        self.batch = len(index)
+        for ledger in self.ledgers.values():
+            ledger.batch = self.batch
+            ledger.facts = {fact: value[index] for fact, value in ledger.facts.items()}
+        for store in self.stores:
+            store.held = {name: value[index] for name, value in store.held.items()}
+        self.last = self.last[:, index]
+        if self.memory_tokens is not None and self.memory_tokens.position.shape[0] > 1:
+            self.memory_tokens = self.memory_tokens.each(lambda fact: fact[index] if fact.shape[0] > 1 else fact)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept."""
+        return sum(value.nbytes for store in self.stores for value in store.held.values())
+
+
+def cached_calls(spec: ModelSpec) -> Iterator[tuple[BranchSpec, Site]]:
+    """Yield each branch of the main stack whose mixer keeps something, with its place, in the order of the calls."""
+    for name, stack, place in inside(spec, Site()):
+        if name != "stack":
+            continue
+        for path, block, site in inside(stack, place):
+            if path.startswith("blocks."):
+                for _, sublayer, _ in inside(block, site):
+                    for _, branch, here in inside(sublayer, site):
+                        if isinstance(branch, BranchSpec) and branch.mixer.cache_shapes(here) is not None:
+                            yield branch, here
+
+
+def _gathered(value: Tensor, index: Tensor) -> Tensor:
+    """Return value [batch, …, slot, width] with its slots taken from index [batch, slot]."""
+    shape = (index.shape[0], *(1,) * (value.dim() - 3), index.shape[1], 1)
+    return value.gather(-2, index.view(shape).expand(*value.shape[:-2], index.shape[1], value.shape[-1]))

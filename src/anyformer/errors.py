@@ -1,0 +1,50 @@
+"""Every error a user can cause, each one line that names the thing, the value and the remedy."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class AnyformerError(Exception):
+    """Could not start: the input was wrong and nothing has been written. The command line exits with status 2."""
+
+    exit_status = 2
+
+
+class SpecError(AnyformerError):
+    """A specification that cannot work, or a file that does not hold one."""
+
+
+class KernelError(AnyformerError):
+    """An attention kernel was asked for something it does not compute."""
+
+
+class CacheError(AnyformerError):
+    """A key/value cache was used beyond what it holds."""
+
+
+class InputError(AnyformerError):
+    """A model was called with tensors it cannot take."""
+
+
+class TextError(AnyformerError):
+    """A corpus, tokenizer or prompt that cannot be used."""
+
+
+class CheckpointError(AnyformerError):
+    """A directory or file of weights that is missing, broken, or of another model."""
+
+
+class UsageError(AnyformerError):
+    """A command, option or name that does not exist, or options that exclude each other."""
+
+
+class RunFailed(AnyformerError):
+    """It ran and failed on the way: a full disk, a loss that is not a number. Exit status 1."""
+
+    exit_status = 1
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the known name nearest to `name`, or an empty string."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean '{nearest[0]}'?)" if nearest else ""

@@ -1,0 +1,68 @@
+"""Attention written out: the slow, plain oracle that takes every option and gives the weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.mask import Mask, visible
+from anyformer.layers.tokens import Tokens
+
+
+class Dense(NamedTuple):
+    """Who sees whom, and what is added to the scores, each [batch or 1, heads or 1, query, key]."""
+
+    mask: Tensor | None
+    bias: Tensor | None
+
+
+class Eager:
+    """Every option, in the memory of all scores."""
+
+    name = "eager"
+
+    def refuses(self, spec: AttentionSpec) -> str | None:
+        """Return why the kernel cannot compute this attention: it always can."""
+        return None
+
+    def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Dense:
+        """Return the mask and the bias, as they are."""
+        return Dense(visible(mask, query, key, n_heads), bias)
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Dense,
+        *,
+        scale: float,
+        softcap: float | None,
+        sink: Tensor | None,
+        scores: Tensor | None,
+        dropout: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Return values and weights; a row that sees no key gives 0."""
+        groups = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
+        s = (q @ k.mT).float() * scale
+        if softcap is not None:
+            s = softcap * (s / softcap).tanh()
+        for more in (scores, seen.bias):
+            s = s if more is None else s + more
+        if seen.mask is not None:
+            s = s.masked_fill(~seen.mask, torch.finfo(s.dtype).min)
+        if sink is not None:
+            s = torch.cat((s, sink.float().view(1, -1, 1, 1).expand(*s.shape[:3], 1)), -1)
+        weights = s.softmax(-1)
+        if sink is not None:
+            weights = weights[..., :-1]
+        if seen.mask is not None:
+            weights = weights.masked_fill(~seen.mask, 0.0)
+        if dropout:
+            weights = F.dropout(weights, dropout)
+        return weights.to(v.dtype) @ v, weights

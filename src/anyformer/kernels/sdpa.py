@@ -1,0 +1,85 @@
+"""PyTorch's fused attention, `scaled_dot_product_attention`; exact, without softcap or sink."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.mask import Causal, Mask, visible
+from anyformer.layers.tokens import Tokens
+
+
+class Fused(NamedTuple):
+    """What PyTorch takes: a flag, or a mask (booleans, or numbers to add), and rows that see nothing."""
+
+    causal: bool
+    mask: Tensor | None
+    blind: Tensor | None  # [batch or 1, heads or 1, query, 1]
+
+
+class SDPA:
+    """Fast for plain causal, bidirectional and single-token attention; other masks are dense."""
+
+    name = "sdpa"
+
+    def refuses(self, spec: AttentionSpec) -> str | None:
+        """Return why the kernel cannot compute this attention, or None."""
+        if spec.softcap is not None:
+            return f"sdpa cannot cap scores (softcap={spec.softcap})"
+        if spec.sink:
+            return "sdpa has no sink"
+        return None
+
+    def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
+        """Return the cheapest form: nothing, a flag, booleans, or numbers to add."""
+        if query.span is not None and query.span == key.span and bias is None:
+            if mask.within(query.span, key.span) == Causal():
+                return Fused(True, None, None)
+        seen = visible(mask, query, key, n_heads)
+        if seen is None:
+            return Fused(False, bias, None)
+        blind = None if query.span is not None else ~seen.any(-1, keepdim=True)
+        seen = seen if blind is None else seen | blind  # a row that sees nothing is let see all, then set to 0
+        return Fused(False, seen if bias is None else torch.where(seen, bias, -torch.inf), blind)
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Fused,
+        *,
+        scale: float,
+        softcap: float | None,
+        sink: Tensor | None,
+        scores: Tensor | None,
+        dropout: float,
+    ) -> tuple[Tensor, None]:
+        """Return values, and no weights; a row that sees no key gives 0."""
+        mask = seen.mask
+        if scores is not None:
+            seen_all = mask is None and not seen.causal
+            mask = scores if seen_all else _added(mask, seen.causal, scores)
+        causal = seen.causal and scores is None
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.to(q.dtype)
+        batch, heads, query, width = q.shape
+        groups = heads // k.shape[1]
+        if groups > 1 and query == 1 and (mask is None or mask.shape[1] == 1):
+            # One query a row: the heads of a group are rows of one product, and keys are read once.
+            y = F.scaled_dot_product_attention(q.reshape(batch, k.shape[1], groups, width), k, v, mask, dropout, scale=scale)
+            y = y.view(batch, heads, 1, v.shape[-1])
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=groups > 1)
+        return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
+
+
+def _added(mask: Tensor | None, causal: bool, scores: Tensor) -> Tensor:
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    assert mask is not None
+    return torch.where(mask, scores, -torch.inf) if mask.dtype == torch.bool else scores + mask

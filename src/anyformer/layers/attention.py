@@ -1,0 +1,129 @@
+"""Attention: softmax(q·k · scale + scores, over the keys that the mask shows) · v. Vaswani et al. 2017, section 3.2."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import Tensor
+
+from anyformer.errors import SpecError
+from anyformer.layers.gqa import ProjectionSpec
+from anyformer.layers.linear import ScaleSpec
+from anyformer.layers.mask import Everything, Mask
+from anyformer.layers.part import Part
+from anyformer.layers.scores import ScoreSpec
+from anyformer.layers.tokens import Notes, Now, Store, Tokens
+from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Weight
+
+
+class AttentionSpec(MixerSpec):
+    """Attention over the layer's own input, the encoder's output (memory), or the embedding's output (input)."""
+
+    projection: ProjectionSpec
+    mask: Mask = Everything()
+    scores: tuple[ScoreSpec, ...] = ()
+    scale: ScaleSpec = ScaleSpec(power=-0.5)  # of the width of a query
+    softcap: float | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
+    sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
+    reads: Literal["self", "memory", "input"] = "self"
+
+    def __post_init__(self) -> None:
+        if self.softcap is not None and self.softcap <= 0:
+            raise self.refusal("softcap", "must be above 0; None leaves the scores uncapped")
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        n_heads = self.projection.sizes(self._place(site))[0]
+        return {"sink": Weight((n_heads,), ("heads",), "bias", fill=0.0) if self.sink else None}
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        place = self._place(site)
+        n_heads, width, _ = self.projection.sizes(place)
+        return {
+            "projection": (self.projection, place),
+            "scores": [(score, site.at(n_heads, width)) for score in self.scores],
+        }
+
+    def _place(self, site: Site) -> Site:
+        if self.reads == "memory" and not site.d_source:
+            raise SpecError("Attention.reads = 'memory' needs an encoder to read from; give the model one")
+        return dataclasses.replace(site, d_source=site.d_source if self.reads == "memory" else site.d_model)
+
+    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
+        return self.projection.cache_shapes(self._place(site))
+
+    def reach(self) -> int | None:
+        return self.mask.reach()
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return projections, scores and values; a mask's hidden pairs are not counted if `load.causal_exact`."""
+        place, own = self._place(site), self.reads != "memory"
+        n_heads, width, value_width = self.projection.sizes(place)
+        keys = load.past + load.query if own else load.memory
+        made = load.query if own else 0 if load.past else load.memory  # the memory's keys are made once
+        pairs = n_heads * load.query * keys
+        if load.causal_exact and own:
+            pairs = self.mask.pairs(load.query, load.past, n_heads)
+        inner = Cost({"scores": 2 * width * pairs * load.batch, "values": 2 * value_width * pairs * load.batch})
+        return self.projection.cost(place, dataclasses.replace(load, memory=made)) + inner
+
+
+class Attention(Part[AttentionSpec]):
+    projection: Any  # a module of a ProjectionSpec
+    scores: Any
+    sink: Tensor | None
+
+    def __init__(self, spec: AttentionSpec, site: Site) -> None:
+        super().__init__(spec, site)
+        place = spec.parts(site)["projection"]
+        assert isinstance(place, tuple)
+        self.n_heads, width, _ = spec.projection.sizes(place[1])
+        self.scale = spec.scale.value(width)
+        self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
+        self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
+        self.memo_key = self._memo_key()
+
+    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
+        p, spec = self.projection, self.spec
+        if spec.reads == "memory":
+            stored, keys = store.once(lambda: p.store(now.memory, now)), now.memory_tokens
+        else:
+            stored, keys = store.extend(p.store(x if spec.reads == "self" else now.input, now)), store.keys
+        keys = now.tokens if keys is None else keys
+        q, k, v = p.expand(p.query(x, now), stored)
+        kernel = now.kernels[self.digest]
+        seen = now.once(self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, now, keys))
+        y, weights = kernel(
+            q,
+            k,
+            v,
+            seen,
+            scale=self.scale,
+            softcap=spec.softcap,
+            sink=self.sink,
+            scores=self._sum(self.by_content, q, k, now.tokens, keys),
+            dropout=now.dropout.attention if now.dropout else 0.0,
+        )
+        return p.output(y), {"attention": weights} if now.weights and weights is not None else {}
+
+    def _seen(self, kernel: Any, now: Now, keys: Tokens) -> Any:
+        bias = self._sum(self.by_position, None, None, now.tokens, keys)
+        return kernel.prepare(self.spec.mask, bias, now.tokens, keys, self.n_heads)
+
+    def _sum(self, which: tuple[int, ...], q: Tensor | None, k: Tensor | None, query: Tokens, keys: Tokens) -> Tensor | None:
+        total = None
+        for i in which:
+            score = self.scores[i](q, k, query.as_queries(), keys.as_keys())
+            total = score if total is None else total + score
+        return total
+
+    def _memo_key(self) -> str | None:
+        """Name what `_seen` depends on, or None where a score has weights of its own."""
+        names = [self.spec.mask.key, str(self.n_heads)]
+        for i in self.by_position:
+            score = self.scores[i].spec
+            if score.shared is None and dict(score.weights(self.scores[i].site)):
+                return None
+            names.append(score.shared or score.key)
+        return " ".join(names)

@@ -1,0 +1,88 @@
+"""Blocks and stacks: pre-, post-, sandwich- and branch-norm are which norms exist; parallel is a sublayer of two branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyformer.layers.embedding import Embedding
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Notes, Now, Store
+from anyformer.spec import BlockSpec, BranchSpec, StackSpec, SublayerSpec
+
+KEEP_NOTHING = Store()
+
+
+class Branch(Part[BranchSpec]):
+    norm_in: nn.Module | None
+    mixer: nn.Module
+    norm_out: nn.Module | None
+
+    def __init__(self, spec: BranchSpec, site: Any) -> None:
+        super().__init__(spec, site)
+        self.keeps = spec.mixer.cache_shapes(site) is not None
+
+    def forward(self, x: Tensor, now: Now, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
+        store = next(stores) if self.keeps else KEEP_NOTHING
+        y, notes = self.mixer(x if self.norm_in is None else self.norm_in(x), now, store)
+        if self.norm_out is not None:
+            y = self.norm_out(y)
+        if now.dropout and now.dropout.residual:
+            y = F.dropout(y, now.dropout.residual)
+        return y, notes
+
+
+class Sublayer(Part[SublayerSpec]):
+    norm_in: nn.Module | None
+    branches: Any
+    norm_sum: nn.Module | None
+
+    def forward(self, state: Tensor, residual: Any, now: Now, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
+        x = residual.read(state)
+        if self.norm_in is not None:
+            x = self.norm_in(x)
+        total, notes = None, []
+        for branch in self.branches:
+            y, note = branch(x, now, stores)
+            total = y if total is None else total + y
+            notes.append(note)
+        state = residual.write(state, total)
+        return state if self.norm_sum is None else self.norm_sum(state), notes
+
+
+class Block(Part[BlockSpec]):
+    sublayers: Any
+
+    def forward(self, state: Tensor, residual: Any, now: Now, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
+        notes: list[Notes] = []
+        for sublayer in self.sublayers:
+            state, more = sublayer(state, residual, now, stores)
+            notes += more
+        return state, notes
+
+
+class Stack(Part[StackSpec]):
+    embedding: Embedding
+    blocks: Any
+    residual: Any
+    norm: nn.Module | None
+
+    def forward(
+        self, ids: Tensor, now: Now, stores: Iterator[Store], hidden: list[Tensor] | None = None
+    ) -> tuple[Tensor, list[Notes]]:
+        """Return the last hidden state [batch, token, width] and each mixer's notes; `hidden` collects what lies between."""
+        x = now.input = self.embedding(ids, now)
+        state, notes = self.residual.open(x), []
+        for block in self.blocks:
+            if hidden is not None:
+                hidden.append(state)
+            state, more = block(state, self.residual, now, stores)
+            notes += more
+        x = self.residual.close(state)
+        x = x if self.norm is None else self.norm(x)
+        if hidden is not None:
+            hidden.append(x)
+        return x, notes

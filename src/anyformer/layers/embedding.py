@@ -1,0 +1,134 @@
+"""What enters the stream: tokens, positions (learned; sinusoids, Vaswani et al. 2017, section 3.5) and segments, summed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyformer.errors import InputError
+from anyformer.layers.linear import ScaleSpec
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Now, Tokens
+from anyformer.spec import Count, EmbeddingSpec, Length, MapSpec, Placed, Site, TableSpec, TermSpec, Weight
+
+
+class Table(Part[TableSpec]):
+    """Rows of vectors."""
+
+    weight: Tensor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of `ids` [batch, token] as [batch, token, width]."""
+        return F.embedding(ids, self.weight)
+
+
+class TokensSpec(TermSpec):
+    """A vector for each token id, scaled, then projected where its width is not the sum's (OPT-350M)."""
+
+    table: TableSpec
+    scale: ScaleSpec | None = None  # of the width of a row: √d_model is power 0.5
+    projection: MapSpec | None = None
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        narrow = site.at(self.table.width or site.shape[-1])
+        return {"table": (self.table, narrow), "projection": self.projection and (self.projection, narrow)}
+
+
+class TokenEmbedding(Part[TokensSpec]):
+    table: Table
+    projection: nn.Module | None
+
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        x = self.table(ids)
+        if self.spec.scale is not None:
+            x = x * self.spec.scale.value(x.shape[-1])
+        return x if self.projection is None else self.projection(x)
+
+
+class LearnedPositionsSpec(TermSpec):
+    """A vector for each position; some models waste the first `offset` rows (BART, OPT: 2)."""
+
+    n_positions: Length
+    offset: int = 0
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        shape = (self.n_positions + self.offset, site.shape[-1])
+        return {"weight": Weight(shape, ("position", "d_model"), "table")}
+
+
+class LearnedPositions(Part[LearnedPositionsSpec]):
+    weight: Tensor
+
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        end = tokens.span[1] if tokens.span else 0
+        if end > self.spec.n_positions:
+            raise InputError(
+                f"a sequence of {end} tokens goes beyond the {self.spec.n_positions} learned positions of this model; "
+                "cut it, or resize n_positions"
+            )
+        return F.embedding(tokens.position + self.spec.offset, self.weight)
+
+
+class SinusoidSpec(TermSpec):
+    """sin and cos of position · base^(-2i/d), interleaved as in the paper or all sines then all cosines (tensor2tensor)."""
+
+    base: float = 10000.0
+    layout: Literal["interleaved", "concatenated"] = "interleaved"
+    frequencies: Literal["d", "half-1"] = "d"  # exponents -2i/d (the paper), or -i/(d/2 - 1) (tensor2tensor, fairseq)
+    start: int = 0  # the first token's position
+
+    def angles(self, width: int) -> list[float]:
+        """Return the frequency of each pair, in radians a token."""
+        steps = width / 2 if self.frequencies == "d" else width // 2 - 1
+        return [self.base ** -(i / steps) for i in range((width + 1) // 2)]
+
+
+class Sinusoid(Part[SinusoidSpec]):
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        width = self.site.shape[-1]
+        frequencies = torch.tensor(self.spec.angles(width), device=ids.device)
+        angles = (tokens.position + self.spec.start).float()[..., None] * frequencies
+        pairs = (angles.sin(), angles.cos())
+        both = torch.stack(pairs, -1).flatten(-2) if self.spec.layout == "interleaved" else torch.cat(pairs, -1)
+        return both[..., :width]
+
+
+class SegmentsSpec(TermSpec):
+    """A vector for each token_type_id (BERT); without ids all are of type 0."""
+
+    n_segments: Count = Count(2)
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.n_segments, site.shape[-1]), ("segment", "d_model"), "table")}
+
+
+class Segments(Part[SegmentsSpec]):
+    weight: Tensor
+
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        return self.weight[0] if tokens.segment is None else F.embedding(tokens.segment, self.weight)
+
+
+class Embedding(Part[EmbeddingSpec]):
+    terms: list[nn.Module]
+    norm: nn.Module | None
+    projection: nn.Module | None
+
+    def forward(self, ids: Tensor, now: Now) -> Tensor:
+        """Return [batch, token, d_model] for ids [batch, token]."""
+        first, *others = self.terms
+        x = first(ids, now.tokens)
+        for term in others:
+            y = term(ids, now.tokens)
+            x = x + y.to(x.dtype)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.spec.masked and now.tokens.document is not None:
+            x = x * (now.tokens.document > 0)[..., None]
+        if now.dropout and now.dropout.embedding:
+            x = F.dropout(x, now.dropout.embedding)
+        return x if self.projection is None else self.projection(x)

@@ -1,0 +1,149 @@
+"""Multi-head, grouped-query and multi-query projections: Vaswani et al. 2017; Ainslie et al. 2023, arXiv:2305.13245; Shazeer 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor, nn
+
+from anyformer.errors import SpecError
+from anyformer.layers.linear import LinearSpec
+from anyformer.layers.part import Part
+from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.tokens import Now
+from anyformer.spec import Cost, Count, Load, MapSpec, PartSpec, Placed, Site, Sizes, Width
+
+
+class ProjectionSpec(PartSpec, abstract=True):
+    """Where queries, keys and values come from, and what of them decoding keeps; its place knows d_model and d_source.
+
+    Its module has query(x, now), store(source, now) → what is kept, expand(q, stored) → (q, k, v), output(y); q, k and v are
+    [batch, heads, token, head_dim], with as many heads of k and v as there are key/value heads.
+    """
+
+    def sizes(self, site: Site) -> tuple[int, int, int]:
+        """Return (n_heads, width of a query and key, width of a value)."""
+        raise TypeError(f"{self.kind} does not say its sizes")
+
+    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
+        """Return what `store` gives for one token, by name; the token axis comes before the last."""
+        raise TypeError(f"{self.kind} does not say what it keeps")
+
+
+class GQASpec(ProjectionSpec):
+    """n_heads queries on n_kv_heads keys and values: equal is multi-head, 1 is multi-query."""
+
+    n_heads: Count
+    n_kv_heads: Count | None = None  # None: n_heads
+    head_dim: Width | None = None  # None: d_model / n_heads
+    bias_query: bool = False
+    bias_key: bool = False
+    bias_value: bool = False
+    bias_output: bool = False
+    norm_query: MapSpec | None = None
+    norm_key: MapSpec | None = None
+    norm_over: Literal["head", "heads", "projection"] = "head"  # one weight for all heads, one each, or all as one vector
+    clip: float | None = None  # clamp q, k and v to ± clip (OLMo)
+    rotary: RotarySpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_heads < 1 or self.kv_heads < 1 or self.n_heads % self.kv_heads:
+            raise self.refusal("n_heads", f"must be a multiple of n_kv_heads = {self.n_kv_heads}")
+        if self.head_dim is not None and self.rotary is not None:
+            self.rotary.dims(self.head_dim)
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    def sizes(self, site: Site) -> tuple[int, int, int]:
+        if self.head_dim is None and site.d_model % self.n_heads:
+            raise SpecError(f"GQA.n_heads = {self.n_heads} does not divide d_model = {site.d_model}; change one or set head_dim")
+        head_dim = self.head_dim or site.d_model // self.n_heads
+        if self.rotary is not None:
+            self.rotary.dims(head_dim)
+        return self.n_heads, head_dim, head_dim
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        n_heads, head_dim, _ = self.sizes(site)
+        width, kv_width = n_heads * head_dim, self.kv_heads * head_dim
+        source = site.at(site.d_source)
+
+        def norm(spec: MapSpec | None, n: int) -> Placed:
+            shapes = {"head": (head_dim,), "heads": (n, head_dim), "projection": (n * head_dim,)}
+            return spec and (spec, site.at(*shapes[self.norm_over]))
+
+        def into(d_out: int, bias: bool) -> LinearSpec:
+            return LinearSpec(d_out=d_out, bias=bias, axes=("heads", "d_model"))
+
+        return {
+            "q": (into(width, self.bias_query), site),
+            "k": (into(kv_width, self.bias_key), source),
+            "v": (into(kv_width, self.bias_value), source),
+            "o": (LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")), site.at(width)),
+            "norm_query": norm(self.norm_query, n_heads),
+            "norm_key": norm(self.norm_key, self.kv_heads),
+        }
+
+    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
+        _, head_dim, _ = self.sizes(site)
+        return {"key": (self.kv_heads, head_dim), "value": (self.kv_heads, head_dim)}
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the matrix products: q and o of `load.query` tokens a row, k and v of `load.memory` tokens of the source."""
+        n_heads, head_dim, _ = self.sizes(site)
+        per_query = 4 * site.d_model * n_heads * head_dim
+        per_key = 4 * site.d_source * self.kv_heads * head_dim
+        return Cost({"projections": load.batch * (load.query * per_query + load.memory * per_key)})
+
+    def resized(self, to: Sizes) -> GQASpec:
+        n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
+        kept = None if self.n_kv_heads is None else Count(n_kv_heads)
+        norms = {"norm_query": to.field(MapSpec, self.norm_query), "norm_key": to.field(MapSpec, self.norm_key)}
+        sizes = {"n_heads": n_heads, "n_kv_heads": kept, "head_dim": head_dim, "rotary": to.field(RotarySpec, self.rotary)}
+        return self.but(**norms, **sizes)
+
+
+class GQA(Part[GQASpec]):
+    q: nn.Module
+    k: nn.Module
+    v: nn.Module
+    o: nn.Module
+    norm_query: nn.Module | None
+    norm_key: nn.Module | None
+
+    def __init__(self, spec: GQASpec, site: Site) -> None:
+        super().__init__(spec, site)
+        self.n_heads, self.head_dim, _ = spec.sizes(site)
+        self.kv_heads = spec.kv_heads
+
+    def query(self, x: Tensor, now: Now) -> Tensor:
+        """Return the queries [batch, n_heads, query, head_dim] of x [batch, query, d_model]."""
+        q = self._heads(self.q(x), self.n_heads, self.norm_query)
+        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, now)
+
+    def store(self, source: Tensor, now: Now) -> dict[str, Tensor]:
+        """Return key and value [batch, n_kv_heads, token, head_dim] of the source [batch, token, d_source]."""
+        k = self._heads(self.k(source), self.kv_heads, self.norm_key)
+        v = self._heads(self.v(source), self.kv_heads, None)
+        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, now), "value": v}
+
+    def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (q, k, v) as the kernels take them."""
+        return q, stored["key"], stored["value"]
+
+    def output(self, y: Tensor) -> Tensor:
+        """Return [batch, query, d_model] for y [batch, n_heads, query, head_dim]."""
+        return self.o(y.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None) -> Tensor:
+        if self.spec.clip is not None:
+            x = x.clamp(-self.spec.clip, self.spec.clip)
+        if norm is not None and self.spec.norm_over == "projection":
+            x = norm(x)
+        x = x.view(*x.shape[:-1], n_heads, self.head_dim)
+        if norm is not None and self.spec.norm_over != "projection":
+            x = norm(x)
+        return x.transpose(1, 2)

@@ -1,0 +1,87 @@
+"""How weights start: a distribution for each role, as data."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import SpecError
+from anyformer.spec import InitSpec, ModelSpec, Site, Spec, Weight, tensors
+from anyformer.spec.structure import BranchSpec, StackSpec
+
+
+class DistributionSpec(Spec, abstract=True):
+    """Where the numbers of one weight are drawn from."""
+
+    def std(self, weight: Weight, n_branches: int) -> float:
+        """Return the standard deviation of one number; `n_branches` write to the weight's stream."""
+        raise TypeError(f"{self.kind} does not say its standard deviation")
+
+    def fill(self, tensor: Tensor, std: float, generator: torch.Generator) -> None:
+        """Draw the numbers in place."""
+        tensor.normal_(0.0, std, generator=generator)
+
+
+class Normal(DistributionSpec):
+    """A normal distribution of deviation std · fan_in^fan_in_power · n_branches^depth_power."""
+
+    scale: float = 0.02
+    fan_in_power: float = 0.0
+    depth_power: float = 0.0  # -0.5: GPT-2's 1/√(number of branches) for what writes to the stream
+
+    def std(self, weight: Weight, n_branches: int) -> float:
+        return self.scale * weight.shape[-1] ** self.fan_in_power * n_branches**self.depth_power
+
+
+class Xavier(DistributionSpec):
+    """Uniform with variance 2 gain² / (fan_in + fan_out): Glorot & Bengio 2010."""
+
+    gain: float = 1.0
+
+    def std(self, weight: Weight, n_branches: int) -> float:
+        return self.gain * math.sqrt(2 / sum(weight.shape[-2:]))
+
+    def fill(self, tensor: Tensor, std: float, generator: torch.Generator) -> None:
+        tensor.uniform_(-std * math.sqrt(3), std * math.sqrt(3), generator=generator)
+
+
+class ByRole(InitSpec):
+    """One distribution for tables, one for matrices, one for matrices that write to the stream; biases 0, gains 1."""
+
+    table: DistributionSpec = Normal()
+    matrix: DistributionSpec = Normal()
+    output: DistributionSpec | None = None  # None: as matrix
+
+    def of(self, weight: Weight) -> DistributionSpec:
+        """Return the distribution of a weight that has no constant to start from."""
+        if weight.role == "table":
+            return self.table
+        return self.output or self.matrix if weight.role == "output" else self.matrix
+
+
+def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
+    """Set every parameter of a built model; the same numbers for the same seed, in the order of the state dict."""
+    init = spec.init
+    if not isinstance(init, ByRole):
+        raise SpecError(f"Model.init = {init.kind} says no distribution by role; use ByRole")
+    generator = torch.Generator().manual_seed(seed)
+    parameters = dict(model.named_parameters())
+    depths = {"encoder": _n_branches(spec.encoder), "stack": _n_branches(spec.stack)}
+    with torch.no_grad():
+        for path, weight in tensors(spec, Site()):
+            target = parameters[path]
+            if weight.fill is not None:
+                target.fill_(weight.fill)
+                continue
+            drawn = torch.empty(weight.shape)
+            distribution = init.of(weight)
+            distribution.fill(drawn, distribution.std(weight, depths.get(path.split(".")[0], depths["stack"])), generator)
+            target.copy_(drawn)
+
+
+def _n_branches(stack: StackSpec | None) -> int:
+    return sum(isinstance(value, BranchSpec) for value in stack.nested()) if stack else 0
+
+

@@ -1,0 +1,236 @@
+"""Which keys a query sees: predicates of what is known about tokens, combined by & | ~.
+
+"The same document, a real token" is added by `visible`, so packing, padding and half-empty caches need no code elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.layers.tokens import Span, Tokens, plain_tokens
+from anyformer.spec import Caveat, Length, Spec
+
+Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
+TILE = 1024  # queries and keys counted at once where a mask has no closed form
+
+
+class Mask(Spec, abstract=True):
+    """A predicate. A subclass writes `__call__`, and `band` where what a query sees is an interval of positions."""
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        """Return whether a query sees a key; facts are [batch, 1, query, 1] and [batch, 1, 1, key], head [1, heads, 1, 1]."""
+        raise TypeError(f"{self.kind} is a mask without a predicate; give it a __call__")
+
+    def band(self) -> Band | None:
+        """Return (keys before, keys after) its own that a query sees; None where that is no interval."""
+        return None
+
+    def reach(self) -> int | None:
+        """Return how many of the last tokens a new token can see, its own included; None: all."""
+        band = self.band()
+        return None if band is None or math.isinf(band[0]) else int(band[0]) + 1
+
+    def pairs(self, query: int, past: int, n_heads: int) -> int:
+        """Return how many (head, query, key) are seen by `query` new tokens after `past` ones: in closed form for a band."""
+        band, total = self.band(), past + query
+        if band is not None:
+            before = _sum_of_minima(past, total, band[0])
+            after = _sum_of_minima(0, query, band[1])
+            return n_heads * (before + after + query)
+        count, head = 0, torch.arange(n_heads).view(1, -1, 1, 1)
+        for q in range(past, total, TILE):
+            for k in range(0, total, TILE):
+                queries = plain_tokens(min(TILE, total - q), torch.device("cpu"), q).as_queries()
+                keys = plain_tokens(min(TILE, total - k), torch.device("cpu"), k).as_keys()
+                seen = self(queries, keys, head)
+                count += int(seen.expand(1, n_heads, queries.position.shape[2], keys.position.shape[3]).sum())
+        return count
+
+    def within(self, query: Span, key: Span) -> Mask:
+        """Return what is left of the mask for plain tokens at these positions: the parts that hide nothing fall away."""
+        band = self.band()
+        if band and query[1] - 1 - key[0] <= band[0] and key[1] - 1 - query[0] <= band[1]:
+            return Everything()
+        return self
+
+    def __and__(self, other: Mask) -> Mask:
+        return And(masks=(*_flat(self, And), *_flat(other, And)))
+
+    def __or__(self, other: Mask) -> Mask:
+        return Or(masks=(*_flat(self, Or), *_flat(other, Or)))
+
+    def __invert__(self) -> Mask:
+        return Not(mask=self)
+
+
+class Everything(Mask):
+    """Bidirectional."""
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return (query.position >= 0) | (key.position >= 0)
+
+    def band(self) -> Band:
+        return math.inf, math.inf
+
+
+class Causal(Mask):
+    """A token sees itself and what comes before."""
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return _order(key) <= _order(query)
+
+    def band(self) -> Band:
+        return math.inf, 0
+
+
+class SlidingWindow(Mask):
+    """A token sees `size` keys back, its own included; what comes after is left to other masks."""
+
+    size: Length
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise self.refusal("size", "must be at least 1: a query's own key counts")
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return query.position - key.position < self.size
+
+    def band(self) -> Band:
+        return self.size - 1, math.inf
+
+
+class SymmetricWindow(Mask):
+    """A token sees `radius` keys to each side, and its own (Longformer's window w is a radius of w / 2)."""
+
+    radius: Length
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return (query.position - key.position).abs() <= self.radius
+
+    def band(self) -> Band:
+        return self.radius, self.radius
+
+
+class Prefix(Mask):
+    """Every token sees the prefix: the first `size` tokens, or, without a size, those whose token_type_ids is 0."""
+
+    size: Length | None = None
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        if self.size is not None:
+            return (key.position < self.size) & (query.position >= 0)
+        if key.segment is None:
+            raise InputError("this model's mask has a prefix without a size: mark its tokens 0 in token_type_ids, others 1")
+        return (key.segment == 0) & (query.position >= 0)
+
+    def pairs(self, query: int, past: int, n_heads: int) -> int:
+        return n_heads * query * min(self.size or 0, past + query)
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        return (
+            Caveat("causality", "tokens of the prefix see each other, later ones too"),
+            Caveat("cache", "the prefix must come in one chunk, since its tokens see later ones of it"),
+        )
+
+
+class And(Mask):
+    """What all of the masks show."""
+
+    masks: tuple[Mask, ...]
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        seen = self.masks[0](query, key, head)
+        for mask in self.masks[1:]:
+            seen = seen & mask(query, key, head)
+        return seen
+
+    def band(self) -> Band | None:
+        bands = [band for mask in self.masks if (band := mask.band())]
+        whole = len(bands) == len(self.masks)
+        return (min(b for b, _ in bands), min(a for _, a in bands)) if whole else None
+
+    def reach(self) -> int | None:
+        reaches = [reach for mask in self.masks if (reach := mask.reach()) is not None]
+        return min(reaches, default=None)
+
+    def within(self, query: Span, key: Span) -> Mask:
+        masks = [mask.within(query, key) for mask in self.masks]
+        left = tuple(mask for mask in masks if mask != Everything())
+        return And(masks=left) if len(left) > 1 else left[0] if left else Everything()
+
+
+class Or(Mask):
+    """What any of the masks shows."""
+
+    masks: tuple[Mask, ...]
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        seen = self.masks[0](query, key, head)
+        for mask in self.masks[1:]:
+            seen = seen | mask(query, key, head)
+        return seen
+
+    def reach(self) -> int | None:
+        reaches = [mask.reach() for mask in self.masks]
+        return None if None in reaches else max(reach for reach in reaches if reach is not None)
+
+    def within(self, query: Span, key: Span) -> Mask:
+        masks = tuple(mask.within(query, key) for mask in self.masks)
+        return Everything() if Everything() in masks else Or(masks=masks)
+
+
+class Not(Mask):
+    """What the mask hides."""
+
+    mask: Mask
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return ~self.mask(query, key, head)
+
+
+class Heads(Mask):
+    """Head by head: head i has the i-th mask, and the pattern repeats."""
+
+    masks: tuple[Mask, ...]
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        each = [mask(query, key, head) & (head % len(self.masks) == i) for i, mask in enumerate(self.masks)]
+        return torch.stack([*torch.broadcast_tensors(*each)]).any(0)
+
+    def reach(self) -> int | None:
+        return Or(masks=self.masks).reach()
+
+
+def visible(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Tensor | None:
+    """Return who sees whom as booleans [batch or 1, heads or 1, query, key]; None where everything is seen."""
+    if query.span and key.span:
+        mask = mask.within(query.span, key.span)
+    q, k = query.as_queries(), key.as_keys()
+    seen = None
+    if mask != Everything():
+        seen = mask(q, k, torch.arange(n_heads, device=query.position.device).view(1, -1, 1, 1))
+    if q.document is None and k.document is None:
+        return seen
+    documents_q = torch.ones_like(q.position) if q.document is None else q.document
+    documents_k = torch.ones_like(k.position) if k.document is None else k.document
+    together = (documents_q == documents_k) & (documents_k > 0)
+    return together if seen is None else seen & together
+
+
+def _order(tokens: Tokens) -> Tensor:
+    return tokens.position if tokens.order is None else tokens.order
+
+
+def _flat(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
+    return mask.masks if isinstance(mask, kind) else (mask,)
+
+
+def _sum_of_minima(start: int, stop: int, bound: float) -> int:
+    """Return the sum over i from start to stop - 1 of min(i, bound)."""
+    bent = max(start, min(stop, stop if math.isinf(bound) else int(bound)))
+    rising = (bent * (bent - 1) - start * (start - 1)) // 2
+    return rising + (0 if bent == stop else (stop - bent) * int(bound))

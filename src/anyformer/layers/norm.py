@@ -1,0 +1,85 @@
+"""Layer normalisation (Ba et al. 2016, arXiv:1607.06450) and RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.part import Part
+from anyformer.spec import MapSpec, Site, Weight
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[str, ...]:
+    return ("d_model",) if len(shape) == 1 else ("heads", "head_dim")
+
+
+class NormSpec(MapSpec, abstract=True):
+    """Statistics over the last axis of the place's shape; one weight for each number of the shape."""
+
+    eps: float
+
+    def __post_init__(self) -> None:
+        if self.eps <= 0:
+            raise self.refusal("eps", "must be above 0")
+
+
+class LayerNormSpec(NormSpec):
+    """(x - mean) / sqrt(variance + eps), with a weight and a bias, either of which may be left out (OLMo: both)."""
+
+    eps: float = 1e-5
+    weight: bool = True
+    bias: bool = True
+    weight_offset: float = 0.0  # LayerNorm1P (Nemotron) stores the weight minus one: 1.0
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        gain = Weight(site.shape, _axes(site.shape), "gain", fill=1.0 - self.weight_offset)
+        bias = Weight(site.shape, _axes(site.shape), "bias", fill=0.0)
+        return {"weight": gain if self.weight else None, "bias": bias if self.bias else None}
+
+
+class LayerNorm(Part[LayerNormSpec]):
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight
+        if weight is not None and self.spec.weight_offset:
+            weight = weight + self.spec.weight_offset
+        if len(self.site.shape) == 1:
+            return F.layer_norm(x, self.site.shape, weight, self.bias, self.spec.eps)
+        y = F.layer_norm(x, self.site.shape[-1:], None, None, self.spec.eps)
+        y = y if weight is None else y * weight
+        return y if self.bias is None else y + self.bias
+
+
+class RMSNormSpec(NormSpec):
+    """x / sqrt(mean of squares + eps), times a weight."""
+
+    eps: float = 1e-6
+    weight: bool = True
+    weight_offset: float = 0.0  # Gemma stores the weight minus one: 1.0
+    cast: Literal["before", "after"] = "before"  # back to the input's dtype: before the weight (Llama) or after (Gemma)
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        gain = Weight(site.shape, _axes(site.shape), "gain", fill=1.0 - self.weight_offset)
+        return {"weight": gain if self.weight else None}
+
+
+class RMSNorm(Part[RMSNormSpec]):
+    weight: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        spec, weight = self.spec, self.weight
+        if weight is not None and spec.weight_offset:
+            weight = weight + spec.weight_offset
+        if x.dtype == torch.float32 and len(self.site.shape) == 1:
+            return F.rms_norm(x, self.site.shape, weight, spec.eps)
+        y = F.rms_norm(x.float(), self.site.shape[-1:], None, spec.eps)
+        if weight is None or spec.cast == "before":
+            y = y.to(x.dtype)
+            return y if weight is None else weight * y
+        return (y * weight.float()).to(x.dtype)

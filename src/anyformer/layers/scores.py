@@ -1,0 +1,73 @@
+"""What is added to attention's scores: ALiBi (Press et al. 2021, arXiv:2108.12409), T5's buckets (Raffel et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Tokens
+from anyformer.spec import Count, Length, PartSpec, Site, Weight
+
+
+class ScoreSpec(PartSpec, abstract=True):
+    """A summand of the scaled scores; its place's shape is (n_heads, head_dim).
+
+    Its module is called with (q, k, query, key) and returns [batch or 1, heads, query, key]; q and k are None unless it
+    `reads_content`, and query and key are the facts about the tokens, shaped to broadcast against each other.
+    """
+
+    reads_content: ClassVar[bool] = False
+
+
+class ALiBiSpec(ScoreSpec):
+    """slope · (key position - query position), a slope for each head."""
+
+    def slopes(self, n_heads: int) -> list[float]:
+        """Return 2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
+        n = 2 ** int(math.log2(n_heads))
+        between = [2 ** (-4 * i / n) for i in range(1, 2 * n, 2)]
+        return [*(2 ** (-8 * i / n) for i in range(1, n + 1)), *between][:n_heads]
+
+
+class ALiBi(Part[ALiBiSpec]):
+    def forward(self, q: Tensor | None, k: Tensor | None, query: Tokens, key: Tokens) -> Tensor:
+        slopes = torch.tensor(self.spec.slopes(self.site.shape[0]), device=key.position.device)
+        return slopes.view(1, -1, 1, 1) * (key.position - query.position)
+
+
+class RelativeBucketsSpec(ScoreSpec):
+    """T5's learned number for each head and bucket of distance; buckets are exact near, logarithmic far."""
+
+    n_buckets: Count = Count(32)
+    max_distance: Length = Length(128)
+    bidirectional: bool = False  # half of the buckets are for keys that come after
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.n_buckets, site.shape[0]), ("bucket", "heads"), "table")}
+
+
+class RelativeBuckets(Part[RelativeBucketsSpec]):
+    weight: Tensor
+
+    def buckets(self, distance: Tensor) -> Tensor:
+        """Return the bucket of each key position - query position."""
+        n, offset = self.spec.n_buckets, 0
+        if self.spec.bidirectional:
+            n //= 2
+            offset = (distance > 0) * n
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        exact = n // 2
+        far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.spec.max_distance / exact) * (n - exact)
+        return offset + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
+
+    def forward(self, q: Tensor | None, k: Tensor | None, query: Tokens, key: Tokens) -> Tensor:
+        buckets = self.buckets(key.position - query.position)  # [batch, 1, query, key]
+        return F.embedding(buckets[:, 0], self.weight).permute(0, 3, 1, 2)

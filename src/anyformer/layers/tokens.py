@@ -1,0 +1,126 @@
+"""What is known about the tokens of one forward pass, and how the pass is to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Span = tuple[int, int]  # positions from the first up to, not including, the second
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Facts about tokens, each [batch or 1, token]; masks and scores are functions of these, never of indices."""
+
+    position: Tensor
+    document: Tensor | None = None  # 0: padding; equal numbers see each other; None: all are of one document
+    order: Tensor | None = None  # what causality goes by; None: the position
+    segment: Tensor | None = None
+    span: Span | None = None  # positions are start … stop - 1 in every row, one document, no padding; else None
+    name: str = ""  # of the set of tokens, for memos within one pass: "" the new ones, else those of a cache
+
+    @property
+    def n(self) -> int:
+        """How many tokens a row has."""
+        return self.position.shape[1]
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Tokens:
+        """Apply `function` to every fact that is there."""
+        facts = {n: getattr(self, n) for n in FACTS}
+        return replace(self, **{n: None if fact is None else function(fact) for n, fact in facts.items()})
+
+    def as_queries(self) -> Tokens:
+        """Return the facts as [batch, 1, token, 1]."""
+        return self.each(lambda fact: fact[:, None, :, None])
+
+    def as_keys(self) -> Tokens:
+        """Return the facts as [batch, 1, 1, token]."""
+        return self.each(lambda fact: fact[:, None, None, :])
+
+
+FACTS = ("position", "document", "order", "segment")
+
+
+def plain_tokens(n: int, device: torch.device, start: int = 0) -> Tokens:
+    """Return `n` tokens of one document, at positions from `start` on."""
+    return Tokens(torch.arange(start, start + n, device=device)[None], span=(start, start + n))
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Rates of dropout, from the recipe."""
+
+    embedding: float = 0.0
+    attention: float = 0.0  # of attention's weights
+    residual: float = 0.0  # of what a branch writes
+    activation: float = 0.0  # inside a feed-forward
+
+
+class Store:
+    """Where a mixer call keeps what later tokens need; this one keeps nothing (training, encoders)."""
+
+    keys: Tokens | None = None  # the tokens that `extend` answers for; None: the new ones
+    memory: Mapping[str, Tensor] | None = None
+
+    def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Add what is new, each [batch, …, token, width], and return all that is seen."""
+        return new
+
+    def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """Return what was made at the first call."""
+        return make()
+
+
+class Kernel(Protocol):
+    """A way to compute attention. Kernels live in the room of that name."""
+
+    name: str
+
+    def prepare(self, mask: Any, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
+        """Return what all layers of one mask share in a pass."""
+        ...
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Any,
+        *,
+        scale: float,
+        softcap: float | None,
+        sink: Tensor | None,
+        scores: Tensor | None,
+        dropout: float,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (values [batch, heads, query, head_dim], the weights if the kernel has them)."""
+        ...
+
+
+@dataclass
+class Now:
+    """One forward pass: its tokens, its memory, how it runs, and what layers share within it."""
+
+    tokens: Tokens
+    kernels: Mapping[str, Kernel]  # by the key of the attention's spec
+    memory: Tensor | None = None  # the encoder's output [batch, source, d_source]
+    memory_tokens: Tokens | None = None
+    input: Tensor | None = None  # the embedding's output [batch, token, d_model]
+    dropout: Dropout | None = None  # None: evaluation
+    weights: bool = False  # note attention's weights
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, key: str | None, make: Callable[[], Any]) -> Any:
+        """Return what `make` gave for the key in this pass; without a key it is made anew."""
+        if key is None:
+            return make()
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+
+Notes = dict[str, Tensor]  # what a mixer reports beside its result: attention weights, expert loads

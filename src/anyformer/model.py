@@ -1,0 +1,194 @@
+"""The model: from token ids through the stacks to logits; decoder, encoder and encoder-decoder are one class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.cache import KVCache
+from anyformer.errors import InputError
+from anyformer.kernels import choose
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.block import KEEP_NOTHING, Stack
+from anyformer.layers.head import Head
+from anyformer.layers.init import initialise
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Dropout, Kernel, Notes, Now, Store, Tokens, plain_tokens
+from anyformer.spec import ModelSpec, Site
+
+
+@dataclass
+class Output:
+    """What a forward pass gives."""
+
+    last_hidden_state: Tensor  # [batch, token, width], after the final norm
+    outputs: dict[str, Tensor] = field(default_factory=dict)  # by head
+    hidden_states: tuple[Tensor, ...] | None = None  # the embedding's and each block's output, the last after the final norm
+    attentions: tuple[Tensor, ...] | None = None  # each attention's weights [batch, heads, query, key], in the order of calls
+    encoder_last_hidden_state: Tensor | None = None
+    notes: list[Notes] = field(default_factory=list)  # what each mixer reports, in the order of calls
+
+    @property
+    def logits(self) -> Tensor:
+        """The first head's [batch, token, vocab]."""
+        return next(iter(self.outputs.values()))
+
+
+class Transformer(Part[ModelSpec]):
+    """The module of a whole specification. `kernel` names how attention runs; None takes the fastest that can."""
+
+    encoder: Stack | None
+    stack: Stack
+    heads: Any
+
+    def __init__(self, spec: ModelSpec, site: Site | None = None) -> None:
+        site = site or Site()
+        super().__init__(spec, site)
+        self.shared = nn.ModuleDict(site.modules)
+        self.kernel: str | None = None
+        attentions = {value.key: value for value in spec.nested() if isinstance(value, AttentionSpec)}
+        self._attentions = attentions
+        self._kernels: dict[str | None, Mapping[str, Kernel]] = {}
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        *,
+        cache: KVCache | None = None,
+        logits_to_keep: int = 0,
+        output_logits: bool = True,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+        kernel: str | None = None,
+        dropout: Dropout | None = None,
+    ) -> Output:
+        """Run the model.
+
+        `input_ids` [batch, token] are the encoder's where there is one, and may be left out once a cache holds its memory.
+        `attention_mask` [batch, token]: 0 for padding, and tokens of equal numbers see each other, so 1 … n are packed documents;
+        with a cache it covers the new tokens, or all of them. `position_ids` that start again at 0 mark packed documents too.
+        `logits_to_keep`: only of the last so many tokens; 0: all. Raises InputError and KernelError.
+        """
+        kernels = self._choose("eager" if output_attentions and kernel is None else kernel or self.kernel)
+        memory = memory_tokens = None
+        facts = (attention_mask, position_ids, token_type_ids)
+        if self.encoder is None:
+            ids = input_ids
+            if decoder_input_ids is not None:
+                raise InputError("decoder_input_ids were given to a model without an encoder; pass them as input_ids")
+        else:
+            ids, facts = decoder_input_ids, (decoder_attention_mask, None, None)
+            memory_tokens = cache.memory_tokens if cache else None
+            if memory_tokens is None:
+                memory, memory_tokens = self._encode(input_ids, attention_mask, position_ids, token_type_ids, kernels, dropout)
+        if ids is None:
+            raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
+        tokens = describe(ids, *facts, cache=cache)
+        stores: Iterator[Store] = repeat(KEEP_NOTHING)
+        if cache is not None:
+            cache.admit(tokens)
+            cache.memory_tokens = memory_tokens
+            stores = iter(cache.stores)
+        now = Now(tokens, kernels, memory, memory_tokens, dropout=dropout, weights=output_attentions)
+        hidden: list[Tensor] | None = [] if output_hidden_states else None
+        x, notes = self.stack(ids, now, stores, hidden)
+        out = Output(x, encoder_last_hidden_state=memory, notes=notes)
+        if hidden is not None:
+            out.hidden_states = tuple(hidden)
+        if output_attentions:
+            out.attentions = tuple(note["attention"] for note in notes if "attention" in note)
+        if output_logits:
+            kept = x[:, -logits_to_keep:] if logits_to_keep else x
+            out.outputs = {head.spec.name: head(kept) for head in self.heads}
+        return out
+
+    def head(self, name: str | None = None) -> Head:
+        """Return a head by name, or the first."""
+        return next(head for head in self.heads if name in (None, head.spec.name))
+
+    def _encode(
+        self,
+        ids: Tensor | None,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        segments: Tensor | None,
+        kernels: Mapping[str, Kernel],
+        dropout: Dropout | None,
+    ) -> tuple[Tensor, Tokens]:
+        if ids is None:
+            raise InputError("input_ids are missing: the encoder has nothing to read, and no cache holds its memory")
+        assert self.encoder is not None
+        tokens = describe(ids, mask, positions, segments)
+        memory, _ = self.encoder(ids, Now(tokens, kernels, dropout=dropout), repeat(KEEP_NOTHING))
+        return memory, Tokens(tokens.position, tokens.document, segment=tokens.segment, span=tokens.span, name="memory")
+
+    def _choose(self, name: str | None) -> Mapping[str, Kernel]:
+        if name not in self._kernels:
+            self._kernels[name] = {key: choose(name, spec) for key, spec in self._attentions.items()}
+        return self._kernels[name]
+
+
+def describe(
+    ids: Tensor,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+    cache: KVCache | None = None,
+) -> Tokens:
+    """Return what is known about new tokens `ids` [batch, token]. Raises InputError for facts of another shape."""
+    if ids.dim() != 2:
+        raise InputError(f"token ids have shape {tuple(ids.shape)}; they must be [batch, token]")
+    n, past = ids.shape[1], cache.n if cache else 0
+    if attention_mask is not None and attention_mask.shape[1] == past + n:
+        attention_mask = attention_mask[:, past:]
+    for name, fact in (("attention_mask", attention_mask), ("position_ids", position_ids), ("token_type_ids", token_type_ids)):
+        if fact is not None and (fact.dim() != 2 or fact.shape[1] != n):
+            raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
+    if attention_mask is not None and not torch.compiler.is_compiling() and bool((attention_mask == 1).all()):
+        attention_mask = None
+    if attention_mask is None and position_ids is None and (cache is None or cache.plain):
+        plain = plain_tokens(n, ids.device, past)
+        return plain if token_type_ids is None else Tokens(plain.position, segment=token_type_ids, span=plain.span)
+    last_position, last_document = (cache.last[0], cache.last[1]) if cache else (-1, -1)
+    if attention_mask is not None:
+        document = attention_mask.long()
+    elif position_ids is not None:
+        starts = torch.ones_like(position_ids, dtype=torch.bool)
+        starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+        if cache is not None and past:
+            starts[:, :1] = position_ids[:, :1] != cache.last[0] + 1
+            document = starts.cumsum(-1) + cache.last[1]
+        else:
+            document = starts.cumsum(-1)
+    else:
+        assert cache is not None
+        document = cache.last[1].clamp(min=1).expand(*ids.shape)
+    if position_ids is None:
+        position_ids = _positions(document, last_position, last_document)
+    return Tokens(position_ids, document, segment=token_type_ids)
+
+
+def _positions(document: Tensor, last_position: Tensor | int, last_document: Tensor | int) -> Tensor:
+    """Count real tokens within each document [batch, token], from 0, or on from the last one that a cache holds."""
+    same = document[:, :, None] == document[:, None, :]
+    count = (same.tril() & (document > 0)[:, None, :]).sum(-1) - 1
+    return (count + (document == last_document) * (last_position + 1)).clamp(min=0)
+
+
+def build(spec: ModelSpec, seed: int | None = 0, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Transformer:
+    """Return the model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta)."""
+    with torch.device(device):
+        model = Transformer(spec)
+    if seed is not None and torch.device(device).type != "meta":
+        initialise(model, spec, seed)
+    return model if dtype is None else model.to(dtype)

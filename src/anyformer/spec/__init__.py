@@ -1,0 +1,57 @@
+"""The specification language: an architecture is a value, and all else is derived from it. No torch here."""
+
+from anyformer.spec.codec import decode, dumps, encode, loads, read
+from anyformer.spec.cost import Cost, Load
+from anyformer.spec.part import Caveat, Count, Length, PartSpec, Placed, Site, Spec, Vocab, Weight, Width, inside, tensors
+from anyformer.spec.sizes import Sizes
+from anyformer.spec.structure import (
+    BlockSpec,
+    BranchSpec,
+    EmbeddingSpec,
+    HeadSpec,
+    InitSpec,
+    MapSpec,
+    MixerSpec,
+    ModelSpec,
+    ResidualSpec,
+    StackSpec,
+    SublayerSpec,
+    TableSpec,
+    TermSpec,
+)
+
+__all__ = [
+    "BlockSpec",
+    "BranchSpec",
+    "Caveat",
+    "Cost",
+    "Count",
+    "EmbeddingSpec",
+    "HeadSpec",
+    "InitSpec",
+    "Length",
+    "Load",
+    "MapSpec",
+    "MixerSpec",
+    "ModelSpec",
+    "PartSpec",
+    "Placed",
+    "ResidualSpec",
+    "Site",
+    "Sizes",
+    "Spec",
+    "StackSpec",
+    "SublayerSpec",
+    "TableSpec",
+    "TermSpec",
+    "Vocab",
+    "Weight",
+    "Width",
+    "decode",
+    "dumps",
+    "encode",
+    "inside",
+    "loads",
+    "read",
+    "tensors",
+]

@@ -1,0 +1,164 @@
+"""Specifications as JSON and YAML, both ways: compact, strict, versioned."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from anyformer.errors import SpecError, did_you_mean
+from anyformer.spec.part import Spec
+from anyformer.spec.structure import ModelSpec
+
+HEADER = "anyformer"  # the file's first key; its value is the version of the language
+
+
+def encode(value: Any, declared: Any = None) -> Any:
+    """Return plain data: fields at their defaults are left out, and a part with none left is its kind's name alone."""
+    if isinstance(value, Spec):
+        fields = {f.name: f for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+        hints = value.types()
+        data = {n: encode(v, hints[n]) for n, v in value.values().items() if v != fields[n].default}
+        if declared is type(value):
+            return data
+        return {"kind": value.kind, **data} if data else value.kind
+    if isinstance(value, tuple):
+        item = get_args(declared)[0] if get_args(declared) else None
+        return _encode_pattern(value, item) or [encode(v, item) for v in value]
+    return value
+
+
+def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:
+    """Return the value that `data` describes. Raises SpecError naming the path, the value and the nearest name."""
+    if get_origin(declared) in (Union, UnionType):
+        return _decode_union(data, declared, path)
+    if get_origin(declared) is tuple:
+        item = get_args(declared)[0]
+        if isinstance(data, dict) and "pattern" in data:
+            return _decode_pattern(data, item, path)
+        if not isinstance(data, list):
+            raise SpecError(f"{path or 'it'} is {data!r}; it must be a list")
+        return tuple(decode(value, item, f"{path}[{i}]") for i, value in enumerate(data))
+    if isinstance(declared, type) and issubclass(declared, Spec):
+        return _decode_spec(data, declared, path)
+    return _decode_scalar(data, declared, path)
+
+
+def dumps(spec: ModelSpec, form: Literal["json", "yaml"] = "yaml") -> str:
+    """Return a model's specification as text."""
+    data = {HEADER: ModelSpec.version, **encode(spec, ModelSpec)}
+    if form == "json":
+        return json.dumps(data, indent=1) + "\n"
+    import yaml
+
+    return yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)
+
+
+def loads(text: str, name: str = "the text") -> ModelSpec:
+    """Return the specification that a JSON or YAML text holds. Raises SpecError."""
+    import yaml
+
+    try:
+        data = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        where = str(error).replace("\n", " ")
+        raise SpecError(f"{name} is neither JSON nor YAML ({where}); write it with `anyformer show MODEL --spec`") from None
+    if not isinstance(data, dict) or HEADER not in data:
+        raise SpecError(f"{name} has no first key '{HEADER}: {ModelSpec.version}', so it is no specification of ours")
+    version = data.pop(HEADER)
+    if version != ModelSpec.version:
+        raise SpecError(f"{name} is written in version {version!r} of the language; this is version {ModelSpec.version}")
+    return decode(data, ModelSpec)
+
+
+def read(path: str | Path) -> ModelSpec:
+    """Return the specification in a .json, .yaml or .yml file. Raises SpecError."""
+    try:
+        return loads(Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot read the specification {path}: {error}") from None
+
+
+def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
+    fields = {"kind": data} if isinstance(data, str) else data
+    if not isinstance(fields, dict):
+        raise SpecError(f"{path or 'it'} is {data!r}; it must be a {declared.kind} or the name of one")
+    name = fields.get("kind", None if declared.abstract else declared.kind)
+    known = {k: c for k, c in Spec.kinds.items() if issubclass(c, declared) and not c.abstract}
+    if name not in known:
+        what = f"no kind of {declared.kind}" + did_you_mean(str(name), known)
+        raise SpecError(f"{path or 'it'}: {name!r} is {what}; there are {', '.join(sorted(known))}")
+    kind = known[name]
+    hints = kind.types()
+    values = {}
+    for key, value in fields.items():
+        if key == "kind":
+            continue
+        if key not in hints:
+            raise SpecError(f"{path or 'it'}: {name} has no field {key!r}{did_you_mean(key, hints)}; it has {', '.join(hints)}")
+        values[key] = decode(value, hints[key], f"{path}.{key}" if path else key)
+    needed = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING and f.name not in values]  # type: ignore[arg-type]
+    if needed:
+        raise SpecError(f"{path or 'it'}: {name} needs {', '.join(needed)}")
+    return kind(**values)
+
+
+def _decode_union(data: Any, declared: Any, path: str) -> Any:
+    options = get_args(declared)
+    if data is None and NoneType in options:
+        return None
+    options = [option for option in options if option is not NoneType]
+    errors = []
+    for option in options:
+        try:
+            return decode(data, option, path)
+        except SpecError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _decode_scalar(data: Any, declared: Any, path: str) -> Any:
+    if get_origin(declared) is Literal:
+        if data not in get_args(declared):
+            near = did_you_mean(str(data), map(str, get_args(declared)))
+            raise SpecError(f"{path} = {data!r} is none of {', '.join(map(repr, get_args(declared)))}{near}")
+        return data
+    plain = getattr(declared, "__supertype__", declared)
+    if plain is float and isinstance(data, int | float | str) and not isinstance(data, bool):
+        try:
+            return float(data)  # YAML 1.1 reads 1e-5 as a string
+        except ValueError:
+            pass
+    if not isinstance(data, plain) or (isinstance(data, bool) and plain is not bool):
+        raise SpecError(f"{path} = {data!r} must be of type {plain.__name__}")
+    return data
+
+
+def _encode_pattern(values: tuple[Any, ...], declared: Any) -> dict[str, Any] | None:
+    """Write long runs once: {n: 26, pattern: "5a b", a: …, b: …}; the pattern is repeated, and cut, to n."""
+    distinct = list(dict.fromkeys(values)) if values and isinstance(values[0], Spec) else []
+    if not distinct or len(values) < 2 or len(distinct) == len(values) or len(distinct) > 26:
+        return None
+    letters = [chr(ord("a") + distinct.index(value)) for value in values]
+    period = next(p for p in range(1, len(letters) + 1) if all(x == letters[i % p] for i, x in enumerate(letters)))
+    runs: list[tuple[int, str]] = []
+    for letter in letters[:period]:
+        runs.append((runs.pop()[0] + 1 if runs and runs[-1][1] == letter else 1, letter))
+    pattern = " ".join(f"{n}{letter}" if n > 1 else letter for n, letter in runs)
+    return {"n": len(values), "pattern": pattern, **{chr(ord("a") + i): encode(v, declared) for i, v in enumerate(distinct)}}
+
+
+def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any, ...]:
+    kinds = {k: decode(v, declared, f"{path}.{k}") for k, v in data.items() if k not in ("n", "pattern")}
+    once: list[Any] = []
+    for word in str(data["pattern"]).split():
+        times, letter = word[:-1] or "1", word[-1]
+        if letter not in kinds or not times.isdigit():
+            raise SpecError(f"{path}.pattern: {word!r} is no repeat count and letter among {', '.join(kinds)}")
+        once += [kinds[letter]] * int(times)
+    n = data.get("n", len(once))
+    if not once or not isinstance(n, int) or n < 1:
+        raise SpecError(f"{path}: n = {n!r} layers of the pattern {data['pattern']!r} make no stack; both must be positive")
+    return tuple(once[i % len(once)] for i in range(n))

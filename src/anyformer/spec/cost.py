@@ -1,0 +1,53 @@
+"""What a part costs: FLOPs by named term, added up along the tree of parts. One multiply-add is two FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one forward pass is given: `query` new tokens a sequence, after `past` cached ones."""
+
+    batch: int = 1
+    query: int = 1
+    past: int = 0
+    memory: int = 0  # tokens of the encoder that cross-attention reads
+    causal_exact: bool = True  # count the pairs that a mask shows; False: every pair, the full-attention convention
+
+    @property
+    def tokens(self) -> int:
+        """New tokens in the batch."""
+        return self.batch * self.query
+
+
+@dataclass(frozen=True)
+class Cost(Mapping[str, int]):
+    """FLOPs by term; costs add up."""
+
+    terms: dict[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, term: str) -> int:
+        return self.terms[term]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.terms)
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost({term: self.get(term, 0) + other.get(term, 0) for term in (*self, *(t for t in other if t not in self))})
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost({term: flops * times for term, flops in self.items()})
+
+    def named(self, term: str) -> Cost:
+        """Return the whole under one name."""
+        return Cost({term: self.flops}) if self.terms else self
+
+    @property
+    def flops(self) -> int:
+        """The sum over all terms."""
+        return sum(self.values())

@@ -1,0 +1,206 @@
+"""What every piece of a specification is: an immutable, hashable value; and, if it becomes a module, what it must tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, Self, dataclass_transform, get_type_hints
+
+from anyformer.errors import SpecError
+from anyformer.spec.cost import Cost, Load
+
+if TYPE_CHECKING:
+    from anyformer.spec.sizes import Sizes
+
+Width = NewType("Width", int)  # of vectors: d_model, d_ff, head_dim
+Count = NewType("Count", int)  # of things: heads, experts, segments
+Length = NewType("Length", int)  # in tokens: windows, learned positions, original contexts
+Vocab = NewType("Vocab", int)  # rows of a table of tokens
+
+Role = Literal["matrix", "output", "table", "bias", "gain"]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One tensor of a part: what counting, initialisation, sharding and checkpoint rows go by."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]  # a name for each axis: "vocab", "d_model", "heads", "d_ff" …
+    role: Role = "matrix"  # "output": a matrix that writes to the residual stream
+    fill: float | None = None  # the constant it starts from; None: drawn from the distribution of its role
+    trainable: bool = True
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it holds."""
+        total = 1
+        for size in self.shape:
+            total *= size
+        return total
+
+    def stacked(self, axis: str, n: int) -> Weight:
+        """Return `n` of these as one tensor with a leading axis."""
+        return dataclasses.replace(self, shape=(n, *self.shape), axes=(axis, *self.axes))
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a part is told about the place where it stands."""
+
+    d_model: int = 0  # width of the residual stream
+    shape: tuple[int, ...] = ()  # of the vectors it maps; statistics and projections run over the last axis
+    d_source: int = 0  # width of the stream that cross-attention reads
+    modules: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # the shared ones built so far
+
+    def at(self, *shape: int) -> Site:
+        """Return the same place for vectors of another shape."""
+        return dataclasses.replace(self, shape=shape)
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """A law that a part cannot obey by its nature, and why."""
+
+    law: str
+    reason: str
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Spec:
+    """An immutable, hashable value of the specification language; a subclass lists its fields, nothing else."""
+
+    kinds: ClassVar[dict[str, type[Spec]]] = {}
+    kind: ClassVar[str] = "Spec"
+    abstract: ClassVar[bool] = True
+
+    def __init_subclass__(cls, abstract: bool = False) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        cls.kind, cls.abstract = cls.__name__.removesuffix("Spec"), abstract
+        known = Spec.kinds.setdefault(cls.kind, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise SpecError(f"a part called {cls.kind!r} exists already ({known.__module__}); give yours another name")
+        Spec.kinds[cls.kind] = cls
+
+    @classmethod
+    def types(cls) -> dict[str, Any]:
+        """Return the type of each field."""
+        hints = get_type_hints(cls)
+        return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+    def values(self) -> dict[str, Any]:
+        """Return the value of each field, not copied."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def but(self, **changes: Any) -> Self:
+        """Return the same value with some fields changed."""
+        unknown = set(changes) - set(self.values())
+        if unknown:
+            raise self.refusal(sorted(unknown)[0], f"is no field; it has {', '.join(self.values())}")
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def refusal(self, name: str, remedy: str) -> SpecError:
+        """Return the error that says which field of which part cannot be, and what would do."""
+        return SpecError(f"{self.kind}.{name} = {getattr(self, name, '?')!r} {remedy}")
+
+    def nested(self) -> Iterator[Spec]:
+        """Yield this value and every value inside it, depth first, repeats included."""
+        yield self
+        for value in self.values().values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Spec):
+                    yield from item.nested()
+
+    @cached_property
+    def key(self) -> str:
+        """A short name of the value: equal values, and only they, have equal keys."""
+        from anyformer.spec.codec import encode
+
+        return hashlib.sha256(json.dumps(encode(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Return the laws that this part waives, with the reason."""
+        return ()
+
+    def resized(self, to: Sizes) -> Self:
+        """Return the same architecture at other sizes: each field by its type, nested values by themselves."""
+        return dataclasses.replace(self, **{n: to.field(t, getattr(self, n)) for n, t in self.types().items()})
+
+
+class PartSpec(Spec, abstract=True):
+    """A value that becomes a module. Parts of one `shared` name are equal and are one module."""
+
+    shared: str | None = None
+    module: ClassVar[Any] = None  # the nn.Module class, set where that class is defined (layers.part.Part)
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        """Return the part's own tensors by name; None where an option leaves one out."""
+        return {}
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        """Return the parts inside it, each with its place; by default those of its fields, at the same place."""
+        inside: dict[str, Placed] = {}
+        for name, value in self.values().items():
+            if isinstance(value, PartSpec):
+                inside[name] = (value, site)
+            elif isinstance(value, tuple) and value and isinstance(value[0], PartSpec):
+                inside[name] = [(item, site) for item in value]
+            elif value is None and name in part_fields(type(self)):
+                inside[name] = None
+        return inside
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the FLOPs of one forward pass, by term; by default the sum over the parts inside."""
+        return sum((part.cost(place, load) for _, part, place in inside(self, site)), Cost())
+
+    def build(self, site: Site) -> Any:
+        """Return the part as an `nn.Module` with unset weights. Raises SpecError for a part that is only data yet."""
+        if self.module is None:
+            raise SpecError(f"{self.kind}: this part has no module yet, so a model with it can be costed but not built")
+        return self.module(self, site)
+
+
+Placed = tuple[PartSpec, Site] | list[tuple[PartSpec, Site]] | None
+Seen = dict[str, tuple[PartSpec, tuple[tuple[str, Weight | None], ...]]]
+
+
+def inside(spec: PartSpec, site: Site) -> Iterator[tuple[str, PartSpec, Site]]:
+    """Yield (dotted name, part, place) of the parts directly inside one, absent ones left out."""
+    for name, placed in spec.parts(site).items():
+        if isinstance(placed, list):
+            yield from ((f"{name}.{i}", part, place) for i, (part, place) in enumerate(placed))
+        elif placed is not None:
+            yield name, *placed
+
+
+def tensors(spec: PartSpec, site: Site, path: str = "", seen: Seen | None = None) -> Iterator[tuple[str, Weight]]:
+    """Yield (state-dict name, Weight) of every tensor once; those of shared parts are called `shared.<name>.…`."""
+    seen = {} if seen is None else seen
+    if spec.shared is not None:
+        path, own = f"shared.{spec.shared}", (spec, tuple(spec.weights(site).items()))
+        if spec.shared in seen:
+            if seen[spec.shared] != own:
+                raise SpecError(f"two different {spec.kind} parts share the name {spec.shared!r}; make them equal")
+            return
+        seen[spec.shared] = own
+    prefix = f"{path}." if path else ""
+    for name, weight in spec.weights(site).items():
+        if weight is not None:
+            yield f"{prefix}{name}", weight
+    for name, part, place in inside(spec, site):
+        yield from tensors(part, place, f"{prefix}{name}", seen)
+
+
+@cache
+def part_fields(kind: type[PartSpec]) -> tuple[str, ...]:
+    """Return the fields of a class that may hold a part."""
+    return tuple(name for name, hint in kind.types().items() if _mentions_part(hint))
+
+
+def _mentions_part(hint: Any) -> bool:
+    if isinstance(hint, type):
+        return issubclass(hint, PartSpec)
+    return any(_mentions_part(inner) for inner in getattr(hint, "__args__", ()))

@@ -8,7 +8,7 @@ from anyformer.layers.feed_forward import FeedForwardSpec, GatedFeedForwardSpec
 from anyformer.layers.gqa import GQASpec, ProjectionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.init import ByRole, DistributionSpec, Normal, Xavier
-from anyformer.layers.linear import ChainSpec, GainSpec, LinearSpec, ScaleSpec, ShiftSpec
+from anyformer.layers.linear import ChainSpec, GainSpec, LinearSpec, ShiftSpec
 from anyformer.layers.mask import And, Causal, Everything, Heads, Mask, Not, Or, Prefix, SlidingWindow, SymmetricWindow
 from anyformer.layers.norm import LayerNormSpec, NormSpec, RMSNormSpec
 from anyformer.layers.part import Part
@@ -61,7 +61,6 @@ __all__ = [
     "ReversibleSpec",
     "RotaryScalingSpec",
     "RotarySpec",
-    "ScaleSpec",
     "ScoreSpec",
     "SegmentsSpec",
     "ShiftSpec",

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.gqa import ProjectionSpec
-from anyformer.layers.linear import ScaleSpec
 from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.scores import ScoreSpec
 from anyformer.layers.tokens import Notes, Now, Store, Tokens
-from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Weight
+from anyformer.spec import Cost, Load, MixerSpec, Placed, ScaleSpec, Site, Weight
 
 
 class AttentionSpec(MixerSpec):

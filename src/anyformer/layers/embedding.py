@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.layers.linear import ScaleSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Now, Tokens
-from anyformer.spec import Count, EmbeddingSpec, Length, MapSpec, Placed, Site, TableSpec, TermSpec, Weight
+from anyformer.spec import Count, EmbeddingSpec, Length, MapSpec, Placed, ScaleSpec, Site, TableSpec, TermSpec, Weight
 
 
 class Table(Part[TableSpec]):

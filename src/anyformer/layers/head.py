@@ -23,7 +23,7 @@ class Head(Part[HeadSpec]):
             x = step(x)
         logits = F.linear(x, self.table.weight, self.bias)
         if self.spec.scale is not None:
-            logits = logits * self.spec.scale
+            logits = logits * self.spec.scale.value(self.site.d_model)
         if self.spec.softcap is not None:
             logits = self.spec.softcap * (logits / self.spec.softcap).tanh()
         return logits

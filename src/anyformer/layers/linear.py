@@ -1,4 +1,4 @@
-"""Linear maps, scale factors, and the learned gain and shift of ReZero (Bachlechner et al. 2020, arXiv:2003.04887) and Fixup."""
+"""Linear maps, and the learned gain and shift of ReZero (Bachlechner et al. 2020, arXiv:2003.04887) and Fixup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, Load, MapSpec, Site, Spec, Weight, Width
+from anyformer.spec import Cost, Load, MapSpec, Site, Weight, Width
 
 
 class LinearSpec(MapSpec):
@@ -38,17 +38,6 @@ class Linear(Part[LinearSpec]):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
-
-
-class ScaleSpec(Spec):
-    """A constant that may follow from a width: factor · width^power."""
-
-    factor: float = 1.0
-    power: float = 0.0
-
-    def value(self, width: int) -> float:
-        """Return the number at this width."""
-        return self.factor * width**self.power
 
 
 class GainSpec(MapSpec):

@@ -42,6 +42,17 @@ class InitSpec(Spec, abstract=True):
     """How weights start, by role; applied by layers.init."""
 
 
+class ScaleSpec(Spec):
+    """A constant that may follow from a width: factor · width^power."""
+
+    factor: float = 1.0
+    power: float = 0.0
+
+    def value(self, width: int) -> float:
+        """Return the number at this width."""
+        return self.factor * width**self.power
+
+
 class TableSpec(PartSpec):
     """Rows of vectors: looked up by an embedding, multiplied by a head; one `shared` name ties them."""
 
@@ -81,7 +92,7 @@ class HeadSpec(PartSpec):
     transform: tuple[MapSpec, ...] = ()
     table: TableSpec
     bias: bool = False
-    scale: float | None = None  # multiplies the logits
+    scale: ScaleSpec | None = None  # of d_model; multiplies the logits (T5: d_model^-0.5)
     softcap: float | None = None  # cap · tanh(logits / cap)
 
     def weights(self, site: Site) -> Mapping[str, Weight | None]:

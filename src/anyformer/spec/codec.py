@@ -21,7 +21,7 @@ def encode(value: Any, declared: Any = None) -> Any:
         fields = {f.name: f for f in dataclasses.fields(value)}  # type: ignore[arg-type]
         hints = value.types()
         data = {n: encode(v, hints[n]) for n, v in value.values().items() if v != fields[n].default}
-        if declared is type(value):
+        if type(value) in (declared, *_options(declared)):
             return data
         return {"kind": value.kind, **data} if data else value.kind
     if isinstance(value, tuple):
@@ -106,17 +106,20 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
 
 
 def _decode_union(data: Any, declared: Any, path: str) -> Any:
-    options = get_args(declared)
-    if data is None and NoneType in options:
+    if data is None and NoneType in get_args(declared):
         return None
-    options = [option for option in options if option is not NoneType]
-    errors = []
+    errors, options = [], _options(declared)
     for option in options:
         try:
             return decode(data, option, path)
         except SpecError as error:
             errors.append(error)
     raise errors[0]
+
+
+def _options(declared: Any) -> list[Any]:
+    union = get_origin(declared) in (Union, UnionType)
+    return [option for option in get_args(declared) if option is not NoneType] if union else []
 
 
 def _decode_scalar(data: Any, declared: Any, path: str) -> Any:

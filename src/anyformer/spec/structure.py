@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Load
-from anyformer.spec.part import PartSpec, Placed, Site, Spec, Vocab, Weight, Width
+from anyformer.spec.part import Length, PartSpec, Placed, Site, Spec, Vocab, Weight, Width
 
 
 class MapSpec(PartSpec, abstract=True):
@@ -164,6 +164,7 @@ class ModelSpec(PartSpec):
     heads: tuple[HeadSpec, ...] = ()
     encoder: StackSpec | None = None
     init: InitSpec
+    context: Length | None = None  # tokens it is published for; longer is not refused unless a part must
     version: ClassVar[int] = 1  # of the language
 
     def __post_init__(self) -> None:

@@ -1,0 +1,25 @@
+"""A preset: a published architecture as a record, its specification beside its source and its published figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from anyformer.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One published model. Wherever a function takes a ModelSpec, it takes a preset too."""
+
+    name: str
+    family: str
+    spec: ModelSpec
+    source: str  # authors, year, arXiv id, table
+    published: str | None  # parameters as the source prints them: "6.7B"; None where it prints none
+    erratum: str | None = None  # why our count, or another figure, differs from what is printed
+    tokenizer: str = ""  # its kind and size, as published
+    recipe: Recipe | None = None  # how it was trained, where that is published

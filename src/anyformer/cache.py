@@ -5,7 +5,7 @@ The caller owns it and hands each cached mixer call its own store: depth decides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import CacheError
 from anyformer.layers.tokens import FACTS, Store, Tokens
-from anyformer.spec import BranchSpec, ModelSpec, Site, inside
+from anyformer.spec import ModelSpec, cached_calls
 
 
 class Ledger:
@@ -31,12 +31,13 @@ class Ledger:
         self.start, self.n_new = self.n, new.n
         if not self.ring and self.n + new.n > self.slots:
             self.slots = max(self.n + new.n, 2 * self.slots)
-        self.plain = self.plain and new.span is not None and new.segment is None
+        self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
         given = {
             "position": new.position,
             "document": torch.ones_like(new.position) if new.document is None else new.document,
             "order": new.position if new.order is None else new.order,
             "segment": torch.ones_like(new.position) if new.segment is None else new.segment,
+            "mark": torch.zeros_like(new.position) if new.mark is None else new.mark,
         }
         seen = {}
         for fact, value in given.items():
@@ -144,12 +145,11 @@ class KVCache:
         self.memory_tokens: Tokens | None = None
         self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)  # each row's last position and document
         self.plain = True
-        for branch, site in cached_calls(spec):
-            shapes, reach = branch.mixer.cache_shapes(site), branch.mixer.reach()
-            assert shapes is not None
-            if getattr(branch.mixer, "reads", "self") == "memory":
+        for mixer, shapes in cached_calls(spec):
+            if mixer.keeps_memory():
                 self.stores.append(Fixed())
                 continue
+            reach = mixer.reach()
             slots = length if reach is None else min(reach, length) + slack
             ring = reach is not None and reach <= length
             reach = reach if ring else None
@@ -158,10 +158,10 @@ class KVCache:
                 self.ledgers[reach] = Ledger(name, batch, slots if ring else length, ring, device)
             self.stores.append(Kept(self.ledgers[reach], shapes, dtype, device))
 
-    def admit(self, tokens: Tokens) -> None:
-        """Take note of the tokens of a pass, before its layers run."""
-        if tokens.position.shape[0] not in (1, self.batch):
-            raise CacheError(f"the cache holds {self.batch} rows and was given {tokens.position.shape[0]}; make one of that batch")
+    def admit(self, tokens: Tokens, batch: int) -> None:
+        """Take note of the tokens of a pass over `batch` rows, before its layers run."""
+        if batch != self.batch:
+            raise CacheError(f"the cache holds {self.batch} rows and was given {batch}; make one of that batch")
         for ledger in self.ledgers.values():
             ledger.admit(tokens)
         self.n += tokens.n
@@ -210,19 +210,6 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes of all that is kept."""
         return sum(value.nbytes for store in self.stores for value in store.held.values())
-
-
-def cached_calls(spec: ModelSpec) -> Iterator[tuple[BranchSpec, Site]]:
-    """Yield each branch of the main stack whose mixer keeps something, with its place, in the order of the calls."""
-    for name, stack, place in inside(spec, Site()):
-        if name != "stack":
-            continue
-        for path, block, site in inside(stack, place):
-            if path.startswith("blocks."):
-                for _, sublayer, _ in inside(block, site):
-                    for _, branch, here in inside(sublayer, site):
-                        if isinstance(branch, BranchSpec) and branch.mixer.cache_shapes(here) is not None:
-                            yield branch, here
 
 
 def _gathered(value: Tensor, index: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any
 
@@ -39,6 +39,9 @@ class Output:
         return next(iter(self.outputs.values()))
 
 
+Known = tuple[Tensor | None, Tensor | None, Tensor | None, Mapping[str, Tensor] | None]  # what `describe` is told of tokens
+
+
 class Transformer(Part[ModelSpec]):
     """The module of a whole specification. `kernel` names how attention runs; None takes the fastest that can."""
 
@@ -64,6 +67,7 @@ class Transformer(Part[ModelSpec]):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         *,
+        facts: Mapping[str, Tensor] | None = None,
         cache: KVCache | None = None,
         logits_to_keep: int = 0,
         output_logits: bool = True,
@@ -77,26 +81,28 @@ class Transformer(Part[ModelSpec]):
         `input_ids` [batch, token] are the encoder's where there is one, and may be left out once a cache holds its memory.
         `attention_mask` [batch, token]: 0 for padding, and tokens of equal numbers see each other, so 1 … n are packed documents;
         with a cache it covers the new tokens, or all of them. `position_ids` that start again at 0 mark packed documents too.
+        `facts`: more about the tokens of `input_ids` that this model's masks and scores read, "order" or "mark" [batch, token].
         `logits_to_keep`: only of the last so many tokens; 0: all. Raises InputError and KernelError.
         """
         kernels = self._choose("eager" if output_attentions and kernel is None else kernel or self.kernel)
         memory = memory_tokens = None
-        facts = (attention_mask, position_ids, token_type_ids)
+        known = (attention_mask, position_ids, token_type_ids, facts)
         if self.encoder is None:
             ids = input_ids
             if decoder_input_ids is not None:
                 raise InputError("decoder_input_ids were given to a model without an encoder; pass them as input_ids")
         else:
-            ids, facts = decoder_input_ids, (decoder_attention_mask, None, None)
+            ids, of_encoder = decoder_input_ids, known
+            known = (decoder_attention_mask, None, None, None)
             memory_tokens = cache.memory_tokens if cache else None
             if memory_tokens is None:
-                memory, memory_tokens = self._encode(input_ids, attention_mask, position_ids, token_type_ids, kernels, dropout)
+                memory, memory_tokens = self._encode(input_ids, of_encoder, kernels, dropout)
         if ids is None:
             raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
-        tokens = describe(ids, *facts, cache=cache)
+        tokens = describe(ids, *known, cache=cache)
         stores: Iterator[Store] = repeat(KEEP_NOTHING)
         if cache is not None:
-            cache.admit(tokens)
+            cache.admit(tokens, ids.shape[0])
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
         now = Now(tokens, kernels, memory, memory_tokens, dropout=dropout, weights=output_attentions)
@@ -119,18 +125,16 @@ class Transformer(Part[ModelSpec]):
     def _encode(
         self,
         ids: Tensor | None,
-        mask: Tensor | None,
-        positions: Tensor | None,
-        segments: Tensor | None,
+        known: Known,
         kernels: Mapping[str, Kernel],
         dropout: Dropout | None,
     ) -> tuple[Tensor, Tokens]:
         if ids is None:
             raise InputError("input_ids are missing: the encoder has nothing to read, and no cache holds its memory")
         assert self.encoder is not None
-        tokens = describe(ids, mask, positions, segments)
+        tokens = describe(ids, *known)
         memory, _ = self.encoder(ids, Now(tokens, kernels, dropout=dropout), repeat(KEEP_NOTHING))
-        return memory, Tokens(tokens.position, tokens.document, segment=tokens.segment, span=tokens.span, name="memory")
+        return memory, replace(tokens, name="memory")
 
     def _choose(self, name: str | None) -> Mapping[str, Kernel]:
         if name not in self._kernels:
@@ -143,22 +147,27 @@ def describe(
     attention_mask: Tensor | None = None,
     position_ids: Tensor | None = None,
     token_type_ids: Tensor | None = None,
+    facts: Mapping[str, Tensor] | None = None,
     cache: KVCache | None = None,
 ) -> Tokens:
-    """Return what is known about new tokens `ids` [batch, token]. Raises InputError for facts of another shape."""
+    """Return what is known about new tokens `ids` [batch, token]. Raises InputError for facts of another name or shape."""
     if ids.dim() != 2:
         raise InputError(f"token ids have shape {tuple(ids.shape)}; they must be [batch, token]")
     n, past = ids.shape[1], cache.n if cache else 0
     if attention_mask is not None and attention_mask.shape[1] == past + n:
         attention_mask = attention_mask[:, past:]
-    for name, fact in (("attention_mask", attention_mask), ("position_ids", position_ids), ("token_type_ids", token_type_ids)):
+    more = dict(facts or {})
+    if unknown := set(more) - {"order", "mark"}:
+        raise InputError(f"facts has no {sorted(unknown)[0]!r}; it takes 'order' and 'mark'")
+    given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids, **more}
+    for name, fact in given.items():
         if fact is not None and (fact.dim() != 2 or fact.shape[1] != n):
             raise InputError(f"{name} has shape {tuple(fact.shape)}; token ids have {tuple(ids.shape)}")
-    if attention_mask is not None and not torch.compiler.is_compiling() and bool((attention_mask == 1).all()):
-        attention_mask = None
+    if attention_mask is not None and position_ids is None and not torch.compiler.is_compiling():
+        attention_mask = None if bool((attention_mask == 1).all()) else attention_mask
     if attention_mask is None and position_ids is None and (cache is None or cache.plain):
         plain = plain_tokens(n, ids.device, past)
-        return plain if token_type_ids is None else Tokens(plain.position, segment=token_type_ids, span=plain.span)
+        return replace(plain, segment=token_type_ids, span=None if more else plain.span, **more)
     last_position, last_document = (cache.last[0], cache.last[1]) if cache else (-1, -1)
     if attention_mask is not None:
         document = attention_mask.long()
@@ -175,7 +184,7 @@ def describe(
         document = cache.last[1].clamp(min=1).expand(*ids.shape)
     if position_ids is None:
         position_ids = _positions(document, last_position, last_document)
-    return Tokens(position_ids, document, segment=token_type_ids)
+    return Tokens(position_ids, document, more.get("order"), token_type_ids, more.get("mark"))
 
 
 def _positions(document: Tensor, last_position: Tensor | int, last_document: Tensor | int) -> Tensor:

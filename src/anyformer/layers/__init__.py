@@ -14,7 +14,7 @@ from anyformer.layers.norm import LayerNormSpec, NormSpec, RMSNormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.residual import AddSpec, ReversibleSpec
 from anyformer.layers.rotary import LinearScaling, Llama3Scaling, RotaryScalingSpec, RotarySpec
-from anyformer.layers.scores import ALiBiSpec, RelativeBucketsSpec, ScoreSpec
+from anyformer.layers.scores import ALiBiSpec, Content, RelativeBucketsSpec, ScoreSpec
 from anyformer.layers.tokens import Dropout, Notes, Now, Store, Tokens
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "ByRole",
     "Causal",
     "ChainSpec",
+    "Content",
     "DistributionSpec",
     "Dropout",
     "Everything",

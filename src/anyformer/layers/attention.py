@@ -12,7 +12,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.gqa import ProjectionSpec
 from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
-from anyformer.layers.scores import ScoreSpec
+from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Notes, Now, Store, Tokens
 from anyformer.spec import Cost, Load, MixerSpec, Placed, ScaleSpec, Site, Weight
 
@@ -54,6 +54,9 @@ class AttentionSpec(MixerSpec):
 
     def reach(self) -> int | None:
         return self.mask.reach()
+
+    def keeps_memory(self) -> bool:
+        return self.reads == "memory"
 
     def cost(self, site: Site, load: Load) -> Cost:
         """Return projections, scores and values; a mask's hidden pairs are not counted if `load.causal_exact`."""
@@ -101,19 +104,19 @@ class Attention(Part[AttentionSpec]):
             scale=self.scale,
             softcap=spec.softcap,
             sink=self.sink,
-            scores=self._sum(self.by_content, q, k, now.tokens, keys),
+            scores=self._sum(self.by_content, Content(q, k, p), now.tokens, keys),
             dropout=now.dropout.attention if now.dropout else 0.0,
         )
         return p.output(y), {"attention": weights} if now.weights and weights is not None else {}
 
     def _seen(self, kernel: Any, now: Now, keys: Tokens) -> Any:
-        bias = self._sum(self.by_position, None, None, now.tokens, keys)
+        bias = self._sum(self.by_position, None, now.tokens, keys)
         return kernel.prepare(self.spec.mask, bias, now.tokens, keys, self.n_heads)
 
-    def _sum(self, which: tuple[int, ...], q: Tensor | None, k: Tensor | None, query: Tokens, keys: Tokens) -> Tensor | None:
+    def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
         total = None
         for i in which:
-            score = self.scores[i](q, k, query.as_queries(), keys.as_keys())
+            score = self.scores[i](content, query.as_queries(), keys.as_keys())
             total = score if total is None else total + score
         return total
 

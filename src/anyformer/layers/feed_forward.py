@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
-from anyformer.layers.linear import LinearSpec
+from anyformer.layers.frugal import GatedDown
+from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Notes, Now, Store
 from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Width
@@ -80,6 +82,8 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
             gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
         if spec.up_offset:
             up = up + spec.up_offset
+        if torch.is_grad_enabled() and not now.dropout and isinstance(self.down, Linear):
+            return GatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
         hidden = self.activation(gate) * up
         if now.dropout and now.dropout.activation:
             hidden = F.dropout(hidden, now.dropout.activation)

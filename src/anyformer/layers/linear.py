@@ -21,15 +21,18 @@ class LinearSpec(MapSpec):
     role: Literal["matrix", "output"] = "matrix"
     axes: tuple[str, str] = ("d_out", "d_in")
 
+    def width_out(self, site: Site) -> int:
+        return self.d_out or site.d_model
+
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        d_out = self.d_out or site.d_model
+        d_out = self.width_out(site)
         return {
             "weight": Weight((d_out, site.shape[-1]), self.axes, self.role),
             "bias": Weight((d_out,), self.axes[:1], "bias", fill=0.0) if self.bias else None,
         }
 
     def cost(self, site: Site, load: Load) -> Cost:
-        return Cost({"linear": 2 * (self.d_out or site.d_model) * site.shape[-1] * load.tokens})
+        return Cost({"linear": 2 * self.width_out(site) * site.shape[-1] * load.tokens})
 
 
 class Linear(Part[LinearSpec]):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.layers.tokens import Span, Tokens, plain_tokens
-from anyformer.spec import Caveat, Length, Spec
+from anyformer.spec import Caveat, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
 TILE = 1024  # queries and keys counted at once where a mask has no closed form
@@ -90,7 +90,7 @@ class Causal(Mask):
 class SlidingWindow(Mask):
     """A token sees `size` keys back, its own included; what comes after is left to other masks."""
 
-    size: Length
+    size: Window
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -106,7 +106,7 @@ class SlidingWindow(Mask):
 class SymmetricWindow(Mask):
     """A token sees `radius` keys to each side, and its own (Longformer's window w is a radius of w / 2)."""
 
-    radius: Length
+    radius: Window
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return (query.position - key.position).abs() <= self.radius
@@ -118,7 +118,7 @@ class SymmetricWindow(Mask):
 class Prefix(Mask):
     """Every token sees the prefix: the first `size` tokens, or, without a size, those whose token_type_ids is 0."""
 
-    size: Length | None = None
+    size: Window | None = None
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         if self.size is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,14 +12,22 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, Length, PartSpec, Site, Weight
+from anyformer.spec import Count, PartSpec, Site, Weight, Window
+
+
+class Content(NamedTuple):
+    """What scores of content read."""
+
+    q: Tensor  # [batch, heads, query, head_dim], as it enters the product
+    k: Tensor  # [batch, kv heads, key, head_dim]
+    projection: Any  # the layer's own: DeBERTa projects its positions with it
 
 
 class ScoreSpec(PartSpec, abstract=True):
     """A summand of the scaled scores; its place's shape is (n_heads, head_dim).
 
-    Its module is called with (q, k, query, key) and returns [batch or 1, heads, query, key]; q and k are None unless it
-    `reads_content`, and query and key are the facts about the tokens, shaped to broadcast against each other.
+    Its module is called with (content, query, key) and returns [batch or 1, heads, query, key]; query and key are the facts
+    about the tokens, shaped to broadcast against each other, and content is None unless the part `reads_content`.
     """
 
     reads_content: ClassVar[bool] = False
@@ -36,7 +44,7 @@ class ALiBiSpec(ScoreSpec):
 
 
 class ALiBi(Part[ALiBiSpec]):
-    def forward(self, q: Tensor | None, k: Tensor | None, query: Tokens, key: Tokens) -> Tensor:
+    def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
         slopes = torch.tensor(self.spec.slopes(self.site.shape[0]), device=key.position.device)
         return slopes.view(1, -1, 1, 1) * (key.position - query.position)
 
@@ -45,7 +53,7 @@ class RelativeBucketsSpec(ScoreSpec):
     """T5's learned number for each head and bucket of distance; buckets are exact near, logarithmic far."""
 
     n_buckets: Count = Count(32)
-    max_distance: Length = Length(128)
+    max_distance: Window = Window(128)
     bidirectional: bool = False  # half of the buckets are for keys that come after
 
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
@@ -68,6 +76,6 @@ class RelativeBuckets(Part[RelativeBucketsSpec]):
         far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.spec.max_distance / exact) * (n - exact)
         return offset + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
-    def forward(self, q: Tensor | None, k: Tensor | None, query: Tokens, key: Tokens) -> Tensor:
+    def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
         buckets = self.buckets(key.position - query.position)  # [batch, 1, query, key]
         return F.embedding(buckets[:, 0], self.weight).permute(0, 3, 1, 2)

@@ -1,8 +1,10 @@
 """The specification language: an architecture is a value, and all else is derived from it. No torch here."""
 
+from anyformer.spec.cached import cached_calls
 from anyformer.spec.codec import decode, dumps, encode, loads, read
 from anyformer.spec.cost import Cost, Load
-from anyformer.spec.part import Caveat, Count, Length, PartSpec, Placed, Site, Spec, Vocab, Weight, Width, inside, tensors
+from anyformer.spec.count import Parameters, parameters
+from anyformer.spec.part import Caveat, Count, Length, PartSpec, Placed, Site, Spec, Vocab, Weight, Width, Window, inside, tensors
 from anyformer.spec.sizes import Sizes
 from anyformer.spec.structure import (
     BlockSpec,
@@ -35,6 +37,7 @@ __all__ = [
     "MapSpec",
     "MixerSpec",
     "ModelSpec",
+    "Parameters",
     "PartSpec",
     "Placed",
     "ResidualSpec",
@@ -49,11 +52,14 @@ __all__ = [
     "Vocab",
     "Weight",
     "Width",
+    "Window",
+    "cached_calls",
     "decode",
     "dumps",
     "encode",
     "inside",
     "loads",
+    "parameters",
     "read",
     "tensors",
 ]

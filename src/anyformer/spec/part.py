@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Width = NewType("Width", int)  # of vectors: d_model, d_ff, head_dim
 Count = NewType("Count", int)  # of things: heads, experts, segments
-Length = NewType("Length", int)  # in tokens: windows, learned positions, original contexts
+Length = NewType("Length", int)  # of sequences, in tokens: contexts, learned positions
+Window = NewType("Window", int)  # of distances, in tokens: sliding windows, the reach of buckets
 Vocab = NewType("Vocab", int)  # rows of a table of tokens
 
 Role = Literal["matrix", "output", "table", "bias", "gain"]
@@ -88,8 +89,7 @@ class Spec:
     @classmethod
     def types(cls) -> dict[str, Any]:
         """Return the type of each field."""
-        hints = get_type_hints(cls)
-        return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return _types(cls)
 
     def values(self) -> dict[str, Any]:
         """Return the value of each field, not copied."""
@@ -192,6 +192,12 @@ def tensors(spec: PartSpec, site: Site, path: str = "", seen: Seen | None = None
             yield f"{prefix}{name}", weight
     for name, part, place in inside(spec, site):
         yield from tensors(part, place, f"{prefix}{name}", seen)
+
+
+@cache
+def _types(kind: type[Spec]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
 
 
 @cache

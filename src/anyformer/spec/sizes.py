@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from anyformer.spec.part import Count, Length, Spec, Vocab, Width
+from anyformer.spec.part import Count, Length, Spec, Vocab, Width, Window
 
 
 class Sizes(ABC):
@@ -29,7 +29,11 @@ class Sizes(ABC):
         return old
 
     def length(self, old: int) -> int:
-        """Return the new number of tokens; by default the old one."""
+        """Return the new length of sequences; by default the old one."""
+        return old
+
+    def window(self, old: int) -> int:
+        """Return the new distance; by default the old one."""
         return old
 
     def vocab(self, old: int) -> int:
@@ -45,9 +49,11 @@ class Sizes(ABC):
         if get_origin(hint) in (Union, UnionType):
             return next((self.field(h, value) for h in get_args(hint) if h in _RULES), value)
         if isinstance(value, tuple) and value and isinstance(value[0], Spec):
-            return tuple(item.resized(self) for item in value)
+            each = {id(item): item for item in value}
+            resized = {name: item.resized(self) for name, item in each.items()}  # a layer that is tiled is resized once
+            return tuple(resized[id(item)] for item in value)
         rule = _RULES.get(hint)
         return getattr(self, rule)(value) if rule else value
 
 
-_RULES: dict[Any, str] = {Width: "width", Count: "count", Length: "length", Vocab: "vocab"}
+_RULES: dict[Any, str] = {Width: "width", Count: "count", Length: "length", Window: "window", Vocab: "vocab"}

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Load
 from anyformer.spec.part import Length, PartSpec, Placed, Site, Spec, Vocab, Weight, Width
 
 
+if TYPE_CHECKING:
+    from anyformer.spec.sizes import Sizes
+
+
 class MapSpec(PartSpec, abstract=True):
     """A map of each token's vector by itself: a norm, a gain, a shift, a linear map, an activation."""
+
+    def width_out(self, site: Site) -> int:
+        """Return the width of what comes out, given the place of what goes in."""
+        return site.shape[-1]
 
 
 class TermSpec(PartSpec, abstract=True):
@@ -28,6 +36,10 @@ class MixerSpec(PartSpec, abstract=True):
     def reach(self) -> int | None:
         """Return how many of the last tokens decoding can ever see again; None: all of them."""
         return None
+
+    def keeps_memory(self) -> bool:
+        """Return whether what it keeps is made of the encoder's output, once, and not of new tokens."""
+        return False
 
 
 class ResidualSpec(PartSpec, abstract=True):
@@ -102,7 +114,7 @@ class HeadSpec(PartSpec):
         places: list[tuple[PartSpec, Site]] = []
         for step in self.transform:
             places.append((step, site))
-            site = site.at(*(getattr(step, "d_out", None) or site.shape[-1],))
+            site = site.at(step.width_out(site))
         return {"transform": places, "table": (self.table, site)}
 
     def cost(self, site: Site, load: Load) -> Cost:
@@ -156,6 +168,9 @@ class StackSpec(PartSpec):
             "norm": self.norm and (self.norm, stream.at(self.residual.width(self.d_model))),
         }
 
+    def resized(self, to: Sizes) -> Self:
+        return super(StackSpec, self.but(blocks=to.layers(self.blocks))).resized(to)
+
 
 class ModelSpec(PartSpec):
     """A whole architecture: a decoder or an encoder (its masks decide), or both with cross-attention."""
@@ -187,7 +202,7 @@ class ModelSpec(PartSpec):
         d_source = self.encoder.d_model if self.encoder else 0
         place = Site(d_source=d_source, modules=site.modules)
         width = self.stack.residual.width(self.stack.d_model)
-        heads: list[tuple[PartSpec, Site]] = [(h, Site(width, (width,), d_source, site.modules)) for h in self.heads]
+        heads: list[tuple[PartSpec, Site]] = [(h, Site(self.stack.d_model, (width,), d_source, site.modules)) for h in self.heads]
         return {
             "encoder": self.encoder and (self.encoder, place),
             "stack": (self.stack, place),

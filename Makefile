@@ -1,0 +1,66 @@
+# make help says what there is. Everything runs in an environment of its own (VENV), made from pyproject.toml and
+# constraints.txt when it is missing or older than they are. All paths are relative, so the folder's name may have spaces.
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin/python -m
+INSTALL = $(RUN) pip install --disable-pip-version-check -c constraints.txt
+PYTEST_OPTIONS ?= -n 2
+DEMO ?= compare transformer-lm gpt2 llama2 --data stdlib
+CHECKED = src tests $(wildcard benchmarks) $(wildcard examples)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo env test test-all lint format bench clean
+
+help:  ## what there is
+	@echo 'make demo      compare three architectures on real text, in a fresh environment (minutes)'
+	@echo 'make test      lint, types and the tests, without the slow ones'
+	@echo 'make test-all  the same with the slow ones'
+	@echo 'make lint      ruff and pyright only'
+	@echo 'make format    put the code into its one format'
+	@echo 'make bench     the benchmarks, quick form'
+	@echo 'make env       only the environment for developing ($(VENV))'
+	@echo 'make clean     remove the environment and every cache'
+	@echo
+	@echo 'PYTHON=python3.12 chooses the interpreter, VENV=dir the environment, DEMO="compare …" what the demo runs.'
+
+demo: $(VENV)/.installed
+	$(RUN) anyformer $(DEMO)
+
+env: $(VENV)/.installed-dev
+
+test: lint
+	$(RUN) pytest $(PYTEST_OPTIONS) -m "not slow and not gpu"
+
+test-all: lint
+	$(RUN) pytest $(PYTEST_OPTIONS) -m "not gpu"
+
+lint: $(VENV)/.installed-dev
+	$(RUN) ruff check $(CHECKED)
+	$(RUN) ruff format --check $(CHECKED)
+	$(RUN) pyright --pythonpath $(VENV)/bin/python
+
+format: $(VENV)/.installed-dev
+	$(RUN) ruff check --fix $(CHECKED)
+	$(RUN) ruff format $(CHECKED)
+
+bench: $(VENV)/.installed-dev
+	$(RUN) benchmarks.training --quick
+	$(RUN) benchmarks.generation --quick
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] < (3, 14); sys.exit(None if ok else "anyformer needs Python 3.11 to 3.13, and this is %d.%d: make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(INSTALL) -e '.[test,dev]'
+	touch $@ $(VENV)/.installed

@@ -1,0 +1,1 @@
+"""Speed and memory beside transformers' Llama of the same shape and the same weights."""

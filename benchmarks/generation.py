@@ -1,0 +1,68 @@
+"""Decoding of ours and of transformers' Llama: greedy, eager, one prompt.
+
+    python -m benchmarks.generation --quick
+
+Both start from the same weights and must write the same tokens. The time of a token is that of 65 new tokens less that of
+one, over 64, so that reading the prompt does not count. Ours runs as `anyformer generate` runs it, with the weights laid
+out for decoding; the row without that layout is there to see what it gives.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from anyformer.generation import generate_ids, lay_out_for_decoding
+from benchmarks import measure, pair
+
+PROMPT, NEW = 512, 64
+
+
+def writers(shape: pair.Shape) -> dict[str, Callable[[int], Tensor]]:
+    """Return by side what writes n new tokens after the prompt."""
+    ids = torch.randint(0, shape.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    plain, laid_out = pair.ours(shape), lay_out_for_decoding(pair.ours(shape))
+    other = pair.theirs(shape).eval()
+    return {
+        "ours": lambda n: generate_ids(laid_out, ids, max_new_tokens=n),
+        "transformers": lambda n: other.generate(ids, attention_mask=mask, max_new_tokens=n, do_sample=False)[
+            :, PROMPT:
+        ],
+        "ours, weights as loaded": lambda n: generate_ids(plain, ids, max_new_tokens=n),
+    }
+
+
+def main() -> None:
+    given = measure.arguments("Decoding beside transformers' Llama.")
+    torch.set_num_threads(1)
+    write = writers(pair.SMALL)
+    texts = {side: once(NEW + 1)[0].tolist() for side, once in write.items()}
+    if len({tuple(text) for text in texts.values()}) > 1:
+        raise SystemExit(f"error: the two sides write different tokens, so their times say nothing: {texts}")
+
+    def seconds_per_token(side: str) -> float:
+        first = measure.cpu_seconds(lambda: write[side](1))
+        return (measure.cpu_seconds(lambda: write[side](NEW + 1)) - first) / NEW
+
+    work = {side: lambda side=side: seconds_per_token(side) for side in write}
+    taken = measure.turns(work, 7 if given.quick else 25)
+    rows = [
+        measure.row(
+            "decoding speed, eager float32, x transformers",
+            measure.speed_ratio(taken),
+            least=1.3,
+            milliseconds_per_token={side: round(1e3 * statistics.median(each), 3) for side, each in taken.items()},
+            weights_as_loaded=round(measure.speed_ratio(taken, "ours, weights as loaded"), 3),
+            cpu_seconds_per_token=measure.rounded(taken),
+        )
+    ]
+    notes = {"shape": pair.facts(pair.SMALL) | {"batch": 1, "prompt": PROMPT, "new_tokens": NEW}}
+    measure.record("generation", given.out, rows, notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Training steps of ours and of transformers' Llama: forward, backward and AdamW, eager; speed, memory, cost of importing.
+
+    python -m benchmarks.training --quick
+
+Both start from the same weights, see the same tokens and use PyTorch's fused AdamW. Ours trains as `anyformer train` does,
+with the cross-entropy in chunks; theirs as its own `labels=` does.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks import measure, pair
+
+BATCH, SEQ_LEN = 16, 256
+LEARNING_RATE = 1e-4
+SIDES = ("ours", "transformers")
+
+
+def step_of(side: str, autocast: bool) -> Callable[[], float]:
+    """Return a training step that gives the loss."""
+    if side == "ours":
+        from anyformer.train.cross_entropy import cross_entropy
+
+        model = pair.ours(pair.SMALL)
+
+        def loss_of(ids: Tensor, labels: Tensor) -> Tensor:
+            hidden = model(ids, output_logits=False).last_hidden_state
+            return cross_entropy(model.head(), hidden, labels)[0] / labels.numel()
+    else:
+        model = pair.theirs(pair.SMALL)
+
+        def loss_of(ids: Tensor, labels: Tensor) -> Tensor:
+            # shift_labels: the label of each position is given, so neither side predicts fewer tokens than the other.
+            return model(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(0, pair.SMALL.vocab_size, (BATCH, SEQ_LEN + 1), generator=generator)
+    ids, labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    def step() -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = loss_of(ids, labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def speed(autocast: bool, n_turns: int) -> tuple[float, dict[str, list[float]], float]:
+    """Return (times as fast as theirs, CPU seconds of every step, the largest relative difference of the losses)."""
+    steps = {side: step_of(side, autocast) for side in SIDES}
+    losses: dict[str, list[float]] = {side: [] for side in SIDES}
+    work = {side: lambda side=side: measure.cpu_seconds(lambda: losses[side].append(steps[side]())) for side in steps}
+    taken = measure.turns(work, n_turns)
+    difference = max(abs(a - b) / b for a, b in zip(*(losses[side] for side in SIDES), strict=True))
+    return measure.speed_ratio(taken), taken, difference
+
+
+def growth_nbytes(side: str, autocast: bool) -> int:
+    """Return how far a step raises the resident set above where it started, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.training", "--growth", side, *(["--autocast"] if autocast else [])]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def grow(side: str, autocast: bool) -> int:
+    """Take a step with the optimiser's state in place and return the growth in bytes while it ran."""
+    import gc
+
+    import psutil
+
+    torch.set_num_threads(1)
+    step, process = step_of(side, autocast), psutil.Process()
+    step()
+    gc.collect()
+    start = highest = process.memory_info().rss
+    running = threading.Event()
+    running.set()
+
+    def watch() -> None:
+        nonlocal highest
+        while running.is_set():
+            highest = max(highest, process.memory_info().rss)
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    step()
+    running.clear()
+    watcher.join()
+    return highest - start
+
+
+def import_seconds(module: str) -> float:
+    """Return the CPU seconds of importing a module in a fresh interpreter."""
+    code = f"import time; t = time.process_time(); import {module}; print(time.process_time() - t)"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(found.stdout)
+
+
+def main() -> None:
+    if "--growth" in sys.argv:
+        print(json.dumps(grow(sys.argv[sys.argv.index("--growth") + 1], "--autocast" in sys.argv)))
+        return
+    given = measure.arguments("Training steps beside transformers' Llama.")
+    torch.set_num_threads(1)
+    difference = pair.largest_difference(pair.SMALL)
+    rows, losses = [], {}
+    for name, autocast, least in (("float32", False, 1.0), ("bfloat16 autocast", True, 1.05)):
+        ratio, taken, losses[name] = speed(autocast, 3 if given.quick else 9)
+        fastest = {side: BATCH * SEQ_LEN / statistics.median(each) for side, each in taken.items()}
+        rows.append(
+            measure.row(
+                f"training speed, eager {name}, x transformers",
+                ratio,
+                least=least,
+                tokens_per_cpu_second={side: round(tokens, 1) for side, tokens in fastest.items()},
+                cpu_seconds=measure.rounded(taken),
+            )
+        )
+    grown = {side: growth_nbytes(side, autocast=False) for side in SIDES}
+    ratio = grown["ours"] / grown["transformers"]
+    rows.append(measure.row("memory growth of a step, x transformers", ratio, most=0.55, nbytes=grown))
+    pairs = [(import_seconds("torch, anyformer"), import_seconds("torch")) for _ in range(3 if given.quick else 9)]
+    more = statistics.median(a for a, _ in pairs) - statistics.median(b for _, b in pairs)
+    rows.append(measure.row("import anyformer beyond import torch, seconds", more, most=0.3))
+    notes = {
+        "shape": pair.facts(pair.SMALL) | {"batch": BATCH, "seq_len": SEQ_LEN},
+        "largest_relative_difference": {"logits": difference, "losses": losses},
+    }
+    measure.record("training", given.out, rows, notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""One spec, any Transformer: built, costed, trained, compared, run, imported and exported from one piece of data."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from anyformer.version import __version__
+
+if TYPE_CHECKING:
+    from anyformer.cache import KVCache
+    from anyformer.costs import cost
+    from anyformer.families import Preset, preset, presets
+    from anyformer.generation import generate
+    from anyformer.hub import load, load_spec, save
+    from anyformer.model import Transformer, build
+    from anyformer.resize import resize, shrink
+    from anyformer.spec import ModelSpec, dumps, loads, parameters
+
+# Where each public name lives. They are imported when first used, so that `import anyformer` costs nothing.
+_HOMES = {
+    "KVCache": "cache",
+    "ModelSpec": "spec",
+    "Preset": "families",
+    "Transformer": "model",
+    "build": "model",
+    "cost": "costs",
+    "dumps": "spec",
+    "generate": "generation",
+    "load": "hub",
+    "load_spec": "hub",
+    "loads": "spec",
+    "parameters": "spec",
+    "preset": "families",
+    "presets": "families",
+    "resize": "resize",
+    "save": "hub",
+    "shrink": "resize",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
+    value = getattr(import_module(f"anyformer.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,114 @@
+"""`anyformer evaluate`: what a model's predictions cost on a text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from anyformer.cli.amounts import Amount
+from anyformer.cli.names import import_option
+from anyformer.errors import UsageError
+
+if TYPE_CHECKING:
+    from anyformer.spec import ModelSpec
+    from anyformer.train.data import Validation
+
+JSON_VERSION = 1
+FILE = click.Path(exists=True, path_type=Path)
+LONGEST = 1024  # tokens a row where the model says nothing
+
+
+@click.command()
+@click.argument("model", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib.")
+@click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
+@click.option("--target", type=FILE, help="Their translations, line by line.")
+@click.option("--held-out", type=float, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
+@click.option("--seq-len", type=Amount(), help="Tokens a row; a longer text is read in windows.  [default: as trained]")
+@click.option("--tokenizer", "tokenizer_path", type=FILE, help="Where the model's directory has none.")
+@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
+@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@import_option
+def command(
+    model: Path,
+    data: str | None,
+    source: Path | None,
+    target: Path | None,
+    held_out: float | None,
+    seq_len: int | None,
+    tokenizer_path: Path | None,
+    precision: str,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.
+
+    `--json` gives version, loss (nats a token), perplexity, bits_per_byte, nats, tokens, nbytes, documents and seq_len.
+    """
+    if (source is None) != (target is None):
+        raise UsageError("--source and --target go together: line n of one translates line n of the other")
+    if (data is None) == (source is None):
+        raise UsageError("give either --data, or --source and --target")
+
+    from anyformer.hub import load
+    from anyformer.recipe import CausalLM, Seq2Seq
+    from anyformer.text import Tokenizer
+    from anyformer.train.checks import check_positions, check_vocabulary
+    from anyformer.train.device import choose_device
+    from anyformer.train.evaluation import evaluate
+    from anyformer.train.objectives import objective_of
+
+    place = choose_device(device)
+    transformer, tokenizer = load(model, device=place)
+    if tokenizer_path is not None:
+        tokenizer = Tokenizer.load(tokenizer_path)
+    if tokenizer is None:
+        raise UsageError(f"{model} has no tokenizer; give one with --tokenizer")
+    spec = transformer.spec
+    objective = objective_of(Seq2Seq() if source else CausalLM(), spec)
+    check_vocabulary(spec, tokenizer.vocab_size)
+    length = seq_len or _trained_length(model) or _longest(spec)
+    check_positions(spec, length)
+    validation = _validation(data, source, target, held_out, tokenizer, length)
+    found = evaluate(transformer, objective, validation, precision="bf16" if precision == "bf16" else "float32")
+    if as_json:
+        figures = {name: getattr(found, name) for name in ("loss", "perplexity", "bits_per_byte", "nats", "tokens", "nbytes")}
+        told = {"version": JSON_VERSION, **figures, "documents": len(found.documents), "seq_len": length}
+        click.echo(json.dumps(told, indent=1))
+        return
+    click.echo(
+        f"{found.loss:.4f} nats a token, perplexity {found.perplexity:.3f}, {found.bits_per_byte:.4f} bits a byte "
+        f"({found.tokens:,} tokens, {found.nbytes:,} bytes, {len(found.documents):,} documents, rows of {length})"
+    )
+
+
+def _validation(
+    data: str | None, source: Path | None, target: Path | None, held_out: float | None, tokenizer: object, length: int
+) -> Validation:
+    from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, pack_whole, read_corpus, read_parallel
+    from anyformer.train.data import PackedValidation, PairValidation, split_pairs
+
+    assert isinstance(tokenizer, Tokenizer)
+    if source is not None and target is not None:
+        pairs = read_parallel(source, target)
+        pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
+        return PairValidation(pairs, EncodedPairs(pairs, tokenizer))
+    assert data is not None
+    corpus = read_corpus(data)
+    corpus = corpus if held_out is None else corpus.split(held_out)[1]
+    return PackedValidation(pack_whole(encode_corpus(corpus, tokenizer), length))
+
+
+def _trained_length(directory: Path) -> int | None:
+    from anyformer import recipe
+
+    file = directory / "recipe.yaml"
+    return recipe.read(file).seq_len if file.is_file() else None
+
+
+def _longest(spec: ModelSpec) -> int:
+    return min(spec.context or LONGEST, LONGEST)

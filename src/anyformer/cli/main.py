@@ -1,0 +1,107 @@
+"""The command `anyformer`: commands are listed without being imported, and every error is one line and a status."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from anyformer.errors import AnyformerError, did_you_mean
+from anyformer.version import __version__
+
+# One line each, stated here, so that `--help` and shell completion import nothing heavy.
+COMMANDS: dict[str, str] = {
+    "show": "What an architecture is: its parts, its size.",
+    "presets": "The published architectures known by name.",
+    "cost": "Parameters, FLOPs, cache and memory of an architecture.",
+    "train": "Train an architecture on text.",
+    "evaluate": "Nats, perplexity and bits per byte on a text.",
+    "generate": "Continue a prompt.",
+    "compare": "Which architecture is better on your data and budget?",
+    "convert": "Bring weights from one format into another.",
+    "tokenizer": "Train a tokenizer, or encode text with one.",
+    "runs": "The training runs in a folder.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in `anyformer.cli.<name>`, each as `command`, imported only when one is run."""
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run and exit with the status; errors that a user can cause are one line on stderr."""
+        extra.pop("standalone_mode", None)  # click's own way of exiting, which prints two lines more
+        try:
+            result = super().main(args, prog_name, *rest, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except AnyformerError as error:
+            _fail(str(error), error.exit_status)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(0)
+        except click.ClickException as error:
+            _fail(_sentence(error), 2)
+        except (KeyboardInterrupt, click.Abort):
+            _fail("interrupted", 130)
+        except BrokenPipeError:
+            # The reader (head, less) has what it wanted. Python would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        # Outside standalone mode click hands back the status given to ctx.exit(), and what a command returns.
+        sys.exit(result if isinstance(result, int) else 0)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return importlib.import_module(f"anyformer.cli.{cmd_name}").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            known = ", ".join(COMMANDS)
+            ctx.fail(f"no command '{name}'{did_you_mean(name, COMMANDS)}; the commands are {known}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        commands = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group("anyformer", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="anyformer", message="%(prog)s %(version)s")
+def application() -> None:
+    """One spec, any Transformer.
+
+    From one piece of data come the model, its cost, its cache, its checkpoints and its comparison with any other.
+    """
+
+
+def main(arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
+    """Run the command line and exit: 0; 1, it ran and failed or the answer is no; 2, it could not start.
+
+    `arguments` default to those of the process, `program` to the name it was called by.
+    """
+    sys.exit(application.main(arguments, program))
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(status)
+
+
+def _sentence(error: click.ClickException) -> str:
+    """Click's message, and where help on it is to be had."""
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message}; see '{context.command_path} --help'" if context else message

@@ -1,0 +1,116 @@
+"""The arguments that commands share: the name of an architecture, and the file of a user's own parts."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from anyformer.errors import AnyformerError, UsageError, did_you_mean
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> tuple[dict[str, Any], ...]:
+    """One record a preset, with at least its `name` and `family`, read from data so that no model code is imported."""
+    text = resources.files("anyformer").joinpath("families", "catalogue.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text)["presets"])
+
+
+def is_path(name: str) -> bool:
+    """A name with a slash or a suffix of a file is a path; anything else is a preset's."""
+    return "/" in name or "\\" in name or Path(name).suffix.lower() in {".json", ".yaml", ".yml", ".gguf"}
+
+
+class PresetName(click.ParamType):
+    """The name of a preset, or the path of a spec file, a configuration or a model's directory."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name = str(value)
+        if is_path(name):
+            if not Path(name).exists():
+                self.fail(f"there is no file or directory '{name}'", param, ctx)
+            return name
+        known = [known for preset in catalogue() for known in (preset["name"], *preset.get("aliases", ()))]
+        if name not in known:
+            path = f"; if you mean the path, write './{name}'" if Path(name).exists() else ""
+            self.fail(
+                f"no preset '{name}'{did_you_mean(name, known)}{path}; `anyformer presets` lists them", param, ctx
+            )
+        return name
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if is_path(incomplete):
+            return [CompletionItem(incomplete, type="file")]
+        return [
+            CompletionItem(preset["name"], help=preset["family"])
+            for preset in catalogue()
+            if preset["name"].startswith(incomplete)
+        ]
+
+
+def import_parts(path: Path) -> None:
+    """Run a user's Python file, so that the parts it defines are known by name.
+
+    Raises UsageError, naming the file and the line, when the file cannot be imported.
+    """
+    spec = importlib.util.spec_from_file_location(path.stem, path.absolute())
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--import {path}: not a Python file; give one that ends in .py")
+    present = sys.modules.get(path.stem)
+    if present is not None:
+        if getattr(present, "__file__", None) == spec.origin:
+            return
+        raise UsageError(f"--import {path}: a module '{path.stem}' is imported already; give the file another name")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickle look a class's module up here
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        if isinstance(error, AnyformerError):
+            raise UsageError(f"--import {path}: {error}") from error
+        message = error.msg if isinstance(error, SyntaxError) else error
+        raise UsageError(f"--import {path}: {type(error).__name__}{_line(error, path)}: {message}") from error
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """``" on line 12"``: the last line of `path` on the way to the error, if any."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f" on line {error.lineno}"
+    lines: list[int] = []
+    trace = error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename) == path.absolute():
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return f" on line {lines[-1]}" if lines else ""
+
+
+def _import_each(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> None:
+    if not ctx.resilient_parsing:  # the shell asks for completions: run nobody's code for that
+        for path in paths:
+            import_parts(path)
+
+
+def import_option(command: Decorated) -> Decorated:
+    """Add `--import FILE` to a command; the files are run before anything else is read, and none is passed on."""
+    return click.option(
+        "--import",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_import_each,
+        help="Python file with your own parts; it is run. May be given several times.",
+    )(command)

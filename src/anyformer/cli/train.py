@@ -1,0 +1,179 @@
+"""`anyformer train`: an architecture, text and a recipe in; a run's directory out. The same command goes on with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyformer.cli.amounts import Amount
+from anyformer.cli.names import PresetName, import_option
+from anyformer.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from anyformer.recipe import Recipe
+    from anyformer.spec import ModelSpec
+    from anyformer.train.data import TrainingData
+    from anyformer.train.run import TrainingResult
+
+JSON_VERSION = 1
+FILE = click.Path(exists=True, path_type=Path)
+
+
+@click.command()
+@click.argument("spec", type=PresetName())
+@click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: the text to train on.")
+@click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
+@click.option("--target", type=FILE, help="Their translations, line by line.")
+@click.option("--validation", default=0.05, show_default=True, help="Share of the text that is set aside to validate on.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the run; made, or gone on with.")
+@click.option("--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file.")
+@click.option("--params", type=Amount(), help="Resize the architecture to so many parameters.")
+@click.option("--vocab", type=Amount(), help="Tokens of the vocabulary.  [default: 4096 for a new tokenizer]")
+@click.option("--tokenizer", "tokenizer_path", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise.")
+@click.option("--tokens", type=Amount(), help="Train on so many tokens in all.")
+@click.option("--seq-len", type=Amount(), help="Tokens a row.")
+@click.option("--batch-tokens", type=Amount(), help="Tokens an optimiser step.")
+@click.option("--lr", type=float, help="Peak learning rate.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of the weights, the order of the text and dropout.")
+@click.option("--precision", type=click.Choice(["float32", "bf16"]), help="Of matrix products.")
+@click.option("--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same.")
+@click.option("--compile", "compiled", is_flag=True, help="Compile the model first.")
+@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+@click.option("--init", type=click.Path(path_type=Path), help="Directory of weights to start from.")
+@click.option("--resume", is_flag=True, help="Refuse to start anew where --out holds no run.")
+@click.option("--dry-run", is_flag=True, help="Say what it would take, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with the result on stdout.")
+@import_option
+def command(
+    spec: str,
+    data: str | None,
+    source: Path | None,
+    target: Path | None,
+    validation: float,
+    out: Path | None,
+    recipe_name: str,
+    params: int | None,
+    vocab: int | None,
+    tokenizer_path: Path | None,
+    tokens: int | None,
+    seq_len: int | None,
+    batch_tokens: int | None,
+    lr: float | None,
+    seed: int | None,
+    precision: str | None,
+    micro_tokens: int | None,
+    compiled: bool,
+    device: str | None,
+    init: Path | None,
+    resume: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Train SPEC, a preset or the file of a specification, on text.
+
+    `--json` gives version, out, n_params, steps, tokens, seconds, tokens_per_second, flops_per_token, loss (of the last step,
+    nats a token) and validation (loss, perplexity, bits_per_byte); with `--dry-run`, the fields of the plan instead.
+    """
+    if out is None and not dry_run:
+        raise UsageError("--out is missing: name a directory for the run")
+    if resume and (out is None or not (out / "spec.yaml").is_file()):
+        raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
+    chosen = _recipe(recipe_name, source, target)
+    changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "seed": seed, "precision": precision}
+    chosen = chosen.but(**{name: value for name, value in changes.items() if value is not None})
+    if lr is not None:
+        chosen = chosen.but(optimizer=chosen.optimizer.but(lr=lr))
+    kept = out / "tokenizer" if out is not None and (out / "tokenizer" / "tokenizer.json").is_file() else None
+    text, trained = _data(data, source, target, validation, tokenizer_path or kept or _beside(init), vocab)
+    architecture = _resized(spec, params, vocab or (text.vocab_size if trained or kept or params else None))
+
+    from anyformer.measure.calibrate import gemm_peak
+    from anyformer.train.device import choose_device
+    from anyformer.train.live import live_view
+    from anyformer.train.run import How, foresee, train
+
+    how = How(device=choose_device(device), compiled=compiled, micro_tokens=micro_tokens, peak=gemm_peak)
+    if dry_run:
+        plan = foresee(architecture, chosen, text, out=out, init=init, how=how)
+        click.echo(json.dumps({"version": JSON_VERSION, **vars(plan)}, indent=1) if as_json else "\n".join(plan.lines()))
+        return
+    result = train(architecture, chosen, text, out=out, init=init, how=how, watcher=live_view())
+    click.echo(json.dumps(_report(result, out), indent=1) if as_json else _sentence(result, out))
+
+
+def _recipe(name: str, source: Path | None, target: Path | None) -> Recipe:
+    from anyformer import recipe
+    from anyformer.cli.names import is_path
+
+    chosen = recipe.read(name) if is_path(name) else recipe.named(name)
+    return chosen.but(objective=recipe.Seq2Seq()) if source and target else chosen
+
+
+def _data(
+    data: str | None, source: Path | None, target: Path | None, validation: float, tokenizer: Path | None, vocab: int | None
+) -> tuple[TrainingData, bool]:
+    """Return the data, and whether its tokenizer was trained on it just now."""
+    from anyformer.text import Tokenizer, encode_corpus, read_corpus, read_parallel
+    from anyformer.train.data import PairData, TextData, split_pairs
+
+    if (source is None) != (target is None):
+        raise UsageError("--source and --target go together: line n of one translates line n of the other")
+    if (data is None) == (source is None):
+        raise UsageError("give either --data, or --source and --target")
+    known = Tokenizer.load(tokenizer) if tokenizer is not None else None
+    if source is not None and target is not None:
+        pairs, held_out = split_pairs(read_parallel(source, target), validation)
+        return PairData(pairs, held_out, known or Tokenizer.train(pairs.texts(), vocab or 4096)), known is None
+    assert data is not None
+    texts, held_out = read_corpus(data).split(validation)
+    own = known or Tokenizer.train(texts.sample(TOKENIZER_NBYTES), vocab or 4096)
+    return TextData(encode_corpus(texts, own), encode_corpus(held_out, own), own), known is None
+
+
+TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
+
+
+def _beside(init: Path | None) -> Path | None:
+    places = [] if init is None else [init, init / "tokenizer"]
+    return next((place for place in places if (place / "tokenizer.json").is_file()), None)
+
+
+def _resized(name: str, n_params: int | None, vocab_size: int | None) -> ModelSpec:
+    from anyformer.hub import load_spec
+    from anyformer.resize import resize
+
+    spec = load_spec(name)
+    if n_params is None and vocab_size in (None, spec.vocab_size):
+        return spec
+    return resize(spec, n_params=n_params, vocab_size=vocab_size)
+
+
+def _report(result: TrainingResult, out: Path | None) -> dict[str, Any]:
+    evaluation = result.evaluation
+    return {
+        "version": JSON_VERSION,
+        "out": str(out),
+        "n_params": result.n_params,
+        "steps": result.steps[-1].step if result.steps else 0,
+        "tokens": result.tokens,
+        "seconds": result.seconds,
+        "tokens_per_second": result.tokens_per_second,
+        "flops_per_token": result.flops_per_token,
+        "loss": result.steps[-1].loss if result.steps else None,
+        "validation": evaluation
+        and {"loss": evaluation.loss, "perplexity": evaluation.perplexity, "bits_per_byte": evaluation.bits_per_byte},
+    }
+
+
+def _sentence(result: TrainingResult, out: Path | None) -> str:
+    evaluation = result.evaluation
+    validated = ""
+    if evaluation is not None:
+        validated = (
+            f"; validation {evaluation.loss:.4f} nats a token, perplexity {evaluation.perplexity:.2f}, "
+            f"{evaluation.bits_per_byte:.4f} bits a byte"
+        )
+    return f"{result.tokens:,} tokens in {result.seconds:,.0f} s{validated}; saved in {out}"

@@ -1,0 +1,177 @@
+"""A family's way to and from Hugging Face: its configuration, and rows of tensors, each going both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import AnyformerError, CheckpointError, SpecError, did_you_mean
+from anyformer.families.settings import Settings
+from anyformer.layers import ByRole, GQASpec
+from anyformer.spec import ModelSpec, Site, Spec, tensors
+from anyformer.spec.difference import Difference, differences, short
+
+Tensors = tuple[Tensor, ...]
+Part = TypeVar("Part", bound=Spec)
+
+
+class Row(NamedTuple):
+    """Some of our tensors and the tensors of theirs that hold the same numbers."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    load: Callable[[Tensors], Tensors]  # theirs → ours
+    save: Callable[[Tensors], Tensors]  # ours → theirs
+    also: tuple[
+        str, ...
+    ] = ()  # theirs that a file may hold too: duplicates of a tied tensor; without `theirs`, to be dropped
+
+
+class Family(NamedTuple):
+    """A lineage of models for which transformers has a class."""
+
+    hf_type: str  # model_type
+    architecture: str  # the class with the language-model head
+    prefix: str  # of the tensors of the model without its head; files saved from that model lack it
+    to_spec: Callable[[Settings], ModelSpec]  # raises CheckpointError for a setting that our parts cannot express
+    to_config: Callable[[ModelSpec], dict[str, Any]]  # the nearest configuration; `misfits` says how near it is
+    rows: Callable[[ModelSpec], list[Row]]
+
+
+def same(ours: str, theirs: str, *also: str) -> Row:
+    """Return the row of a tensor that both sides hold alike."""
+    return Row((ours,), (theirs,), _unchanged, _unchanged, also)
+
+
+def transposed(ours: str, theirs: str) -> Row:
+    """Return the row of a matrix that theirs holds as (in, out)."""
+    return Row((ours,), (theirs,), _turned, _turned)
+
+
+def fused(ours: tuple[str, ...], theirs: str, *, turned: bool) -> Row:
+    """Return the row of equally many outputs side by side in one tensor of theirs, (in, out) if `turned`."""
+
+    def load(one: Tensors) -> Tensors:
+        (whole,) = _turned(one) if turned else one
+        return tuple(piece.contiguous() for piece in whole.chunk(len(ours)))
+
+    def save(pieces: Tensors) -> Tensors:
+        whole = (torch.cat(pieces),)
+        return _turned(whole) if turned else whole
+
+    return Row(ours, (theirs,), load, save)
+
+
+def dropped(*names: str) -> Row:
+    """Return the row of tensors of theirs that old files hold and nobody needs: masks and tables of constants."""
+    return Row((), (), _unchanged, _unchanged, names)
+
+
+def _unchanged(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+def _turned(tensors: Tensors) -> Tensors:
+    return tuple(tensor.T.contiguous() for tensor in tensors)
+
+
+def ours_of(rows: Iterable[Row], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield our tensors by name; `read` gives theirs by name, each asked for once."""
+    for row in rows:
+        yield from zip(row.ours, row.load(tuple(map(read, row.theirs))), strict=True)
+
+
+def theirs_of(rows: Iterable[Row], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield their tensors by name; `read` gives ours by name, each asked for once."""
+    for row in rows:
+        yield from zip(row.theirs, row.save(tuple(map(read, row.ours))), strict=True)
+
+
+def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each of our tensors by its name in the state dict."""
+    return {name: weight.shape for name, weight in tensors(spec, Site())}
+
+
+def their_shapes(rows: Iterable[Row], spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each of their tensors by name. Raises SpecError where the rows do not cover the model."""
+    rows, ours = list(rows), shapes(spec)
+    named = [name for row in rows for name in row.ours]
+    uncovered = sorted(set(named) ^ set(ours)) or sorted({name for name in named if named.count(name) > 1})
+    if uncovered:
+        raise SpecError(
+            f"the rows of this family do not name each tensor of the model once: {', '.join(uncovered[:5])}"
+        )
+    return {name: tuple(t.shape) for name, t in theirs_of(rows, lambda name: torch.empty(ours[name], device="meta"))}
+
+
+def one(spec: Spec, kind: type[Part], what: str) -> Part:
+    """Return the first value of a kind inside a specification. Raises SpecError if there is none."""
+    found = next((value for value in spec.nested() if isinstance(value, kind)), None)
+    if found is None:
+        raise SpecError(f"the model has no {what}")
+    return found
+
+
+def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Difference]]:
+    """Return the nearest configuration and where its model differs: (path, what it would be, what it is).
+
+    How weights start and the context are no part of what is computed. Raises SpecError where a whole part is missing.
+    """
+    config = family.to_config(spec)
+    nearest = family.to_spec(Settings(config, family.hf_type))
+    return config, list(differences(_compared(nearest), _compared(spec)))
+
+
+def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> tuple[Family, ModelSpec]:
+    """Return the family and the model of a configuration; `where` names it in errors. Raises CheckpointError."""
+    hf_type = config.get("model_type")
+    if not isinstance(hf_type, str):
+        raise CheckpointError(f"{where} has no model_type, so its architecture is unknown; add it")
+    if hf_type not in families:
+        known = f"there are {', '.join(families)}"
+        raise CheckpointError(
+            f"{where}: model_type {hf_type!r} is not read here{did_you_mean(hf_type, families)}; {known}"
+        )
+    try:
+        return families[hf_type], families[hf_type].to_spec(Settings(config, where))
+    except SpecError as error:
+        raise CheckpointError(f"{where}: {error}") from None
+
+
+def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:
+    """Return the family whose class computes a model, and the configuration. Raises SpecError naming what misfits."""
+    reasons: list[tuple[float, str]] = []
+    for family in families:
+        try:
+            config, found = misfits(family, spec)
+        except AnyformerError as error:
+            reasons.append((float("inf"), f"{family.architecture}: {error}"))
+            continue
+        if not found:
+            return family, config
+        path, would, is_ = found[0]
+        reasons.append((len(found), f"{family.architecture} has {short(would)} for {path} = {short(is_)}"))
+    raise SpecError(f"no class of transformers computes this model; the nearest, {min(reasons)[1]}")
+
+
+def _compared(spec: ModelSpec) -> ModelSpec:
+    return _spelled_alike(spec, spec.stack.d_model, {}).but(init=ByRole(), context=None)
+
+
+def _spelled_alike(value: Any, d_model: int, names: dict[str, str]) -> Any:
+    """Write what follows from other numbers as None, and number the shared parts: two spellings become one."""
+    if isinstance(value, tuple):
+        return tuple(_spelled_alike(item, d_model, names) for item in value)
+    if not isinstance(value, Spec):
+        return value
+    fields = {name: _spelled_alike(inner, d_model, names) for name, inner in value.values().items()}
+    if fields.get("shared") is not None:
+        fields["shared"] = names.setdefault(fields["shared"], f"shared {len(names)}")
+    if isinstance(value, GQASpec):
+        fields["n_kv_heads"] = None if value.kv_heads == value.n_heads else value.n_kv_heads
+        fields["head_dim"] = None if (value.head_dim or 0) * value.n_heads == d_model else value.head_dim
+    return dataclasses.replace(value, **fields)  # type: ignore[type-var]

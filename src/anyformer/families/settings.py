@@ -1,0 +1,123 @@
+"""Reading a Hugging Face config.json strictly: every setting is used, known to change no number, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from anyformer.errors import CheckpointError
+from anyformer.layers import GELU, ActivationSpec, Identity, ReLU, ReLU2, Sigmoid, SiLU, Tanh
+
+T = TypeVar("T", int, float, bool, str)
+REQUIRED: Any = object()
+
+# Spellings of one function agree to about 1e-7; the first of a function is the one that is written.
+ACTIVATIONS: dict[str, ActivationSpec] = {
+    "gelu": GELU(),
+    "gelu_new": GELU(form="tanh"),
+    "gelu_pytorch_tanh": GELU(form="tanh"),
+    "gelu_fast": GELU(form="tanh"),
+    "gelu_accurate": GELU(form="tanh"),
+    "gelu_python": GELU(),
+    "gelu_python_tanh": GELU(form="tanh"),
+    "quick_gelu": GELU(form="quick"),
+    "relu": ReLU(),
+    "relu2": ReLU2(),
+    "silu": SiLU(),
+    "swish": SiLU(),
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+    "linear": Identity(),
+}
+
+# What any configuration may hold without a number of the model changing: bookkeeping, token ids, defaults for sampling,
+# rates of dropout (a recipe's), heads for other tasks.
+# fmt: off
+HARMLESS = frozenset((
+    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "name_or_path",
+    "tokenizer_class", "torchscript", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
+    "decoder_start_token_id", "is_decoder", "is_llama_config", "output_hidden_states", "output_attentions",
+    "output_scores", "return_dict", "return_dict_in_generate", "use_return_dict", "id2label", "label2id",
+    "num_labels", "problem_type", "finetuning_task", "task_specific_params", "prefix", "max_length", "max_new_tokens",
+    "min_length", "do_sample", "early_stopping", "temperature", "top_k", "top_p", "typical_p", "num_beams",
+    "num_beam_groups", "diversity_penalty", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "forced_bos_token_id",
+    "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+    "begin_suppress_tokens", "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout",
+    "chunk_size_feed_forward", "pretraining_tp", "summary_type", "summary_use_proj", "summary_activation",
+    "summary_proj_to_labels", "summary_first_dropout", "gradient_checkpointing", "attn_implementation",
+    "tie_encoder_decoder", "use_bfloat16", "tf_legacy_loss", "unsloth_fixed", "unsloth_version",
+))
+# fmt: on
+
+
+class Settings:
+    """The settings of one configuration, each taken once; `close` refuses what nobody took.
+
+    A switch that is off (None, False, 0, empty) cannot change a number, so an unknown one passes.
+    """
+
+    def __init__(self, config: Mapping[str, Any], where: str) -> None:
+        self._config, self._where = config, where
+        self._taken: set[str] = set()
+
+    def take(self, name: str, kind: type[T], default: T = REQUIRED) -> T:
+        """Return a setting; null and absent mean the default. Raises CheckpointError naming setting, value and type."""
+        value = self.optional(name, kind)
+        if value is None:
+            if default is REQUIRED:
+                raise CheckpointError(
+                    f"{self._where} has no setting {name!r}, without which the model's size is unknown"
+                )
+            return default
+        return value
+
+    def optional(self, name: str, kind: type[T]) -> T | None:
+        """Return a setting or None. Raises CheckpointError."""
+        self._taken.add(name)
+        value = self._config.get(name)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
+            return value
+        raise CheckpointError(f"{self._where}: {name} = {value!r} must be of type {kind.__name__}")
+
+    def section(self, name: str) -> Settings | None:
+        """Return a setting that is a table of settings; None for an absent or empty one. Raises CheckpointError."""
+        self._taken.add(name)
+        value = self._config.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise CheckpointError(f"{self._where}: {name} = {value!r} must be a table of settings")
+        return Settings(value, f"{self._where}: {name}") if value else None
+
+    def activation(self, name: str, default: str) -> ActivationSpec:
+        """Return the activation that a setting names. Raises CheckpointError for one that we don't have."""
+        value = self.take(name, str, default)
+        if value not in ACTIVATIONS:
+            raise self.refusal(name, f"is none of the activations {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[value]
+
+    def require(self, name: str, *allowed: Any) -> None:
+        """Refuse every other value of a setting; null and absent pass."""
+        self._taken.add(name)
+        if self._config.get(name) not in (None, *allowed):
+            raise self.refusal(name, f"is not computed here; only {' or '.join(map(repr, allowed))} is")
+
+    def ignore(self, *names: str) -> None:
+        """Take settings that change no number."""
+        self._taken.update(names)
+
+    def close(self) -> None:
+        """Refuse settings that nobody took. Raises CheckpointError naming the first, with its value."""
+        for name, value in self._config.items():
+            if value and name not in self._taken and name not in HARMLESS and not name.startswith("_"):
+                raise self.refusal(name, "is unknown here and might change what is computed; remove it if it does not")
+
+    def refusal(self, name: str, reason: str) -> CheckpointError:
+        """Return the error that names a setting and its value."""
+        return CheckpointError(f"{self._where}: {name} = {self._config.get(name)!r} {reason}")
+
+
+def spelling(activation: ActivationSpec) -> str | None:
+    """Return the name that a configuration gives to an activation; None where it has none."""
+    return next((name for name, known in ACTIVATIONS.items() if known == activation), None)

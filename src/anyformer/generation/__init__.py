@@ -1,0 +1,20 @@
+"""Generation: sampling, cached decoding, stop strings, text piece by piece."""
+
+from anyformer.generation.decode import Decoding, generate_ids, stream_ids
+from anyformer.generation.layout import lay_out_for_decoding
+from anyformer.generation.sampling import GREEDY, Sampling
+from anyformer.generation.stop import StopStrings
+from anyformer.generation.text import Continuation, generate, generate_text
+
+__all__ = [
+    "GREEDY",
+    "Continuation",
+    "Decoding",
+    "Sampling",
+    "StopStrings",
+    "generate",
+    "generate_ids",
+    "generate_text",
+    "lay_out_for_decoding",
+    "stream_ids",
+]

@@ -1,0 +1,212 @@
+"""Decoding: tokens out of a model one at a time, through a key/value cache that gives what no cache would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from anyformer.cache import KVCache
+from anyformer.errors import InputError
+from anyformer.generation.sampling import GREEDY, Sampling, generators
+from anyformer.model import Transformer
+from anyformer.spec import MixerSpec, ModelSpec
+from anyformer.spec.cached import cached_calls
+
+
+class Decoding(Iterator[dict[int, int]]):
+    """The rows of a batch while they grow: each step gives {row: its next token id} of the rows that still grow.
+
+    A row ends with `end_of_text` (which it gives), after `max_new_tokens`, or when `stop` is called on it. Ended rows
+    leave the batch and the cache. `cache=False` computes every step anew, the slow way to the same tokens.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        max_new_tokens: int,
+        decoder_input_ids: Tensor | None = None,
+        sampling: Sampling = GREEDY,
+        seed: int = 0,
+        end_of_text: int | None = None,
+        cache: bool = True,
+    ) -> None:
+        _check(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
+        self.model, self.sampling, self.end_of_text = model, sampling, end_of_text
+        self.rows = list(range(input_ids.shape[0]))  # that still grow, in the order of the batch
+        self.steps_left = max_new_tokens
+        self.encoder_ids = input_ids if model.encoder is not None else None
+        self.mask = attention_mask
+        self.ids = input_ids if decoder_input_ids is None else decoder_input_ids  # not yet in the cache, or all of them
+        self.generators = generators(seed, len(self.rows))
+        self.ended: set[int] = set()
+        self.cache = None
+        if cache:
+            weight = model.head().table.weight
+            length = self.ids.shape[1] + max_new_tokens - 1  # the last token is never read
+            self.cache = KVCache(model.spec, len(self.rows), length, dtype=weight.dtype, device=weight.device)
+
+    def __iter__(self) -> Decoding:
+        return self
+
+    @torch.inference_mode()
+    def __next__(self) -> dict[int, int]:
+        self._drop_ended()
+        if not self.rows or not self.steps_left:
+            raise StopIteration
+        self.steps_left -= 1
+        new = self.sampling(self._logits(), self.generators)
+        self.ids = new[:, None] if self.cache else torch.cat((self.ids, new[:, None]), -1)
+        if self.mask is not None and self.encoder_ids is None:
+            # What a cache holds it knows the mask of; only without one is it needed again.
+            self.mask = None if self.cache else torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), -1)
+        tokens = dict(zip(self.rows, new.tolist(), strict=True))
+        self.ended.update(row for row, token in tokens.items() if token == self.end_of_text)
+        return tokens
+
+    def stop(self, row: int) -> None:
+        """Let a row grow no more."""
+        self.ended.add(row)
+
+    def _logits(self) -> Tensor:
+        if self.encoder_ids is None:
+            out = self.model(self.ids, self.mask, cache=self.cache, logits_to_keep=1)
+        else:
+            out = self.model(
+                self.encoder_ids, self.mask, decoder_input_ids=self.ids, cache=self.cache, logits_to_keep=1
+            )
+        return out.logits[:, -1]
+
+    def _drop_ended(self) -> None:
+        kept = [i for i, row in enumerate(self.rows) if row not in self.ended]
+        if len(kept) == len(self.rows):
+            return
+        self.rows, self.generators = [self.rows[i] for i in kept], [self.generators[i] for i in kept]
+        if not self.rows:
+            return
+        self.ids = self.ids[kept]
+        self.mask = None if self.mask is None else self.mask[kept]
+        self.encoder_ids = None if self.encoder_ids is None else self.encoder_ids[kept]
+        if self.cache is not None:
+            self.cache.select(kept)
+
+
+def stream_ids(
+    model: Transformer,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    max_new_tokens: int,
+    decoder_input_ids: Tensor | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    end_of_text: int | None = None,
+    cache: bool = True,
+) -> Decoding:
+    """Return an iterator over steps, each {row: token id} of the rows that still grow.
+
+    `input_ids` [batch, token] with padding, if any, on the left, where `attention_mask` is 0; they are the encoder's
+    where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Temperature 0 is greedy.
+    Row i draws from a generator of its own, of seed + i. Raises InputError for prompts that the model cannot continue.
+    """
+    return Decoding(
+        model,
+        input_ids,
+        attention_mask,
+        max_new_tokens=max_new_tokens,
+        decoder_input_ids=decoder_input_ids,
+        sampling=Sampling(temperature, top_k, top_p),
+        seed=seed,
+        end_of_text=end_of_text,
+        cache=cache,
+    )
+
+
+def generate_ids(
+    model: Transformer,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    max_new_tokens: int,
+    decoder_input_ids: Tensor | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    end_of_text: int | None = None,
+    cache: bool = True,
+) -> Tensor:
+    """Return the new ids [batch, at most max_new_tokens]; a row that ends early is filled with `end_of_text`.
+
+    The arguments are those of `stream_ids`.
+    """
+    steps = stream_ids(
+        model,
+        input_ids,
+        attention_mask,
+        max_new_tokens=max_new_tokens,
+        decoder_input_ids=decoder_input_ids,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        end_of_text=end_of_text,
+        cache=cache,
+    )
+    n_rows = input_ids.shape[0]
+    columns = [[step.get(row, end_of_text) for row in range(n_rows)] for step in steps]
+    return torch.tensor(columns, dtype=torch.long, device=input_ids.device).reshape(-1, n_rows).T.contiguous()
+
+
+def n_positions(spec: ModelSpec) -> int | None:
+    """Return how many learned positions the decoding stack has; None: it knows no end."""
+    found = (getattr(term, "n_positions", None) for term in spec.stack.embedding.terms)
+    return min((n for n in found if n is not None), default=None)
+
+
+def _check(
+    model: Transformer, ids: Tensor, mask: Tensor | None, decoder_ids: Tensor | None, max_new_tokens: int
+) -> None:
+    if max_new_tokens < 0:
+        raise InputError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
+    if ids.dim() != 2 or not ids.numel():
+        raise InputError(f"input_ids have shape {tuple(ids.shape)}; give [batch, token] with at least one token a row")
+    if mask is not None and mask.shape != ids.shape:
+        raise InputError(f"attention_mask has shape {tuple(mask.shape)}; input_ids have {tuple(ids.shape)}")
+    if not len(model.heads):
+        raise InputError("this model has no head, so it gives no next token")
+    if mask is not None and not bool((mask > 0).any(-1).all()):
+        raise InputError("a prompt without a token cannot be continued; every row of attention_mask needs a 1")
+    if model.encoder is not None:
+        if decoder_ids is None:
+            raise InputError("a model with an encoder needs decoder_input_ids [batch, token] that start its answer")
+        if decoder_ids.dim() != 2 or decoder_ids.shape[0] != ids.shape[0] or not decoder_ids.numel():
+            raise InputError(
+                f"decoder_input_ids have shape {tuple(decoder_ids.shape)}; they must be [{len(ids)}, token]"
+            )
+        n_prompt = decoder_ids.shape[1]
+    else:
+        if decoder_ids is not None:
+            raise InputError("decoder_input_ids were given to a model without an encoder; pass them as input_ids")
+        if mask is not None and not bool((mask[:, -1] > 0).all()):
+            raise InputError("prompts of different lengths must be padded on the left: attention_mask ends with a 0")
+        n_prompt = ids.shape[1] if mask is None else int((mask > 0).sum(-1).max())
+    if any(_sees_ahead(mixer) for mixer, _ in cached_calls(model.spec)):
+        raise InputError("this model sees what comes after (it is an encoder), so it cannot write what comes next")
+    limit = n_positions(model.spec)
+    if limit is not None and n_prompt + max_new_tokens > limit:
+        raise InputError(
+            f"a prompt of {n_prompt} tokens and {max_new_tokens} new ones go beyond the {limit} learned positions of "
+            f"this model; ask for at most {max(0, limit - n_prompt)} new tokens or cut the prompt"
+        )
+
+
+def _sees_ahead(mixer: MixerSpec) -> bool:
+    band = None if mixer.keeps_memory() or not hasattr(mixer, "mask") else mixer.mask.band()  # type: ignore[attr-defined]
+    return band is not None and band[1] > 0

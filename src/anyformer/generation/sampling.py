@@ -1,0 +1,81 @@
+"""Which token comes next: pure functions on logits [batch, vocab].
+
+Top-k: Fan et al. 2018, arXiv:1805.04833. Top-p (nucleus): Holtzman et al. 2019, arXiv:1904.09751.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose: temperature first, then top_k, then top_p. Temperature 0 takes the likeliest token (greedy).
+
+    Raises InputError for numbers that leave nothing to choose from.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None  # keep the k likeliest
+    top_p: float | None = None  # keep the likeliest, as few as have this probability together
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"temperature = {self.temperature} must be 0 (greedy) or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k = {self.top_k} keeps no token; it must be at least 1, or None")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top_p = {self.top_p} must be above 0 and at most 1, or None")
+
+    def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return token ids [batch] for logits [batch, vocab]; row b draws from generators[b]."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        logits = logits.double() / self.temperature
+        if self.top_k is not None:
+            logits = top_k(logits, self.top_k)
+        if self.top_p is not None:
+            logits = top_p(logits, self.top_p)
+        return draw(logits, generators)
+
+
+GREEDY = Sampling()
+
+
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """Return logits [batch, vocab] with all but the k largest of each row at -inf; equals of the k-th stay."""
+    least = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
+    return logits.masked_fill(logits < least, -math.inf)
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    """Return logits [batch, vocab] with -inf outside the fewest likeliest tokens that have probability p together."""
+    ordered, index = logits.sort(descending=True, stable=True)
+    probabilities = ordered.softmax(-1)
+    before = (
+        probabilities.cumsum(-1) - probabilities
+    )  # of all likelier tokens; the likeliest has none, so it always stays
+    return torch.full_like(logits, -math.inf).scatter(-1, index, ordered.masked_fill(before >= p, -math.inf))
+
+
+def draw(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """Return ids [batch] drawn with probabilities softmax(logits), one number of each row's own generator.
+
+    The number is looked up in the cumulative distribution, so a row's draw depends on nothing else in the batch.
+    """
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    numbers = torch.cat([torch.rand(1, generator=g, device=g.device, dtype=torch.float64) for g in generators])
+    levels = numbers.to(logits.device)[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, levels, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+
+
+def generators(seed: int, n_rows: int) -> list[torch.Generator]:
+    """Return a generator for each row; row i has that of seed + i, so alone with that seed it draws the same."""
+    return [torch.Generator().manual_seed(seed + row) for row in range(n_rows)]

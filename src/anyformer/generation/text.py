@@ -1,0 +1,195 @@
+"""Text out of a model: prompts in, continuations out, whole or piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, overload
+
+import torch
+
+from anyformer.errors import InputError
+from anyformer.generation.decode import Decoding
+from anyformer.generation.sampling import Sampling
+from anyformer.generation.stop import StopStrings
+from anyformer.model import Transformer
+from anyformer.text import Tokenizer
+
+PRIMER = (
+    16  # tokens of the prompt that a decoder of text is shown first: how a token is spelled depends on the one before
+)
+
+
+@dataclass
+class Continuation:
+    """One prompt's text while it grows."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    ended_by: Literal["length", "end_of_text", "stop"] = "length"
+
+
+def generate_text(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int = 50,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    on_text: Callable[[int, str], None] | None = None,
+    cache: bool = True,
+) -> list[Continuation]:
+    """Return what follows each prompt: text without the prompt and without the stop string, tokens, why it ended.
+
+    `on_text(row, piece)` is called as text becomes certain: whole characters, and nothing that a stop string would take
+    back. Temperature 0 is greedy; row i draws with seed + i, alone or in a batch. A text begins with the tokenizer's
+    `begin_of_text` where it has one. Raises InputError for an empty prompt that nothing begins, and for prompts and new
+    tokens that the model cannot take.
+    """
+    ids = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    if not ids:
+        return []
+    limit = model.spec.vocab_size
+    if tokenizer.vocab_size > limit and max(max(row) for row in ids) >= limit:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {limit}; they do not belong together"
+        )
+    device = model.head().table.weight.device
+    width = max(map(len, ids))
+    padding = [width - len(row) for row in ids]
+    input_ids = torch.tensor([[0] * n + row for n, row in zip(padding, ids, strict=True)], device=device)
+    mask = torch.tensor([[0] * n + [1] * len(row) for n, row in zip(padding, ids, strict=True)], device=device)
+    texts = [_Growing(tokenizer, row, stop, i, on_text) for i, row in enumerate(ids)]
+    steps = Decoding(
+        model,
+        input_ids,
+        mask if any(padding) else None,
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(temperature, top_k, top_p),
+        seed=seed,
+        end_of_text=tokenizer.end_of_text,
+        cache=cache,
+    )
+    for step in steps:
+        for row, token in step.items():
+            texts[row].push(token)
+            if texts[row].done:
+                steps.stop(row)
+    return [text.finish() for text in texts]
+
+
+@overload
+def generate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    max_new_tokens: int = ...,
+    temperature: float = ...,
+    top_k: int | None = ...,
+    top_p: float | None = ...,
+    seed: int = ...,
+    stop: Sequence[str] = ...,
+    on_text: Callable[[int, str], None] | None = ...,
+) -> str: ...
+@overload
+def generate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompt: list[str],
+    *,
+    max_new_tokens: int = ...,
+    temperature: float = ...,
+    top_k: int | None = ...,
+    top_p: float | None = ...,
+    seed: int = ...,
+    stop: Sequence[str] = ...,
+    on_text: Callable[[int, str], None] | None = ...,
+) -> list[str]: ...
+def generate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompt: str | list[str],
+    *,
+    max_new_tokens: int = 50,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    on_text: Callable[[int, str], None] | None = None,
+) -> str | list[str]:
+    """Return the text that follows a prompt, or each of several, without the prompt; see `generate_text`."""
+    found = generate_text(
+        model,
+        tokenizer,
+        [prompt] if isinstance(prompt, str) else prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=stop,
+        on_text=on_text,
+    )
+    return found[0].text if isinstance(prompt, str) else [each.text for each in found]
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the ids of a prompt, after `begin_of_text` unless the configuration says `add_bos_token: false`."""
+    ids, begin = tokenizer.encode(prompt, specials=True), tokenizer.begin_of_text
+    if begin is not None and ids[:1] != [begin] and tokenizer.config.get("add_bos_token", True):
+        ids = [begin, *ids]
+    if not ids:
+        raise InputError("the prompt is empty and this tokenizer has no token that begins a text; give a prompt")
+    return ids
+
+
+class _Growing:
+    """A continuation, the decoder that spells it and the stop strings that end it."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: list[int],
+        stop: Sequence[str],
+        row: int,
+        on_text: Callable[[int, str], None] | None,
+    ) -> None:
+        self.row, self.on_text, self.end_of_text = row, on_text, tokenizer.end_of_text
+        self.stops, self.stream = StopStrings(stop), tokenizer.stream()
+        self.result = Continuation()
+        primer = prompt[-PRIMER:]
+        shown = sum(len(self.stream.push(token)) for token in primer)
+        self.due = len(tokenizer.decode(primer)) - shown  # characters of the prompt that the stream still holds back
+
+    @property
+    def done(self) -> bool:
+        return self.stops.met is not None
+
+    def push(self, token: int) -> None:
+        if token == self.end_of_text:
+            self.result.ended_by = "end_of_text"
+            return
+        self.result.token_ids.append(token)
+        self._show(self.stops.push(self._new(self.stream.push(token))))
+
+    def finish(self) -> Continuation:
+        self._show(self.stops.push(self._new(self.stream.finish())) + self.stops.finish())
+        if self.done:
+            self.result.ended_by = "stop"
+        return self.result
+
+    def _new(self, text: str) -> str:
+        skipped = min(self.due, len(text))
+        self.due -= skipped
+        return text[skipped:]
+
+    def _show(self, text: str) -> None:
+        self.result.text += text
+        if text and self.on_text is not None:
+            self.on_text(self.row, text)

@@ -1,0 +1,137 @@
+"""What a path holds: a Hugging Face directory, one of ours, a run of ours with its checkpoints, or a specification."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anyformer.errors import CheckpointError, SpecError
+from anyformer.families import FAMILIES, Family, preset
+from anyformer.families.mapping import spec_of
+from anyformer.hub.weights import FILE
+from anyformer.spec import ModelSpec, read
+
+CONFIG = "config.json"  # Hugging Face's
+SPEC = "spec.yaml"  # ours
+# A run of ours holds, beside spec.yaml and tokenizer/, checkpoints/step-00000100/ with weights and their checksum.
+CHECKPOINTS = "checkpoints"
+MANIFEST = "manifest.json"
+STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")  # .1: saved again
+SUFFIXES = {".json", ".yaml", ".yml", ".gguf", ".safetensors"}
+
+
+class Source(NamedTuple):
+    """Where a model lies and what it is."""
+
+    spec: ModelSpec
+    weights: Path  # the directory of the tensors
+    tokenizer: Path | None  # a directory with a tokenizer.json
+    family: Family | None  # whose names the tensors have; None: ours
+
+
+def is_path(name: str | Path) -> bool:
+    """Return whether this is a path: it has a slash or the suffix of a file. Anything else is a preset's name."""
+    return isinstance(name, Path) or "/" in name or "\\" in name or Path(name).suffix.lower() in SUFFIXES
+
+
+def load_spec(name: str | Path) -> ModelSpec:
+    """Return the specification that a name, a .yaml or .json file of ours, a config.json or a directory stands for.
+
+    Raises SpecError for an unknown preset or a file that holds no specification, CheckpointError for a directory
+    without one.
+    """
+    if not is_path(name):
+        return preset(str(name)).spec
+    path = Path(name)
+    if path.is_dir():
+        return _described(path)[0]
+    _exists(path)
+    if path.suffix.lower() == ".json" and "model_type" in _json(path):
+        return spec_of(FAMILIES, _json(path), str(path))[1]
+    if path.suffix.lower() in {".json", ".yaml", ".yml"}:
+        return read(path)
+    raise SpecError(f"{path} is no specification; give a .yaml or .json file, or a model's directory")
+
+
+def find(path: str | Path) -> Source:
+    """Return what a directory holds. Raises CheckpointError for a path without a model that can be read."""
+    path = Path(path)
+    _exists(path)
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is a file; give the directory that holds it")
+    spec, family = _described(path)
+    return Source(spec, _weights(path), _tokenizer(path), family)
+
+
+def _exists(path: Path) -> None:
+    if path.suffix.lower() == ".gguf":
+        raise CheckpointError(f"{path}: GGUF files cannot be read yet; give the model's Hugging Face directory")
+    if not path.exists():
+        raise CheckpointError(f"there is nothing at {path}; give a model's directory")
+
+
+def _described(directory: Path) -> tuple[ModelSpec, Family | None]:
+    for place in (directory, _run(directory)):
+        if place is not None and (place / SPEC).is_file():
+            return read(place / SPEC), None
+    config = directory / CONFIG
+    if not config.is_file():
+        raise CheckpointError(f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown")
+    family, spec = spec_of(FAMILIES, _json(config), str(config))
+    return spec, family
+
+
+def _run(directory: Path) -> Path | None:
+    """Return the run that a checkpoint's directory belongs to."""
+    return directory.parent.parent if directory.absolute().parent.name == CHECKPOINTS else None
+
+
+def _weights(directory: Path) -> Path:
+    """Return the directory of the tensors: of a run its latest complete checkpoint, by the number of steps."""
+    place = directory
+    if (directory / CHECKPOINTS).is_dir():
+        found = [(match, path) for path in (directory / CHECKPOINTS).iterdir() if (match := STEP.fullmatch(path.name))]
+        complete = [(int(m[1]), int(m[2] or 0), path) for m, path in found if (path / MANIFEST).is_file()]
+        if not complete:
+            raise CheckpointError(f"{directory} is a run without a complete checkpoint; let it train on")
+        place = max(complete)[-1]
+    if (place / MANIFEST).is_file():
+        _verify(place)
+    return place
+
+
+def _verify(checkpoint: Path) -> None:
+    """Refuse weights that are not, byte for byte, what was written."""
+    try:
+        measure = _json(checkpoint / MANIFEST)["files"][FILE]
+        crc = 0
+        with (checkpoint / FILE).open("rb") as file:
+            while chunk := file.read(1 << 22):
+                crc = zlib.crc32(chunk, crc)
+        intact = measure["crc32"] == f"{crc:08x}"
+    except (OSError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} is incomplete ({error}); take another one of its run"
+        ) from None
+    if not intact:
+        raise CheckpointError(f"{checkpoint / FILE} is corrupted: its checksum is another; take another of its run")
+
+
+def _tokenizer(directory: Path) -> Path | None:
+    places = [directory, directory / "tokenizer"]
+    if (run := _run(directory)) is not None:
+        places.append(run / "tokenizer")
+    return next((place for place in places if (place / "tokenizer.json").is_file()), None)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} holds no table of settings; copy it again")
+    return data

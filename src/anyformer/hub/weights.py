@@ -1,0 +1,129 @@
+"""The tensors of a directory's safetensors files, read one by one; truncated files, pickles and misfits are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from anyformer.errors import CheckpointError
+from anyformer.families.mapping import Row
+
+FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class Weights:
+    """What the safetensors files of a directory hold; nothing but headers is read until a tensor is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._homes: dict[str, Any] = {}
+        for file in _files(directory):
+            opened = _opened(file)
+            self._homes.update(dict.fromkeys(opened.keys(), opened))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._homes
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor without reading it."""
+        return tuple(self._homes[name].get_slice(name).get_shape())
+
+    def dtype(self, names: Iterable[str]) -> torch.dtype:
+        """Return the dtype that holds all of these tensors. Raises CheckpointError for quantised ones."""
+        found: set[torch.dtype] = set()
+        for name in names:
+            spelled = self._homes[name].get_slice(name).get_dtype()
+            if spelled not in DTYPES:
+                raise CheckpointError(
+                    f"{self.directory}: {name} is of type {spelled}, quantised or packed; "
+                    f"give weights of {', '.join(DTYPES)}"
+                )
+            found.add(DTYPES[spelled])
+        return reduce(torch.promote_types, found)
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor."""
+        return self._homes[name].get_tensor(name)
+
+    def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
+        """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
+        missing = [name for name in expected if name not in self._homes]
+        surplus = [name for name in self._homes if name not in expected and name not in optional]
+        if missing or surplus:
+            lists = (("missing", missing), ("surplus", surplus))
+            found = "; ".join(f"{kind}: {_listed(names)}" for kind, names in lists if names)
+            raise CheckpointError(f"{self.directory} does not hold the tensors of {what}; {found}")
+        wrong = [
+            f"{name} is {list(self.shape(name))}, not {list(shape)}"
+            for name, shape in expected.items()
+            if self.shape(name) != tuple(shape)
+        ]
+        if wrong:
+            raise CheckpointError(f"{self.directory} does not fit {what}: {_listed(wrong)}")
+
+    def spelling(self, rows: Iterable[Row], prefix: str) -> Callable[[str], str]:
+        """Return what a tensor that rows call by one name is called in these files.
+
+        Files of a model without its head lack the prefix; of tied tensors a file may hold only the duplicate.
+        """
+        plain = not any(name.startswith(prefix) for name in self._homes)
+        twins = {row.theirs[0]: row.also for row in rows if row.theirs}
+
+        def spelled(name: str) -> str:
+            own = name.removeprefix(prefix) if plain else name
+            if own in self._homes:
+                return own
+            return next((twin for twin in twins.get(name, ()) if twin in self._homes), own)
+
+        return spelled
+
+
+def _files(directory: Path) -> list[Path]:
+    index = directory / INDEX
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{index} is no index of weights ({error}); copy it again") from None
+        absent = [name for name in names if not (directory / name).is_file()]
+        if absent:
+            raise CheckpointError(f"{directory} lacks {_listed(absent)}, which {INDEX} names; copy them again")
+        return [directory / name for name in names]
+    if (directory / FILE).is_file():
+        return [directory / FILE]
+    files = sorted(directory.glob("*.safetensors"))
+    if files:
+        return files
+    pickles = sorted(path.name for pattern in PICKLES for path in directory.glob(pattern))
+    if pickles:
+        raise CheckpointError(
+            f"{directory} holds pickled weights only ({_listed(pickles)}), which can run any code when opened; "
+            "where you trust them, write them as safetensors with transformers' from_pretrained and save_pretrained"
+        )
+    raise CheckpointError(f"{directory} holds no weights: there is no {FILE}")
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(str(file), framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        with file.open("rb") as start:
+            pointer = start.read(20).startswith(b"version https://git")
+        remedy = "it is a pointer; fetch it with `git lfs pull`" if pointer else "copy it again"
+        raise CheckpointError(f"{file} is truncated or no safetensors file ({error}); {remedy}") from None
+
+
+def _listed(names: Collection[str], most: int = 10) -> str:
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

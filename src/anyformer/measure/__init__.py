@@ -1,0 +1,5 @@
+"""What this machine really does, beside what cost says."""
+
+from anyformer.measure.calibrate import Machine, calibrate, gemm_peak, memory_bandwidth
+
+__all__ = ["Machine", "calibrate", "gemm_peak", "memory_bandwidth"]

@@ -1,0 +1,131 @@
+"""This machine's measured peaks: matrix products by dtype, and reading memory. What a speed is a share of.
+
+The two axes of the roofline: Williams, Waterman & Patterson 2009, doi:10.1145/1498765.1498785.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from anyformer.text import cache_directory
+
+SIDES = (512, 1024, 2048)  # of square products; the best counts, since caches and tiles favour different ones
+SECONDS = 0.8  # for one peak
+READ_NBYTES = 256 << 20  # larger than a cache of the last level
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor or accelerator as PyTorch uses it, and its measured peaks."""
+
+    processor: str
+    device: str
+    threads: int
+    torch_version: str
+    peak_flops_per_second: dict[str, float]  # by dtype, of large matrix products; a multiply-add is two FLOPs
+    read_nbytes_per_second: float
+
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """What the peaks depend on: on another machine, or with other threads, they are measured anew."""
+        return self.processor, self.device, self.threads, self.torch_version
+
+
+def calibrate(
+    device: torch.device | str = "cpu", dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
+) -> Machine:
+    """Return the machine with its peaks, measured once (a second for each) and then kept in the cache directory."""
+    device = torch.device(device)
+    fresh = Machine(_processor(device), str(device), torch.get_num_threads(), torch.__version__, {}, 0.0)
+    path = _path(fresh)
+    known = _kept(path, fresh) or fresh
+    missing = {_name(dtype): dtype for dtype in dtypes if _name(dtype) not in known.peak_flops_per_second}
+    if not missing and known.read_nbytes_per_second:
+        return known
+    peaks = known.peak_flops_per_second | {name: gemm_peak(dtype, device) for name, dtype in missing.items()}
+    bandwidth = known.read_nbytes_per_second or memory_bandwidth(device)
+    machine = replace(known, peak_flops_per_second=peaks, read_nbytes_per_second=bandwidth)
+    _keep(path, machine)
+    return machine
+
+
+def gemm_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> float:
+    """Return FLOPs per second of square matrix products, the best of several sizes, in about a second."""
+    device, best = torch.device(device), 0.0
+    for side in SIDES:
+        a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        seconds = _fastest(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device, SECONDS / len(SIDES))
+        best = max(best, 2 * side**3 / seconds)
+    return best
+
+
+def memory_bandwidth(device: torch.device | str = "cpu") -> float:
+    """Return bytes per second of reading memory that no cache holds, in about a second."""
+    device = torch.device(device)
+    numbers = torch.ones(READ_NBYTES // 4, device=device)
+    return READ_NBYTES / _fastest(numbers.sum, device, SECONDS)
+
+
+def _fastest(work: Callable[[], object], device: torch.device, budget_seconds: float) -> float:
+    """Return the least seconds that a call took, of as many as the budget allows and at least two after a warm-up."""
+    synchronise = getattr(torch, device.type).synchronize
+    work()
+    synchronise()
+    least, n, end = float("inf"), 0, time.perf_counter() + budget_seconds
+    while n < 2 or time.perf_counter() < end:
+        start = time.perf_counter()
+        work()
+        synchronise()
+        least, n = min(least, time.perf_counter() - start), n + 1
+        if least > budget_seconds:  # a size that is far too large for this machine: one call says enough
+            break
+    return least
+
+
+def _processor(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(models, platform.machine())} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _path(machine: Machine) -> Path:
+    digest = hashlib.sha256(repr(machine.identity).encode()).hexdigest()[:16]
+    return cache_directory() / f"machine-{digest}.json"
+
+
+def _kept(path: Path, fresh: Machine) -> Machine | None:
+    """Return what the file says, or None where there is none, or it is broken, or of another machine."""
+    try:
+        machine = Machine(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return machine if machine.identity == fresh.identity else None
+
+
+def _keep(path: Path, machine: Machine) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside.write_text(json.dumps(asdict(machine), indent=1) + "\n", encoding="utf-8")
+        aside.replace(path)
+    except OSError:
+        return  # a cache that cannot be written is measured again next time

@@ -1,0 +1,34 @@
+"""Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
+
+from anyformer.recipe.file import dumps, loads, read
+from anyformer.recipe.optimizer import Adam, AdamW, OptimizerSpec
+from anyformer.recipe.published import OLMO_1B_0724, RECIPES, SMALL, TRANSFORMER_2017, named
+from anyformer.recipe.recipe import CausalLM, DropoutSpec, LearningRates, ObjectiveSpec, Precision, Recipe, Seq2Seq
+from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
+
+__all__ = [
+    "OLMO_1B_0724",
+    "RECIPES",
+    "SMALL",
+    "TRANSFORMER_2017",
+    "Adam",
+    "AdamW",
+    "CausalLM",
+    "Constant",
+    "CosineDecay",
+    "DropoutSpec",
+    "InverseSqrtDecay",
+    "LearningRates",
+    "LinearDecay",
+    "ObjectiveSpec",
+    "OptimizerSpec",
+    "PieceSpec",
+    "Precision",
+    "Recipe",
+    "Seq2Seq",
+    "Warmup",
+    "dumps",
+    "loads",
+    "named",
+    "read",
+]

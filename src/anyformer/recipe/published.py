@@ -1,0 +1,47 @@
+"""Recipes known by name: the default for small models, and published ones, each with its source."""
+
+from __future__ import annotations
+
+from anyformer.errors import SpecError, did_you_mean
+from anyformer.recipe.optimizer import Adam, AdamW
+from anyformer.recipe.recipe import DropoutSpec, Recipe, Seq2Seq
+from anyformer.recipe.schedule import CosineDecay, InverseSqrtDecay, LinearDecay, Warmup
+from anyformer.spec import ScaleSpec
+
+SMALL = Recipe()
+
+OLMO_1B_0724 = Recipe(
+    tokens=2_050_000_000_000,
+    seq_len=4096,
+    batch_tokens=512 * 4096,
+    optimizer=AdamW(lr=4e-4, beta1=0.9, beta2=0.95, eps=1e-5, weight_decay=0.1),
+    # Warm-up and cosine together take the first 2,000B tokens; 5e-5 is an eighth of the peak.
+    schedule=(Warmup(steps=2000), CosineDecay(to=5e-5 / 4e-4), LinearDecay(to=0.0, tokens=50_000_000_000)),
+    clip=1.0,
+    precision="bf16",
+)
+"""AI2 2024, OLMo 1B July 2024 (allenai/OLMo-1B-0724-hf, model card and training configuration; Groeneveld et al. 2024,
+arXiv:2402.00838, section 3). Gradients are reduced and the optimiser's state is kept in float32, as here always."""
+
+TRANSFORMER_2017 = Recipe(
+    objective=Seq2Seq(),
+    tokens=100_000 * 25_000,
+    batch_tokens=25_000,
+    # d_model^-0.5 · min(step^-0.5, step · 4000^-1.5) has its peak at step 4000.
+    optimizer=Adam(lr=ScaleSpec(factor=4000**-0.5, power=-0.5), beta1=0.9, beta2=0.98, eps=1e-9),
+    schedule=(Warmup(steps=4000), InverseSqrtDecay()),
+    clip=None,
+    dropout=DropoutSpec(embedding=0.1, residual=0.1),
+    label_smoothing=0.1,
+)
+"""Vaswani et al. 2017, arXiv:1706.03762, section 5, the base model: 100,000 steps of about 25,000 source and 25,000 target
+tokens; dropout on what sub-layers write and on the sums of embeddings and positions (section 5.4)."""
+
+RECIPES = {"small": SMALL, "olmo-1b-0724": OLMO_1B_0724, "transformer-2017": TRANSFORMER_2017}
+
+
+def named(name: str) -> Recipe:
+    """Return a recipe by its name. Raises SpecError with the nearest name."""
+    if name not in RECIPES:
+        raise SpecError(f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]

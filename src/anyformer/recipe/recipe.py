@@ -1,0 +1,102 @@
+"""How a model is trained, as data: objective, batch, optimiser, schedule, dropout, precision."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from anyformer.recipe.optimizer import AdamW, OptimizerSpec
+from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
+from anyformer.spec import Spec
+
+Precision = Literal["float32", "bf16"]
+
+
+class ObjectiveSpec(Spec, abstract=True):
+    """What the model is to predict; `train.objectives` has the function of each."""
+
+
+class CausalLM(ObjectiveSpec):
+    """The next token of the same document."""
+
+
+class Seq2Seq(ObjectiveSpec):
+    """The next token of the translation, given the source and the true tokens before it (teacher forcing)."""
+
+
+class DropoutSpec(Spec):
+    """Rates of dropout: of the embedding, of attention's weights, of what each branch writes, inside feed-forwards."""
+
+    embedding: float = 0.0
+    attention: float = 0.0
+    residual: float = 0.0
+    activation: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, rate in self.values().items():
+            if not 0 <= rate < 1:
+                raise self.refusal(name, "must be at least 0 and below 1")
+
+
+class Recipe(Spec):
+    """A run of ceil(tokens / batch_tokens) steps.
+
+    The defaults suit models of 1 to 50 M parameters on one machine. Tokens are places in the batch, padding included.
+    """
+
+    objective: ObjectiveSpec = CausalLM()
+    tokens: int = 10_000_000
+    batch_tokens: int = 4096  # one optimiser step; for pairs, at most so many on either side
+    seq_len: int = 256  # tokens a row; pairs have rows of their own lengths
+    optimizer: OptimizerSpec = AdamW()
+    schedule: tuple[PieceSpec, ...] = (Warmup(share=0.05), CosineDecay(to=0.1))
+    clip: float | None = 1.0  # of the norm of all gradients together
+    dropout: DropoutSpec = DropoutSpec()
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0  # times log²Z, PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5)
+    precision: Precision = "float32"  # weights, gradients and optimiser state are float32 in both
+    seed: int = 0  # of the weights, the order of the data, and dropout
+    version: ClassVar[int] = 1  # of the language of recipes
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "batch_tokens", "seq_len"):
+            if getattr(self, name) < 1:
+                raise self.refusal(name, "must be at least 1")
+        if isinstance(self.objective, CausalLM) and self.batch_tokens % self.seq_len:
+            raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
+        if self.clip is not None and self.clip <= 0:
+            raise self.refusal("clip", "must be above 0; null leaves gradients as they are")
+        if not 0 <= self.label_smoothing < 1:
+            raise self.refusal("label_smoothing", "must be at least 0 and below 1")
+        if self.z_loss < 0:
+            raise self.refusal("z_loss", "must be at least 0")
+        if self.seed < 0:
+            raise self.refusal("seed", "must be at least 0")
+        if not self.schedule:
+            raise self.refusal("schedule", "is empty; [Constant] keeps the learning rate as it is")
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return -(-self.tokens // self.batch_tokens)
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of seq_len tokens in a batch."""
+        return self.batch_tokens // self.seq_len
+
+    def learning_rates(self, d_model: int) -> LearningRates:
+        """Return the learning rate as a function of the step. Raises SpecError for a schedule that doesn't fit the run."""
+        return LearningRates(self, d_model)
+
+
+class LearningRates:
+    """The learning rate at each step of a run, counted from 1: a pure function, so that nothing needs to be saved."""
+
+    def __init__(self, recipe: Recipe, d_model: int) -> None:
+        self.peak = recipe.optimizer.peak(d_model)
+        self.pieces = recipe.schedule
+        self.lengths = lengths(recipe.schedule, recipe.steps, recipe.batch_tokens)
+
+    def __call__(self, step: int) -> float:
+        return self.peak * factor_at(step, self.pieces, self.lengths)
+

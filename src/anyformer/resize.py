@@ -1,0 +1,174 @@
+"""The same architecture at another size: `resize` keeps its proportions, `shrink` its structure at the least size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal, cast
+
+from anyformer.errors import SpecError
+from anyformer.spec import ModelSpec, Sizes, Spec, parameters
+
+DEPTH_POWER = 0.5  # depth and head_dim follow the width by this power: halfway between constant and proportional
+
+
+class Proportional(Sizes):
+    """Widths in proportion to d_model, depth and head_dim to its root."""
+
+    def __init__(self, old: ModelSpec, d_model: int, n_layers: int, vocab_size: int | None, context: int | None) -> None:
+        self.old, self.d_model, self.n_layers = old, d_model, n_layers
+        self.vocab_size, self.context = vocab_size, context
+        self.ratio = d_model / old.stack.d_model
+
+    def width(self, old: int) -> int:
+        return max(8, 8 * round(old * self.ratio / 8))
+
+    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
+        old_dim = head_dim or self.old.stack.d_model / n_heads
+        ideal = old_dim * self.ratio**DEPTH_POWER
+        share = n_heads * old_dim / self.old.stack.d_model
+        group = n_heads // n_kv_heads if 1 < n_kv_heads < n_heads else 1
+        if head_dim is None:
+            # d_model is divided among the heads, so their number must divide it into even parts.
+            counts = [n for n in range(1, self.d_model // 2 + 1) if self.d_model % n == 0 and self.d_model // n % 2 == 0]
+            heads, dim = min(counts, key=lambda n: abs(math.log(self.d_model / n / ideal)) + 0.5 * (n % group > 0)), None
+        else:
+            dim = max(8, 8 * round(ideal / 8))
+            heads = group * max(1, round(share * self.d_model / dim / group))
+        if n_kv_heads in (1, n_heads):
+            return heads, 1 if n_kv_heads == 1 else heads, dim
+        groups = [n for n in range(1, heads + 1) if heads % n == 0]
+        return heads, min(groups, key=lambda n: abs(math.log(n / heads * n_heads / n_kv_heads))), dim
+
+    def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        n = max(1, round(len(blocks) * self.n_layers / self.old.n_layers))
+        return cut(blocks, n)
+
+    def length(self, old: int) -> int:
+        if self.context is None or self.old.context is None:
+            return old
+        return max(1, round(old * self.context / self.old.context))
+
+    def vocab(self, old: int) -> int:
+        return self.vocab_size or old
+
+
+class Least(Sizes):
+    """Small enough for a test in milliseconds; what distinguishes the architecture is kept."""
+
+    def __init__(self, old: ModelSpec) -> None:
+        self.old = old
+
+    def width(self, old: int) -> int:
+        return max(8, 4 * round(old * 32 / self.old.stack.d_model / 4))
+
+    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
+        kv_heads = {1: 1, n_heads: 4}.get(n_kv_heads, 2)
+        return 4, kv_heads, None if head_dim is None else 16  # 16 ≠ 32 / 4
+
+    def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        period = _period(blocks)
+        if period < len(blocks):
+            return blocks[: max(2, period)]
+        return tuple(block for run in _runs(blocks) for block in run[:2])
+
+    def count(self, old: int) -> int:
+        return old if old <= 2 else 2 ** round(math.log2(old) / 2)
+
+    def length(self, old: int) -> int:
+        context = self.old.context or old
+        return 64 if old == context else 32 if old < context else 128
+
+    def window(self, old: int) -> int:
+        return min(old, 5)
+
+    def vocab(self, old: int) -> int:
+        return min(old, 101)
+
+
+def shrink(spec: ModelSpec) -> ModelSpec:
+    """Return the least model of the same structure: d_model 32, a full period of the pattern of layers, windows of 5 keys."""
+    return spec.resized(Least(spec))
+
+
+def resize(
+    spec: ModelSpec,
+    *,
+    n_params: int | None = None,
+    vocab_size: int | None = None,
+    context: int | None = None,
+    d_model: int | None = None,
+    n_layers: int | None = None,
+    count: Literal["total", "non_embedding"] = "total",
+) -> ModelSpec:
+    """Return the same architecture, proportions kept, of about `n_params` parameters, or of a given d_model and n_layers.
+
+    d_ff and heads follow d_model; depth and head_dim follow its square root. `context` sets learned positions, and what other
+    lengths are in proportion to. Raises SpecError where no model of the architecture comes within a fifth of `n_params`.
+    """
+    if n_params is not None and d_model is not None:
+        raise SpecError("resize takes n_params or d_model, not both")
+
+    def at(width: int, depth: int | None = None) -> ModelSpec:
+        ideal = max(1, round(spec.n_layers * (width / spec.stack.d_model) ** DEPTH_POWER))
+        return spec.resized(Proportional(spec, width, n_layers or depth or ideal, vocab_size, context))
+
+    if n_params is None:
+        return at(d_model or spec.stack.d_model, None if d_model else spec.n_layers)
+    if n_params < 1:
+        raise SpecError(f"n_params = {n_params} makes no model; give a number above 0")
+
+    def size(candidate: ModelSpec) -> int:
+        return cast(int, getattr(parameters(candidate), count))
+
+    widths = list(_widths())
+    low, high = 0, len(widths) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if size(at(widths[middle])) < n_params else (low, middle)
+    near = [at(width) for width in widths[max(0, low - 4) : low + 4]]
+    others = [at(m.stack.d_model, m.n_layers + step) for m in near for step in (-1, 1) if m.n_layers + step > 0]
+
+    def misfit(candidate: ModelSpec) -> float:
+        depth = spec.n_layers * (candidate.stack.d_model / spec.stack.d_model) ** DEPTH_POWER
+        return abs(math.log(size(candidate) / n_params)) + 0.02 * abs(math.log(candidate.n_layers / depth))
+
+    best = min([*near, *others], key=misfit)
+    if not 0.8 < size(best) / n_params < 1.25:
+        raise SpecError(
+            f"no model of this architecture has about {n_params:,} parameters; the nearest has {size(best):,} "
+            f"(d_model {best.stack.d_model}, {best.n_layers} layers, vocabulary {best.vocab_size:,})"
+        )
+    return best
+
+
+def cut(blocks: tuple[Spec, ...], n: int) -> tuple[Spec, ...]:
+    """Return the pattern of the blocks for `n` layers: repeated where it is periodic, else each run in proportion."""
+    period = _period(blocks)
+    if period < len(blocks) or len(blocks) == 1:
+        return tuple(blocks[i % period] for i in range(max(n, period)))
+    runs = _runs(blocks)
+    lengths = [max(1, round(len(run) * n / len(blocks))) for run in runs]
+    return tuple(run[0] for run, length in zip(runs, lengths, strict=True) for _ in range(length))
+
+
+def _period(blocks: tuple[Spec, ...]) -> int:
+    return next(p for p in range(1, len(blocks) + 1) if all(b == blocks[i % p] for i, b in enumerate(blocks)))
+
+
+def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:
+    runs: list[tuple[Spec, ...]] = []
+    for block in blocks:
+        if runs and runs[-1][0] == block:
+            runs[-1] += (block,)
+        else:
+            runs.append((block,))
+    return runs
+
+
+def _widths() -> Iterator[int]:
+    """Yield the widths that models have: multiples of 8, coarser as they grow."""
+    width = 16
+    while width <= 65_536:
+        yield width
+        width += 8 if width < 512 else 64 if width < 2048 else 128

@@ -1,0 +1,36 @@
+"""How many numbers a specification has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.spec.part import PartSpec, Site, tensors
+
+EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Trainable numbers; shared ones once."""
+
+    total: int
+    embedding: int  # tables of tokens, positions and segments, an untied head's table among them
+    frozen: int = 0  # held beside them and never trained
+
+    @property
+    def non_embedding(self) -> int:
+        """All but the tables."""
+        return self.total - self.embedding
+
+
+def parameters(spec: PartSpec) -> Parameters:
+    """Return the parameters of a model, from the declarations of its weights; nothing is allocated."""
+    total = embedding = frozen = 0
+    for _, weight in tensors(spec, Site()):
+        if not weight.trainable:
+            frozen += weight.numel
+            continue
+        total += weight.numel
+        if weight.role == "table" and weight.axes[0] in EMBEDDING_AXES:
+            embedding += weight.numel
+    return Parameters(total, embedding, frozen)

@@ -1,0 +1,41 @@
+"""Where two specifications part: the path of each field whose values differ, with both values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anyformer.spec.part import Spec
+
+Difference = tuple[
+    str, Any, Any
+]  # path such as "stack.blocks[0].sublayers[1].norm_in.eps", the first's value, the second's
+
+
+def differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
+    """Yield every field in which two values differ, depth first; other kinds and other lengths as a whole."""
+    if a == b:
+        return
+    if isinstance(a, Spec) and type(a) is type(b):
+        ours, theirs = a.values(), b.values()
+        for name in ours:
+            yield from differences(ours[name], theirs[name], f"{path}.{name}" if path else name)
+    elif isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        for i, pair in enumerate(zip(a, b, strict=True)):
+            yield from differences(*pair, f"{path}[{i}]")
+    else:
+        yield path, a, b
+
+
+def first_difference(a: Any, b: Any) -> Difference | None:
+    """Return the first field in which two values differ; None for equal ones."""
+    return next(differences(a, b), None)
+
+
+def short(value: Any) -> str:
+    """Return a value for a message: a part by its kind, a tuple of parts by its length, a number in full."""
+    if isinstance(value, Spec):
+        return value.kind
+    if isinstance(value, tuple) and value and isinstance(value[0], Spec):
+        return f"{len(value)} × {value[0].kind}"
+    return repr(value)

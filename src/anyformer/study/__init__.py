@@ -1,0 +1,1 @@
+"""Comparisons of architectures: running them, judging them, reporting them."""

@@ -1,0 +1,242 @@
+"""Charts as geometry in pixels, drawn by the report's template as inline SVG: loss curves, and dots with intervals.
+
+Drawn here and not by matplotlib, because colours that follow the reader's light or dark scheme, text that stays text
+and read-outs under the pointer need SVG whose parts can be styled.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from anyformer.study.curves import Axis, Curve, Line, curves
+from anyformer.study.results import Study
+from anyformer.study.statistics import Analysis, Interval
+from anyformer.study.table import quantity
+from anyformer.study.verdict import signed
+
+N_COLOURS = 8
+LABEL_HEIGHT = 17.0
+UNITS: dict[Axis, str] = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds of training"}
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values `low`…`high` to pixels `start`…`end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self, n: int, shown: Callable[[float, int], str]) -> tuple[Tick, ...]:
+        """Return about `n` ticks; `shown` writes a value with the decimals that keep neighbours apart."""
+        values = nice_values(self.low, self.high, n)
+        decimals = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9)) if len(values) > 1 else 3
+        return tuple(Tick(round(self(value), 1), shown(value, decimals)) for value in values)
+
+
+@dataclass(frozen=True)
+class Series:
+    name: str
+    colour: int
+    path: str
+    faint: tuple[str, ...]
+    dots: tuple[tuple[float, float], ...]
+    broken: tuple[tuple[float, float], ...]
+    finished: bool
+    value: str  # loss at the end
+    end: tuple[float, float]
+    label: float  # height of the label, moved so that labels don't overlap
+
+
+@dataclass(frozen=True)
+class LossChart:
+    width: int
+    height: int
+    x: Scale
+    y: Scale
+    unit: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    series: tuple[Series, ...]
+    baselines: tuple[Tick, ...]
+    data: dict[str, Any]  # for the read-out under the pointer
+
+
+@dataclass(frozen=True)
+class Dot:
+    name: str
+    colour: int
+    at: float  # height of the row
+    value: float | None
+    low: float | None
+    high: float | None
+    runs: tuple[float, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class DotChart:
+    width: int
+    height: int
+    x: Scale
+    x_ticks: tuple[Tick, ...]
+    zero: float | None
+    dots: tuple[Dot, ...]
+
+
+def nice_values(low: float, high: float, n: int) -> list[float]:
+    """Return about `n` round values (steps of 1, 2 or 5 times a power of ten) within `low`…`high`."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / n
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def loss_chart(study: Study, axis: Axis, *, width: int, height: int, label_width: int = 144) -> LossChart | None:
+    """Return the training losses over `axis`, or None if no run has a reading."""
+    drawn = [(colour, curve) for colour, curve in enumerate(curves(study, axis)) if curve.main is not None]
+    if not drawn:
+        return None
+    divisor, unit = _unit(axis, max(float(curve.main.x[-1]) for _, curve in drawn if curve.main is not None))
+    baselines = {line.name: study.loss_of(line.bits_per_byte) for line in study.baselines}
+    low, high = _loss_range([curve.main for _, curve in drawn if curve.main is not None], baselines.get("unigram"))
+    last = (
+        max(float(line.x[-1]) for _, curve in drawn for line in (curve.main, *curve.faint) if line is not None) or 1.0
+    )
+    x, y = Scale(0.0, last, 46.0, width - float(label_width)), Scale(low, high, height - 44.0, 14.0)
+    series = _spread([_series(colour, curve, x, y) for colour, curve in drawn], y)
+    x_ticks = Scale(0.0, last / divisor, x.start, x.end).ticks(max(4, width // 130), _tick_text)
+    return LossChart(
+        width, height, x, y, unit, x_ticks, y.ticks(6, _plain), series,
+        tuple(Tick(round(y(loss), 1), f"{name} {loss:.2f}") for name, loss in baselines.items() if low < loss < high),
+        _read_out(drawn, x, y, divisor, unit),
+    )  # fmt: skip
+
+
+def score_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
+    """Return bits per byte of each architecture with its interval, and a small dot a run where there are several."""
+    scores = [(finding.architecture, finding.bits_per_byte) for finding in analysis.findings]
+    runs = {name: [run.bits_per_byte for run in study.of(name) if run.finished] for name, _ in scores}
+    return _dot_chart(study, scores, {name: [v for v in of if v] for name, of in runs.items()}, width, _plain)
+
+
+def difference_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
+    """Return the differences in bits per byte to the first architecture, with their intervals and a line at zero."""
+    differences = [(finding.architecture, finding.difference) for finding in analysis.findings]
+    return _dot_chart(study, differences, {}, width, signed, zero=True)
+
+
+def _dot_chart(
+    study: Study, rows: list[tuple[str, Interval | None]], runs: dict[str, list[float]], width: int,
+    shown: Callable[[float, int], str],
+    *, zero: bool = False,
+) -> DotChart | None:  # fmt: skip
+    known = [interval for _, interval in rows if interval is not None]
+    if not known:
+        return None
+    values = [v for one in known for v in (one.value, one.low, one.high) if v is not None]
+    values += [v for of in runs.values() for v in of] + ([0.0] if zero else [])
+    pad = max(0.08 * (max(values) - min(values)), 0.002)
+    height = 38 * len(rows) + 38
+    x = Scale(min(values) - pad, max(values) + pad, 128.0, width - 20.0)
+    dots = []
+    for index, (name, interval) in enumerate(rows):
+        colour, row = study.architectures.index(name) % N_COLOURS, 30.0 + 38 * index
+        if interval is None:
+            text = "the others are compared to it" if zero and index == 0 else "no finished run to show"
+            dots.append(Dot(name, colour, row, None, None, None, (), text))
+            continue
+        ends = [None if end is None else round(x(end), 1) for end in (interval.low, interval.high)]
+        of = runs.get(name, [])
+        small = tuple(round(x(value), 1) for value in of) if len(of) > 1 else ()
+        dots.append(
+            Dot(name, colour, row, round(x(interval.value), 1), ends[0], ends[1], small, shown(interval.value, 3))
+        )
+    return DotChart(width, height, x, x.ticks(5, shown), x(0.0) if zero else None, tuple(dots))
+
+
+def _unit(axis: Axis, last: float) -> tuple[float, str]:
+    if axis != "seconds":
+        return 1.0, UNITS[axis]
+    divisor, unit = (3600.0, "hours") if last > 7200 else (60.0, "minutes") if last > 180 else (1.0, "seconds")
+    return divisor, f"{unit} of training"
+
+
+def _plain(value: float, decimals: int) -> str:
+    return f"{value:.{max(decimals, 1)}f}"
+
+
+def _tick_text(value: float, decimals: int) -> str:
+    return quantity(value).replace(".00", "").replace(".0", "") if value >= 1000 else f"{value:.{decimals}f}"
+
+
+def _loss_range(lines: list[Line], unigram: float | None) -> tuple[float, float]:
+    lowest, highest = min(float(line.loss.min()) for line in lines), max(float(line.loss.max()) for line in lines)
+    if unigram is not None and lowest < unigram:  # above the unigram's loss nothing of interest happens, and it's steep
+        highest = min(highest, unigram + 0.12 * (unigram - lowest))
+    pad = max(0.05 * (highest - lowest), 0.02)  # a constant loss is a line in the middle, not noise enlarged
+    return lowest - pad, highest + pad / 2
+
+
+def _series(colour: int, curve: Curve, x: Scale, y: Scale) -> Series:
+    main = curve.main
+    assert main is not None  # the caller leaves curves without a reading out
+    end = (round(x(float(main.x[-1])), 1), round(_within(y(float(main.loss[-1])), y), 1))
+    held = curve.validation
+    dots = [] if held is None else [(x(a), y(b)) for a, b in zip(held.x.tolist(), held.loss.tolist(), strict=True)]
+    return Series(
+        curve.architecture, colour % N_COLOURS, _path(main, x, y), tuple(_path(line, x, y) for line in curve.faint),
+        tuple((round(a, 1), round(b, 1)) for a, b in dots if b > y.end),
+        tuple((round(x(a), 1), round(_within(y(b), y), 1)) for a, b in curve.broken),
+        curve.finished, f"{float(main.loss[-1]):.2f}" if curve.finished else "failed", end, end[1],
+    )  # fmt: skip
+
+
+def _spread(series: list[Series], y: Scale) -> tuple[Series, ...]:
+    """Move labels apart, downwards from the top one and then back up from the axis, where they would overlap."""
+    order = sorted(range(len(series)), key=lambda index: series[index].end[1])
+    heights = [series[index].end[1] for index in order]
+    for at in range(1, len(heights)):
+        heights[at] = max(heights[at], heights[at - 1] + LABEL_HEIGHT)
+    limit = y.start
+    for at in reversed(range(len(heights))):
+        heights[at] = limit = min(heights[at], limit)
+        limit -= LABEL_HEIGHT
+    moved = {index: replace(series[index], label=round(heights[at], 1)) for at, index in enumerate(order)}
+    return tuple(moved[index] for index in range(len(series)))
+
+
+def _within(height: float, y: Scale) -> float:
+    return min(max(height, y.end), y.start)
+
+
+def _path(line: Line, x: Scale, y: Scale) -> str:
+    points = zip(line.x.tolist(), line.loss.tolist(), strict=True)
+    return "M" + "L".join(f"{x(a):.1f},{max(y(b), -99.0):.1f}" for a, b in points)
+
+
+def _read_out(drawn: list[tuple[int, Curve]], x: Scale, y: Scale, divisor: float, unit: str) -> dict[str, Any]:
+    series = []
+    for colour, curve in drawn:
+        if (line := curve.main) is not None:
+            kept = np.unique(np.linspace(0, len(line.x) - 1, 130).round().astype(int))
+            xs, losses = [float(f"{v:.4g}") for v in line.x[kept]], [round(float(v), 3) for v in line.loss[kept]]
+            series.append({"name": curve.architecture, "colour": colour % N_COLOURS, "x": xs, "loss": losses})
+    scales = [[s.low, s.high, s.start, s.end] for s in (x, y)]
+    return {"x": scales[0], "y": scales[1], "divisor": divisor, "unit": unit, "series": series}

@@ -1,0 +1,96 @@
+"""A comparison as one HTML file that needs nothing else: styles, charts and data are inside, and it opens offline."""
+
+import os
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+
+from anyformer.errors import RunFailed
+from anyformer.study.plots import difference_chart, loss_chart, score_chart
+from anyformer.study.results import Study
+from anyformer.study.rows import ResultRow, result_rows
+from anyformer.study.statistics import Analysis, analyse
+from anyformer.study.table import fixed, quantity
+from anyformer.study.verdict import signed
+
+WIDE, HALF = 1040, 506  # pixels: the page's text width, and half of it less the gap
+
+
+def write_report(study: Study, path: str | Path, *, analysis: Analysis | None = None) -> Path:
+    """Write the report of `study` to `path` (an .html file, replaced as a whole) and return the path.
+
+    Raises RunFailed if the file cannot be written; a former report is then still there.
+    """
+    target = Path(path)
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        aside.write_text(render_report(study, analysis or analyse(study)), encoding="utf-8")
+        aside.replace(target)
+    except OSError as error:
+        raise RunFailed(f"could not write the report {target}: {error.strerror}; choose another place") from error
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+    return target
+
+
+def render_report(study: Study, analysis: Analysis) -> str:
+    """Return the report as one HTML document. All text of `study` is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    rows = result_rows(study, analysis)
+    template = Environment(
+        loader=PackageLoader("anyformer.study", ""), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    ).get_template("report.html")  # fmt: skip
+    own = files("anyformer.study")
+    return template.render(
+        study=study, analysis=analysis, rows=rows, headline=_headline(analysis, rows), best=_best(rows),
+        budget=max(run.tokens_seen for run in study.runs),
+        single=all(len(study.of(name)) == 1 for name in study.architectures),
+        scores=score_chart(study, analysis, width=HALF), differences=difference_chart(study, analysis, width=HALF),
+        by_tokens=loss_chart(study, "tokens", width=WIDE, height=400, label_width=150),
+        by_flops=loss_chart(study, "flops", width=HALF, height=330),
+        by_seconds=loss_chart(study, "seconds", width=HALF, height=330),
+        samples=_samples(study), most_trials=max((len(tuning.trials) for tuning in study.tuning), default=0),
+        verdicts=[(at, one) for at, one in enumerate(analysis.findings) if one.architecture != analysis.first],
+        css=Markup((own / "report.css").read_text(encoding="utf-8")),  # ours, not the user's
+        js=Markup((own / "report.js").read_text(encoding="utf-8")),
+        quantity=quantity, fixed=fixed, signed=signed,
+    )  # fmt: skip
+
+
+def _best(rows: tuple[ResultRow, ...]) -> str | None:
+    scores = {row.architecture: row.finding.bits_per_byte.value for row in rows if row.finding.bits_per_byte}
+    return min(scores, key=lambda name: scores[name]) if scores else None
+
+
+def _headline(analysis: Analysis, rows: tuple[ResultRow, ...]) -> list[tuple[str, str]]:
+    """Return the report's first sentences as pairs of text and style: who came out lowest, and what may be claimed."""
+    best = _best(rows)
+    if best is None:
+        return [("No run finished.", "strong"), (" The table says why.", "")]
+    finding = analysis.of(best)
+    assert finding.bits_per_byte is not None  # that is how the best was found
+    text = [(best, "strong"), (f" came out at {finding.bits_per_byte.value:.3f} bits per byte", "")]
+    if sum(row.finding.bits_per_byte is not None for row in rows) == 1:
+        return [*text, (", the only one to finish." if len(rows) > 1 else ".", "")]
+    text.append((", the lowest", ""))
+    if finding.difference is not None:
+        text += [(f": {abs(finding.difference.value):.3f} below ", ""), (analysis.first, "name")]
+    if analysis.method == "documents":
+        return [*text, (". Each was trained once, so this is no claim about the architectures.", "")]
+    claimed = [one.architecture for one in analysis.findings if one.claim]
+    about = "a" if claimed else "no"
+    text += [(f". Over the seeds, {about} difference to ", ""), (analysis.first, "name"), (" can be claimed", "")]
+    for at, name in enumerate(claimed):
+        joint = " for " if at == 0 else " and " if at == len(claimed) - 1 else ", "
+        text += [(joint, ""), (name, "name")]
+    return [*text, (".", "")]
+
+
+def _samples(study: Study) -> list[tuple[int, object]]:
+    """Return for each architecture its place and its first run with a sample."""
+    first = [next((run for run in study.of(name) if run.sample), None) for name in study.architectures]
+    return [(at, run) for at, run in enumerate(first) if run is not None]

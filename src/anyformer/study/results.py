@@ -1,0 +1,235 @@
+"""What a comparison leaves behind, as data: its runs and everything needed to read, judge and repeat them."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from anyformer.errors import UsageError
+from anyformer.study.encoding import decode, encode
+
+FORMAT = "anyformer-study"
+VERSION = 1
+
+
+class Point(NamedTuple):
+    """One reading of a loss in nats per token; `tokens`, `flops` and `seconds` are counted from the run's start."""
+
+    step: int
+    tokens: int
+    flops: float
+    seconds: float
+    loss: float
+
+
+class DocumentLoss(NamedTuple):
+    """One validation document: the sum of its tokens' losses in nats, the tokens predicted, its UTF-8 bytes."""
+
+    nats: float
+    tokens: int
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """One architecture trained once.
+
+    Validation loss, perplexity and bits per byte follow from `documents`, so they cannot disagree; they are None for a
+    run that did not get that far. `documents` are the same texts in the same order for every run of a study.
+    """
+
+    architecture: str
+    seed: int
+    learning_rate: float
+    n_params: int
+    n_params_embedding: int  # tables of tokens, positions and segments; a tied output table counts once, here
+    flops_per_token: float  # training (forward and backward), under the study's `flops_convention`
+    tokens_seen: int
+    tokens_per_second: float
+    seconds: float  # training, without compilation and validation
+    curve: tuple[Point, ...] = ()  # training loss
+    validation: tuple[Point, ...] = ()
+    early_loss: float | None = None  # the study's `early` says of what, and when
+    documents: tuple[DocumentLoss, ...] = ()
+    sample: str = ""
+    failure: str | None = None  # one line; None if the run finished
+
+    def __post_init__(self) -> None:
+        if self.failure is None and not self.documents:
+            raise UsageError(f"run {self.name} finished without validation documents; give them, or say what failed")
+        if self.documents and (self.n_tokens <= 0 or self.nbytes <= 0):
+            raise UsageError(f"run {self.name} was validated on {self.n_tokens} tokens, {self.nbytes} bytes; need some")
+
+    @property
+    def name(self) -> str:
+        return f"{self.architecture}, seed {self.seed}"
+
+    @property
+    def n_params_non_embedding(self) -> int:
+        return self.n_params - self.n_params_embedding
+
+    @property
+    def flops(self) -> float:
+        return self.flops_per_token * self.tokens_seen
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(document.tokens for document in self.documents)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(document.nbytes for document in self.documents)
+
+    @property
+    def nats(self) -> float:
+        return math.fsum(document.nats for document in self.documents)
+
+    @property
+    def finished(self) -> bool:
+        return self.failure is None
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Nats per token over all validation documents."""
+        return self.nats / self.n_tokens if self.documents else None
+
+    @property
+    def perplexity(self) -> float | None:
+        """exp(nats per token): comparable only between runs with one tokenizer."""
+        loss = self.validation_loss
+        return None if loss is None else math.exp(loss) if loss < 700 else math.inf
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        return self.nats / self.nbytes / math.log(2) if self.documents else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What was trained and validated on."""
+
+    description: str
+    fingerprint: str
+    train_tokens: int
+    validation_documents: int
+    validation_tokens: int
+    validation_nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """What a predictor that does not learn from context reaches on the validation text."""
+
+    name: str  # "unigram", "uniform"
+    bits_per_byte: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    description: str  # the processor or accelerator
+    threads: int
+    peak_flops_per_second: float | None = None  # measured with large matrix products
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    learning_rate: float
+    validation_loss: float | None  # nats per token; None if the trial failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """The learning rates that one architecture was tried with, and the one its runs use."""
+
+    architecture: str
+    trials: tuple[Trial, ...]
+    chosen: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A comparison: `runs` in the order of the table; the others are compared to the first run's architecture."""
+
+    title: str
+    command: str
+    date: str  # ISO 8601
+    data: Data
+    tokenizer: str
+    tokenizer_fingerprint: str = ""
+    flops_convention: str
+    early: str  # what `early_loss` is: "validation loss after 25 % of the tokens"
+    machine: Machine
+    runs: tuple[RunResult, ...]
+    baselines: tuple[Baseline, ...] = ()
+    tuning: tuple[Tuning, ...] = ()
+    versions: tuple[tuple[str, ...], ...] = ()  # pairs of name and version
+    settings: tuple[
+        tuple[str, ...], ...
+    ] = ()  # pairs of name and value that all runs share: batch, context, schedule …
+    prompt: str = ""  # what every sample continues
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise UsageError("a study needs at least one run")
+        lengths = {tuple(document.nbytes for document in run.documents) for run in self.runs if run.documents}
+        if len(lengths) > 1:
+            raise UsageError("the runs were validated on different documents; validate all of them on the same ones")
+        names = [run.name for run in self.runs]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UsageError(f"the study holds two runs '{twice}'; keep one for each architecture and seed")
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.architecture for run in self.runs))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(run.seed for run in self.runs))
+
+    def of(self, architecture: str) -> tuple[RunResult, ...]:
+        return tuple(run for run in self.runs if run.architecture == architecture)
+
+    def loss_of(self, bits_per_byte: float) -> float:
+        """Return nats per token on the validation text for `bits_per_byte`."""
+        return bits_per_byte * math.log(2) * self.data.validation_nbytes / self.data.validation_tokens
+
+    def to_json(self) -> str:
+        """One JSON object: `format`, `version` and this class's fields; points and documents are arrays of values."""
+        return json.dumps({"format": FORMAT, "version": VERSION, **encode(self)}, ensure_ascii=False, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> "Study":
+        """Raises UsageError if `text` is no study, or one of another version."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"not a study: no valid JSON at line {error.lineno} ({error.msg})") from error
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise UsageError(f'not a study: the file has no "format": "{FORMAT}"')
+        if (version := data.pop("version", None)) != VERSION:
+            raise UsageError(
+                f"a study of version {version}, this program reads version {VERSION}; compare again to get one"
+            )
+        return decode(Study, data, "study")
+
+    def to_csv(self) -> str:
+        """One row a run, a header first; empty where a failed run has no value."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        writer.writerows([_cell(getattr(run, column)) for column in CSV_COLUMNS] for run in self.runs)
+        return out.getvalue()
+
+
+CSV_COLUMNS = (
+    "architecture", "seed", "learning_rate", "n_params", "n_params_embedding", "n_params_non_embedding",
+    "flops_per_token", "flops", "tokens_seen", "tokens_per_second", "seconds", "early_loss", "validation_loss",
+    "perplexity", "bits_per_byte", "failure",
+)  # fmt: skip
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value

@@ -1,0 +1,193 @@
+"""What a comparison's numbers allow to be said: intervals, paired tests, and a verdict in plain words.
+
+With one seed the only randomness that was sampled is the choice of validation documents: BCa bootstrap of a ratio of
+sums (Efron 1987, doi:10.1080/01621459.1987.10478410). With several seeds: Student's t over seeds, paired by seed,
+corrected for several comparisons (Holm 1979, jstor.org/stable/4615733).
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.study.results import DocumentLoss, RunResult, Study
+from anyformer.study.verdict import of_documents, of_seeds, one_seed_sentences, several_seeds_sentences
+
+CONFIDENCE = 0.95
+N_RESAMPLES = 9_999
+MAX_DRAWS = 100_000_000  # resamples × documents; beyond it fewer resamples, about 2 s of one core
+BCA_DOCUMENTS = 2_000  # the jackknife of BCa is quadratic; with more documents the plain percentile is as good
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95 % interval; the ends are None where the data allow none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def excludes_zero(self) -> bool:
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What can be said of one architecture, in bits per byte; differences are to the first (negative: better)."""
+
+    architecture: str
+    n_seeds: int  # finished runs
+    bits_per_byte: Interval | None = None
+    difference: Interval | None = None
+    p_value: float | None = None  # paired t-test by seed, two-sided
+    p_holm: float | None = None  # corrected for the number of comparisons
+    claim: bool = False  # a difference between the architectures, trained this way on this data, can be claimed
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    method: Literal["documents", "seeds"]  # what was sampled: validation documents (one seed), or training runs
+    first: str
+    findings: tuple[Finding, ...]
+    sentences: tuple[str, ...]  # what the intervals mean, and what they don't
+
+    def of(self, architecture: str) -> Finding:
+        return next(finding for finding in self.findings if finding.architecture == architecture)
+
+
+def analyse(study: Study, *, seed: int = 0) -> Analysis:
+    """Return what `study` allows to be said; the same for the same study and `seed` (of the bootstrap)."""
+    finished = {name: [run for run in study.of(name) if run.finished] for name in study.architectures}
+    if max(len(runs) for runs in finished.values()) > 1:
+        return _over_seeds(finished, {name: len(study.of(name)) for name in finished})
+    return _over_documents(finished, seed)
+
+
+def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
+    """Return Σ numerator / Σ denominator with a BCa bootstrap interval over their pairs (documents).
+
+    Fewer than two documents allow no interval. Above `BCA_DOCUMENTS` the percentile interval is returned.
+    """
+    from scipy.stats import DegenerateDataWarning, bootstrap
+
+    above, below = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    value = float(above.sum() / below.sum())
+    n_documents = len(above)
+    if n_documents < 2:
+        return Interval(value)
+    if np.ptp(above - value * below) == 0:  # every document has the same ratio: there is nothing to resample
+        return Interval(value, value, value)
+
+    def ratio(a: NDArray[np.float64], b: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+        return a.sum(axis=axis) / b.sum(axis=axis)
+
+    def ends(method: Literal["BCa", "percentile"]) -> tuple[float, float]:
+        interval = bootstrap(
+            (above, below), ratio, paired=True, vectorized=True, method=method, confidence_level=CONFIDENCE,
+            n_resamples=max(999, min(N_RESAMPLES, MAX_DRAWS // n_documents)), batch=max(1, 1_000_000 // n_documents),
+            rng=np.random.default_rng(seed),
+        ).confidence_interval  # fmt: skip
+        return float(interval.low), float(interval.high)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)  # answered below
+        low, high = ends("BCa" if n_documents <= BCA_DOCUMENTS else "percentile")
+        if not (math.isfinite(low) and math.isfinite(high)):
+            low, high = ends("percentile")
+    return Interval(value, low, high)
+
+
+def bits_per_byte(documents: Sequence[DocumentLoss], *, seed: int = 0) -> Interval:
+    """Return bits per byte of all `documents` together, with its interval over the choice of documents."""
+    bits, nbytes = [document.nats / math.log(2) for document in documents], [document.nbytes for document in documents]
+    return bootstrap_ratio(bits, nbytes, seed=seed)
+
+
+def bits_per_byte_difference(
+    documents: Sequence[DocumentLoss], reference: Sequence[DocumentLoss], *, seed: int = 0
+) -> Interval:
+    """Return bits per byte of `documents` minus `reference`'s, paired: each document is drawn for both at once."""
+    bits = [(ours.nats - theirs.nats) / math.log(2) for ours, theirs in zip(documents, reference, strict=True)]
+    return bootstrap_ratio(bits, [document.nbytes for document in documents], seed=seed)
+
+
+def t_interval(values: Sequence[float]) -> Interval:
+    """Return the mean of `values` with Student's 95 % interval; fewer than two values allow none."""
+    from scipy.stats import t
+
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Interval(mean)
+    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
+    return Interval(mean, mean - half, mean + half)
+
+
+def paired_t_test(values: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the two-sided p of Student's paired test; 1 if all differences are zero, 0 if all are equal otherwise."""
+    from scipy.stats import ttest_rel
+
+    differences = np.asarray(values) - np.asarray(reference)
+    if np.ptp(differences) == 0:
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(np.asarray(ttest_rel(values, reference).pvalue))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return `p_values` corrected for their number by Holm's step-down procedure, in the order given."""
+    corrected, floor = [0.0] * len(p_values), 0.0
+    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[at]))
+        corrected[at] = floor
+    return corrected
+
+
+def _over_documents(finished: dict[str, list[RunResult]], seed: int) -> Analysis:
+    first = next(iter(finished))
+    reference = finished[first][0].documents if finished[first] else None
+    findings = []
+    for name, runs in finished.items():
+        if not runs:
+            findings.append(Finding(name, 0, verdict="no run finished"))
+            continue
+        documents = runs[0].documents
+        difference = None
+        if reference is not None and name != first:
+            difference = bits_per_byte_difference(documents, reference, seed=seed)
+        verdict = of_documents(name, first, difference)
+        findings.append(Finding(name, 1, bits_per_byte(documents, seed=seed), difference, verdict=verdict))
+    n_documents = max((len(runs[0].documents) for runs in finished.values() if runs), default=0)
+    return Analysis("documents", first, tuple(findings), one_seed_sentences(n_documents))
+
+
+def _over_seeds(finished: dict[str, list[RunResult]], n_runs: dict[str, int]) -> Analysis:
+    first = next(iter(finished))
+    scores = {name: {run.seed: run.nats / run.nbytes / math.log(2) for run in runs} for name, runs in finished.items()}
+    shared = {name: sorted(set(scores[name]) & set(scores[first])) for name in scores if name != first}
+    p_values = {
+        name: paired_t_test([scores[name][seed] for seed in seeds], [scores[first][seed] for seed in seeds])
+        for name, seeds in shared.items()
+        if len(seeds) > 1
+    }
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    findings = []
+    for name, of_seed in scores.items():
+        mean = t_interval(list(of_seed.values())) if of_seed else None
+        seeds = shared.get(name, [])
+        difference = t_interval([of_seed[seed] - scores[first][seed] for seed in seeds]) if seeds else None
+        p_holm = corrected.get(name)
+        claim = p_holm is not None and p_holm < 1 - CONFIDENCE
+        verdict = of_seeds(name, first, difference, p_holm, n_shared=len(seeds), n_finished=len(of_seed))
+        findings.append(Finding(name, len(of_seed), mean, difference, p_values.get(name), p_holm, claim, verdict))
+    counts = [len(of_seed) for of_seed in scores.values() if of_seed]
+    sentences = several_seeds_sentences(counts, len(p_values))
+    survivors = tuple(
+        f"{name} finished {len(runs)} of {n_runs[name]} runs: its values are over those, which may flatter it."
+        for name, runs in finished.items()
+        if 0 < len(runs) < n_runs[name]
+    )
+    return Analysis("seeds", first, tuple(findings), (*sentences, *survivors))

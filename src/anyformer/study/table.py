@@ -1,0 +1,97 @@
+"""The results table for the terminal: everything at 100 columns, the essentials at 80."""
+
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from anyformer.study.results import Study
+from anyformer.study.rows import ResultRow, result_rows
+from anyformer.study.statistics import Analysis, Interval
+from anyformer.study.verdict import signed
+
+FULL_WIDTH = 98
+NO_VALUE = "–"
+
+
+def quantity(value: float, gap: str = "") -> str:
+    """Return `value` to three digits with its SI prefix after `gap`: 3.01M, 1.27G, 820."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor * 0.9995:
+            scaled = value / factor
+            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:.{digits}f}{gap}{prefix}"
+    return f"{value:.0f}{gap}"
+
+
+def fixed(value: float | None, digits: int) -> str:
+    return NO_VALUE if value is None else f"{value:,.{digits}f}"
+
+
+def results_table(study: Study, analysis: Analysis, *, width: int = 100) -> RenderableType:
+    """Return what to print on a terminal of `width` columns: the table, failures, baselines, what can be said."""
+    rows = result_rows(study, analysis)
+    full = width >= FULL_WIDTH
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", collapse_padding=True)
+    table.add_column("architecture", overflow="fold", max_width=16 if full else 20)
+    names = ["params", "FLOPs/\ntoken", "tokens\n/s", "early\nloss", "loss\n(nats)", "per-\nplexity"]
+    if not full:
+        names = ["params", "tokens\n/s", "loss\n(nats)"]
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bits per\nbyte", justify="right", no_wrap=True)
+    table.add_column(
+        f"to {escape(analysis.first)}" if len(rows) > 1 else "", justify="right", overflow="fold", max_width=16
+    )
+    best = min((row.finding.bits_per_byte.value for row in rows if row.finding.bits_per_byte), default=None)
+    for row in rows:
+        table.add_row(*_cells(row, full=full, best=best), end_section=True)
+    return Group(Text(study.title, style="bold"), Text(), table, *_lines(study, analysis, rows))
+
+
+def _cells(row: ResultRow, *, full: bool, best: float | None) -> list[Text]:
+    name = Text(row.architecture, style="bold")
+    if row.failures:
+        n_runs = len(row.failures) + len(row.seeds)
+        name.append(f"\n{len(row.failures)} of {n_runs} failed" if row.seeds else "\nfailed", style="red")
+    params = _two(quantity(row.n_params), f"{quantity(row.n_params_embedding)} emb")
+    share = "" if row.share_of_peak is None else f"{row.share_of_peak:.0%} peak"
+    speed = _two(fixed(row.tokens_per_second, 0), share)
+    loss = Text(fixed(row.validation_loss, 4)) if row.seeds else Text("failed", style="red")
+    middle = [params, speed, loss]
+    if full:
+        early, perplexity = Text(fixed(row.early_loss, 3)), Text(fixed(row.perplexity, 2))
+        middle = [params, Text(quantity(row.flops_per_token)), speed, early, loss, perplexity]
+    score, difference = row.finding.bits_per_byte, row.finding.difference
+    style = "bold green" if score is not None and score.value == best else ""
+    return [
+        name,
+        *middle,
+        Text() if score is None else _two(f"{score.value:.4f}", _ends(score, "{:.3f}".format), style),
+        Text() if difference is None else _two(signed(difference.value, 4), _ends(difference, signed)),
+    ]
+
+
+def _two(above: str, below: str, style: str = "") -> Text:
+    text = Text(above, style=style)
+    return text.append(f"\n{below}", style="dim") if below else text
+
+
+def _ends(interval: Interval, shown: Callable[[float], str]) -> str:
+    if interval.low is None or interval.high is None:
+        return ""
+    return f"{shown(interval.low)} … {shown(interval.high)}"
+
+
+def _lines(study: Study, analysis: Analysis, rows: tuple[ResultRow, ...]) -> list[Text]:
+    lines = [Text()]
+    failures = [(row.architecture, failure) for row in rows for failure in row.failures]
+    lines += [Text(f"{name}, seed {one.seed} failed: {one.reason}", style="red") for name, one in failures]
+    if study.baselines:
+        shown = ", ".join(f"{line.name} {line.bits_per_byte:.4f}" for line in study.baselines)
+        lines.append(Text(f"For scale, bits per byte: {shown}. Early loss: {study.early}.", style="dim"))
+    compared = [row.finding for row in rows if row.finding.difference is not None]
+    lines += [Text(f"{finding.architecture}: {finding.verdict}.") for finding in compared]
+    return [*lines, *(Text(sentence, style="dim") for sentence in analysis.sentences)]

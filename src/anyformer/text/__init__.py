@@ -1,0 +1,33 @@
+"""Text: tokenizers, corpora, encoding, packing and sampling. Nothing here needs PyTorch; batches are NumPy arrays."""
+
+from anyformer.text.corpus import Corpus, read_corpus
+from anyformer.text.encoded import EncodedCorpus, cache_directory, encode_corpus
+from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, pack, pack_whole
+from anyformer.text.parallel import EncodedPairs, PairBatch, PairSampler, ParallelCorpus, length_batches, read_parallel
+from anyformer.text.sampler import Sampler
+from anyformer.text.sources import Document
+from anyformer.text.stream import TextStream
+from anyformer.text.tokenizer import Tokenizer
+
+__all__ = [
+    "NOT_PREDICTED",
+    "Batch",
+    "Corpus",
+    "Document",
+    "EncodedCorpus",
+    "EncodedPairs",
+    "Packed",
+    "PairBatch",
+    "PairSampler",
+    "ParallelCorpus",
+    "Sampler",
+    "TextStream",
+    "Tokenizer",
+    "cache_directory",
+    "encode_corpus",
+    "length_batches",
+    "pack",
+    "pack_whole",
+    "read_corpus",
+    "read_parallel",
+]

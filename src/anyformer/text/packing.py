@@ -1,0 +1,147 @@
+"""Packing: documents into rows of one length, with the boundaries that attention, positions and labels respect.
+
+A document is `begin t1 … tn end` (encoded.py). It goes into rows as pieces: a piece of n inputs predicts the token that
+follows each of them, so `begin` is only ever read, `end` only ever predicted, and every other token is both. Within a
+row the pieces are numbered from 1 (`document`, 0 is padding) and positions restart at 0 in each; a piece that goes on
+where a row ended sees nothing of that row, so its first predictions have less to go by than the document offers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.text.encoded import EncodedCorpus
+
+NOT_PREDICTED = -100  # PyTorch's ignore_index
+
+
+class Batch(NamedTuple):
+    """Rows of tokens; every field is int64 [batch, token]."""
+
+    input_ids: np.ndarray  # 0 at padding
+    labels: np.ndarray  # the next token of the same document, NOT_PREDICTED at padding
+    document: np.ndarray  # which piece of its row, from 1; 0 is padding
+    positions: np.ndarray  # from 0 in each piece; 0 at padding
+    source: np.ndarray  # which document of the corpus, from 0; -1 at padding
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Which piece of which document stands where; `batch` cuts the tokens out when they are wanted.
+
+    Piece p is `length[p]` inputs from `start[p]` on in the corpus's tokens; row r holds the pieces
+    `row_offsets[r]` to `row_offsets[r + 1] - 1`, one after the other, then padding.
+    """
+
+    encoded: EncodedCorpus
+    seq_len: int
+    start: np.ndarray  # [piece] int64
+    length: np.ndarray  # [piece] int64
+    source: np.ndarray  # [piece] int64, index of the document
+    row_offsets: np.ndarray  # [row + 1] int64
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_offsets) - 1
+
+    @property
+    def predictions(self) -> int:
+        """Labels in all rows together, padding not counted."""
+        return int(self.length.sum())
+
+    def batch(self, rows: np.ndarray) -> Batch:
+        """The rows of these numbers, in their order. Each field is [len(rows), seq_len]."""
+        shape = (len(rows), self.seq_len)
+        fields = Batch(
+            input_ids=np.zeros(shape, dtype=np.int64),
+            labels=np.full(shape, NOT_PREDICTED, dtype=np.int64),
+            document=np.zeros(shape, dtype=np.int64),
+            positions=np.zeros(shape, dtype=np.int64),
+            source=np.full(shape, -1, dtype=np.int64),
+        )
+        counting = np.arange(self.seq_len, dtype=np.int64)
+        for i, row in enumerate(rows):
+            first, last = self.row_offsets[row], self.row_offsets[row + 1]
+            column = 0
+            for number, piece in enumerate(range(first, last), start=1):
+                length, start = int(self.length[piece]), int(self.start[piece])
+                here = slice(column, column + length)
+                fields.input_ids[i, here] = self.encoded.tokens[start : start + length]
+                fields.labels[i, here] = self.encoded.tokens[start + 1 : start + length + 1]
+                fields.document[i, here] = number
+                fields.positions[i, here] = counting[:length]
+                fields.source[i, here] = self.source[piece]
+                column += length
+        return fields
+
+
+def pack(encoded: EncodedCorpus, seq_len: int, *, seed: int) -> Packed:
+    """Rows for training: the documents in an order drawn from `seed`, end to end, cut every `seq_len` inputs.
+
+    No token is lost and only the last row is padded; a document that a row's end cuts goes on in the next row.
+    """
+    _check(encoded, seq_len)
+    order = shuffled(encoded.n_documents, seed)
+    lengths = np.diff(encoded.offsets)[order] - 1  # inputs: all but the document's last token
+    ends = np.cumsum(lengths)  # in the stream of inputs
+    cuts = np.union1d(ends, np.arange(seq_len, ends[-1], seq_len))
+    begins = np.concatenate(([0], cuts[:-1]))
+    which = np.searchsorted(ends, begins, side="right")
+    source = order[which]
+    start = encoded.offsets[source] + begins - (ends - lengths)[which]
+    row_starts = np.searchsorted(begins, np.arange(0, ends[-1], seq_len))
+    return Packed(encoded, seq_len, start, cuts - begins, source, np.append(row_starts, len(begins)))
+
+
+def pack_whole(encoded: EncodedCorpus, seq_len: int) -> Packed:
+    """Rows for validation: each document exactly once, whole where it fits into a row.
+
+    A longer one is cut into windows of `seq_len` inputs, each read without the one before; windows and short documents
+    share rows, the longest first, each into the fullest row that has room (best-fit decreasing), the rest is padding.
+    """
+    _check(encoded, seq_len)
+    lengths = np.diff(encoded.offsets) - 1
+    windows = -(-lengths // seq_len)
+    source = np.repeat(np.arange(encoded.n_documents), windows)
+    number = np.arange(len(source)) - np.repeat(np.cumsum(windows) - windows, windows)
+    start = encoded.offsets[source] + number * seq_len
+    length = np.minimum(seq_len, lengths[source] - number * seq_len)
+
+    rows: list[list[int]] = []
+    open_rows: list[tuple[int, int]] = []  # (room, row), sorted
+    for piece in np.argsort(-length, kind="stable").tolist():
+        size = int(length[piece])
+        place = bisect_left(open_rows, (size, 0))
+        room, row = open_rows.pop(place) if place < len(open_rows) else (seq_len, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(piece)
+        if room > size:
+            left = (room - size, row)
+            open_rows.insert(bisect_left(open_rows, left), left)
+    order = np.array([piece for row in rows for piece in row], dtype=np.int64)
+    row_offsets = np.cumsum([0, *map(len, rows)])
+    return Packed(encoded, seq_len, start[order], length[order], source[order], row_offsets)
+
+
+def shuffled(n: int, *seed: int) -> np.ndarray:
+    """A permutation of `n` numbers that depends on `seed` alone.
+
+    Sorting raw output: NumPy promises the streams of its bit generators for ever, those of `Generator.permutation` not.
+    Raises TextError for a negative seed.
+    """
+    if min(seed) < 0:
+        raise TextError(f"a seed of {min(seed)} is negative; give 0 or more")
+    return np.argsort(np.random.PCG64(np.random.SeedSequence(seed)).random_raw(n), kind="stable")
+
+
+def _check(encoded: EncodedCorpus, seq_len: int) -> None:
+    if seq_len < 1:
+        raise TextError(f"rows of {seq_len} tokens hold nothing; seq_len must be at least 1")
+    if not encoded.n_documents:
+        raise TextError("there are no documents to pack")

@@ -1,0 +1,74 @@
+"""Which rows a training step sees: shuffled, every row once an epoch, and the same again after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.text.packing import shuffled
+
+
+class Sampler:
+    """An endless stream of batches of row numbers; step s is a function of (seed, s) and of nothing that went before.
+
+    The stream is one permutation of all rows after another, cut every `batch_rows`: a batch at the end of an epoch is
+    filled up from the next. `rank` of `world_size` processes gets every world_size-th row of each batch, so that
+    all of them together see what one would.
+    """
+
+    def __init__(self, n_rows: int, batch_rows: int, seed: int, *, rank: int = 0, world_size: int = 1) -> None:
+        if batch_rows < 1 or batch_rows % world_size:
+            raise TextError(f"a batch of {batch_rows} rows cannot be shared out evenly among {world_size} processes")
+        if n_rows < batch_rows:
+            raise TextError(
+                f"the training text makes {n_rows} rows, less than one batch of {batch_rows}; "
+                f"give more text, a smaller batch or a shorter seq_len"
+            )
+        if not 0 <= rank < world_size:
+            raise TextError(f"there is no rank {rank} among {world_size} processes")
+        self.n_rows, self.batch_rows, self.seed = n_rows, batch_rows, seed
+        self.rank, self.world_size = rank, world_size
+        self.step = 0
+        self._permutations: dict[int, np.ndarray] = {}
+
+    def rows(self, step: int) -> np.ndarray:
+        """Row numbers of this rank at `step` (from 0): int64 [batch_rows // world_size]."""
+        places = np.arange(step * self.batch_rows + self.rank, (step + 1) * self.batch_rows, self.world_size)
+        epochs, within = np.divmod(places, self.n_rows)
+        wanted = range(int(epochs[0]), int(epochs[-1]) + 1)  # at most two: a batch is no longer than an epoch
+        known = {epoch: order for epoch, order in self._permutations.items() if epoch in wanted}
+        for epoch in wanted:
+            if epoch not in known:
+                known[epoch] = shuffled(self.n_rows, self.seed, epoch)
+        self._permutations = known
+        return np.concatenate([known[epoch][within[epochs == epoch]] for epoch in wanted])
+
+    def epoch(self, step: int) -> float:
+        """Epochs that are over when `step` begins."""
+        return step * self.batch_rows / self.n_rows
+
+    def __iter__(self) -> Sampler:
+        return self
+
+    def __next__(self) -> np.ndarray:
+        rows = self.rows(self.step)
+        self.step += 1
+        return rows
+
+    def state(self) -> dict[str, int]:
+        """What `restore` needs, as JSON: the next step, and what it must be the next step of."""
+        return {"step": self.step, "seed": self.seed, "n_rows": self.n_rows, "batch_rows": self.batch_rows}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken. Raises TextError, naming the difference, for that of another stream."""
+        for name, mine in self.state().items():
+            if name not in state:
+                raise TextError(f"the saved state of the sampler lacks {name!r}")
+            if name != "step" and state[name] != mine:
+                raise TextError(
+                    f"the sampler was saved with {name}={state[name]} but is {name}={mine} now; "
+                    f"resume with the same data, seq_len, batch and seed, or start a new run"
+                )
+        self.step = int(state["step"])

@@ -1,0 +1,202 @@
+"""Tokenizers: Hugging Face's `tokenizer.json` for everything, tiktoken where it gives the same ids faster.
+
+Byte-level BPE: Sennrich et al. 2016, arXiv:1508.07909, over bytes as in Radford et al. 2019 (GPT-2), section 2.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.text.byte_level import fast_encoding, is_blank_run
+from anyformer.text.special_tokens import CONFIG_FILE, opening_and_closing, read_config
+from anyformer.text.stream import TextStream
+
+if TYPE_CHECKING:
+    import tiktoken
+    import tokenizers
+
+FILE = "tokenizer.json"
+END_OF_TEXT = "<|endoftext|>"
+
+
+class Tokenizer:
+    """Text to ids and back. Made by `Tokenizer.train` or `Tokenizer.load`; immutable.
+
+    `begin_of_text` and `end_of_text` are the ids that open and close a document, None where the vocabulary has none;
+    `special_ids` are all ids that stand for no text; `kind` is "byte-level-bpe", "bpe", "unigram", "wordpiece" or
+    "wordlevel".
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+        # Files of sentence encoders cut or pad every text to a length, which would silently lose the rest of a corpus.
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self._config = config
+        self._data: dict[str, Any] = json.loads(inner.to_str())
+        added = inner.get_added_tokens_decoder()
+        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
+        opening, closing = opening_and_closing(config, {added[token].content for token in self.special_ids})
+        self.begin_of_text = inner.token_to_id(opening) if opening else None
+        self.end_of_text = inner.token_to_id(closing) if closing else None
+        model, decoder = self._data["model"]["type"], (self._data.get("decoder") or {}).get("type")
+        self.kind = "byte-level-bpe" if (model, decoder) == ("BPE", "ByteLevel") else model.lower()
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
+        """A byte-level BPE learned from `texts`; the same texts give the same tokenizer, in any order.
+
+        Ids: 0 is `<|endoftext|>`, which opens and closes documents; 1 to 256 are the bytes; then the merges in order.
+        Fewer than `vocab_size` tokens come out where the texts have no more pairs to merge.
+        Raises TextError for a `vocab_size` below 257 and for texts without a character.
+        """
+        from tokenizers import Tokenizer as Inner
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        if vocab_size < 1 + len(alphabet):
+            raise TextError(
+                f"a byte-level vocabulary of {vocab_size} tokens is too small: 256 bytes and {END_OF_TEXT} make 257"
+            )
+        characters = 0
+
+        def counted() -> Iterator[str]:
+            nonlocal characters
+            for text in texts:
+                characters += len(text)
+                yield text
+
+        inner = Inner(models.BPE())
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        inner.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
+        )
+        inner.train_from_iterator(counted(), trainer)
+        if not characters:
+            raise TextError("no text to train a tokenizer on; give a corpus that is not empty")
+        # The class name is what lets transformers' AutoTokenizer open the directory.
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+        return cls(inner, config)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """The tokenizer of a `tokenizer.json` or of a directory that holds one. Raises TextError where that fails."""
+        from tokenizers import Tokenizer as Inner
+
+        path = Path(path)
+        file = path / FILE if path.is_dir() else path
+        if not file.is_file():
+            raise TextError(f"no tokenizer at {path}: {file} does not exist{_remedy(path)}")
+        try:
+            inner = Inner.from_str(file.read_text(encoding="utf-8"))
+        except Exception as error:  # tokenizers raises Exception itself
+            reason = str(error).splitlines()[0]
+            raise TextError(f"{file} is not a tokenizer that Hugging Face tokenizers reads ({reason})") from None
+        return cls(inner, read_config(file.parent))
+
+    def save(self, directory: str | Path) -> None:
+        """Write `tokenizer.json` and `tokenizer_config.json`, which transformers reads too, into `directory`."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        _replace(directory / FILE, self._inner.to_str(pretty=True))
+        if self._config:
+            _replace(directory / CONFIG_FILE, json.dumps(self._config, indent=2, ensure_ascii=False) + "\n")
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id: the rows that an embedding table needs."""
+        return 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """A copy of what `tokenizer_config.json` said."""
+        return dict(self._config)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hexadecimal sha256 of the tokenizer's canonical JSON and of the ids that open and close a document."""
+        content = {"tokenizer": self._data, "begin": self.begin_of_text, "end": self.end_of_text}
+        return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    @cached_property
+    def _fast(self) -> tiktoken.Encoding | None:
+        return fast_encoding(self._data)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether tiktoken encodes for it."""
+        return self._fast is not None
+
+    def spelling(self, token: int) -> str | None:
+        """How the vocabulary writes a token; None for an id that it does not have."""
+        return self._inner.id_to_token(token)
+
+    def encode(self, text: str, *, specials: bool = False) -> list[int]:
+        """Ids of `text`, nothing put before or after it.
+
+        What is spelled like a special token is plain text unless `specials` is True (prompts, chat templates): a
+        document that mentions `<|endoftext|>` does not end there. Raises TextError for a lone surrogate.
+        """
+        if not isinstance(text, str):
+            raise TextError(f"only text can be encoded, not {type(text).__name__}")
+        _refuse_surrogates(text)
+        if not specials and self._fast is not None and not is_blank_run(text):
+            return self._fast.encode_ordinary(text)
+        self._inner.encode_special_tokens = not specials
+        return self._inner.encode(text, add_special_tokens=False).ids
+
+    def encode_corpus(self, documents: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each document in turn, as `encode` gives them: one array of `dtype` each."""
+        for text in documents:
+            yield np.array(self.encode(text), dtype=self.dtype)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest of uint16 and uint32 that holds every id."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+    def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
+        """Text of `ids`: U+FFFD for bytes that are not UTF-8, nothing for ids outside the vocabulary.
+
+        Special tokens are left out unless `specials` is True.
+        """
+        return self._inner.decode([int(token) for token in ids], skip_special_tokens=not specials)
+
+    def stream(self, *, specials: bool = False) -> TextStream:
+        """A decoder that takes one id at a time."""
+        return TextStream(self, specials=specials)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.kind}, vocab_size={self.vocab_size}, fingerprint={self.fingerprint[:12]})"
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        raise TextError(
+            f"text with half a character (surrogate {code} at character {error.start}); remove it"
+        ) from None
+
+
+def _remedy(path: Path) -> str:
+    if (path / "tokenizer.model").is_file():
+        return "; there is a SentencePiece tokenizer.model, which transformers can save as tokenizer.json"
+    return "; train one with `anyformer tokenizer train`"
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)

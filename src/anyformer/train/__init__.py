@@ -1,0 +1,1 @@
+"""Training: objectives, optimiser, the step, runs that stop and go on, evaluation."""

@@ -1,0 +1,104 @@
+"""Files and directories that are there whole or not at all, whenever the process or the machine stops."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ASIDE = ".tmp-"  # what begins so is unfinished or on its way out: nobody reads it, and the next owner removes it
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Yield an empty directory beside `target` to fill; when the block ends it is synced and takes that name.
+
+    `target` must not exist, or be empty. If anything fails nothing is left behind. Raises OSError.
+    """
+    create_directories(target.parent)
+    aside = target.parent / f"{ASIDE}{os.getpid()}-{target.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        os.mkdir(aside)
+        yield aside
+        for directory, _, names in os.walk(aside, topdown=False):
+            for name in sorted(names):
+                sync(Path(directory, name))
+            sync(Path(directory))
+        os.rename(aside, target)
+        sync(target.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a new file in a directory that is itself not in place yet. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give a file new content; whoever reads it sees the old or the new one, whole. Raises OSError."""
+    aside = path.parent / f"{ASIDE}{os.getpid()}-{path.name}"
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
+        write_file(aside, content)
+        sync(aside)
+        os.rename(aside, path)
+        sync(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write every byte: a nearly full disk takes a part, and only the next call says why. Raises OSError."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def remove_directory(path: Path) -> None:
+    """Take a directory out of sight at once, then delete it. Raises OSError."""
+    aside = path.parent / f"{ASIDE}{os.getpid()}-old-{path.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    os.rename(path, aside)
+    shutil.rmtree(aside)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Delete what a killed process has left unfinished; only the owner of `directory` may do so. Raises OSError."""
+    for path in sorted(directory.glob(f"{ASIDE}*")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def create_directories(path: Path) -> None:
+    """Make a directory and those above it, each synced into the one it is in. Raises OSError."""
+    if not path.is_dir():
+        create_directories(path.parent)
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the disk hold what was written to a file, or the names in a directory. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a directory; they order a rename behind the writes by themselves.
+        if not (error.errno in (errno.EINVAL, errno.ENOTSUP) and path.is_dir()):
+            raise
+    finally:
+        os.close(descriptor)

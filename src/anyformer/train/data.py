@@ -1,0 +1,218 @@
+"""What a run reads: an endless feed of batches to train on, and rows to validate on, from text or from pairs of texts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.recipe import Recipe
+from anyformer.spec import Load
+from anyformer.text import (
+    EncodedCorpus,
+    EncodedPairs,
+    Packed,
+    PairSampler,
+    ParallelCorpus,
+    Sampler,
+    Tokenizer,
+    length_batches,
+    pack,
+    pack_whole,
+)
+from anyformer.train.objectives import Rows
+
+
+class Feed(Protocol):
+    """An endless stream of batches that can stop and go on."""
+
+    def __next__(self) -> Rows: ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs, as JSON."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        ...
+
+
+class Validation(Protocol):
+    """Documents, each predicted once."""
+
+    document_nbytes: np.ndarray  # [document] UTF-8 bytes
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
+        """Yield (rows, the document of each label [batch, token], -1 where there is none); `most_tokens`: a fixed sample."""
+        ...
+
+
+class TrainingData(Protocol):
+    """Text of one kind, for one kind of objective."""
+
+    vocab_size: int  # of the tokenizer
+    fingerprint: str  # of the training text, the validation text and the tokenizer
+    tokenizer: Tokenizer | None
+
+    def feed(self, recipe: Recipe) -> Feed:
+        """Return the batches of a recipe, from the start. Raises TextError where the text doesn't fill one."""
+        ...
+
+    def validation(self, recipe: Recipe) -> Validation | None:
+        """Return the validation rows; None where no text was set aside."""
+        ...
+
+    def longest(self, recipe: Recipe) -> int:
+        """Return the tokens of the longest sequence that the model will be given."""
+        ...
+
+    def load(self, recipe: Recipe) -> Load:
+        """Return what one average row asks of the model, to count FLOPs by."""
+        ...
+
+
+class PackedFeed:
+    """Rows of packed text in shuffled order."""
+
+    def __init__(self, packed: Packed, sampler: Sampler) -> None:
+        self._packed, self._sampler = packed, sampler
+        self.state, self.restore = sampler.state, sampler.restore
+
+    def __next__(self) -> Rows:
+        return self._packed.batch(next(self._sampler))
+
+
+class PackedValidation:
+    """Whole documents in rows."""
+
+    def __init__(self, packed: Packed) -> None:
+        self._packed = packed
+        self.document_nbytes = packed.encoded.document_nbytes
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
+        n, wanted = self._packed.n_rows, self._packed.n_rows
+        if most_tokens is not None:
+            wanted = min(n, max(1, most_tokens // self._packed.seq_len))
+        rows = np.arange(wanted) * n // wanted  # evenly spread: the first rows hold the longest documents
+        size = max(1, batch_tokens // self._packed.seq_len)
+        for start in range(0, wanted, size):
+            batch = self._packed.batch(rows[start : start + size])
+            yield batch, batch.source
+
+
+@dataclass(frozen=True, eq=False)
+class TextData:
+    """Plain text, for causal language modelling."""
+
+    train: EncodedCorpus
+    held_out: EncodedCorpus | None = None
+    tokenizer: Tokenizer | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.train.vocab_size
+
+    @cached_property
+    def fingerprint(self) -> str:
+        parts = (self.train.fingerprint, self.held_out.fingerprint if self.held_out else "")
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+    def feed(self, recipe: Recipe) -> Feed:
+        packed = pack(self.train, recipe.seq_len, seed=recipe.seed)
+        return PackedFeed(packed, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
+
+    def validation(self, recipe: Recipe) -> Validation | None:
+        return PackedValidation(pack_whole(self.held_out, recipe.seq_len)) if self.held_out else None
+
+    def longest(self, recipe: Recipe) -> int:
+        return recipe.seq_len
+
+    def load(self, recipe: Recipe) -> Load:
+        return Load(batch=1, query=recipe.seq_len)
+
+
+class PairFeed:
+    """Pairs of like length in shuffled batches."""
+
+    def __init__(self, pairs: EncodedPairs, sampler: PairSampler) -> None:
+        self._pairs, self._sampler = pairs, sampler
+        self.state, self.restore = sampler.state, sampler.restore
+
+    def __next__(self) -> Rows:
+        return self._pairs.batch(next(self._sampler))
+
+
+class PairValidation:
+    """Pairs, each a document: the bytes are the target's."""
+
+    def __init__(self, corpus: ParallelCorpus, pairs: EncodedPairs) -> None:
+        self._pairs = pairs
+        self.document_nbytes = np.array([len(target.encode()) for _, target in corpus.pairs], dtype=np.int64)
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
+        longest = int(self._pairs.lengths.max())
+        batches = length_batches(self._pairs.lengths, max(batch_tokens, longest))
+        if most_tokens is not None:
+            wanted = min(len(batches), max(1, most_tokens // batch_tokens))
+            batches = [batches[i * len(batches) // wanted] for i in range(wanted)]
+        for numbers in batches:
+            batch = self._pairs.batch(numbers)
+            yield batch, np.where(batch.target_mask, numbers[:, None], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class PairData:
+    """Pairs of texts, for sequence to sequence."""
+
+    train: ParallelCorpus
+    held_out: ParallelCorpus | None
+    tokenizer: Tokenizer
+
+    @cached_property
+    def _pairs(self) -> EncodedPairs:
+        return EncodedPairs(self.train, self.tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    @cached_property
+    def fingerprint(self) -> str:
+        held_out = self.held_out.fingerprint if self.held_out else ""
+        return hashlib.sha256(f"{self.train.fingerprint} {held_out} {self.tokenizer.fingerprint}".encode()).hexdigest()
+
+    def feed(self, recipe: Recipe) -> Feed:
+        lengths = self._pairs.lengths
+        if int(lengths.max(axis=1).sum()) < recipe.batch_tokens:
+            raise TextError(
+                f"the {len(self._pairs)} pairs hold less than one batch of {recipe.batch_tokens} tokens; "
+                "give more text or a smaller batch"
+            )
+        return PairFeed(self._pairs, PairSampler(lengths, recipe.batch_tokens, recipe.seed))
+
+    def validation(self, recipe: Recipe) -> Validation | None:
+        return PairValidation(self.held_out, EncodedPairs(self.held_out, self.tokenizer)) if self.held_out else None
+
+    def longest(self, recipe: Recipe) -> int:
+        return int(self._pairs.lengths.max())
+
+    def load(self, recipe: Recipe) -> Load:
+        source, target = np.ceil(self._pairs.lengths.mean(axis=0)).astype(int).tolist()
+        return Load(batch=1, query=target, memory=source)
+
+
+def split_pairs(corpus: ParallelCorpus, fraction: float) -> tuple[ParallelCorpus, ParallelCorpus]:
+    """Return (training, validation) pairs, the second evenly spread. Raises TextError where one of them would be empty."""
+    every = round(1 / fraction) if 0 < fraction < 1 else 0
+    if every < 2 or len(corpus.pairs) < every:
+        raise TextError(
+            f"the validation split is empty: {fraction:g} of {len(corpus.pairs)} pairs; give a fraction up to 0.5 and more pairs"
+        )
+    numbers = range(len(corpus.pairs))
+    held_out = tuple(corpus.pairs[i] for i in numbers if i % every == every - 1)
+    return ParallelCorpus(tuple(corpus.pairs[i] for i in numbers if i % every != every - 1)), ParallelCorpus(held_out)

@@ -1,0 +1,64 @@
+"""A directory has one owner at a time, by a lock that the operating system releases when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from anyformer.errors import UsageError
+
+_PATIENCE_SECONDS = 0.5  # `is_held` of another process holds the lock for a moment
+
+
+class Lock:
+    """The lock on a file, which says who holds it. Raises UsageError, naming the holder, where another process does."""
+
+    def __init__(self, path: Path, owned: Path) -> None:
+        """Take the lock. `owned` is the directory to name in the error."""
+        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not _taken(self._descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                self.release()
+                raise UsageError(
+                    f"output directory in use: {owned} belongs to the running process {holder}; "
+                    f"wait for it, stop it, or name another directory"
+                )
+            time.sleep(0.02)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        # A forked child shares the lock: one that outlived its parent would keep it.
+        os.register_at_fork(after_in_child=self.release_here)
+
+    def release(self) -> None:
+        """Let others have it. Releasing twice is harmless."""
+        self.release_here()
+
+    def release_here(self) -> None:
+        """Close this process's hold; the lock is free when every holder has."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds the lock on a file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _taken(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

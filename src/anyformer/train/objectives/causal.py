@@ -1,0 +1,39 @@
+"""Causal language modelling: every token from those before it in its document."""
+
+from __future__ import annotations
+
+import torch
+
+from anyformer.layers.head import Head
+from anyformer.layers.tokens import Dropout
+from anyformer.spec import ModelSpec
+from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
+from anyformer.train.objectives.objective import Forward, Losses, Rows, later_tokens_seen, on
+
+
+class CausalObjective:
+    """For decoders; rows are `text.Batch`."""
+
+    def refuses(self, spec: ModelSpec) -> str | None:
+        if spec.encoder is not None:
+            return "it has an encoder, which needs pairs of texts; use the objective Seq2Seq with --source and --target"
+        if not spec.heads:
+            return "it has no head that predicts tokens; give the model one"
+        mask = later_tokens_seen(spec.stack)
+        if mask is not None:
+            return f"its {mask} mask lets a token see the ones it has to predict; use a causal mask"
+        return None
+
+    def __call__(
+        self, forward: Forward, head: Head, rows: Rows, device: torch.device, dropout: Dropout | None, options: LossOptions = PLAIN
+    ) -> Losses:
+        """Return the losses; rows that are one document from end to end need no mask."""
+        plain = bool((rows.document == 1).all())
+        out = forward(
+            on(device, rows.input_ids),
+            attention_mask=None if plain else on(device, rows.document),
+            position_ids=None if plain else on(device, rows.positions),
+            output_logits=False,
+            dropout=dropout,
+        )
+        return Losses(*cross_entropy(head, out.last_hidden_state, on(device, rows.labels), options))

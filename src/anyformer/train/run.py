@@ -1,0 +1,265 @@
+"""A whole run: what is asked is checked, the model built or restored, trained, validated, saved; it can stop and go on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from anyformer.errors import RunFailed
+from anyformer.model import Transformer, build
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
+from anyformer.train.checks import check_positions, check_vocabulary
+from anyformer.train.data import TrainingData
+from anyformer.train.device import best_device, compute_dtype
+from anyformer.train.evaluation import Evaluation, evaluate, sample_loss
+from anyformer.train.kept_heap import keep_heap
+from anyformer.train.live import Silent, Watcher
+from anyformer.train.metrics import FILE, MetricsLog, StepMetrics, ValidationMetrics
+from anyformer.train.objectives import objective_of
+from anyformer.train.plan import Plan, disk_needed, flops_per_token, trial
+from anyformer.train.saving import Saved, Saving
+from anyformer.train.signals import Signals, Stopped
+from anyformer.train.step import Trainer
+
+Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second of large matrix products
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How a run runs: nothing here changes what the weights become, beyond rounding."""
+
+    device: torch.device | None = None  # None: the best there is
+    compiled: bool = False
+    micro_tokens: int | None = None  # places computed at once; None: the batch
+    validations: int = 8  # looks at the validation text on the way
+    validation_share: float = 0.025  # of the run's tokens: what one of these looks reads at most
+    save_every: int | None = None  # steps; None: about ten times a run
+    keep_last: int = 2
+    peak: Peak | None = None
+    plan: bool = True  # make a trial first, to say how long it will take
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run leaves."""
+
+    model: Transformer
+    steps: tuple[StepMetrics, ...]
+    validations: tuple[ValidationMetrics, ...]
+    evaluation: Evaluation | None  # of the whole validation text, after the last step
+    flops_per_token: float
+    n_params: int
+
+    @property
+    def tokens(self) -> int:
+        """Predicted in training."""
+        return self.steps[-1].tokens if self.steps else 0
+
+    @property
+    def seconds(self) -> float:
+        """Spent training, without validation and saving."""
+        return self.steps[-1].seconds if self.steps else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over the whole run."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def train(
+    spec: ModelSpec,
+    recipe: Recipe,
+    data: TrainingData,
+    *,
+    out: Path | None = None,
+    init: Path | None = None,
+    how: How | None = None,
+    watcher: Watcher | None = None,
+) -> TrainingResult:
+    """Train a model of `spec` by `recipe` on `data`; with `out`, save there, and go on from what is there already.
+
+    `init` is a directory of weights of the same architecture to start from.
+    Raises an AnyformerError of exit status 2 before anything is written, RunFailed afterwards, Stopped at a signal.
+    """
+    how, watcher = how or How(), watcher or Silent()
+    run = Run(spec, recipe, data, init, how, watcher)
+    disk_nbytes = disk_needed(run.n_params, how.keep_last + 1, out) if out else 0
+    with Saving(out, spec, recipe, data, init, how.keep_last) as saving:
+        return run.go(saving, disk_nbytes)
+
+
+def foresee(
+    spec: ModelSpec,
+    recipe: Recipe,
+    data: TrainingData,
+    *,
+    out: Path | None = None,
+    init: Path | None = None,
+    how: How | None = None,
+) -> Plan:
+    """Return what `train` would take; nothing is written. Raises what `train` would before it starts."""
+    how = how or How()
+    run = Run(spec, recipe, data, init, how, Silent())
+    return run.plan(disk_needed(run.n_params, how.keep_last + 1, out) if out else 0)
+
+
+class Run:
+    """One run while it lasts."""
+
+    def __init__(
+        self, spec: ModelSpec, recipe: Recipe, data: TrainingData, init: Path | None, how: How, watcher: Watcher
+    ) -> None:
+        objective = objective_of(recipe.objective, spec)
+        check_vocabulary(spec, data.vocab_size)
+        check_positions(spec, data.longest(recipe))
+        recipe.learning_rates(spec.stack.d_model)
+        self.recipe, self.how, self.watcher = recipe, how, watcher
+        self.feed, self.validation = data.feed(recipe), data.validation(recipe)
+        keep_heap()
+        device = how.device or best_device()
+        self.model = build(spec, recipe.seed, device=device)
+        if init is not None:
+            _take_weights(self.model, init)
+        self.trainer = Trainer(self.model, recipe, objective, micro_tokens=how.micro_tokens, compiled=how.compiled)
+        self.n_params = sum(p.numel() for p in self.model.parameters())
+        self.flops_per_token = flops_per_token(spec, data.load(recipe))
+        self.steps = recipe.steps
+        self.saved = Saved()
+        self.saving = Saving(None, spec, recipe, data, init, how.keep_last)
+        self.log = MetricsLog()
+        self.peak = how.peak(compute_dtype(recipe.precision), device) if how.peak else None
+
+    def go(self, saving: Saving, disk_nbytes: int) -> TrainingResult:
+        """Restore, train, validate."""
+        self.saving = saving
+        self.saved = saving.restore(self.model, self.trainer.optimizer, self.feed)
+        self.log = MetricsLog(saving.directory / FILE if saving.directory else None)
+        self.watcher.begin(self.plan(disk_nbytes))
+        self.log.open(self.saved.step)
+        try:
+            with Signals() as signals:
+                for step in range(self.saved.step + 1, self.steps + 1):
+                    self._step(step)
+                    self._look(step)
+                    if signals.received is not None or step == self.steps or step % self._save_every == 0:
+                        self._save()
+                    if signals.received is not None and step < self.steps:
+                        name = signal.Signals(signals.received).name
+                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", signals.received)
+            evaluation = self._evaluate()
+        except (MemoryError, RuntimeError) as error:
+            raise _out_of_memory(error) from error
+        finally:
+            self.log.close()
+            self.watcher.end()
+        return TrainingResult(
+            self.model, tuple(self.log.steps), tuple(self.log.validations), evaluation, self.flops_per_token, self.n_params
+        )
+
+    @property
+    def _save_every(self) -> int:
+        return self.how.save_every or max(1, self.steps // 10)
+
+    def plan(self, disk_nbytes: int) -> Plan:
+        """Return what is still to come."""
+        seconds = memory = None
+        done = self.saved.step
+        if self.how.plan and done < self.steps:
+            state = self.feed.state()
+            seconds, memory = trial(self.trainer, next(self.feed), self.recipe)
+            self.feed.restore(state)
+            seconds *= self.steps - done
+        return Plan(
+            self.n_params,
+            self.steps,
+            done,
+            self.recipe.tokens,
+            self.flops_per_token,
+            str(self.trainer.device),
+            self.recipe.precision,
+            disk_nbytes,
+            seconds,
+            memory,
+            self.peak,
+        )
+
+    def _step(self, step: int) -> None:
+        start = time.perf_counter()
+        result = self.trainer.step(step, next(self.feed))
+        seconds = time.perf_counter() - start
+        if not result.finite:
+            what = "loss" if result.loss != result.loss or abs(result.loss) == float("inf") else "gradient"
+            raise RunFailed(
+                f"the {what} is not finite at step {step:,}; {self.saving.says()}; "
+                "try a lower learning rate, a longer warm-up or clipping"
+            )
+        tokens, seconds_all = self.saved.tokens + result.tokens, self.saved.seconds + seconds
+        rate = result.tokens / seconds
+        metrics = StepMetrics(
+            step=step,
+            tokens=tokens,
+            flops=tokens * self.flops_per_token,
+            seconds=seconds_all,
+            loss=result.loss,
+            lr=result.lr,
+            grad_norm=result.grad_norm,
+            tokens_per_second=rate,
+            share_of_peak=rate * self.flops_per_token / self.peak if self.peak else None,
+        )
+        self.saved = Saved(step, tokens, seconds_all, self.saved.validation_loss)
+        self.log.add(metrics)
+        self.watcher.step(metrics)
+
+    def _look(self, step: int) -> None:
+        """Read a sample of the validation text, a few times a run."""
+        if self.validation is None or not self.how.validations or step == self.steps:
+            return
+        if step % max(1, self.steps // self.how.validations) == 0:
+            most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.how.validation_share))
+            loss = sample_loss(
+                self.model, self.trainer.objective, self.validation, most, precision=self.recipe.precision
+            )
+            self._validated(loss, whole=False)
+
+    def _evaluate(self) -> Evaluation | None:
+        if self.validation is None:
+            return None
+        evaluation = evaluate(self.model, self.trainer.objective, self.validation, precision=self.recipe.precision)
+        if not any(entry.whole for entry in self.log.validations):
+            self._validated(evaluation.loss, whole=True)
+        return evaluation
+
+    def _validated(self, loss: float, whole: bool) -> None:
+        s = self.saved
+        flops = s.tokens * self.flops_per_token
+        metrics = ValidationMetrics(
+            step=s.step, tokens=s.tokens, flops=flops, seconds=s.seconds, validation_loss=loss, whole=whole
+        )
+        self.log.add(metrics)
+        self.watcher.validation(metrics)
+        self.saved = Saved(s.step, s.tokens, s.seconds, loss)
+
+    def _save(self) -> None:
+        self.saving.save(self.saved, self.model, self.trainer.optimizer, self.feed)
+
+
+def _take_weights(model: Transformer, directory: Path) -> None:
+    from anyformer.hub import load
+    from anyformer.train.saving import refuse_other_spec
+
+    other = load(directory)[0]
+    refuse_other_spec(model.spec, other.spec, f"the weights in {directory}")
+    model.load_state_dict(other.state_dict())
+
+
+def _out_of_memory(error: BaseException) -> BaseException:
+    """Return what to raise: RunFailed for memory that ran out, anything else as it is."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return RunFailed("out of memory; take fewer tokens at once (--micro-tokens), a smaller batch, or a smaller model")
+    return error

@@ -1,0 +1,100 @@
+"""Where a run is kept: its directory, its checkpoints, and what of it is restored; without a directory, nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from anyformer.errors import CheckpointError
+from anyformer.model import Transformer
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
+from anyformer.train.data import Feed, TrainingData
+from anyformer.train.difference import difference
+
+if TYPE_CHECKING:
+    from anyformer.train.checkpoint import Checkpoints
+    from anyformer.train.rundir import RunDirectory
+
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """How far a run is. The learning rate and dropout follow from the step; the order of the data is the feed's own state."""
+
+    step: int = 0
+    tokens: int = 0  # predicted
+    seconds: float = 0.0  # of training
+    validation_loss: float | None = None  # the last one, nats a token
+
+
+class Saving:
+    """The directory of a run while the run lasts; it is locked from entering to leaving."""
+
+    def __init__(
+        self, out: Path | None, spec: ModelSpec, recipe: Recipe, data: TrainingData, init: Path | None, keep_last: int
+    ) -> None:
+        self.out, self.spec, self.recipe, self.data, self.init, self.keep_last = out, spec, recipe, data, init, keep_last
+        self._run: RunDirectory | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._last: Path | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """Where metrics go."""
+        return self.out
+
+    def __enter__(self) -> Saving:
+        if self.out is not None:
+            from anyformer.train.rundir import RunDirectory
+
+            fingerprints = {"data": self.data.fingerprint}
+            if self.data.tokenizer is not None:
+                fingerprints["tokenizer"] = self.data.tokenizer.fingerprint
+            if self.init is not None:
+                fingerprints["init"] = str(self.init)
+            self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints)
+            self._checkpoints = self._run.checkpoints(self.keep_last)
+            if self.data.tokenizer is not None and not (self._run.tokenizer / TOKENIZER_FILE).is_file():
+                self.data.tokenizer.save(self._run.tokenizer)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._run is not None:
+            self._run.close()
+
+    def restore(self, model: Transformer, optimizer: torch.optim.Optimizer, feed: Feed) -> Saved:
+        """Bring all to where the last checkpoint left it; without one, leave it as it is."""
+        if self._checkpoints is None:
+            return Saved()
+        self._last = self._checkpoints.latest()
+        if self._last is None:
+            return Saved()
+        state = self._checkpoints.restore(self._last, model, optimizer)
+        feed.restore(state["feed"])
+        return Saved(**state["saved"])
+
+    def save(self, saved: Saved, model: Transformer, optimizer: torch.optim.Optimizer, feed: Feed) -> None:
+        """Write a checkpoint. Raises RunFailed where it can't be; the former one stays good."""
+        if self._checkpoints is not None:
+            state: dict[str, Any] = {"saved": asdict(saved), "feed": feed.state()}
+            self._last = self._checkpoints.save(saved.step, model, optimizer, state, metric=saved.validation_loss)
+
+    def says(self) -> str:
+        """Return where the last good checkpoint is, in words."""
+        if self.out is None:
+            return "nothing is saved, as the run has no directory"
+        return f"the last good checkpoint is {self._last}" if self._last else "there is no checkpoint yet"
+
+
+def refuse_other_spec(mine: ModelSpec, theirs: ModelSpec, what: str) -> None:
+    """Raise CheckpointError, naming the first field that differs, where two specifications are not equal."""
+    found = difference(theirs, mine)
+    if found is not None:
+        raise CheckpointError(f"{what} are of another architecture: {found.path} is {found.first} there and {found.second} here")

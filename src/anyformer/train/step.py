@@ -1,0 +1,106 @@
+"""One optimiser step: micro-batches whose gradients add up to that of the whole batch, clipping, the update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from anyformer.layers.tokens import Dropout
+from anyformer.model import Transformer
+from anyformer.recipe import DropoutSpec, Recipe
+from anyformer.text import NOT_PREDICTED
+from anyformer.train.cross_entropy import LossOptions
+from anyformer.train.device import autocast
+from anyformer.train.objectives import Forward, Losses, Objective, Rows
+from anyformer.train.optim import clip, optimizer_of, set_learning_rate
+
+
+class StepResult(NamedTuple):
+    """What one step reports."""
+
+    loss: float  # plain cross-entropy, nats a predicted token, before the update
+    grad_norm: float  # before clipping
+    lr: float
+    tokens: int  # predicted
+
+    @property
+    def finite(self) -> bool:
+        """Whether the update can be trusted."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+class Trainer:
+    """A model, its optimiser and its recipe; `step` is one update.
+
+    Dropout at step s is drawn from (seed, s) alone, so that a run that goes on draws what it would have drawn.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        recipe: Recipe,
+        objective: Objective,
+        *,
+        micro_tokens: int | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.model, self.recipe, self.objective = model, recipe, objective
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.device = next(model.parameters()).device
+        self.optimizer = optimizer_of(model, model.spec, recipe.optimizer)
+        self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
+        self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
+        self.dropout = rates(recipe.dropout)
+        self.micro_tokens = micro_tokens or recipe.batch_tokens
+        self.forward: Forward = torch.compile(model) if compiled else model
+
+    def step(self, number: int, batch: Rows) -> StepResult:
+        """Make update `number`, counted from 1. If the loss or the gradient isn't finite, the weights stay as they were."""
+        nats, tokens = self.gradients(number, batch)
+        norm = clip(self.parameters, self.recipe.clip)
+        lr = self.learning_rate(number)
+        result = StepResult(nats / tokens, float(norm), lr, tokens)
+        if result.finite:
+            set_learning_rate(self.optimizer, lr)
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return result
+
+    def gradients(self, number: int, batch: Rows) -> tuple[float, int]:
+        """Leave the gradient of the mean loss in the weights; return (nats, predicted tokens) of the batch."""
+        tokens = int((batch.labels != NOT_PREDICTED).sum())
+        if self.dropout is not None:
+            torch.manual_seed(_mixed(self.recipe.seed, number))
+        sums = []
+        for rows in split(batch, self.micro_tokens):
+            losses = self.losses(rows)
+            (losses.total / tokens).backward()
+            sums.append(losses.each.sum())
+        return float(torch.stack(sums).cpu().double().sum()), tokens
+
+    def losses(self, rows: Rows) -> Losses:
+        """Return the losses of some rows, as they are trained on."""
+        with autocast(self.recipe.precision, self.device):
+            return self.objective(self.forward, self.model.head(), rows, self.device, self.dropout, self.options)
+
+
+def rates(dropout: DropoutSpec) -> Dropout | None:
+    """Return the rates as the model takes them; None where all are 0."""
+    if not any(dropout.values().values()):
+        return None
+    return Dropout(dropout.embedding, dropout.attention, dropout.residual, dropout.activation)
+
+
+def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
+    """Yield the batch in parts of whole rows, each of at most `micro_tokens` places where a row is no longer."""
+    size = max(1, micro_tokens // batch.labels.shape[1])
+    for start in range(0, len(batch.labels), size):
+        yield type(batch)(*(field[start : start + size] for field in batch))
+
+
+def _mixed(seed: int, step: int) -> int:
+    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)

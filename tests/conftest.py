@@ -1,0 +1,50 @@
+"""What all tests share: one thread each, tensor shapes checked, the material's place."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+from tests.shapes import modules_with_shapes
+
+# Before anything imports torch: tests run side by side, and on two cores more threads only get in each other's way.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Nothing in a test may ask a hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+
+ROOT = Path(__file__).resolve().parent.parent
+
+assert "anyformer" not in sys.modules, "the import hook must be in place before anyformer is imported"
+jaxtyping.install_import_hook(tuple(modules_with_shapes(ROOT / "src" / "anyformer")), "tests.shapes.checked")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    if "torch" in sys.modules:  # a plugin was there before the variables above
+        import torch
+
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def shapes_unchecked() -> Iterator[None]:
+    """For tests of speed and of `torch.compile`: the annotated functions run as a user runs them."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(scope="session")
+def material() -> Path:
+    """The folder of real texts and weights beside the repository; a test that needs it is skipped without it."""
+    folder = ROOT.parent / "shared" / "material"
+    if not folder.is_dir():
+        pytest.skip("no ../shared/material beside the repository: real texts and weights are not at hand")
+    return folder

@@ -1,0 +1,68 @@
+"""`anyformer generate`: from a directory to text on the terminal, and one clear line where that cannot be."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import anyformer as af
+from anyformer.cli.main import application
+from anyformer.text import Tokenizer
+from tests.generation.test_text import TEXTS, sized
+from tests.laws.models import SHRUNK, randomised
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer.train(TEXTS, 320)
+    spec = next(spec for name, spec in SHRUNK.items() if "llama2" in name)
+    af.save(randomised(sized(spec, tokenizer.vocab_size)), path, tokenizer=tokenizer)
+    return path
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(application, ["generate", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_text_is_that_of_the_function(directory: Path) -> None:
+    model, tokenizer = af.load(directory)
+    assert tokenizer is not None
+    sampled = {"max_new_tokens": 20, "temperature": 0.8, "top_k": 30, "top_p": 0.9, "seed": 4}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in sampled.items()]
+    text = af.generate(model, tokenizer, "the fox", **sampled)
+    assert run("--model", str(directory), "the fox", *options, "--device=cpu") == (0, f"the fox{text}\n", "")
+    stop = text[5:8]
+    status, stdout, _ = run("--model", str(directory), "the fox", *options, "--stop", stop, "--json", "--device=cpu")
+    answer = json.loads(stdout)
+    assert status == 0
+    assert answer["text"] == text[: text.index(stop)]
+    assert (answer["version"], answer["prompt"], answer["ended_by"]) == (1, "the fox", "stop")
+    assert tokenizer.decode(answer["token_ids"]).startswith(answer["text"])
+
+
+def test_a_preset_has_no_weights() -> None:
+    assert run("--model", "llama2-7b", "x") == (
+        2,
+        "",
+        "error: llama2-7b is an architecture without weights; give the directory of a trained model\n",
+    )
+
+
+def test_what_cannot_start_is_one_line(directory: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    af.save(af.load(directory)[0], bare)
+    for arguments, words in (
+        (("--model", str(tmp_path / "nowhere")), "nowhere"),
+        (("--model", str(bare)), "has no tokenizer"),
+        (("--model", str(directory), "--device", "tpu"), "no device 'tpu'"),
+        (("--model", str(directory), "--top-p", "2"), "top_p = 2.0"),
+        (("--model", str(directory), "--stop", ""), "not empty"),
+    ):
+        status, stdout, stderr = run(*arguments, "prompt")
+        assert (status, stdout.removeprefix("prompt")) == (2, ""), stderr
+        assert words in stderr
+        assert stderr.startswith("error: ")
+        assert stderr.count("\n") == 1

@@ -1,0 +1,158 @@
+"""Decoding: a loop over full forward passes, one row at a time and without padding or cache, is the oracle."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.generation import generate_ids, stream_ids
+from anyformer.generation.sampling import Sampling, generators
+from anyformer.layers import Causal, Everything, Mask, SlidingWindow
+from anyformer.model import Transformer
+from anyformer.spec import Length, ModelSpec
+from tests.laws.models import SHRUNK, every_preset, ids_for, randomised
+
+SAMPLED = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
+NEW = 12
+
+
+def alone(model: Transformer, source: list[int], start: list[int], sampling: Sampling, seed: int) -> list[int]:
+    """Return the new tokens of one row, every step computed anew."""
+    drawn, ids = generators(seed, 1), list(start)
+    for _ in range(NEW):
+        with torch.no_grad():
+            if model.encoder is None:
+                out = model(torch.tensor([ids]))
+            else:
+                out = model(torch.tensor([source]), decoder_input_ids=torch.tensor([ids]))
+        ids.append(int(sampling(out.logits[:, -1], drawn)))
+    return ids[len(start) :]
+
+
+def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Return ids and mask [row, token] with padding on the left; what stands there must not matter."""
+    width = max(map(len, rows))
+    ids = [[(7 * i + 3) % 11 for i in range(width - len(row))] + row for row in rows]
+    return torch.tensor(ids), torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+
+
+@every_preset
+@pytest.mark.parametrize("choice", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_every_way_gives_what_a_row_gives_alone(spec: ModelSpec, choice: dict[str, float]) -> None:
+    model = randomised(spec)
+    sources = [ids_for(spec, 1, n, seed=n)[0].tolist() for n in (5, 9, 2)]
+    starts = [[1, 2], [3, 4], [5, 6]] if spec.encoder else sources
+    sampling = Sampling(**choice)  # type: ignore[arg-type]
+    expected = [alone(model, *row, sampling, seed=10 + i) for i, row in enumerate(zip(sources, starts, strict=True))]
+    assert len({token for row in expected for token in row}) > 2, "the weights should write more than one word"
+    ids, mask = padded(sources)
+    decoder = torch.tensor(starts) if spec.encoder else None
+    for cache in (True, False):
+        found = generate_ids(
+            model, ids, mask, max_new_tokens=NEW, decoder_input_ids=decoder, seed=10, cache=cache, **choice
+        )  # type: ignore[arg-type]
+        assert found.tolist() == expected, f"cache={cache}"
+
+
+@pytest.mark.parametrize("name", ["window", "alternating"])
+def test_beyond_a_window(name: str) -> None:
+    model = randomised(windowed(4, alternating=name == "alternating"))
+    rows = [ids_for(model.spec, 1, n, seed=n)[0].tolist() for n in (11, 3)]
+    expected = [alone(model, [], row, Sampling(), seed=0) for row in rows]
+    ids, mask = padded(rows)
+    assert generate_ids(model, ids, mask, max_new_tokens=NEW).tolist() == expected
+    far = randomised(windowed(64, alternating=False))
+    assert generate_ids(far, ids, mask, max_new_tokens=NEW).tolist() != expected, "the window should matter"
+
+
+def test_a_row_ends_with_end_of_text_and_leaves_the_others_alone() -> None:
+    model = randomised(decoder())
+    rows = [ids_for(model.spec, 1, n, seed=n)[0].tolist() for n in (4, 6, 5)]
+    expected = [alone(model, [], row, Sampling(), seed=0) for row in rows]
+    end = expected[1][3]  # row 1 ends at its first occurrence, rows 0 and 2 where it comes up in them, if it does
+    lengths = [row.index(end) + 1 if end in row else NEW for row in expected]
+    assert len(set(lengths)) > 1
+    ids, mask = padded(rows)
+    for cache in (True, False):
+        steps = list(stream_ids(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache))
+        grown = [[step[row] for step in steps if row in step] for row in range(3)]
+        assert grown == [row[:n] for row, n in zip(expected, lengths, strict=True)]
+        whole = generate_ids(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache).tolist()
+        assert whole == [row[:n] + [end] * (max(lengths) - n) for row, n in zip(expected, lengths, strict=True)]
+
+
+def test_a_stopped_row_leaves_the_others_alone() -> None:
+    model = randomised(decoder())
+    ids = ids_for(model.spec, 3, 5)
+    expected = generate_ids(model, ids, max_new_tokens=NEW).tolist()
+    steps, grown = stream_ids(model, ids, max_new_tokens=NEW), [[], [], []]  # type: ignore[var-annotated]
+    for n, step in enumerate(steps):
+        for row, token in step.items():
+            grown[row].append(token)
+        if n == 3:
+            steps.stop(0)
+    assert grown == [expected[0][:4], expected[1], expected[2]]
+
+
+def test_no_new_tokens() -> None:
+    model = randomised(decoder())
+    assert generate_ids(model, ids_for(model.spec, 2, 3), max_new_tokens=0).shape == (2, 0)
+
+
+def test_the_last_learned_position_is_used_and_no_further_one() -> None:
+    model = randomised(next(spec for name, spec in SHRUNK.items() if "gpt2" in name))
+    (limit,) = {t.n_positions for t in model.spec.stack.embedding.terms if hasattr(t, "n_positions")}  # type: ignore[attr-defined]
+    ids = ids_for(model.spec, 1, 3)
+    assert generate_ids(model, ids, max_new_tokens=limit - 3).shape == (1, limit - 3)
+    with pytest.raises(
+        InputError, match=rf"3 tokens and {limit - 2} new ones .* {limit} learned .* at most {limit - 3}"
+    ):
+        generate_ids(model, ids, max_new_tokens=limit - 2)
+
+
+def test_prompts_that_cannot_be_continued_are_refused() -> None:
+    model = randomised(decoder())
+    ids = ids_for(model.spec, 2, 3)
+    for arguments, message in (
+        ((ids[0],), r"shape \(3,\)"),
+        ((ids[:, :0],), "at least one token"),
+        ((ids, torch.tensor([[1, 1, 1], [1, 1, 0]])), "padded on the left"),
+        ((ids, torch.tensor([[1, 1, 1], [0, 0, 0]])), "without a token"),
+        ((ids, torch.ones(2, 4)), r"attention_mask has shape \(2, 4\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            generate_ids(model, *arguments, max_new_tokens=1)
+    with pytest.raises(InputError, match="max_new_tokens = -1"):
+        generate_ids(model, ids, max_new_tokens=-1)
+    with pytest.raises(InputError, match="without an encoder"):
+        generate_ids(model, ids, max_new_tokens=1, decoder_input_ids=ids)
+    both = randomised(next(spec for spec in SHRUNK.values() if spec.encoder))
+    with pytest.raises(InputError, match="needs decoder_input_ids"):
+        generate_ids(both, ids, max_new_tokens=1)
+    with pytest.raises(InputError, match="it is an encoder"):
+        generate_ids(randomised(encoder()), ids, max_new_tokens=1)
+
+
+def decoder() -> ModelSpec:
+    return next(spec for name, spec in SHRUNK.items() if "llama2" in name)
+
+
+def masked(spec: ModelSpec, masks: list[Mask]) -> ModelSpec:
+    """Return a decoder whose layers have these masks in turn."""
+    blocks = []
+    for i in range(4):
+        block = spec.stack.blocks[0]
+        attention, feed_forward = block.sublayers
+        mixer = attention.branches[0].mixer
+        branch = attention.branches[0].but(mixer=mixer.but(mask=masks[i % len(masks)]))
+        blocks.append(block.but(sublayers=(attention.but(branches=(branch,)), feed_forward)))
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+
+
+def windowed(size: int, alternating: bool) -> ModelSpec:
+    local = Causal() & SlidingWindow(size=Length(size))
+    return masked(decoder(), [local, Causal()] if alternating else [local])
+
+
+def encoder() -> ModelSpec:
+    return masked(decoder(), [Everything()])

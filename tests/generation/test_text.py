@@ -1,0 +1,129 @@
+"""Text from a model: what is shown piece by piece is what decoding the tokens at once gives, cut at stop strings."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from anyformer.errors import InputError
+from anyformer.generation import generate, generate_ids, generate_text, lay_out_for_decoding
+from anyformer.generation.text import encode_prompt
+from anyformer.model import Transformer
+from anyformer.spec import ModelSpec
+from anyformer.text import Tokenizer
+from tests.laws.models import SHRUNK, randomised
+
+TEXTS = ["Größe, naïve café, 東京, 🙂 and more of the same, said the fox. ", "if x > 0:\n    return x\n"] * 30
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(TEXTS, 320)
+
+
+def sized(spec: ModelSpec, vocab_size: int) -> ModelSpec:
+    """Return the decoder with another vocabulary."""
+    table = spec.heads[0].table.but(rows=vocab_size)
+    (tokens, *others) = spec.stack.embedding.terms
+    embedding = spec.stack.embedding.but(terms=(tokens.but(table=table), *others))
+    return spec.but(stack=spec.stack.but(embedding=embedding), heads=(spec.heads[0].but(table=table),))
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Tokenizer) -> Transformer:
+    spec = next(spec for name, spec in SHRUNK.items() if "llama2" in name)
+    return randomised(sized(spec, tokenizer.vocab_size))
+
+
+def tokens_of(model: Transformer, tokenizer: Tokenizer, prompt: str, n: int, seed: int) -> list[int]:
+    ids = torch.tensor([[tokenizer.begin_of_text, *tokenizer.encode(prompt)]])
+    return generate_ids(model, ids, max_new_tokens=n, temperature=1.0, seed=seed)[0].tolist()
+
+
+def test_a_batch_writes_what_each_prompt_writes_alone(model: Transformer, tokenizer: Tokenizer) -> None:
+    prompts = ["if x", "Größe 東", "the fox said", ""]
+    together = generate(model, tokenizer, prompts, max_new_tokens=40, temperature=1.0, seed=5)
+    for row, (prompt, text) in enumerate(zip(prompts, together, strict=True)):
+        tokens = tokens_of(model, tokenizer, prompt, 40, seed=5 + row)
+        ended = tokens[: tokens.index(tokenizer.end_of_text)] if tokenizer.end_of_text in tokens else tokens
+        assert text == tokenizer.decode(ended)
+        assert generate(model, tokenizer, prompt, max_new_tokens=40, temperature=1.0, seed=5 + row) == text
+    assert "\ufffd" in "".join(together), "random bytes should break characters, or the test shows less than it says"
+
+
+def test_pieces_are_the_text(model: Transformer, tokenizer: Tokenizer) -> None:
+    pieces: dict[int, list[str]] = {0: [], 1: []}
+    written = generate_text(
+        model,
+        tokenizer,
+        ["東", "return"],
+        max_new_tokens=30,
+        temperature=1.0,
+        on_text=lambda row, piece: pieces[row].append(piece),
+    )
+    for row, each in enumerate(written):
+        assert "".join(pieces[row]) == each.text
+        assert len(pieces[row]) > 5
+        assert all(pieces[row])
+
+
+def test_a_stop_string_cuts_across_tokens(model: Transformer, tokenizer: Tokenizer) -> None:
+    whole = generate(model, tokenizer, "the fox", max_new_tokens=40, temperature=1.0, seed=2)
+    tokens = tokens_of(model, tokenizer, "the fox", 40, seed=2)
+    edge = len(tokenizer.decode(tokens[:6]))
+    stop = whole[edge - 2 : edge + 2]  # its first half is the end of one token, its second the beginning of the next
+    at = whole.index(stop)
+    (written,) = generate_text(
+        model, tokenizer, ["the fox"], max_new_tokens=40, temperature=1.0, seed=2, stop=[stop, "never there"]
+    )
+    assert (written.text, written.ended_by) == (whole[:at], "stop")
+    assert written.token_ids == tokens[: len(written.token_ids)]
+    assert len(written.token_ids) < 10, "the row should have stopped"
+
+
+def test_why_a_text_ended(model: Transformer, tokenizer: Tokenizer) -> None:
+    ended = set()
+    for seed in range(12):
+        (written,) = generate_text(model, tokenizer, ["if"], max_new_tokens=60, temperature=2.5, seed=seed)
+        tokens = tokens_of_hot(model, tokenizer, seed)
+        assert written.ended_by == ("end_of_text" if tokenizer.end_of_text in tokens else "length")
+        assert tokenizer.end_of_text not in written.token_ids
+        ended.add(written.ended_by)
+    assert ended == {"end_of_text", "length"}
+
+
+def tokens_of_hot(model: Transformer, tokenizer: Tokenizer, seed: int) -> list[int]:
+    ids = torch.tensor([[tokenizer.begin_of_text, *tokenizer.encode("if")]])
+    return generate_ids(model, ids, max_new_tokens=60, temperature=2.5, seed=seed)[0].tolist()
+
+
+def test_a_prompt_begins_a_text_once(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    assert encode_prompt(tokenizer, "if x") == [0, *tokenizer.encode("if x")]
+    assert encode_prompt(tokenizer, "<|endoftext|>if x") == [0, *tokenizer.encode("if x")]
+    tokenizer.save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"eos_token": "<|endoftext|>"}')
+    assert encode_prompt(Tokenizer.load(tmp_path), "if x") == tokenizer.encode("if x")
+    with pytest.raises(InputError, match="the prompt is empty"):
+        encode_prompt(Tokenizer.load(tmp_path), "")
+    config.write_text('{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "add_bos_token": false}')
+    assert encode_prompt(Tokenizer.load(tmp_path), "if x") == tokenizer.encode("if x")
+
+
+def test_a_tokenizer_of_another_model_is_refused(tokenizer: Tokenizer) -> None:
+    spec = next(spec for name, spec in SHRUNK.items() if "llama2" in name)
+    other = randomised(sized(spec, 60))
+    with pytest.raises(InputError, match=f"{tokenizer.vocab_size} tokens and the model 60"):
+        generate(other, tokenizer, "the fox said")
+
+
+def test_the_layout_for_decoding_changes_nothing(model: Transformer, tokenizer: Tokenizer) -> None:
+    laid_out = randomised(model.spec)
+    before = {name: weight.clone() for name, weight in laid_out.state_dict().items()}
+    assert lay_out_for_decoding(laid_out) is laid_out
+    after = laid_out.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    moved = {name for name, weight in after.items() if not weight.is_contiguous()}
+    assert {name.rsplit(".", 2)[-2] for name in moved} >= {"gate", "up"}
+    assert not any("embedding" in name or "shared" in name for name in moved)
+    assert generate(laid_out, tokenizer, ["if x", "café"]) == generate(model, tokenizer, ["if x", "café"])

@@ -1,0 +1,36 @@
+"""All hard cases."""
+
+from tests.hard_cases import (
+    albert,
+    bart,
+    deberta_v3,
+    deepseek_v3,
+    falcon,
+    gemma3,
+    gpt_oss,
+    longformer,
+    neox,
+    phi3_small,
+    reformer,
+    switch,
+    t5,
+    xlnet,
+)
+
+CASES = (
+    falcon.CASE,
+    neox.CASE,
+    t5.CASE,
+    bart.CASE,
+    albert.CASE,
+    gpt_oss.CASE,
+    gemma3.ONE_B,
+    gemma3.FOUR_B,
+    deepseek_v3.CASE,
+    xlnet.CASE,
+    deberta_v3.CASE,
+    longformer.CASE,
+    reformer.CASE,
+    switch.CASE,
+    phi3_small.CASE,
+)

@@ -1,0 +1,148 @@
+"""The hard cases that build compute what independent implementations compute, number for number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from anyformer.layers import Everything, SiLU
+from anyformer.model import Transformer, build
+from anyformer.spec import ScaleSpec
+from tests.hard_cases import albert, bart, deberta_v3, falcon, gemma3, longformer, neox, t5
+from tests.hard_cases.case import Case, mutated, randomise, translate
+from tests.hard_cases.phi3_small import phi3_small
+from tests.oracles import phi3_small as oracle
+
+TOLERANCE = 1e-5  # of the largest logit: float32 sums in another order; measured below 3e-6 for all
+CASES = [falcon.CASE, neox.CASE, t5.CASE, bart.CASE, albert.CASE, gemma3.ONE_B, longformer.CASE, deberta_v3.CASE]
+
+
+MUTATIONS: list[tuple[Case, str, dict[str, Any]]] = [
+    (falcon.CASE, "Rotary", {"theta": 1.2e4}),
+    (falcon.CASE, "GELU", {"form": "tanh"}),
+    (falcon.CASE, "LayerNorm", {"eps": 1e-2}),
+    (neox.CASE, "Rotary", {"fraction": 0.5}),
+    (neox.CASE, "Rotary", {"layout": "interleaved"}),
+    (t5.CASE, "RelativeBuckets", {"max_distance": 129}),
+    (t5.CASE, "RelativeBuckets", {"bidirectional": True}),
+    (t5.CASE, "Attention", {"scale": ScaleSpec(power=-0.5)}),
+    (t5.CASE, "Head", {"scale": None}),
+    (t5.CASE, "ReLU", {}),
+    (bart.CASE, "LearnedPositions", {"offset": 1, "n_positions": 65}),
+    (bart.CASE, "Causal", {}),
+    (albert.CASE, "GELU", {"form": "erf"}),
+    (gemma3.ONE_B, "SlidingWindow", {"size": 6}),
+    (gemma3.ONE_B, "Rotary", {"theta": 1e4}),
+    (gemma3.ONE_B, "LinearScaling", {"factor": 7.0}),
+    (gemma3.ONE_B, "RMSNorm", {"weight_offset": 0.99}),
+    (gemma3.ONE_B, "Tokens", {"scale": None}),
+    (deberta_v3.CASE, "Disentangled", {"farthest": 9}),
+    (deberta_v3.CASE, "Attention", {"scale": ScaleSpec(power=-0.5)}),
+    (longformer.CASE, "SymmetricWindow", {"radius": 2}),
+    (longformer.CASE, "MarkedKeys", {}),
+    (longformer.CASE, "MarkedQueries", {}),
+]
+PHI3_MUTATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("LocalAndVertical", {"size": 4}),
+    ("LocalAndVertical", {"near": 3}),
+    ("LocalAndVertical", {"stride": 7}),
+    ("GatedFeedForward", {"up_offset": 0.9}),
+    ("GatedFeedForward", {"limit": None}),
+    ("GELU", {"form": "tanh"}),
+    ("Rotary", {"theta": 5e5}),
+    ("Attention", {"scale": ScaleSpec(power=-0.5)}),
+    ("Head", {"scale": None}),
+    ("Tokens", {"scale": ScaleSpec(factor=9.0)}),
+]
+REPLACED = {
+    "ReLU": SiLU(),
+    "Causal": Everything(),
+    "MarkedKeys": ~Everything(),
+    "MarkedQueries": ~Everything(),
+}  # a part with no field to change gives way to another
+
+
+def visible(kind: str) -> float:
+    """Return what a mutation must move the logits by; the forms of GELU never differ by more than 5e-4."""
+    return (5 if kind == "GELU" else 100) * TOLERANCE
+
+
+def compared(case: Case, kernel: str, kind: str | None = None, **changes: Any) -> dict[str, float]:
+    """Return the largest difference of each head's logits, relative to the largest logit, at valid positions."""
+    parity = case.parity
+    assert parity is not None
+    spec = parity.ours()
+    changed = spec if kind is None else mutated(spec, kind, REPLACED.get(kind), **changes)
+    assert kind is None or changed != spec
+    theirs, ours = parity.theirs().eval(), build(changed)
+    randomise(theirs)
+    ours.load_state_dict(translate(parity.rows, theirs.state_dict(), parity.unused))
+    ids = torch.randint(3, 96, (2, parity.n_tokens), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, -5:] = 0
+    more = {"attention_mask": mask}
+    if parity.segments:
+        more["token_type_ids"] = torch.randint(0, 2, ids.shape, generator=torch.Generator().manual_seed(2))
+    if ours.encoder is not None:
+        more["decoder_input_ids"] = torch.randint(3, 96, (2, 130), generator=torch.Generator().manual_seed(2))[
+            :, : parity.n_tokens
+        ]
+        mask = torch.ones_like(more["decoder_input_ids"])
+    marks = torch.zeros_like(ids)
+    marks[0, 2] = marks[:, 9] = 1
+    facts = {"mark": marks} if parity.marked else None
+    their_output = theirs(ids, **more, **({parity.marked: marks} if parity.marked else {}))
+    our_output = ours(ids, **more, facts=facts, kernel=kernel)
+    errors = {}
+    for head, name in parity.outputs.items():
+        expected, got = getattr(their_output, name), our_output.outputs[head]
+        expected, got = (expected, got[:, 0]) if expected.dim() == 2 else (expected[mask.bool()], got[mask.bool()])
+        assert expected.std() > 0.1, "logits this flat would hide a fault"
+        errors[head] = ((got - expected).abs().max() / expected.abs().max()).item()
+    return errors
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_logits_are_those_of_transformers(case: Case, kernel: str) -> None:
+    errors = compared(case, kernel)
+    print(f"{case.name} {kernel}: {errors}")  # noqa: T201
+    assert max(errors.values()) < TOLERANCE
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("case", "kind", "changes"), MUTATIONS, ids=lambda value: str(getattr(value, "name", value)))
+def test_what_distinguishes_it_shows(case: Case, kind: str, changes: dict[str, Any]) -> None:
+    assert max(compared(case, "eager", kind, **changes).values()) > visible(kind)
+
+
+@torch.no_grad()
+def test_phi3_small_is_its_published_description() -> None:
+    sizes = {"n_heads": 4, "n_kv_heads": 2, "n_layers": 2, "block_size": 3, "near": 2}
+    ours = build(phi3_small(**sizes, d_model=24, head_dim=8, d_ff=40, vocab_size=96))
+    randomise(ours)
+    state = ours.state_dict()
+    for name, value in state.items():
+        if ".gate." in name or ".up." in name:
+            value *= 12  # some reach the limit of 20
+    renamed = {"shared.tokens.weight": "tokens", "stack.norm.weight": "norm.weight", "stack.norm.bias": "norm.bias"}
+    for i in range(2):
+        for k, norm in enumerate(("norm1", "norm2")):
+            renamed |= {f"stack.blocks.{i}.sublayers.{k}.norm_in.{w}": f"{i}.{norm}.{w}" for w in ("weight", "bias")}
+    weights = {renamed.get(n, f"{n.split('.')[2]}.{'.'.join(n.split('.')[-2:])}"): value for n, value in state.items()}
+    ids = torch.randint(0, 96, (1, 40), generator=torch.Generator().manual_seed(1))
+    expected = oracle.logits(ids[0].tolist(), weights, **sizes)
+
+    def error(model: Transformer, kernel: str) -> float:
+        return ((model(ids, kernel=kernel).logits[0] - expected).abs().max() / expected.abs().max()).item()
+
+    for kernel in ("eager", "sdpa"):
+        print(f"phi3-small {kernel}: {error(ours, kernel):.1e}")  # noqa: T201
+        assert error(ours, kernel) < TOLERANCE
+    for kind, changes in PHI3_MUTATIONS:
+        other = build(mutated(ours.spec, kind, **changes))
+        other.load_state_dict(state)
+        assert error(other, "eager") > visible(kind), (kind, changes)

@@ -1,0 +1,65 @@
+"""The command `anyformer convert`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from anyformer.cli.main import application
+from anyformer.families import preset
+from anyformer.hub import load, save
+from anyformer.model import build
+from anyformer.resize import shrink
+
+GPT2 = shrink(preset("gpt2").spec)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    save(build(GPT2), tmp_path / "ours", form="anyformer")
+    return tmp_path / "ours"
+
+
+def convert(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(application, ["convert", *map(str, arguments)])
+
+
+def test_ours_becomes_hugging_faces_and_back(source: Path, tmp_path: Path) -> None:
+    result = convert(source, tmp_path / "hf")
+    assert (result.exit_code, result.output) == (0, f"{tmp_path / 'hf'} is a Hugging Face directory\n")
+    result = convert(tmp_path / "hf", tmp_path / "back", "--to", "anyformer")
+    assert (result.exit_code, result.output) == (0, f"{tmp_path / 'back'} is a directory of ours\n")
+    file = "model.safetensors"
+    assert (tmp_path / "back" / file).read_bytes() == (source / file).read_bytes()
+
+
+def test_the_type_is_changed(source: Path, tmp_path: Path) -> None:
+    assert convert(source, tmp_path / "half", "--dtype", "bfloat16").exit_code == 0
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert str(next(load(tmp_path / "half")[0].parameters()).dtype) == "torch.bfloat16"
+
+
+def test_a_model_without_a_class_is_refused_where_one_is_asked_for(tmp_path: Path) -> None:
+    save(build(shrink(preset("transformer-lm").spec)), tmp_path / "lm")
+    result = convert(tmp_path / "lm", tmp_path / "hf", "--to", "hf")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: no class of transformers computes this model; ")
+    assert not (tmp_path / "hf").exists()
+    assert "is a directory of ours: no class of transformers" in convert(tmp_path / "lm", tmp_path / "copy").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "out"], "error: there is nothing at nowhere; give a model's directory\n"),
+        (["SOURCE", "SOURCE"], "exists already and is not empty; give a new directory\n"),
+        (["SOURCE", "out", "--to", "gguf"], "'gguf' is not one of 'hf', 'anyformer'"),
+        (["SOURCE", "out", "--dtype", "int8"], "'int8' is not one of 'float32', 'bfloat16', 'float16'"),
+    ],
+)
+def test_what_cannot_start_is_status_2_and_one_line(source: Path, arguments: list[str], message: str) -> None:
+    result = convert(*(source if a == "SOURCE" else a for a in arguments))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1

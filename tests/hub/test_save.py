@@ -1,0 +1,134 @@
+"""What is written, that it is whole or not at all, and what is refused."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from anyformer.errors import CheckpointError, RunFailed, SpecError
+from anyformer.families import preset
+from anyformer.hub import load, save
+from anyformer.hub.weights import FILE, INDEX
+from anyformer.layers import RMSNormSpec
+from anyformer.model import build
+from anyformer.resize import shrink
+from anyformer.text import Tokenizer
+from tests.laws.weights import edited
+
+LLAMA = shrink(preset("llama3.1-8b").spec)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_hugging_face_directory(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["abcab" * 9], 257)
+    spec = shrink(preset("gpt2").spec)
+    with pytest.raises(CheckpointError, match="the tokenizer has 257 tokens, the model only 101"):
+        save(build(spec), tmp_path / "out", tokenizer)
+    assert names(tmp_path) == []
+    saved = save(build(LLAMA), tmp_path / "new" / "out")
+    assert str(saved) == f"{tmp_path / 'new' / 'out'} is a Hugging Face directory"
+    assert names(saved.path) == ["config.json", "generation_config.json", "model.safetensors"]
+    config = json.loads((saved.path / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert (config["rope_theta"], config["rope_scaling"]["factor"], config["num_key_value_heads"]) == (
+        500_000.0,
+        8.0,
+        2,
+    )
+    with safe_open(str(saved.path / FILE), "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_a_model_without_a_class_says_why(tmp_path: Path) -> None:
+    spec = edited(LLAMA, RMSNormSpec, lambda norm: norm.but(cast="after"))
+    with pytest.raises(SpecError, match=r"norm_in.cast = 'after'"):
+        save(build(spec), tmp_path / "out", form="hf")
+    assert names(tmp_path) == []
+    saved = save(build(spec), tmp_path / "out")
+    assert saved.form == "anyformer"
+    assert "is a directory of ours: no class of transformers computes this model" in str(saved)
+    assert str(saved).endswith("norm_in.cast = 'after'")
+    assert names(saved.path) == ["model.safetensors", "spec.yaml"]
+    assert load(saved.path)[0].spec == spec
+
+
+@pytest.mark.parametrize("form", ["hf", "anyformer"])
+def test_shards_hold_no_more_than_asked(form: str, tmp_path: Path) -> None:
+    model = build(LLAMA)
+    save(model, tmp_path / "out", form=form, shard_nbytes=20_000)  # type: ignore[arg-type]
+    index = json.loads((tmp_path / "out" / INDEX).read_text())
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert sorted(set(index["weight_map"].values())) == [file.name for file in files]
+    assert index["metadata"]["total_size"] == sum(p.nbytes for p in model.parameters())
+    for file in files:
+        with safe_open(str(file), "pt") as opened:
+            sizes = [opened.get_tensor(name).nbytes for name in opened.keys()]  # noqa: SIM118
+            assert len(sizes) == 1 or sum(sizes) <= 20_000
+            assert {name for name, home in index["weight_map"].items() if home == file.name} == set(opened.keys())
+
+
+@pytest.mark.parametrize("held", ["file", "directory"])
+def test_what_is_there_is_not_overwritten(held: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if held == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / "mine").write_text("mine")
+    with pytest.raises(CheckpointError, match="exists already and is not empty; give a new directory"):
+        save(build(LLAMA), out)
+    assert names(tmp_path) == ["out"]
+    assert (out if held == "file" else out / "mine").read_text() == "mine"
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    save(build(LLAMA), tmp_path / "out")
+    assert load(tmp_path / "out")[0].spec == load(tmp_path / "out")[0].spec
+
+
+@pytest.mark.parametrize("step", ["save_file", "_write_json", "_sync"])
+def test_a_full_disk_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"anyformer.hub.saving.{step}", full)
+    with pytest.raises(RunFailed, match=r"could not write .*out: .*No space left on device") as caught:
+        save(build(LLAMA), tmp_path / "out")
+    assert caught.value.exit_status == 1
+    assert names(tmp_path) == []
+
+
+def test_a_kill_in_the_middle_leaves_no_directory_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*arguments: object, **options: object) -> None:
+        assert not (tmp_path / "out").exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anyformer.hub.saving.save_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(build(LLAMA), tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_others_may_read_the_weights_too(tmp_path: Path) -> None:
+    save(build(LLAMA), tmp_path / "out")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    (tmp_path / "plain").write_text("")
+    assert modes == {stat.S_IMODE((tmp_path / "plain").stat().st_mode)}
+
+
+def test_a_loaded_model_can_be_saved_again(tmp_path: Path) -> None:
+    """Its tensors lie side by side in one memory map."""
+    save(build(LLAMA), tmp_path / "one")
+    model, _ = load(tmp_path / "one")
+    save(model, tmp_path / "two")
+    assert (tmp_path / "one" / FILE).read_bytes() == (tmp_path / "two" / FILE).read_bytes()
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    assert (tmp_path / "one" / FILE).read_bytes() == (tmp_path / "two" / FILE).read_bytes()

@@ -1,0 +1,156 @@
+"""Random legal combinations of parts, for hypothesis: what nobody has published must obey the laws too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+import anyformer.layers as L
+from anyformer.spec import (
+    BlockSpec,
+    BranchSpec,
+    Count,
+    EmbeddingSpec,
+    HeadSpec,
+    Length,
+    MapSpec,
+    MixerSpec,
+    ModelSpec,
+    ScaleSpec,
+    StackSpec,
+    SublayerSpec,
+    TableSpec,
+    Vocab,
+    Width,
+    Window,
+)
+
+D_MODEL = 48
+optional = lambda strategy: st.one_of(st.none(), strategy)  # noqa: E731
+
+activations = st.sampled_from(
+    [
+        L.ReLU(),
+        L.ReLU2(),
+        *(L.GELU(form=form) for form in ("erf", "tanh", "quick")),
+        L.SiLU(),
+        L.Swish(beta=1.5),
+        L.Sigmoid(),
+        L.Tanh(),
+        L.ELU(alpha=0.5),
+        L.SELU(),
+        L.Softplus(beta=2.0),
+        L.Identity(),
+    ]
+)
+norms: st.SearchStrategy[MapSpec] = st.one_of(
+    st.builds(L.LayerNormSpec, eps=st.sampled_from([1e-5, 1e-2]), bias=st.booleans(), weight=st.booleans()),
+    st.builds(
+        L.RMSNormSpec,
+        eps=st.sampled_from([1e-6, 1e-2]),
+        weight_offset=st.sampled_from([0.0, 1.0]),
+        cast=st.sampled_from(["before", "after"]),
+    ),
+)
+tails: st.SearchStrategy[MapSpec] = st.one_of(norms, st.builds(L.GainSpec, start=st.just(0.5)), st.just(L.ShiftSpec(start=0.1)))
+rotaries = st.builds(
+    L.RotarySpec,
+    theta=st.sampled_from([100.0, 10000.0]),
+    fraction=st.sampled_from([0.5, 1.0]),
+    where=st.sampled_from(["first", "last"]),
+    layout=st.sampled_from(["half", "interleaved"]),
+    scaling=optional(
+        st.sampled_from([L.LinearScaling(factor=4.0), L.Llama3Scaling(factor=8.0, original_context=Length(32))])
+    ),
+)
+windows = st.builds(L.SlidingWindow, size=st.integers(1, 9).map(Window))
+causal_masks: st.SearchStrategy[L.Mask] = st.one_of(
+    st.just(L.Causal()),
+    windows.map(lambda window: L.Causal() & window),
+    windows.map(lambda window: L.Heads(masks=(L.Causal(), L.Causal() & window))),
+    st.tuples(windows, windows).map(lambda two: L.Causal() & (two[0] | ~two[1])),
+)
+
+
+@st.composite
+def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
+    n_heads, n_kv_heads = draw(st.sampled_from([(4, None), (4, 2), (4, 1), (6, 3), (1, None)]))
+    over = draw(st.sampled_from(["head", "heads", "projection"]))
+    qk_norm = draw(optional(st.just(L.RMSNormSpec() if over != "heads" else L.LayerNormSpec(bias=False))))
+    biases = {f"bias_{name}": draw(st.booleans()) for name in ("query", "key", "value", "output")}
+    projection = L.GQASpec(
+        n_heads=Count(n_heads),
+        n_kv_heads=n_kv_heads and Count(n_kv_heads),
+        head_dim=draw(st.sampled_from([Width(8), None])),
+        norm_query=qk_norm,
+        norm_key=qk_norm,
+        norm_over=over,
+        clip=draw(optional(st.just(2.0))),
+        rotary=draw(optional(rotaries)),
+        **biases,
+    )
+    scores = draw(st.sampled_from([(), (L.ALiBiSpec(),), (L.RelativeBucketsSpec(n_buckets=Count(8), max_distance=Window(12)),)]))
+    options = {
+        "scale": draw(st.sampled_from([ScaleSpec(power=-0.5), ScaleSpec(power=-1.0), ScaleSpec(factor=0.4)])),
+        "softcap": draw(optional(st.just(3.0))),
+        "sink": draw(st.booleans()),
+        "scores": scores,
+        "mask": draw(masks),
+    }
+    return L.AttentionSpec(projection=projection, **{**options, **fixed})
+
+
+@st.composite
+def feed_forwards(draw: st.DrawFn) -> MixerSpec:
+    bias = {"bias_in": draw(st.booleans()), "bias_out": draw(st.booleans())}
+    activation = draw(activations)
+    if draw(st.booleans()):
+        return L.FeedForwardSpec(d_ff=Width(20), activation=activation, **bias)
+    limit, offset = draw(optional(st.just(1.0))), draw(st.sampled_from([0.0, 1.0]))
+    return L.GatedFeedForwardSpec(d_ff=Width(20), activation=activation, limit=limit, up_offset=offset, **bias)
+
+
+@st.composite
+def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> BlockSpec:
+    mixers: list[MixerSpec] = [draw(attentions(masks)), draw(feed_forwards())]
+    each = optional(norms)
+    branches = [BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails))) for m in mixers]
+    parallel = draw(st.booleans())
+    groups = [tuple(branches)] if parallel else [(branch,) for branch in branches]
+    # Something must keep the stream's size in check, or a random network overflows; a norm before or after does.
+    return BlockSpec(sublayers=tuple(SublayerSpec(branches=g, norm_in=draw(norms), norm_sum=draw(each)) for g in groups))
+
+
+@st.composite
+def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> ModelSpec:
+    """Draw a decoder of two unequal layers."""
+    tied = draw(st.booleans())
+    table = TableSpec(rows=Vocab(37), shared="tokens" if tied else None)
+    positions = st.sampled_from(
+        [
+            (),
+            (L.LearnedPositionsSpec(n_positions=Length(64), offset=2),),
+            (L.SinusoidSpec(),),
+            (L.SinusoidSpec(layout="concatenated", frequencies="half-1", start=2),),
+        ]
+    )
+    scale = draw(optional(st.just(ScaleSpec(power=0.5))))
+    embedding = EmbeddingSpec(terms=(L.TokensSpec(table=table, scale=scale), *draw(positions)), norm=draw(optional(norms)))
+    head = HeadSpec(table=table, bias=draw(st.booleans()), softcap=draw(optional(st.just(4.0))))
+    stack = StackSpec(
+        d_model=Width(D_MODEL),
+        embedding=embedding,
+        blocks=(draw(blocks(masks)), draw(blocks(masks))),
+        residual=draw(st.sampled_from([L.AddSpec(), L.AddSpec(scale=0.7), L.ReversibleSpec()])),
+        norm=draw(norms),
+    )
+    if isinstance(stack.residual, L.ReversibleSpec):
+        stack = stack.but(blocks=tuple(_without_norm_sum(block) for block in stack.blocks))
+        head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
+    return ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
+
+
+def _without_norm_sum(block: BlockSpec) -> BlockSpec:
+    """The norm of the sum is as wide as d_model; a reversible stream is twice as wide."""
+    return block.but(sublayers=tuple(sublayer.but(norm_sum=None) for sublayer in block.sublayers))

@@ -1,0 +1,68 @@
+"""What the laws are tried on: every preset at its least size, with weights that leave nothing near its default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.families import PRESETS
+from anyformer.model import Output, Transformer, build
+from anyformer.resize import shrink
+from anyformer.spec import ModelSpec, Site, tensors
+
+
+def shrunk() -> dict[str, ModelSpec]:
+    """Return each distinct shrunk preset under the names of those that shrink to it."""
+    names: dict[ModelSpec, list[str]] = {}
+    for preset in PRESETS.values():
+        names.setdefault(shrink(preset.spec), []).append(preset.name)
+    return {" = ".join(group): spec for spec, group in names.items()}
+
+
+SHRUNK = shrunk()
+DECODERS = {name: spec for name, spec in SHRUNK.items() if spec.encoder is None}
+every_preset = pytest.mark.parametrize("spec", SHRUNK.values(), ids=list(SHRUNK))
+every_decoder = pytest.mark.parametrize("spec", DECODERS.values(), ids=list(DECODERS))
+
+
+def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:
+    """Build a model whose every number is random: attention far from uniform, logits spread, gains and biases away from 1 and 0."""
+    model = build(spec, seed=None)
+    generator = torch.Generator().manual_seed(seed)
+    named = dict(model.named_parameters())
+    for path, weight in tensors(spec, Site()):
+        noise = torch.randn(weight.shape, generator=generator)
+        if weight.fill is not None:
+            value = weight.fill + 0.3 * noise
+        else:
+            value = noise * (1.0 if weight.role == "table" else 1.5 * weight.shape[-1] ** -0.5)
+        named[path].data.copy_(value)
+    return model
+
+
+def ids_for(spec: ModelSpec, batch: int, n: int, seed: int = 1) -> Tensor:
+    """Return random token ids [batch, n]."""
+    return torch.randint(0, spec.vocab_size, (batch, n), generator=torch.Generator().manual_seed(seed))
+
+
+def runner(model: Transformer) -> Callable[..., Output]:
+    """Return a call that takes decoder tokens and facts about them, whatever the architecture; an encoder reads 7 fixed tokens."""
+
+    def run(ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Output:
+        if model.spec.encoder is None:
+            return model(ids, attention_mask, **options)
+        options.pop("position_ids", None)
+        source = ids_for(model.spec, 1, 7, seed=2).expand(ids.shape[0], -1)
+        mask = None if attention_mask is None else attention_mask.amax(1, keepdim=True).expand(-1, 7)
+        return model(source, mask, decoder_input_ids=ids, decoder_attention_mask=attention_mask, **options)
+
+    return run
+
+
+def waives(spec: ModelSpec, law: str) -> bool:
+    """Return whether a part of the specification says that it cannot obey the law."""
+    return any(caveat.law == law for value in spec.nested() for caveat in value.caveats())

@@ -1,0 +1,132 @@
+"""Law 4: cached decoding equals the full pass: any chunking, beyond windows, padded on either side, after select and rewind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anyformer.cache import KVCache
+from anyformer.errors import CacheError
+from anyformer.layers import AttentionSpec, Causal, SlidingWindow
+from anyformer.spec import ModelSpec, Window
+from tests.laws.combinations import decoders
+from tests.laws.models import DECODERS, every_preset, ids_for, randomised, runner
+from tests.laws.tolerance import close
+
+N = 22
+chunkings = st.lists(st.integers(1, 6), min_size=1, max_size=N).map(lambda sizes: cut_to(sizes, N))
+
+
+def cut_to(sizes: list[int], n: int) -> list[int]:
+    """Return chunk sizes that add up to n."""
+    out: list[int] = []
+    for size in sizes * n:
+        out.append(min(size, n - sum(out)))
+        if sum(out) == n:
+            break
+    return out
+
+
+def check_cached(spec: ModelSpec, sizes: list[int], left: int = 0, right: int = 0, length: int = N) -> None:
+    """Row 0 is padded by `left` tokens on the left and `right` on the right; row 1 is plain."""
+    model, ids = randomised(spec), ids_for(spec, 2, N)
+    mask = torch.ones_like(ids)
+    mask[0, :left] = 0
+    if right:
+        mask[0, -right:] = 0
+    facts = mask if left or right else None
+    run, cache, outs, at = runner(model), KVCache(spec, batch=2, length=length), [], 0
+    with torch.no_grad():
+        whole = run(ids, facts).logits
+        for size in sizes:
+            chunk = None if facts is None else mask[:, at : at + size]
+            outs.append(run(ids[:, at : at + size], chunk, cache=cache).logits)
+            at += size
+    real = mask.bool()
+    close(torch.cat(outs, 1)[real], whole[real])
+
+
+@every_preset
+@pytest.mark.parametrize("sizes", [[N], [1] * N, [7, 1, 1, 5, 1, 7]], ids=["one", "each", "mixed"])
+def test_presets(spec: ModelSpec, sizes: list[int]) -> None:
+    check_cached(spec, sizes)
+    if spec.encoder is None:
+        check_cached(spec, sizes, left=5)
+
+
+@given(spec=decoders(), sizes=chunkings, left=st.integers(0, 6), right=st.integers(0, 6), length=st.sampled_from([4, N]))
+@settings(max_examples=60, deadline=None)
+def test_combinations(spec: ModelSpec, sizes: list[int], left: int, right: int, length: int) -> None:
+    check_cached(spec, sizes, left, right, length)
+
+
+@given(spec=decoders(), drops=st.tuples(st.integers(0, 4), st.integers(0, 4)), left=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_rewind(spec: ModelSpec, drops: tuple[int, int], left: int) -> None:
+    """After taking tokens back, row by row, others follow as if the former had never been."""
+    model, ids, new = randomised(spec), ids_for(spec, 2, 12), ids_for(spec, 2, 5, seed=7)
+    mask = torch.ones_like(ids)
+    mask[0, :left] = 0
+    cache = KVCache(spec, batch=2, length=30, slack=4)
+    with torch.no_grad():
+        for chunk, facts in zip(ids.split(4, 1), mask.split(4, 1), strict=True):
+            model(chunk, facts, cache=cache)
+        cache.rewind(drops)
+        got = torch.cat([model(new[:, :2], cache=cache).logits, *(model(new[:, i : i + 1], cache=cache).logits for i in (2, 3, 4))], 1)
+        for row, drop in enumerate(drops):
+            start = left if row == 0 else 0
+            kept = torch.cat((ids[row, start : 12 - drop], new[row]))[None]
+            close(got[row], model(kept).logits[0, -5:])
+
+
+def test_rewind_refuses_what_a_ring_has_lost() -> None:
+    cache = KVCache(windowed(next(iter(DECODERS.values()))), batch=1, length=40)
+    model = randomised(windowed(next(iter(DECODERS.values()))))
+    with torch.no_grad():
+        model(ids_for(model.spec, 1, 20), cache=cache)
+    with pytest.raises(CacheError, match="slack=3"):
+        cache.rewind(4)
+
+
+@given(spec=decoders(), rows=st.lists(st.integers(0, 2), min_size=1, max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_select(spec: ModelSpec, rows: list[int]) -> None:
+    model, ids = randomised(spec), ids_for(spec, 3, 12)
+    new = ids_for(spec, len(rows), 3, seed=5)
+    cache = KVCache(spec, batch=3, length=12)
+    with torch.no_grad():
+        model(ids, cache=cache)
+        cache.select(rows)
+        got = torch.cat([model(new[:, i : i + 1], cache=cache).logits for i in range(3)], 1)
+        close(got, model(torch.cat((ids[rows], new), 1)).logits[:, -3:])
+
+
+def windowed(spec: ModelSpec, size: int = 5) -> ModelSpec:
+    """Return the specification with a sliding window in every layer."""
+    block = spec.stack.blocks[0]
+    branch = block.sublayers[0].branches[0]
+    assert isinstance(branch.mixer, AttentionSpec)
+    narrow = branch.but(mixer=branch.mixer.but(mask=Causal() & SlidingWindow(size=Window(size))))
+    first = block.sublayers[0].but(branches=(narrow, *block.sublayers[0].branches[1:]))
+    return spec.but(stack=spec.stack.but(blocks=(block.but(sublayers=(first, *block.sublayers[1:])),) * 2))
+
+
+def test_a_ring_keeps_only_its_window() -> None:
+    spec = windowed(next(iter(DECODERS.values())))
+    short, long = KVCache(spec, length=100), KVCache(spec, length=10_000)
+    assert short.nbytes == long.nbytes
+    check_cached(spec, [3, 1, 1, 9, 1, 1, 6])
+
+
+def test_gradients_are_refused_not_dropped() -> None:
+    spec = next(iter(DECODERS.values()))
+    with pytest.raises(CacheError, match="no gradients"):
+        randomised(spec)(ids_for(spec, 1, 3), cache=KVCache(spec))
+
+
+def test_a_wrong_batch_is_refused() -> None:
+    spec = next(iter(DECODERS.values()))
+    with pytest.raises(CacheError, match="holds 2 rows"), torch.no_grad():
+        randomised(spec)(ids_for(spec, 3, 4), cache=KVCache(spec, batch=2))

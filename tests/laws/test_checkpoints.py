@@ -1,0 +1,200 @@
+"""Law 7: weights go to Hugging Face and back; transformers loads what we save, silently, and we what it saves."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from anyformer.families import FAMILIES, PRESETS
+from anyformer.families.mapping import fitting, ours_of, shapes, spec_of, their_shapes, theirs_of
+from anyformer.hub import load, save
+from anyformer.hub.weights import INDEX
+from anyformer.spec import ModelSpec, TableSpec
+from anyformer.text import Tokenizer
+from tests.laws.models import SHRUNK, every_preset, ids_for
+from tests.laws.parity import pair
+from tests.laws.tolerance import close
+from tests.laws.weights import edited, filled, telling
+
+COMPARED = {names: spec for names, spec in SHRUNK.items() if PRESETS[names.split(" = ")[0]].family in FAMILIES}
+every_compared = pytest.mark.parametrize("spec", COMPARED.values(), ids=list(COMPARED))
+full_sized = pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if p.family in FAMILIES])
+
+
+class Records(logging.Handler):
+    """Everything that is logged as a warning or worse."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Fail on any warning and on anything that transformers logs as one."""
+    records, logger = Records(), logging.getLogger("transformers")
+    level = logger.level
+    logger.addHandler(records)
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        logger.removeHandler(records)
+        logger.setLevel(level)
+    assert records.lines == []
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["to be or not to be, that is the question " * 20], vocab_size=280)
+
+
+@full_sized
+def test_rows_cover_both_sides_once_and_go_both_ways(name: str) -> None:
+    """At full size, on the meta device: names and shapes; the class of transformers says what it holds."""
+    spec = PRESETS[name].spec
+    family, settings = fitting(FAMILIES.values(), spec)
+    rows = family.rows(spec)
+    config = transformers.AutoConfig.for_model(family.hf_type, **settings)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    theirs = {n: tuple(parameter.shape) for n, parameter in model.named_parameters()}
+    read = [n for row in rows for n in row.theirs]
+    assert their_shapes(rows, spec) == theirs
+    assert sorted(read) == sorted(theirs)
+    assert sorted(n for row in rows for n in row.ours) == sorted(shapes(spec))
+
+
+@every_compared
+def test_load_undoes_save(spec: ModelSpec) -> None:
+    family, _ = fitting(FAMILIES.values(), spec)
+    rows, weights = family.rows(spec), telling(spec)
+    theirs = dict(theirs_of(rows, weights.__getitem__))
+    back = dict(ours_of(rows, theirs.__getitem__))
+    assert set(back) == set(weights)
+    assert all(torch.equal(back[n], weights[n]) for n in weights)
+    again = dict(theirs_of(rows, back.__getitem__))
+    assert all(torch.equal(again[n], theirs[n]) for n in theirs)
+
+
+@full_sized
+def test_the_configuration_goes_both_ways(name: str) -> None:
+    """Heads of 128 features say so in the preset where they follow from d_model anyway; the rest is equal."""
+    spec = PRESETS[name].spec
+    family, settings = fitting(FAMILIES.values(), spec)
+    _, back = spec_of(FAMILIES, {"model_type": family.hf_type, **settings}, "config.json")
+    family_again, settings_again = fitting(FAMILIES.values(), back)
+    assert (family_again, settings_again) == (family, settings)
+    assert back.init == spec.init
+    assert back.context == spec.context
+
+
+@pytest.mark.parametrize("shard_nbytes", [10**9, 30_000], ids=["one file", "sharded"])
+@every_compared
+def test_transformers_loads_what_we_save(
+    spec: ModelSpec, shard_nbytes: int, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    spec = grown(spec, tokenizer)
+    model, ids = filled(spec, telling(spec)), ids_for(spec, 2, 11)
+    saved = save(model, tmp_path / "out", tokenizer, shard_nbytes=shard_nbytes)
+    assert (saved.form, saved.reason) == ("hf", None)
+    assert (tmp_path / "out" / INDEX).exists() == (shard_nbytes == 30_000)
+    with silence():
+        theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        their_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+        with torch.no_grad():
+            logits = theirs(ids).logits
+            text = their_tokenizer("to be that question", return_tensors="pt").input_ids
+            written = theirs.generate(text, attention_mask=torch.ones_like(text), max_new_tokens=2, pad_token_id=0)
+    with torch.no_grad():
+        close(model(ids).logits, logits)
+    assert text[0].tolist() == tokenizer.encode("to be that question")
+    assert written.shape[1] <= text.shape[1] + 2
+    assert theirs.config.eos_token_id == tokenizer.end_of_text
+    assert theirs.dtype == torch.float32
+
+
+@pytest.mark.parametrize("shard", ["50GB", "50KB"], ids=["one file", "sharded"])
+@every_compared
+def test_we_load_what_transformers_saves(spec: ModelSpec, shard: str, tmp_path: Path) -> None:
+    both, ids = pair(spec), ids_for(spec, 2, 11)
+    both.theirs.save_pretrained(tmp_path, max_shard_size=shard)
+    assert (tmp_path / INDEX).exists() == (shard == "50KB")
+    model, tokenizer = load(tmp_path)
+    assert tokenizer is None
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, both.ours(ids).logits)
+        close(model(ids).logits, both.theirs(ids).logits)
+    # What it wrote is the same model to us, however it spells it.
+    assert fitting(FAMILIES.values(), model.spec) == fitting(FAMILIES.values(), spec)
+
+
+@every_compared
+def test_files_of_a_model_without_its_head_do_where_it_is_tied(spec: ModelSpec, tmp_path: Path) -> None:
+    both, ids = pair(spec), ids_for(spec, 2, 11)
+    both.theirs.base_model.save_pretrained(tmp_path)
+    if not spec.heads[0].table.shared:
+        with pytest.raises(Exception, match=r"missing: lm_head\.weight$"):
+            load(tmp_path)
+        return
+    with torch.no_grad():
+        assert torch.equal(load(tmp_path)[0](ids).logits, both.ours(ids).logits)
+
+
+@pytest.mark.parametrize("form", ["anyformer", None])
+@every_preset
+def test_we_load_what_we_save(spec: ModelSpec, form: str | None, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    spec = grown(spec, tokenizer)
+    model = filled(spec, telling(spec))
+    saved = save(model, tmp_path / "out", tokenizer, form=form)  # type: ignore[arg-type]
+    back, words = load(tmp_path / "out")
+    assert words is not None
+    assert words.fingerprint == tokenizer.fingerprint
+    state = model.state_dict()
+    assert list(state) == list(back.state_dict())
+    assert all(torch.equal(state[n], other) for n, other in back.state_dict().items())
+    if saved.form == "anyformer":
+        assert back.spec == spec
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["gpt2 = gpt2-medium = gpt2-large = gpt2-xl", "llama3.2-1b"])
+def test_the_dtype_is_kept_or_cast(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = filled(COMPARED[name], telling(COMPARED[name])).to(dtype)
+    save(model, tmp_path / "half")
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+    kept, cast = load(tmp_path / "half")[0], load(tmp_path / "half", dtype=torch.float32)[0]
+    for n, weight in model.state_dict().items():
+        assert kept.state_dict()[n].dtype == dtype
+        assert torch.equal(kept.state_dict()[n], weight)
+        assert cast.state_dict()[n].dtype == torch.float32
+        assert torch.equal(cast.state_dict()[n], weight.float())
+    with silence():
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "half")
+    assert theirs.dtype == dtype
+
+
+def test_a_tied_table_stays_one(tmp_path: Path) -> None:
+    """Loaded, its two uses still share memory, so that training keeps them equal."""
+    spec = COMPARED["llama3.2-1b"]
+    save(filled(spec, telling(spec)), tmp_path / "out")
+    model, _ = load(tmp_path / "out")
+    embedding: Any = model.stack.embedding
+    assert model.head().table.weight is embedding.terms[0].table.weight
+
+
+def grown(spec: ModelSpec, tokenizer: Tokenizer) -> ModelSpec:
+    """Return the model with rows for the tokenizer's vocabulary."""
+    return edited(spec, TableSpec, lambda table: table.but(rows=tokenizer.vocab_size))

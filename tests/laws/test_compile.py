@@ -1,0 +1,63 @@
+"""Law 11: `torch.compile` has no graph break and agrees with eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anyformer.cache import KVCache
+from anyformer.families import preset
+from anyformer.model import Output, Transformer
+from anyformer.resize import shrink
+from anyformer.spec import ModelSpec
+from tests.laws.models import every_preset, ids_for, randomised, runner
+from tests.laws.tolerance import FLOAT32, close, gradient_distance
+
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")
+
+
+@every_preset
+def test_no_graph_break(spec: ModelSpec) -> None:
+    torch.compiler.reset()
+    model, ids = randomised(spec), ids_for(spec, 2, 12)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    expected = runner(model)(ids).logits
+    model.forward = torch.compile(model.forward, backend="aot_eager", fullgraph=True)  # type: ignore[method-assign]
+    close(runner(model)(ids).logits, expected)
+    padded = runner(randomised(spec))(ids, mask).logits
+    close(runner(model)(ids, mask).logits[mask.bool()], padded[mask.bool()])
+    runner(model)(ids).logits.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["transformer-base", "gpt2", "llama3.2-1b"])
+def test_decoding_compiles(name: str) -> None:
+    torch.compiler.reset()
+    spec = shrink(preset(name).spec)
+    model, ids = randomised(spec), ids_for(spec, 1, 8)
+    with torch.no_grad():
+        whole = runner(model)(ids).logits
+        model.forward = torch.compile(model.forward, backend="aot_eager")  # type: ignore[method-assign]
+        cache = KVCache(spec, length=8)
+        parts = [runner(model)(chunk, cache=cache).logits for chunk in ids.split([5, 1, 1, 1], 1)]
+    close(torch.cat(parts, 1), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformer-base", "gpt2", "llama3.2-1b"])
+def test_inductor_agrees(name: str) -> None:
+    torch.compiler.reset()
+    spec = shrink(preset(name).spec)
+    model, ids = randomised(spec), ids_for(spec, 2, 12)
+    expected = runner(model)(ids)
+    wanted = gradients(model, expected)
+    model.forward = torch.compile(model.forward, fullgraph=True)  # type: ignore[method-assign]
+    out = runner(model)(ids)
+    close(out.logits, expected.logits)
+    assert gradient_distance(gradients(model, out), wanted) < FLOAT32
+
+
+def gradients(model: Transformer, out: Output) -> dict[str, torch.Tensor]:
+    names, values = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(out.logits.square().mean(), values), strict=True))

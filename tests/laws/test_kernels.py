@@ -1,0 +1,127 @@
+"""Law 10: every kernel that accepts a specification agrees with eager, forward and backward; the others refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from anyformer.errors import KernelError
+from anyformer.kernels import KERNELS, choose
+from anyformer.layers import AttentionSpec
+from anyformer.model import Output, Transformer
+from anyformer.spec import ModelSpec
+from tests.laws.combinations import decoders
+from tests.laws.models import every_preset, ids_for, randomised, runner
+from tests.laws.tolerance import FLOAT32, close, gradient_distance
+
+
+def attentions(spec: ModelSpec) -> list[AttentionSpec]:
+    return [value for value in spec.nested() if isinstance(value, AttentionSpec)]
+
+
+def gradients(model: Transformer, out: Output, weights: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    (out.logits * weights).sum().backward()
+    return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+
+def check_kernels(spec: ModelSpec, left: int, right: int) -> None:
+    model, ids = randomised(spec), ids_for(spec, 2, 13)
+    mask = torch.ones_like(ids)
+    mask[0, :left] = 0
+    if right:
+        mask[1, -right:] = 0
+    run = runner(model)
+    expected = run(ids, mask, kernel="eager")
+    weights = torch.randn(expected.logits.shape, generator=torch.Generator().manual_seed(3))
+    wanted = gradients(model, expected, weights)
+    assert all(bool(value.isfinite().all()) for value in wanted.values())
+    for name, kernel in KERNELS.items():
+        if any(kernel.refuses(attention) for attention in attentions(spec)):
+            with pytest.raises(KernelError, match="use kernel='eager'"):
+                run(ids, mask, kernel=name)
+            continue
+        out = run(ids, mask, kernel=name)
+        close(out.logits, expected.logits)
+        got = gradients(model, out, weights)
+        assert gradient_distance(got, wanted) < FLOAT32
+
+
+@every_preset
+def test_presets(spec: ModelSpec) -> None:
+    check_kernels(spec, 0, 0)
+    check_kernels(spec, 4, 3)
+
+
+@given(spec=decoders(), left=st.integers(0, 5), right=st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_combinations(spec: ModelSpec, left: int, right: int) -> None:
+    check_kernels(spec, left, right)
+
+
+def slow_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float, cap: float | None, sink: Tensor | None) -> Tensor:
+    """Attention by the definition, one query at a time, in float64: the independent reference of the oracle itself."""
+    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=torch.float64)
+    group = q.shape[1] // k.shape[1]
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            for i in range(q.shape[2]):
+                keys = [j for j in range(k.shape[2]) if seen[b, h, i, j]]
+                if not keys:
+                    continue
+                scores = [float(q[b, h, i].double() @ k[b, h // group, j].double()) * scale for j in keys]
+                scores = [cap * torch.tanh(torch.tensor(s / cap)).item() if cap else s for s in scores]
+                exps = torch.tensor(scores, dtype=torch.float64).exp()
+                total = exps.sum() + (sink[h].double().exp() if sink is not None else 0)
+                for j, e in zip(keys, exps, strict=True):
+                    out[b, h, i] += e / total * v[b, h // group, j].double()
+    return out
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+@pytest.mark.parametrize("with_sink", [False, True])
+def test_eager_is_the_definition(cap: float | None, with_sink: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 7, 6), torch.randn(2, 2, 7, 3)
+    seen = torch.rand(2, 4, 5, 7) > 0.4
+    seen[0, 1, 2] = False  # a row without keys
+    sink = torch.randn(4) if with_sink else None
+    from anyformer.kernels.eager import Dense
+
+    y, weights = KERNELS["eager"](q, k, v, Dense(seen, None), scale=0.7, softcap=cap, sink=sink, scores=None, dropout=0.0)
+    close(y.double(), slow_attention(q, k, v, seen, 0.7, cap, sink))
+    assert y[0, 1, 2].abs().max() == 0
+    assert weights is not None
+    assert ((weights.sum(-1) < 1) == (with_sink | ~seen.any(-1))).all() or not with_sink
+
+
+def test_choice_and_refusal() -> None:
+    plain = next(iter(attentions(ids_spec())))
+    assert choose(None, plain).name == "sdpa"
+    assert choose(None, plain.but(softcap=5.0)).name == "eager"
+    with pytest.raises(KernelError, match=r"sdpa cannot cap scores \(softcap=5.0\); use kernel='eager'"):
+        choose("sdpa", plain.but(softcap=5.0))
+    with pytest.raises(KernelError, match="did you mean 'sdpa'"):
+        choose("spda", plain)
+
+
+def ids_spec() -> ModelSpec:
+    from anyformer.families import preset
+    from anyformer.resize import shrink
+
+    return shrink(preset("llama2").spec)
+
+
+def test_attention_weights_are_given_on_request() -> None:
+    model = randomised(ids_spec())
+    with torch.no_grad():
+        out = model(ids_for(model.spec, 2, 9), output_attentions=True, output_hidden_states=True)
+    assert out.attentions is not None
+    assert out.hidden_states is not None
+    assert len(out.attentions) == model.spec.n_layers
+    assert len(out.hidden_states) == model.spec.n_layers + 1
+    torch.testing.assert_close(out.attentions[0].sum(-1), torch.ones(2, 4, 9))
+    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)

@@ -1,0 +1,72 @@
+"""Law 5: padding and packing change nothing for the real tokens."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anyformer.spec import ModelSpec
+from tests.laws.combinations import decoders
+from tests.laws.models import every_decoder, every_preset, ids_for, randomised, runner
+from tests.laws.tolerance import close
+
+N = 14
+
+
+def check_padded(spec: ModelSpec, left: int, right: int, garbage: int) -> None:
+    model, ids = randomised(spec), ids_for(spec, 1, N)
+    run = runner(model)
+    pad = torch.full((1, 1), garbage % spec.vocab_size)
+    padded = torch.cat((pad.expand(1, left), ids, pad.expand(1, right)), 1)
+    mask = torch.cat((torch.zeros(1, left), torch.ones(1, N), torch.zeros(1, right)), 1).long()
+    with torch.no_grad():
+        close(run(padded, mask).logits[:, left : left + N], run(ids).logits)
+
+
+def check_packed(spec: ModelSpec, by_positions: bool) -> None:
+    """Three documents in one row equal the three alone; they are told apart by numbers, or by positions that start again."""
+    model, sizes = randomised(spec), (5, 1, 8)
+    ids = ids_for(spec, 2, sum(sizes))
+    documents = torch.repeat_interleave(torch.tensor([1, 2, 3]), torch.tensor(sizes))[None].expand(2, -1)
+    positions = torch.cat([torch.arange(size) for size in sizes])[None].expand(2, -1)
+    with torch.no_grad():
+        packed = model(ids, position_ids=positions) if by_positions else model(ids, attention_mask=documents)
+        alone = torch.cat([model(document).logits for document in ids.split(sizes, 1)], 1)
+    close(packed.logits, alone)
+
+
+@every_preset
+def test_presets_padded(spec: ModelSpec) -> None:
+    check_padded(spec, 0, 6, garbage=3)
+    check_padded(spec, 6, 0, garbage=3)
+
+
+@every_decoder
+def test_presets_packed(spec: ModelSpec) -> None:
+    check_packed(spec, by_positions=False)
+    check_packed(spec, by_positions=True)
+
+
+@given(spec=decoders(), left=st.integers(0, 7), right=st.integers(0, 7), garbage=st.integers(0, 36))
+@settings(max_examples=40, deadline=None)
+def test_combinations_padded(spec: ModelSpec, left: int, right: int, garbage: int) -> None:
+    check_padded(spec, left, right, garbage)
+
+
+@given(spec=decoders(), by_positions=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_combinations_packed(spec: ModelSpec, by_positions: bool) -> None:
+    check_packed(spec, by_positions)
+
+
+def test_source_padding_changes_nothing() -> None:
+    from anyformer.families import preset
+    from anyformer.resize import shrink
+
+    model = randomised(shrink(preset("transformer-base").spec))
+    source, target = ids_for(model.spec, 2, 9), ids_for(model.spec, 2, 6, seed=4)
+    padded = torch.cat((source, torch.full((2, 5), 8)), 1)
+    mask = torch.cat((torch.ones(2, 9), torch.zeros(2, 5)), 1).long()
+    with torch.no_grad():
+        close(model(padded, mask, decoder_input_ids=target).logits, model(source, decoder_input_ids=target).logits)

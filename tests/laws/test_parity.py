@@ -1,0 +1,166 @@
+"""Law 6: a model computes what an independent implementation computes, each distinguishing field is seen."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from anyformer.families import FAMILIES, PRESETS, preset
+from anyformer.layers import (
+    GELU,
+    AttentionSpec,
+    Causal,
+    Everything,
+    GQASpec,
+    LayerNormSpec,
+    LearnedPositionsSpec,
+    LinearScaling,
+    Llama3Scaling,
+    ReLU,
+    RMSNormSpec,
+    RotarySpec,
+    SiLU,
+    SlidingWindow,
+)
+from anyformer.resize import shrink
+from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
+from tests.laws.models import SHRUNK
+from tests.laws.parity import LENGTH, differences, greedy, inputs, pair
+from tests.laws.tolerance import FLOAT32, FLOAT64, FLOAT64_ROTARY, VISIBLE, distance
+from tests.laws.weights import edited, filled, telling
+
+KINDS = ("plain", "right", "left", "packed")
+COMPARED = {names: spec for names, spec in SHRUNK.items() if PRESETS[names.split(" = ")[0]].family in FAMILIES}
+every_compared = pytest.mark.parametrize("spec", COMPARED.values(), ids=list(COMPARED))
+
+
+def test_every_preset_of_a_family_is_compared() -> None:
+    compared = {name for names in COMPARED for name in names.split(" = ")}
+    assert compared == {name for name, record in PRESETS.items() if record.family in FAMILIES}
+    assert len(compared) == 18
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@every_compared
+def test_logits_hidden_states_and_gradients_are_those_of_transformers(
+    spec: ModelSpec, attention: str, kind: str
+) -> None:
+    found = differences(pair(spec, attention), inputs(kind, spec.vocab_size))
+    assert found.logits < FLOAT32
+    assert found.hidden < FLOAT32
+    assert found.gradients < FLOAT32
+
+
+def tolerance(spec: ModelSpec) -> float:
+    """In float64, where every distinguishing field is far above it."""
+    return FLOAT64_ROTARY if any(isinstance(value, RotarySpec) for value in spec.nested()) else FLOAT64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@every_compared
+def test_in_float64_nothing_is_left_but_rounding(spec: ModelSpec, kind: str) -> None:
+    """Their eager attention takes the softmax in float32, so sdpa is the one held against."""
+    both = pair(spec, "sdpa")
+    both.ours.double().kernel = "sdpa"
+    both.theirs.double()
+    found = differences(both, inputs(kind, spec.vocab_size))
+    assert max(found.logits, found.hidden, found.gradients) < tolerance(spec)
+
+
+@every_compared
+def test_our_eager_kernel_computes_the_same(spec: ModelSpec) -> None:
+    both = pair(spec)
+    both.ours.kernel = "eager"
+    found = differences(both, inputs("left", spec.vocab_size))
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+
+
+@every_compared
+def test_greedy_continuation_is_that_of_transformers(spec: ModelSpec) -> None:
+    both, given = pair(spec, least_row=1.0), inputs("left", spec.vocab_size)
+    ids, mask, n = given.input_ids[:, :20], given.real[:, :20].long(), 12
+    theirs = both.theirs.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=n, pad_token_id=0)
+    ours = greedy(both.ours, ids, mask, n)
+    assert ours.shape == (2, 32)
+    assert torch.equal(ours, theirs)
+    assert ours[:, 20:].unique().numel() > 2  # tied models like to repeat themselves, but not only
+
+
+@every_compared
+def test_the_weights_tell(spec: ModelSpec) -> None:
+    """Logits spread, and attention is neither uniform nor all on one key: else a wrong formula could pass."""
+    given = inputs("plain", spec.vocab_size)
+    out = filled(spec, telling(spec))(given.input_ids, output_attentions=True)
+    assert out.logits.std(-1).mean() > 0.5
+    for weights in out.attentions:
+        last = weights[:, :, -1].max(-1).values  # of LENGTH keys: 1 / LENGTH if uniform
+        assert 4 / LENGTH < last.mean() < 0.95
+
+
+def but(**changes: Any) -> Any:
+    return lambda value: value.but(**changes)
+
+
+LLAMA3 = "llama3.1-8b"
+MUTATIONS: dict[str, tuple[str, type[Spec], Any]] = {
+    "gpt2 norm eps": ("gpt2", LayerNormSpec, but(eps=1e-6)),
+    "gpt2 gelu form": ("gpt2", GELU, but(form="erf")),
+    "gpt2 activation": ("gpt2", GELU, lambda _: ReLU()),
+    "gpt2 heads": ("gpt2", GQASpec, but(n_heads=2)),
+    "gpt2 attention scale": ("gpt2", AttentionSpec, but(scale=ScaleSpec(power=-0.49))),
+    "gpt2 mask": ("gpt2", AttentionSpec, but(mask=Everything())),
+    "gpt2 window one short": ("gpt2", AttentionSpec, but(mask=Causal() & SlidingWindow(size=Window(LENGTH - 1)))),
+    "llama norm eps": ("llama-7b", RMSNormSpec, but(eps=1e-5)),
+    "llama2 norm eps": ("llama2-7b", RMSNormSpec, but(eps=1e-6)),
+    "llama norm offset": ("llama-7b", RMSNormSpec, but(weight_offset=0.01)),
+    "llama theta": ("llama-7b", RotarySpec, but(theta=10_100.0)),
+    "llama rotary layout": ("llama-7b", RotarySpec, but(layout="interleaved")),
+    "llama rotary fraction": ("llama-7b", RotarySpec, but(fraction=0.5)),
+    "llama linear scaling": ("llama-7b", RotarySpec, but(scaling=LinearScaling(factor=1.01))),
+    "llama activation": ("llama-7b", SiLU, lambda _: GELU()),
+    "llama attention scale": ("llama-7b", AttentionSpec, but(scale=ScaleSpec(power=-0.49))),
+    "llama3 theta": (LLAMA3, RotarySpec, but(theta=510_000.0)),
+    "llama3 unscaled": (LLAMA3, RotarySpec, but(scaling=None)),
+    "llama3 scaling factor": (LLAMA3, Llama3Scaling, but(factor=8.5)),
+    "llama3 low factor": (LLAMA3, Llama3Scaling, but(low_frequency_factor=0.9)),
+    "llama3 high factor": (LLAMA3, Llama3Scaling, but(high_frequency_factor=6.0)),
+    "llama3 original context": (LLAMA3, Llama3Scaling, but(original_context=40)),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_distinguishing_field_is_seen(name: str) -> None:
+    origin, kind, edit = MUTATIONS[name]
+    spec = shrink(preset(origin).spec)
+    mutated = edited(spec, kind, edit)
+    assert mutated != spec
+    weights, given = telling(spec), inputs("plain", spec.vocab_size)
+    with torch.no_grad():
+        before, after = (filled(s, weights).double()(given.input_ids).logits for s in (spec, mutated))
+    assert distance(after, before) > VISIBLE * tolerance(spec)
+
+
+def test_the_pattern_of_grouped_heads_is_seen() -> None:
+    """Query heads 0, 1 read key head 0 and 2, 3 read 1; were they dealt in turn, logits would move."""
+    spec = shrink(preset("llama2-70b").spec)
+    weights, given = telling(spec), inputs("plain", spec.vocab_size)
+    dealt = dict(weights)
+    for name, weight in weights.items():
+        axis = {"q": 0, "o": 1}.get(name.split(".")[-2]) if ".projection." in name else None
+        if axis is not None:
+            heads = weight.unflatten(axis, (4, -1)).index_select(axis, torch.tensor([0, 2, 1, 3]))
+            dealt[name] = heads.flatten(axis, axis + 1)
+    with torch.no_grad():
+        before, after = (filled(spec, w)(given.input_ids).logits for w in (weights, dealt))
+    assert distance(after, before) > VISIBLE * FLOAT32
+
+
+def test_learned_positions_are_refused_beyond_their_table_on_both_sides() -> None:
+    spec = shrink(preset("gpt2").spec)
+    n = next(v for v in spec.nested() if isinstance(v, LearnedPositionsSpec)).n_positions
+    both, ids = pair(spec), torch.zeros(1, n + 1, dtype=torch.long)
+    with pytest.raises(Exception, match=f"beyond the {n} learned positions"):
+        both.ours(ids)
+    with pytest.raises(IndexError):
+        both.theirs(ids)

@@ -1,0 +1,44 @@
+"""How far two ways to compute one formula may lie apart, relative to the largest number compared; stated here once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+# float32 rounds to 6e-8. The numbers compared are sums of some hundred products taken in another order, through two
+# layers whose norms and softmaxes pass an error on enlarged by less than ten; angles of rotary positions differ by their
+# own rounding times the position. Measured: up to 4e-6 for gradients, 2e-6 for logits. Wrong formulas are off by more.
+FLOAT32 = 2e-5
+
+# float64 rounds to 1e-16. Rotary angles are taken in float32 on both sides, and their frequencies differ by rounding
+# (6e-8) times the position; measured: 3e-15 without them, 7e-7 with.
+FLOAT64 = 1e-12
+FLOAT64_ROTARY = 3e-6
+
+# A mutated field must be seen this much more clearly than rounding is.
+VISIBLE = 100
+
+
+def distance(a: Tensor, b: Tensor, least: float = 0.0) -> float:
+    """Return the largest difference, relative to the largest number of `b`, or to `least` where that is larger."""
+    assert a.shape == b.shape, f"{tuple(a.shape)} is compared with {tuple(b.shape)}"
+    scale = max(b.abs().max().item(), least)
+    return (a - b).abs().max().item() / (scale or 1.0)
+
+
+def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """Return the largest distance of gradients of one name.
+
+    A bias's gradient sums over tokens what its weight's gradient multiplies by inputs first, so it shares that one's
+    rounding: a key's bias adds the same to all scores of a query, and its gradient is nothing but rounding.
+    """
+    assert set(ours) == set(theirs)
+    largest = {name: gradient.abs().max().item() for name, gradient in theirs.items()}
+    least = {name: largest.get(name.removesuffix("bias") + "weight", 0.0) for name in theirs}
+    return max(distance(ours[name], theirs[name], least[name]) for name in theirs)
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    """Fail where two float32 tensors are further apart than rounding explains."""
+    apart = distance(a, b)
+    assert apart < FLOAT32, f"{apart:.1e} apart, relative to the largest number; the tolerance is {FLOAT32:.0e}"

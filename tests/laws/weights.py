@@ -1,0 +1,48 @@
+"""Weights that hide nothing: all random, logits spread, attention far from uniform, some vectors as small as an eps."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.model import Transformer, build
+from anyformer.spec import ModelSpec, Site, Spec, tensors
+
+
+def telling(spec: ModelSpec, seed: int = 0, least_row: float = 0.003) -> dict[str, Tensor]:
+    """Return a tensor for each name of the state dict: gains 1 ± 0.3, biases ± 0.3, matrices that multiply a
+    vector's length by about 1.5, and rows of tables of deviations from `least_row` to 1."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, Tensor] = {}
+    for name, weight in tensors(spec, Site()):
+        uniform = 2 * torch.rand(weight.shape, generator=generator) - 1
+        normal = torch.randn(weight.shape, generator=generator)
+        if weight.role == "gain":
+            found[name] = 1 + 0.3 * uniform
+        elif weight.role == "bias":
+            found[name] = 0.3 * uniform
+        elif weight.role == "table":
+            lengths = least_row ** torch.rand(weight.shape[0], 1, generator=generator)
+            found[name] = lengths * normal
+        else:
+            found[name] = 1.5 * weight.shape[-1] ** -0.5 * normal
+    return found
+
+
+def filled(spec: ModelSpec, weights: dict[str, Tensor]) -> Transformer:
+    """Return the model with these weights."""
+    model = build(spec, seed=None)
+    model.load_state_dict(weights)
+    return model
+
+
+def edited(value: Any, kind: type[Spec], edit: Any) -> Any:
+    """Return a specification with every value of a kind replaced by what `edit` makes of it."""
+    if isinstance(value, tuple):
+        return tuple(edited(item, kind, edit) for item in value)
+    if not isinstance(value, Spec):
+        return value
+    inner = {name: edited(field, kind, edit) for name, field in value.values().items()}
+    value = dataclasses.replace(value, **inner)  # type: ignore[type-var]
+    return edit(value) if isinstance(value, kind) else value

@@ -1,0 +1,102 @@
+"""Calibration: peaks are what a clock says, and are measured once for a machine."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from anyformer.measure import calibrate, gemm_peak, memory_bandwidth
+from anyformer.measure.calibrate import Machine
+
+module = sys.modules["anyformer.measure.calibrate"]  # the name in the room is the function
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_the_peak_is_what_a_clock_says() -> None:
+    a = torch.randn(1024, 1024)
+    a @ a
+    start, n = time.perf_counter(), 6
+    for _ in range(n):
+        a @ a
+    plain = n * 2 * 1024**3 / (time.perf_counter() - start)
+    peak = gemm_peak()
+    # The best of many is at least the mean of a few, but for noise; ten times as much is no product of this machine.
+    assert 0.7 * plain < peak < 10 * plain
+
+
+def test_bandwidth_is_what_a_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = torch.ones(64 << 20)
+    numbers.sum()
+    start = time.perf_counter()
+    numbers.sum()
+    plain = numbers.nbytes / (time.perf_counter() - start)
+    assert 0.7 * plain < memory_bandwidth() < 10 * plain
+
+
+class Counted:
+    """Stands in for the clock: what is under test is what is measured when."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.measured: list[str] = []
+        monkeypatch.setattr(module, "gemm_peak", self._peak)
+        monkeypatch.setattr(module, "memory_bandwidth", self._read)
+
+    def _peak(self, dtype: torch.dtype, device: torch.device) -> float:
+        self.measured.append(str(dtype))
+        return 1e9 * dtype.itemsize
+
+    def _read(self, device: torch.device) -> float:
+        self.measured.append("memory")
+        return 2e9
+
+
+def test_a_machine_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Counted(monkeypatch)
+    first = calibrate(dtypes=(torch.float32,))
+    assert clock.measured == ["torch.float32", "memory"]
+    assert first.peak_flops_per_second == {"float32": 4e9}
+    assert (first.read_nbytes_per_second, first.threads) == (2e9, torch.get_num_threads())
+    assert calibrate(dtypes=(torch.float32,)) == first
+    assert clock.measured == ["torch.float32", "memory"]
+    second = calibrate()  # only what is new
+    assert clock.measured == ["torch.float32", "memory", "torch.bfloat16"]
+    assert second.peak_flops_per_second == {"float32": 4e9, "bfloat16": 2e9}
+
+
+@pytest.mark.parametrize("broken", ["", "{}", '{"processor": 1}', "[]", "\x00"])
+def test_a_broken_record_is_measured_anew(monkeypatch: pytest.MonkeyPatch, cache: Path, broken: str) -> None:
+    clock = Counted(monkeypatch)
+    calibrate()
+    (file,) = cache.iterdir()
+    file.write_text(broken)
+    clock.measured.clear()
+    calibrate()
+    assert clock.measured == ["torch.float32", "torch.bfloat16", "memory"]
+
+
+def test_another_machine_is_another_record(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    clock = Counted(monkeypatch)
+    calibrate()
+    (file,) = cache.iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"torch_version": "1.0"}))
+    clock.measured.clear()
+    calibrate()
+    assert clock.measured, "the record of another version should not be trusted"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
+    assert calibrate().threads == 17
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    Counted(monkeypatch)
+    (cache / "file").touch()
+    monkeypatch.setenv("ANYFORMER_CACHE", str(cache / "file" / "below"))
+    assert isinstance(calibrate(), Machine)

@@ -1,0 +1,234 @@
+"""Parses the source and fails on what the rules of the house do not allow: imports, sizes, names, loose ends."""
+
+import ast
+import graphlib
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "anyformer"
+
+# Room → rooms that it may import. Everybody may import EVERYBODYS, and nobody the command line or the public face.
+EVERYBODYS = {"errors", "version"}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "spec": set(),
+    "layers": {"spec"},
+    "kernels": {"layers", "spec"},
+    "cache": {"spec", "layers"},
+    "model": {"spec", "layers", "cache", "kernels"},
+    "recipe": {"spec"},
+    "families": {"spec", "layers", "recipe"},
+    "resize": {"spec"},
+    "costs": {"spec", "layers", "recipe", "families", "resize"},
+    "text": set(),
+    "hub": {"model", "families", "text", "spec", "layers", "cache", "resize"},
+    "train": {"model", "recipe", "text", "costs", "hub", "spec", "layers"},
+    "generation": {"model", "text", "cache", "spec"},
+}
+ROOMS["measure"] = set(ROOMS)
+ROOMS["study"] = set(ROOMS)
+ROOMS["cli"] = {*ROOMS, "anyformer"}
+ROOMS["__main__"] = {"cli"}
+ROOMS["anyformer"] = {room for room in ROOMS if room not in {"cli", "__main__"}}  # src/anyformer/__init__.py
+
+LIGHT = ("errors", "version", "spec", "recipe")  # what is known without torch
+HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
+LONGEST_FILE = 300  # lines
+FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "managers"}
+LOOSE_ENDS = re.compile(r"\b(TODO|FIXME|NotImplementedError)\b")
+
+
+def sources(package: Path) -> Iterator[tuple[str, Path]]:
+    """Every file with its dotted name, `anyformer.spec.codec`; a package has the name of its folder."""
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__"), path
+
+
+def imports(name: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything imported: in functions and for the type checker too."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=aliases):
+                yield from ((node.lineno, alias.name) for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                origin = package[: len(package) - level + 1] if level else []
+                start = ".".join([*origin, *([module] if module else [])])
+                if start == "anyformer":  # `from anyformer import spec`: the room is the name after `import`
+                    yield from ((node.lineno, f"{start}.{alias.name}") for alias in aliases)
+                else:
+                    yield node.lineno, start
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                yield node.lineno, module
+
+
+def room(name: str) -> str:
+    """`anyformer.spec.codec` → `spec`; the package itself, and the names in it, are the room `anyformer`."""
+    return name.split(".")[1] if "." in name else "anyformer"
+
+
+def wrong_imports(package: Path) -> Iterator[str]:
+    for name, path in sources(package):
+        here = room(name)
+        if here not in ROOMS:
+            yield f"{path.name}: no room is called '{here}'; tests/test_rooms.py has the table"
+            continue
+        for line, target in imports(name, path):
+            if target.split(".")[0] != "anyformer":
+                continue
+            there = room(target) if room(target) in ROOMS else "anyformer"
+            if there != here and there not in ROOMS[here] | EVERYBODYS:
+                yield f"{name}:{line}: {here} may not import {there} ({target})"
+
+
+def cycles(package: Path) -> Iterator[str]:
+    graph: dict[str, set[str]] = {}
+    for name, path in sources(package):
+        targets = {room(target) for _, target in imports(name, path) if target.startswith("anyformer.")}
+        graph.setdefault(room(name), set()).update(targets - {room(name)})
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        yield " → ".join(reversed(error.args[1]))
+
+
+def undeclared(package: Path) -> Iterator[str]:
+    """A package imported that pyproject.toml does not ask for would be missing on a fresh machine."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {re.split(r"[^\w-]", text, maxsplit=1)[0].lower() for text in project["dependencies"]}
+    known = {"yaml" if name == "pyyaml" else name for name in wanted} | {"anyformer"} | sys.stdlib_module_names
+    for name, path in sources(package):
+        for line, target in imports(name, path):
+            if target.split(".")[0] not in known:
+                yield f"{name}:{line}: {target} is not among the dependencies"
+
+
+def heavy_imports(package: Path) -> Iterator[str]:
+    for name, path in sources(package):
+        if room(name) in LIGHT:
+            for line, target in imports(name, path):
+                if target.split(".")[0] in HEAVY:
+                    yield f"{name}:{line}: {target} is imported by what must be known without it"
+
+
+def long_files(package: Path) -> Iterator[str]:
+    for name, path in sources(package):
+        length = len(path.read_text(encoding="utf-8").splitlines())
+        if length > LONGEST_FILE:
+            yield f"{name}: {length} lines, more than {LONGEST_FILE}: it holds more than one idea"
+
+
+def empty_names(package: Path) -> Iterator[str]:
+    for name, _ in sources(package):
+        if FORBIDDEN_NAMES & set(name.split(".")):
+            yield f"{name}: this name says nothing of what is inside"
+
+
+def loose_ends(package: Path) -> Iterator[str]:
+    for name, path in sources(package):
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if found := LOOSE_ENDS.search(text):
+                yield f"{name}:{line}: {found[0]}"
+
+
+Rule = Callable[[Path], Iterator[str]]
+RULES: tuple[Rule, ...] = (
+    wrong_imports,
+    cycles,
+    undeclared,
+    heavy_imports,
+    long_files,
+    empty_names,
+    loose_ends,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_source_keeps(rule: Rule) -> None:
+    violations = list(rule(PACKAGE))
+    assert not violations, "\n" + "\n".join(violations)
+
+
+def test_the_table_has_no_cycle() -> None:
+    graphlib.TopologicalSorter(ROOMS).prepare()
+
+
+def test_every_room_is_found() -> None:
+    """Guards the guard: with the package moved, every rule above would hold of nothing."""
+    assert {"errors", "cli", "__main__"} <= {room(name) for name, _ in sources(PACKAGE)}
+
+
+# Each breaks one rule, in a file of its own beside a sound one: (rule, files, what the rule must say).
+BROKEN: list[tuple[Rule, dict[str, str], str]] = [
+    (wrong_imports, {"spec/codec.py": "from anyformer.layers import norm"}, "spec may not import layers"),
+    (wrong_imports, {"spec/codec.py": "from anyformer import model"}, "spec may not import model"),
+    (wrong_imports, {"text.py": "import anyformer.hub.load as load"}, "text may not import hub"),
+    (wrong_imports, {"recipe.py": "def f():\n    from .costs import card"}, "recipe may not import costs"),
+    (wrong_imports, {"layers/norm.py": "from ..cache import Store"}, "layers may not import cache"),
+    (wrong_imports, {"layers/__init__.py": "from ..kernels import sdpa"}, "layers may not import kernels"),
+    (
+        wrong_imports,
+        {"resize.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from anyformer.families import gpt2"},
+        "resize may not import families",
+    ),
+    (wrong_imports, {"costs.py": "import importlib\nimportlib.import_module('anyformer.train')"}, "not import train"),
+    (wrong_imports, {"study/report.py": "from anyformer.cli.names import x"}, "study may not import cli"),
+    (wrong_imports, {"__init__.py": "from anyformer.cli.main import main"}, "anyformer may not import cli"),
+    (wrong_imports, {"train/loop.py": "from anyformer import preset"}, "train may not import anyformer"),
+    (wrong_imports, {"errors.py": "import anyformer.spec"}, "errors may not import spec"),
+    (wrong_imports, {"attic/thing.py": "x = 1"}, "no room is called 'attic'"),
+    (
+        cycles,
+        {"layers/a.py": "from anyformer.model import M", "model.py": "from anyformer.layers.a import A"},
+        "layers → model",
+    ),
+    (undeclared, {"hub/load.py": "import transformers"}, "anyformer.hub.load:1: transformers"),
+    (heavy_imports, {"spec/part.py": "def f():\n    import torch.nn"}, "anyformer.spec.part:2: torch.nn"),
+    (heavy_imports, {"recipe.py": "from numpy import pi"}, "anyformer.recipe:1: numpy"),
+    (long_files, {"model.py": "x = 1\n" * 301}, "anyformer.model: 301 lines"),
+    (empty_names, {"layers/utils.py": ""}, "anyformer.layers.utils"),
+    (empty_names, {"text/helpers/bpe.py": ""}, "anyformer.text.helpers.bpe"),
+    (loose_ends, {"model.py": "x = 1  # TODO: two"}, "anyformer.model:1: TODO"),
+    (loose_ends, {"model.py": "def f():\n    raise NotImplementedError"}, "anyformer.model:2: NotImplementedError"),
+]
+
+
+def write(package: Path, files: dict[str, str]) -> Path:
+    for file, text in files.items():
+        path = package / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return package
+
+
+@pytest.mark.parametrize(("rule", "files", "says"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
+def test_a_broken_rule_is_seen(tmp_path: Path, rule: Rule, files: dict[str, str], says: str) -> None:
+    violations = "\n".join(rule(write(tmp_path / "anyformer", files)))
+    assert says in violations
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_what_is_allowed_passes(tmp_path: Path, rule: Rule) -> None:
+    files = {
+        "__init__.py": "from anyformer.spec import Spec\nfrom anyformer.version import __version__",
+        "errors.py": "import difflib",
+        "layers/__init__.py": "",
+        "layers/norm.py": "import torch\nfrom anyformer.spec.part import Spec\nfrom . import residual",
+        "layers/residual.py": "from ..errors import SpecError\nfrom ..spec import Spec",
+        "spec/__init__.py": "from .part import Spec",
+        "spec/part.py": "import yaml\nx = 1\n" + "#\n" * (LONGEST_FILE - 2),
+        "cli/show.py": "import anyformer\nfrom anyformer import preset\nfrom anyformer.study import report",
+        "__main__.py": "from anyformer.cli.main import main",
+    }
+    assert list(rule(write(tmp_path / "anyformer", files))) == []

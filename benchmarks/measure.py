@@ -1,7 +1,7 @@
 """How the benchmarks time, and what a result records.
 
-The machine may be shared, so both sides take turns (A B A B …) on one thread, the clock is the process's CPU time, and a
-ratio is the median of the ratios of neighbouring turns.
+The machine may be shared, so both sides take turns (A B A B …) on one thread, the clock is the process's CPU time, and
+a ratio is the median of the ratios of neighbouring turns.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def record(name: str, out: Path, rows: list[dict[str, Any]], notes: Mapping[str,
             "threads": machine.threads,
             "gemm_flops_per_second": {dtype: round(peak) for dtype, peak in machine.peak_flops_per_second.items()},
             "read_nbytes_per_second": round(machine.read_nbytes_per_second),
-            "bfloat16": "native" if _native_bfloat16() else "emulated: this processor has no bfloat16 arithmetic",
+            "bfloat16": "native" if native_bfloat16() else "emulated: this processor has no bfloat16 arithmetic",
         },
         **notes,
         "rows": rows,
@@ -101,7 +101,8 @@ def rounded(taken: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return {name: [float(f"{seconds:.4g}") for seconds in each] for name, each in taken.items()}
 
 
-def _native_bfloat16() -> bool:
+def native_bfloat16() -> bool:
+    """Return whether the processor multiplies bfloat16 itself."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -23,7 +23,9 @@ class Ledger:
         self.name, self.batch, self.slots, self.ring = name, batch, slots, ring
         self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
         self.plain = True  # so far every row is one unpadded document
-        self.facts = {fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS}  # document 0: empty
+        self.facts = {
+            fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS
+        }  # document 0: empty
         self.keys: Tokens | None = None
 
     def admit(self, new: Tokens) -> None:
@@ -87,7 +89,9 @@ class Ledger:
 class Kept(Store):
     """What one mixer call keeps of each token, each [batch, …, slot, width]."""
 
-    def __init__(self, ledger: Ledger, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device | None) -> None:
+    def __init__(
+        self, ledger: Ledger, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device | None
+    ) -> None:
         self.ledger = ledger
         self.held = {
             name: torch.zeros(ledger.batch, *shape[:-1], ledger.slots, shape[-1], dtype=dtype, device=device)
@@ -143,7 +147,9 @@ class KVCache:
         self.ledgers: dict[int | None, Ledger] = {}
         self.stores: list[Kept | Fixed] = []
         self.memory_tokens: Tokens | None = None
-        self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)  # each row's last position and document
+        self.last = torch.full(
+            (2, batch, 1), -1, dtype=torch.long, device=device
+        )  # each row's last position and document
         self.plain = True
         for mixer, shapes in cached_calls(spec):
             if mixer.keeps_memory():
@@ -166,7 +172,11 @@ class KVCache:
             ledger.admit(tokens)
         self.n += tokens.n
         self.plain = self.plain and tokens.span is not None
-        document = torch.ones_like(tokens.position) if tokens.document is None else tokens.document
+        document = tokens.document
+        if document is None:  # nothing is padding: the last token is the last real one
+            last = tokens.position[:, -1:]
+            self.last = torch.stack((last, torch.ones_like(last))).expand(2, self.batch, 1)
+            return
         real = (document > 0) * torch.arange(1, tokens.n + 1, device=document.device)
         at = real.argmax(-1, keepdim=True)  # the last real token of each row; rows of padding alone keep what they had
         now = torch.stack((tokens.position.gather(1, at), document.gather(1, at)))
@@ -177,7 +187,9 @@ class KVCache:
         drops = [drop] * self.batch if isinstance(drop, int) else list(drop)
         if len(drops) != self.batch or min(drops) < 0 or max(drops) > self.n:
             raise CacheError(f"rewind({drop}) does not fit {self.batch} rows of {self.n} tokens")
-        if max(drops) > 1 + self.slack and any(ledger.ring and self.n > ledger.slots for ledger in self.ledgers.values()):
+        if max(drops) > 1 + self.slack and any(
+            ledger.ring and self.n > ledger.slots for ledger in self.ledgers.values()
+        ):
             raise CacheError(
                 f"rewind({drop}) asks for tokens that a window's ring no longer holds; make the cache with slack={max(drops) - 1}"
             )

@@ -28,8 +28,12 @@ class Output:
 
     last_hidden_state: Tensor  # [batch, token, width], after the final norm
     outputs: dict[str, Tensor] = field(default_factory=dict)  # by head
-    hidden_states: tuple[Tensor, ...] | None = None  # the embedding's and each block's output, the last after the final norm
-    attentions: tuple[Tensor, ...] | None = None  # each attention's weights [batch, heads, query, key], in the order of calls
+    hidden_states: tuple[Tensor, ...] | None = (
+        None  # the embedding's and each block's output, the last after the final norm
+    )
+    attentions: tuple[Tensor, ...] | None = (
+        None  # each attention's weights [batch, heads, query, key], in the order of calls
+    )
     encoder_last_hidden_state: Tensor | None = None
     notes: list[Notes] = field(default_factory=list)  # what each mixer reports, in the order of calls
 
@@ -39,7 +43,9 @@ class Output:
         return next(iter(self.outputs.values()))
 
 
-Known = tuple[Tensor | None, Tensor | None, Tensor | None, Mapping[str, Tensor] | None]  # what `describe` is told of tokens
+Known = tuple[
+    Tensor | None, Tensor | None, Tensor | None, Mapping[str, Tensor] | None
+]  # what `describe` is told of tokens
 
 
 class Transformer(Part[ModelSpec]):
@@ -194,7 +200,9 @@ def _positions(document: Tensor, last_position: Tensor | int, last_document: Ten
     return (count + (document == last_document) * (last_position + 1)).clamp(min=0)
 
 
-def build(spec: ModelSpec, seed: int | None = 0, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Transformer:
+def build(
+    spec: ModelSpec, seed: int | None = 0, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+) -> Transformer:
     """Return the model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta)."""
     with torch.device(device):
         model = Transformer(spec)

@@ -15,7 +15,9 @@ DEPTH_POWER = 0.5  # depth and head_dim follow the width by this power: halfway 
 class Proportional(Sizes):
     """Widths in proportion to d_model, depth and head_dim to its root."""
 
-    def __init__(self, old: ModelSpec, d_model: int, n_layers: int, vocab_size: int | None, context: int | None) -> None:
+    def __init__(
+        self, old: ModelSpec, d_model: int, n_layers: int, vocab_size: int | None, context: int | None
+    ) -> None:
         self.old, self.d_model, self.n_layers = old, d_model, n_layers
         self.vocab_size, self.context = vocab_size, context
         self.ratio = d_model / old.stack.d_model
@@ -30,8 +32,13 @@ class Proportional(Sizes):
         group = n_heads // n_kv_heads if 1 < n_kv_heads < n_heads else 1
         if head_dim is None:
             # d_model is divided among the heads, so their number must divide it into even parts.
-            counts = [n for n in range(1, self.d_model // 2 + 1) if self.d_model % n == 0 and self.d_model // n % 2 == 0]
-            heads, dim = min(counts, key=lambda n: abs(math.log(self.d_model / n / ideal)) + 0.5 * (n % group > 0)), None
+            counts = [
+                n for n in range(1, self.d_model // 2 + 1) if self.d_model % n == 0 and self.d_model // n % 2 == 0
+            ]
+            heads, dim = (
+                min(counts, key=lambda n: abs(math.log(self.d_model / n / ideal)) + 0.5 * (n % group > 0)),
+                None,
+            )
         else:
             dim = max(8, 8 * round(ideal / 8))
             heads = group * max(1, round(share * self.d_model / dim / group))
@@ -50,7 +57,7 @@ class Proportional(Sizes):
         return max(1, round(old * self.context / self.old.context))
 
     def vocab(self, old: int) -> int:
-        return self.vocab_size or old
+        return old if self.vocab_size is None or old != self.old.vocab_size else self.vocab_size
 
 
 class Least(Sizes):

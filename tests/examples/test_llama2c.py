@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,7 @@ def sentencepiece(text: str, scores: dict[str, float]) -> list[str]:
         in_bytes = [f"<0x{byte:02X}>" for byte in character.encode()]
         pieces += [character] if character in scores else in_bytes
     while True:
-        joined = [
-            (scores[a + b], -i) for i, (a, b) in enumerate(zip(pieces, pieces[1:], strict=False)) if a + b in scores
-        ]
+        joined = [(scores[a + b], -i) for i, (a, b) in enumerate(pairwise(pieces)) if a + b in scores]
         if not joined:
             return pieces
         at = -max(joined)[1]

@@ -130,6 +130,7 @@ def test_settings_that_our_parts_express() -> None:
         ({**LLAMA, "sliding_window": 512}, "sliding_window = 512 is unknown here"),
         ({**LLAMA, "hidden_size": "32"}, "hidden_size = '32' must be of type int"),
         ({**LLAMA, "attention_bias": 1}, "attention_bias = 1 must be of type bool"),
+        ({**GPT2, "n_layer": True}, "n_layer = True must be of type int"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention = True is unknown here"),
         ({**GPT2, "n_layer": 0}, "Stack.blocks is empty"),
     ],

@@ -82,19 +82,16 @@ def test_a_stop_string_cuts_across_tokens(model: Transformer, tokenizer: Tokeniz
 
 
 def test_why_a_text_ended(model: Transformer, tokenizer: Tokenizer) -> None:
-    ended = set()
-    for seed in range(12):
-        (written,) = generate_text(model, tokenizer, ["if"], max_new_tokens=60, temperature=2.5, seed=seed)
-        tokens = tokens_of_hot(model, tokenizer, seed)
-        assert written.ended_by == ("end_of_text" if tokenizer.end_of_text in tokens else "length")
-        assert tokenizer.end_of_text not in written.token_ids
-        ended.add(written.ended_by)
-    assert ended == {"end_of_text", "length"}
-
-
-def tokens_of_hot(model: Transformer, tokenizer: Tokenizer, seed: int) -> list[int]:
-    ids = torch.tensor([[tokenizer.begin_of_text, *tokenizer.encode("if")]])
-    return generate_ids(model, ids, max_new_tokens=60, temperature=2.5, seed=seed)[0].tolist()
+    tokens = tokens_of(model, tokenizer, "if", 30, seed=3)
+    (whole,) = generate_text(model, tokenizer, ["if"], max_new_tokens=30, temperature=1.0, seed=3)
+    assert (whole.ended_by, whole.token_ids) == ("length", tokens)
+    tokenizer.end_of_text, end = tokens[20], tokenizer.end_of_text  # as if the model had written the end there
+    try:
+        (cut,) = generate_text(model, tokenizer, ["if"], max_new_tokens=30, temperature=1.0, seed=3)
+    finally:
+        tokenizer.end_of_text = end
+    kept = tokens[: tokens.index(tokens[20])]
+    assert (cut.ended_by, cut.token_ids, cut.text) == ("end_of_text", kept, tokenizer.decode(kept))
 
 
 def test_a_prompt_begins_a_text_once(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from anyformer.layers import (
     LinearSpec,
     Mask,
     Now,
-    Part,
+    Projection,
     ProjectionSpec,
     SegmentsSpec,
     SymmetricWindow,
@@ -65,7 +65,7 @@ class LocalAndGlobalSpec(ProjectionSpec):
         return self.but(n_heads=Count(to.heads(self.n_heads, self.n_heads, None)[0]))
 
 
-class LocalAndGlobal(Part[LocalAndGlobalSpec]):
+class LocalAndGlobal(Projection[LocalAndGlobalSpec]):
     def query(self, x: Tensor, now: Now) -> Tensor:
         return self._sets("q", x)
 

@@ -53,7 +53,9 @@ norms: st.SearchStrategy[MapSpec] = st.one_of(
         cast=st.sampled_from(["before", "after"]),
     ),
 )
-tails: st.SearchStrategy[MapSpec] = st.one_of(norms, st.builds(L.GainSpec, start=st.just(0.5)), st.just(L.ShiftSpec(start=0.1)))
+tails: st.SearchStrategy[MapSpec] = st.one_of(
+    norms, st.builds(L.GainSpec, start=st.just(0.5)), st.just(L.ShiftSpec(start=0.1))
+)
 rotaries = st.builds(
     L.RotarySpec,
     theta=st.sampled_from([100.0, 10000.0]),
@@ -90,7 +92,9 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         rotary=draw(optional(rotaries)),
         **biases,
     )
-    scores = draw(st.sampled_from([(), (L.ALiBiSpec(),), (L.RelativeBucketsSpec(n_buckets=Count(8), max_distance=Window(12)),)]))
+    scores = draw(
+        st.sampled_from([(), (L.ALiBiSpec(),), (L.RelativeBucketsSpec(n_buckets=Count(8), max_distance=Window(12)),)])
+    )
     options = {
         "scale": draw(st.sampled_from([ScaleSpec(power=-0.5), ScaleSpec(power=-1.0), ScaleSpec(factor=0.4)])),
         "softcap": draw(optional(st.just(3.0))),
@@ -119,7 +123,9 @@ def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> 
     parallel = draw(st.booleans())
     groups = [tuple(branches)] if parallel else [(branch,) for branch in branches]
     # Something must keep the stream's size in check, or a random network overflows; a norm before or after does.
-    return BlockSpec(sublayers=tuple(SublayerSpec(branches=g, norm_in=draw(norms), norm_sum=draw(each)) for g in groups))
+    return BlockSpec(
+        sublayers=tuple(SublayerSpec(branches=g, norm_in=draw(norms), norm_sum=draw(each)) for g in groups)
+    )
 
 
 @st.composite
@@ -136,7 +142,9 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         ]
     )
     scale = draw(optional(st.just(ScaleSpec(power=0.5))))
-    embedding = EmbeddingSpec(terms=(L.TokensSpec(table=table, scale=scale), *draw(positions)), norm=draw(optional(norms)))
+    embedding = EmbeddingSpec(
+        terms=(L.TokensSpec(table=table, scale=scale), *draw(positions)), norm=draw(optional(norms))
+    )
     head = HeadSpec(table=table, bias=draw(st.booleans()), softcap=draw(optional(st.just(4.0))))
     stack = StackSpec(
         d_model=Width(D_MODEL),

@@ -56,7 +56,9 @@ def test_presets(spec: ModelSpec, sizes: list[int]) -> None:
         check_cached(spec, sizes, left=5)
 
 
-@given(spec=decoders(), sizes=chunkings, left=st.integers(0, 6), right=st.integers(0, 6), length=st.sampled_from([4, N]))
+@given(
+    spec=decoders(), sizes=chunkings, left=st.integers(0, 6), right=st.integers(0, 6), length=st.sampled_from([4, N])
+)
 @settings(max_examples=60, deadline=None)
 def test_combinations(spec: ModelSpec, sizes: list[int], left: int, right: int, length: int) -> None:
     check_cached(spec, sizes, left, right, length)
@@ -74,7 +76,10 @@ def test_rewind(spec: ModelSpec, drops: tuple[int, int], left: int) -> None:
         for chunk, facts in zip(ids.split(4, 1), mask.split(4, 1), strict=True):
             model(chunk, facts, cache=cache)
         cache.rewind(drops)
-        got = torch.cat([model(new[:, :2], cache=cache).logits, *(model(new[:, i : i + 1], cache=cache).logits for i in (2, 3, 4))], 1)
+        got = torch.cat(
+            [model(new[:, :2], cache=cache).logits, *(model(new[:, i : i + 1], cache=cache).logits for i in (2, 3, 4))],
+            1,
+        )
         for row, drop in enumerate(drops):
             start = left if row == 0 else 0
             kept = torch.cat((ids[row, start : 12 - drop], new[row]))[None]

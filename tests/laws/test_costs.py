@@ -49,7 +49,9 @@ def test_combinations_flops(spec: ModelSpec, n: int) -> None:
 
 
 # Counted by an execution of transformers' models on the meta device, GPT-2 at 1,024 tokens and Llama-3-8B at 2,048.
-@pytest.mark.parametrize(("name", "n", "flops"), [("gpt2", 1024, 291_648_307_200), ("llama3-8b", 2048, 32_938_104_193_024)])
+@pytest.mark.parametrize(
+    ("name", "n", "flops"), [("gpt2", 1024, 291_648_307_200), ("llama3-8b", 2048, 32_938_104_193_024)]
+)
 def test_published_flops(name: str, n: int, flops: int) -> None:
     assert cost(preset(name).spec, seq_len=n, convention="full-attention").forward_flops_total == flops
 
@@ -57,7 +59,14 @@ def test_published_flops(name: str, n: int, flops: int) -> None:
 # KiB a token in bfloat16: the formula 2 · n_kv_heads · head_dim · n_layers · 2 bytes, as published tables print it.
 @pytest.mark.parametrize(
     ("name", "kib"),
-    [("llama2-7b", 512), ("llama2-13b", 800), ("llama2-70b", 320), ("llama3-8b", 128), ("llama3-70b", 320), ("llama3.1-405b", 504)],
+    [
+        ("llama2-7b", 512),
+        ("llama2-13b", 800),
+        ("llama2-70b", 320),
+        ("llama3-8b", 128),
+        ("llama3-70b", 320),
+        ("llama3.1-405b", 504),
+    ],
 )
 def test_published_cache(name: str, kib: int) -> None:
     report = cost(preset(name).spec, seq_len=1)

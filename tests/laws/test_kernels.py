@@ -62,7 +62,9 @@ def test_combinations(spec: ModelSpec, left: int, right: int) -> None:
     check_kernels(spec, left, right)
 
 
-def slow_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float, cap: float | None, sink: Tensor | None) -> Tensor:
+def slow_attention(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float, cap: float | None, sink: Tensor | None
+) -> Tensor:
     """Attention by the definition, one query at a time, in float64: the independent reference of the oracle itself."""
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=torch.float64)
     group = q.shape[1] // k.shape[1]
@@ -91,7 +93,9 @@ def test_eager_is_the_definition(cap: float | None, with_sink: bool) -> None:
     sink = torch.randn(4) if with_sink else None
     from anyformer.kernels.eager import Dense
 
-    y, weights = KERNELS["eager"](q, k, v, Dense(seen, None), scale=0.7, softcap=cap, sink=sink, scores=None, dropout=0.0)
+    y, weights = KERNELS["eager"](
+        q, k, v, Dense(seen, None), scale=0.7, softcap=cap, sink=sink, scores=None, dropout=0.0
+    )
     close(y.double(), slow_attention(q, k, v, seen, 0.7, cap, sink))
     assert y[0, 1, 2].abs().max() == 0
     assert weights is not None

@@ -55,7 +55,9 @@ def test_published_total(preset: Preset) -> None:
     digits = re.fullmatch(r"(\d+)(?:\.(\d+))?([MB])", preset.published)
     assert digits, preset.published
     shown = f"{total / UNITS[digits[3]]:.{len(digits[2] or '')}f}{digits[3]}"
-    assert shown == preset.published or preset.erratum, f"{preset.name} has {shown}, {preset.published} is published: say why"
+    assert shown == preset.published or preset.erratum, (
+        f"{preset.name} has {shown}, {preset.published} is published: say why"
+    )
 
 
 def test_catalogue_is_up_to_date() -> None:

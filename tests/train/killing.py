@@ -7,15 +7,29 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch._dynamo  # the first optimiser step imports it, in every process that was forked without it
 
 import anyformer.layers as L
 from anyformer.recipe import DropoutSpec, Recipe
-from anyformer.spec import BlockSpec, BranchSpec, EmbeddingSpec, HeadSpec, ModelSpec, StackSpec, SublayerSpec, TableSpec
+from anyformer.spec import (
+    BlockSpec,
+    BranchSpec,
+    Count,
+    EmbeddingSpec,
+    HeadSpec,
+    ModelSpec,
+    StackSpec,
+    SublayerSpec,
+    TableSpec,
+    Vocab,
+    Width,
+)
 from anyformer.text import EncodedCorpus
 from anyformer.train import checkpoint
 from anyformer.train.checkpoint import Checkpoints
@@ -38,14 +52,14 @@ class Fault:
 
 
 def spec() -> ModelSpec:
-    norm, table = L.RMSNormSpec(), TableSpec(rows=VOCABULARY, shared="tokens")
-    projection = L.GQASpec(n_heads=2, n_kv_heads=1, head_dim=8, rotary=L.RotarySpec())
+    norm, table = L.RMSNormSpec(), TableSpec(rows=Vocab(VOCABULARY), shared="tokens")
+    projection = L.GQASpec(n_heads=Count(2), n_kv_heads=Count(1), head_dim=Width(8), rotary=L.RotarySpec())
     attention = L.AttentionSpec(projection=projection, mask=L.Causal())
-    mixers = (attention, L.GatedFeedForwardSpec(d_ff=24, activation=L.SiLU()))
+    mixers = (attention, L.GatedFeedForwardSpec(d_ff=Width(24), activation=L.SiLU()))
     sublayers = tuple(SublayerSpec(norm_in=norm, branches=(BranchSpec(mixer=mixer),)) for mixer in mixers)
     embedding = EmbeddingSpec(terms=(L.TokensSpec(table=table),))
     blocks = (BlockSpec(sublayers=sublayers),) * 2
-    stack = StackSpec(d_model=16, embedding=embedding, blocks=blocks, residual=L.AddSpec(), norm=norm)
+    stack = StackSpec(d_model=Width(16), embedding=embedding, blocks=blocks, residual=L.AddSpec(), norm=norm)
     return ModelSpec(stack=stack, heads=(HeadSpec(table=table),), init=L.ByRole())
 
 
@@ -135,7 +149,7 @@ def attempt(out: Path, fault: Fault | None, trace: Path | None) -> None:
         trace.write_text(json.dumps(calls))
 
 
-def start(out: Path, fault: Fault | None = None, trace: Path | None = None) -> multiprocessing.process.BaseProcess:
+def start(out: Path, fault: Fault | None = None, trace: Path | None = None) -> BaseProcess:
     """Start `run` in a process of its own, forked from one that has imported everything but has no threads."""
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=attempt, args=(out, fault, trace))

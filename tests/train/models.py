@@ -1,7 +1,17 @@
 """Tiny architectures and texts for tests of training."""
 
 from anyformer import layers
-from anyformer.spec import BlockSpec, BranchSpec, EmbeddingSpec, HeadSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec, TableSpec
+from anyformer.spec import (
+    BlockSpec,
+    BranchSpec,
+    EmbeddingSpec,
+    HeadSpec,
+    ModelSpec,
+    ScaleSpec,
+    StackSpec,
+    SublayerSpec,
+    TableSpec,
+)
 from anyformer.spec.part import Count, Length, Vocab, Width
 
 VOCAB = 61
@@ -12,7 +22,8 @@ def sublayer(mixer: object, norm: object) -> SublayerSpec:
 
 
 def attention(mask: layers.Mask, reads: str = "self") -> layers.AttentionSpec:
-    projection = layers.GQASpec(n_heads=Count(2), n_kv_heads=Count(1), head_dim=Width(8), rotary=layers.RotarySpec())
+    rotary = layers.RotarySpec() if reads == "self" else None
+    projection = layers.GQASpec(n_heads=Count(2), n_kv_heads=Count(1), head_dim=Width(8), rotary=rotary)
     return layers.AttentionSpec(projection=projection, mask=mask, reads=reads)  # type: ignore[arg-type]
 
 

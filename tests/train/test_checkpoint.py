@@ -1,13 +1,10 @@
 """Checkpoints: everything comes back bit for bit; what is damaged is named; what fails leaves the former one good."""
 
 import copy
-import errno
 import json
 import logging
 import os
 import random
-import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,58 +13,16 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from anyformer.errors import CheckpointError, RunFailed
-from anyformer.train import checkpoint
-from anyformer.train.checkpoint import Checkpoints, step_of, verify
+from anyformer.errors import CheckpointError
+from anyformer.train.checkpoint import Checkpoints, step_of
+from tests.train.small import saved, step, trained
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"]
-
-
-class Tied(nn.Module):
-    """A table and a head that are one tensor, a buffer, and a layer."""
-
-    def __init__(self, width: int = 6) -> None:
-        super().__init__()
-        self.table = nn.Embedding(11, width)
-        self.layer = nn.Linear(width, width)
-        self.head = nn.Linear(width, 11, bias=False)
-        self.head.weight = self.table.weight
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-
-def trained(steps: int, seed: int = 0, width: int = 6) -> tuple[Tied, torch.optim.AdamW]:
-    torch.manual_seed(seed)
-    model = Tied(width)
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    groups = [{"params": matrices}, {"params": [model.layer.bias], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.9))
-    for _ in range(steps):
-        step(model, optimizer)
-    return model, optimizer
-
-
-def step(model: Tied, optimizer: torch.optim.Optimizer) -> float:
-    """Draw from every generator, and learn."""
-    scale = random.random() + float(np.random.random())
-    ids = torch.randint(0, 11, (4,))
-    loss = scale * model.head(torch.tanh(model.layer(model.table(ids)))).logsumexp(-1).mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    model.seen += 1  # type: ignore[operator]
-    return float(loss.detach())
 
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Checkpoints:
     return Checkpoints(tmp_path / "checkpoints")
-
-
-def saved(checkpoints: Checkpoints, *steps: int) -> tuple[Tied, torch.optim.AdamW]:
-    model, optimizer = trained(2)
-    for number in steps:
-        checkpoints.save(number, model, optimizer, {"number": number})
-    return model, optimizer
 
 
 class TestRestore:
@@ -252,96 +207,3 @@ class TestKept:
         (left / "model.safetensors").write_bytes(b"half")
         checkpoints.save(2, model, optimizer, {})
         assert sorted(p.name for p in checkpoints.directory.iterdir()) == ["step-00000001", "step-00000002"]
-
-
-def failing(code: int) -> Callable[..., None]:
-    def call(*arguments: object, **options: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return call
-
-
-class TestFailure:
-    """The former checkpoint stays good and nothing of the new one is left."""
-
-    def refused(self, checkpoints: Checkpoints, cause: str) -> None:
-        model, optimizer = trained(2)
-        with pytest.raises(RunFailed, match=cause) as error:
-            checkpoints.save(2, model, optimizer, {})
-        assert error.value.exit_status == 1
-        assert str(checkpoints.directory / "step-00000002") in str(error.value)
-        assert f"the last good checkpoint is {checkpoints.directory / 'step-00000001'}" in str(error.value)
-
-    def unharmed(self, checkpoints: Checkpoints) -> None:
-        assert [path.name for path in checkpoints.directory.iterdir()] == ["step-00000001"]
-        path = checkpoints.latest()
-        assert path is not None
-        verify(path)
-
-    @pytest.mark.parametrize("call", ["mkdir", "write", "fsync", "rename"])
-    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
-    def test_of_a_call(self, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
-        saved(checkpoints, 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, failing(code))
-            self.refused(checkpoints, os.strerror(code))
-        self.unharmed(checkpoints)
-
-    def test_a_file_that_may_not_grow(self, checkpoints: Checkpoints) -> None:
-        """The system itself refuses the bytes, in the middle of a file of tensors."""
-        saved(checkpoints, 1)
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
-            self.refused(checkpoints, "File too large")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        self.unharmed(checkpoints)
-
-    def test_an_interruption(self, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-        model, optimizer = saved(checkpoints, 1)
-
-        def interrupted(*arguments: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint, "save_file", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                checkpoints.save(2, model, optimizer, {})
-        self.unharmed(checkpoints)
-
-    def test_a_file_in_the_way(self, tmp_path: Path) -> None:
-        (tmp_path / "checkpoints").write_text("mine")
-        model, optimizer = trained(0)
-        with pytest.raises(RunFailed, match="there is no earlier checkpoint"):
-            Checkpoints(tmp_path / "checkpoints").save(1, model, optimizer, {})
-        assert (tmp_path / "checkpoints").read_text() == "mine"
-
-
-def test_everything_is_synced_before_it_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut keeps what was synced, in the order of the calls; so each file, then its folder, then the name."""
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text("{}\n")
-    calls: list[tuple[str, str]] = []
-    fsync, rename = os.fsync, os.rename
-
-    def syncing(descriptor: int) -> None:
-        calls.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
-        fsync(descriptor)
-
-    def renaming(source: Path, target: Path) -> None:
-        calls.append(("rename", target.name))
-        rename(source, target)
-
-    if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("no /proc here to tell the name of an open file by")
-    monkeypatch.setattr(os, "fsync", syncing)
-    monkeypatch.setattr(os, "rename", renaming)
-    model, optimizer = trained(1)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", relied_on=(metrics,))
-    checkpoints.directory.mkdir()
-    checkpoints.save(1, model, optimizer, {})
-    aside = f".tmp-{os.getpid()}-step-00000001"
-    assert calls[0] == ("sync", "metrics.jsonl")
-    assert sorted(calls[1:6]) == [("sync", name) for name in FILES]
-    assert calls[6:] == [("sync", aside), ("rename", "step-00000001"), ("sync", "checkpoints")]

@@ -12,7 +12,6 @@ from anyformer.spec import HeadSpec, ScaleSpec, Site, TableSpec
 from anyformer.spec.part import Vocab
 from anyformer.train import cross_entropy as module
 from anyformer.train.cross_entropy import LossOptions, cross_entropy
-
 from tests.train.models import VOCAB, decoder
 
 WIDTH, ROWS = 12, 23
@@ -59,7 +58,9 @@ HEADS = {
 
 
 @pytest.mark.parametrize("chunk", [5, 1024])
-@pytest.mark.parametrize("options", [LossOptions(), LossOptions(0.1), LossOptions(0.0, 1e-2), LossOptions(0.2, 1e-3)], ids=str)
+@pytest.mark.parametrize(
+    "options", [LossOptions(), LossOptions(0.1), LossOptions(0.0, 1e-2), LossOptions(0.2, 1e-3)], ids=str
+)
 @pytest.mark.parametrize("fields", HEADS.values(), ids=HEADS)
 def test_equals_the_full_one(
     fields: dict[str, object], options: LossOptions, chunk: int, monkeypatch: pytest.MonkeyPatch

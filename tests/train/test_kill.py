@@ -1,5 +1,6 @@
 """A run killed at any moment and started again gives the same losses and weights, bit for bit."""
 
+import json
 import multiprocessing
 import os
 import random
@@ -13,7 +14,7 @@ import pytest
 
 from anyformer.errors import CheckpointError
 from anyformer.train.checkpoint import verify
-from tests.train.killing import SAVES, Fault, losses, names, start, weights
+from tests.train.killing import SAVES, Fault, Moment, losses, names, start, weights
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_SECONDS = 60.0
@@ -50,8 +51,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     started = time.monotonic()
     assert finish(folder / "b" / "run", trace=folder / "trace.json") == 0
     seconds = time.monotonic() - started
-    import json
-
     trace = [(part, call) for part, call in json.loads((folder / "trace.json").read_text())]
     out = folder / "b" / "run"
     return Whole(losses(out), weights(out), names(out), trace, seconds)
@@ -60,8 +59,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 def faults(whole: Whole, part: str) -> list[tuple[str, Fault]]:
     """Before and after each call of one part, and in the middle of each write."""
     calls = [call for where, call in whole.trace if where == part]
-    moments = [(i, call, moment) for i, call in enumerate(calls) for moment in ("before", "middle", "after")]
-    return [(call, Fault(part, i, moment)) for i, call, moment in moments if moment != "middle" or call == "write"]
+    moments: tuple[Moment, ...] = ("before", "middle", "after")
+    each = [(call, Fault(part, i, moment)) for i, call in enumerate(calls) for moment in moments]
+    return [(call, fault) for call, fault in each if fault.moment != "middle" or call == "write"]
+
+
+def pruning(whole: Whole) -> str:
+    """The first save that deletes an old checkpoint: it makes every kind of call."""
+    return next(part for part, call in whole.trace if part.startswith("save") and call == "rmdir")
 
 
 def good_checkpoints(out: Path) -> list[str]:
@@ -94,7 +99,7 @@ def same(out: Path, whole: Whole, what: object) -> None:
 
 def test_the_whole_run_is_one(whole: Whole) -> None:
     """Guards the guard: the calls are seen, and there is a loss for each step."""
-    calls = Counter(call for part, call in whole.trace if part == "save 3")
+    calls = Counter(call for part, call in whole.trace if part == pruning(whole))
     assert calls["write"] == 5  # three files of tensors, the state, the manifest
     assert calls["fsync"] >= 8  # each of them, the directory, the one above, the metrics
     assert calls["rename"] == 2  # into place, and the oldest out of sight
@@ -105,7 +110,7 @@ def test_the_whole_run_is_one(whole: Whole) -> None:
 
 
 def test_killed_at_each_call_of_a_save(whole: Whole, tmp_path: Path) -> None:
-    chosen = faults(whole, "save 3")
+    chosen = faults(whole, pruning(whole))
     # Two of three moments would make the quick test slow without seeing more: all are in the slow one.
     for i, (call, fault) in enumerate(chosen):
         if call in ("write", "rename") or fault.moment == "before":

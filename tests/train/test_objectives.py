@@ -12,7 +12,6 @@ from anyformer.recipe import CausalLM, ObjectiveSpec, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch, PairBatch, pack
 from anyformer.train.objectives import objective_of
-
 from tests.train.models import VOCAB, decoder, encoder_decoder
 from tests.train.texts import encoded
 

@@ -125,7 +125,9 @@ def test_a_wrong_file_is_refused(text: str, says: str) -> None:
 
 
 def test_a_schedule_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(SpecError, match="leaves no step for InverseSqrtDecay: the other pieces take 4000, the run has 100"):
+    with pytest.raises(
+        SpecError, match="leaves no step for InverseSqrtDecay: the other pieces take 4000, the run has 100"
+    ):
         TRANSFORMER_2017.but(tokens=100 * 25_000).learning_rates(512)
     with pytest.raises(SpecError, match="only one can take the rest"):
         Recipe(schedule=(CosineDecay(), LinearDecay())).learning_rates(1)

@@ -13,7 +13,6 @@ from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.train.objectives import objective_of
 from anyformer.train.optim import clip, decaying
 from anyformer.train.step import Trainer, split
-
 from tests.train.models import VOCAB, decoder, encoder_decoder
 
 ROWS, LENGTH = 6, 10
@@ -104,7 +103,9 @@ def test_steps_equal_adam_by_hand(optimizer: AdamW | Adam) -> None:
         torch.testing.assert_close(p.detach().double(), weights[name], rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("spec", [decoder(tied=False, learned_positions=16), encoder_decoder()], ids=["decoder", "2017"])
+@pytest.mark.parametrize(
+    "spec", [decoder(tied=False, learned_positions=16), encoder_decoder()], ids=["decoder", "2017"]
+)
 def test_matrices_decay_and_nothing_else(spec: ModelSpec) -> None:
     model = build(spec)
     decays = decaying(spec)

@@ -4,12 +4,11 @@ import numpy as np
 
 from anyformer.text import EncodedCorpus
 from anyformer.train.data import TextData
-
 from tests.train.models import VOCAB
 
 
 def encoded(n_documents: int, seed: int = 0, longest: int = 60) -> EncodedCorpus:
-    """Documents that a small model can learn: each token is the one before plus a step of the document's own, or noise."""
+    """Documents that a small model can learn: each token is the one before plus a step of the document's own."""
     rng = np.random.default_rng(seed)
     documents = []
     for _ in range(n_documents):

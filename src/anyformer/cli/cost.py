@@ -16,8 +16,16 @@ CHOICES = ("exact-causal", "full-attention")
 @click.argument("model", type=PresetName())
 @click.option("--seq-len", type=int, help="Tokens of a sequence; by default the published context.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences.")
-@click.option("--convention", type=click.Choice(CHOICES), default=CHOICES[0], show_default=True, help="Which pairs attention counts.")
-@click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and cache: float32, bfloat16 or float16.")
+@click.option(
+    "--convention",
+    type=click.Choice(CHOICES),
+    default=CHOICES[0],
+    show_default=True,
+    help="Which pairs attention counts.",
+)
+@click.option(
+    "--dtype", default="bfloat16", show_default=True, help="Of weights and cache: float32, bfloat16 or float16."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
 @import_option
 def command(model: str, seq_len: int | None, batch: int, convention: str, dtype: str, as_json: bool) -> None:
@@ -32,11 +40,21 @@ def command(model: str, seq_len: int | None, batch: int, convention: str, dtype:
     console = Console(width=None if click.get_text_stream("stdout").isatty() else 120, highlight=False)
     count = report.parameters
     summary = _table(f"{model}, {report.batch} × {report.seq_len:,} tokens")
-    summary.add_row("parameters", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them")
-    summary.add_row("forward", f"{_si(report.forward_flops_per_token)}FLOPs/token", f"{convention}: {CONVENTIONS[convention]}")
-    summary.add_row("training", f"{_si(report.training_flops_per_token)}FLOPs/token", "forward and backward, nothing recomputed")
+    summary.add_row(
+        "parameters", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them"
+    )
+    summary.add_row(
+        "forward", f"{_si(report.forward_flops_per_token)}FLOPs/token", f"{convention}: {CONVENTIONS[convention]}"
+    )
+    summary.add_row(
+        "training", f"{_si(report.training_flops_per_token)}FLOPs/token", "forward and backward, nothing recomputed"
+    )
     summary.add_row("weights", _bytes(report.weights_nbytes), dtype)
-    summary.add_row("training state", _bytes(report.training_nbytes), "weights, gradients, AdamW's moments in float32; no activations")
+    summary.add_row(
+        "training state",
+        _bytes(report.training_nbytes),
+        "weights, gradients, AdamW's moments in float32; no activations",
+    )
     summary.add_row("cache", _bytes(report.cache_nbytes), f"{dtype}, the whole batch at this context")
     console.print(summary)
     parts = _table("forward FLOPs by part")
@@ -52,7 +70,9 @@ def command(model: str, seq_len: int | None, batch: int, convention: str, dtype:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
+    )
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")

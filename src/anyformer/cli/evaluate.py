@@ -76,7 +76,9 @@ def command(
     validation = _validation(data, source, target, held_out, tokenizer, length)
     found = evaluate(transformer, objective, validation, precision="bf16" if precision == "bf16" else "float32")
     if as_json:
-        figures = {name: getattr(found, name) for name in ("loss", "perplexity", "bits_per_byte", "nats", "tokens", "nbytes")}
+        figures = {
+            name: getattr(found, name) for name in ("loss", "perplexity", "bits_per_byte", "nats", "tokens", "nbytes")
+        }
         told = {"version": JSON_VERSION, **figures, "documents": len(found.documents), "seq_len": length}
         click.echo(json.dumps(told, indent=1))
         return

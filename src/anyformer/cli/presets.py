@@ -14,19 +14,25 @@ SIZES = ("parameters", "layers", "d_model", "context")
 
 @click.command()
 @click.option("--family", metavar="NAME", help="Only this lineage: gpt2, llama, transformer …")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, presets: [{name, family, parameters, …}]}.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object: {version, presets: [{name, family, parameters, …}]}."
+)
 def command(family: str | None, as_json: bool) -> None:
     """List the published architectures, with what they are and where they come from."""
     known = catalogue()
     families = {preset["family"] for preset in known}
     if family is not None and family not in families:
-        raise UsageError(f"there is no family '{family}'{did_you_mean(family, families)}; there are {', '.join(sorted(families))}")
+        raise UsageError(
+            f"there is no family '{family}'{did_you_mean(family, families)}; there are {', '.join(sorted(families))}"
+        )
     chosen = [preset for preset in known if family in (None, preset["family"])]
     if as_json:
         click.echo(json.dumps({"version": 1, "presets": chosen}, indent=1, ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    rows = [(", ".join((p["name"], *p["aliases"])), *(f"{p[size] or 0:,}" for size in SIZES), p["source"]) for p in chosen]
+    rows = [
+        (", ".join((p["name"], *p["aliases"])), *(f"{p[size] or 0:,}" for size in SIZES), p["source"]) for p in chosen
+    ]
     for column, cells in zip(("name", *SIZES), zip(*rows, strict=True), strict=False):
         width = max(len(column), *map(len, cells))
         table.add_column(column, justify="left" if column == "name" else "right", min_width=width)

@@ -11,8 +11,18 @@ from anyformer.cli.names import PresetName, import_option
 
 @click.command()
 @click.argument("model", type=PresetName())
-@click.option("--spec", "form", type=click.Choice(["yaml", "json"]), help="Print the specification itself, to be saved and changed.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, name, source, published, erratum, card, specification}.")
+@click.option(
+    "--spec",
+    "form",
+    type=click.Choice(["yaml", "json"]),
+    help="Print the specification itself, to be saved and changed.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object: {version, name, source, published, erratum, card, specification}.",
+)
 @import_option
 def command(model: str, form: str | None, as_json: bool) -> None:
     """Show an architecture: a preset, a file of ours, an HF directory or its config.json, or a run."""
@@ -28,10 +38,18 @@ def command(model: str, form: str | None, as_json: bool) -> None:
     rows = card(spec)
     told = {name: getattr(preset, name) for name in ("source", "published", "erratum", "tokenizer")} if preset else {}
     if as_json:
-        data = {"version": 1, "name": preset.name if preset else model, **told, "card": rows, "specification": encode(spec)}
+        data = {
+            "version": 1,
+            "name": preset.name if preset else model,
+            **told,
+            "card": rows,
+            "specification": encode(spec),
+        }
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
-    table = Table(title=preset.name if preset else model, title_justify="left", title_style="bold", box=None, show_header=False)
+    table = Table(
+        title=preset.name if preset else model, title_justify="left", title_style="bold", box=None, show_header=False
+    )
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in {**rows, **{name: text for name, text in told.items() if text}}.items():

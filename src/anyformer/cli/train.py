@@ -13,6 +13,8 @@ from anyformer.cli.names import PresetName, import_option
 from anyformer.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
+    import torch
+
     from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec
     from anyformer.train.data import TrainingData
@@ -27,19 +29,29 @@ FILE = click.Path(exists=True, path_type=Path)
 @click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: the text to train on.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
-@click.option("--validation", default=0.05, show_default=True, help="Share of the text that is set aside to validate on.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the run; made, or gone on with.")
-@click.option("--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file.")
+@click.option(
+    "--validation", default=0.05, show_default=True, help="Share of the text that is set aside to validate on."
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the run; made, or gone on with."
+)
+@click.option(
+    "--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file."
+)
 @click.option("--params", type=Amount(), help="Resize the architecture to so many parameters.")
 @click.option("--vocab", type=Amount(), help="Tokens of the vocabulary.  [default: 4096 for a new tokenizer]")
-@click.option("--tokenizer", "tokenizer_path", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise.")
+@click.option(
+    "--tokenizer", "tokenizer_path", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise."
+)
 @click.option("--tokens", type=Amount(), help="Train on so many tokens in all.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row.")
 @click.option("--batch-tokens", type=Amount(), help="Tokens an optimiser step.")
 @click.option("--lr", type=float, help="Peak learning rate.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the weights, the order of the text and dropout.")
 @click.option("--precision", type=click.Choice(["float32", "bf16"]), help="Of matrix products.")
-@click.option("--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same.")
+@click.option(
+    "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."
+)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model first.")
 @click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
 @click.option("--init", type=click.Path(path_type=Path), help="Directory of weights to start from.")
@@ -74,8 +86,9 @@ def command(
 ) -> None:
     """Train SPEC, a preset or the file of a specification, on text.
 
-    `--json` gives version, out, n_params, steps, tokens, seconds, tokens_per_second, flops_per_token, loss (of the last step,
-    nats a token) and validation (loss, perplexity, bits_per_byte); with `--dry-run`, the fields of the plan instead.
+    `--json` gives version, out, n_params, steps, tokens, seconds, tokens_per_second, flops_per_token, loss (of the
+    last step, nats a token) and validation (loss, perplexity, bits_per_byte); with `--dry-run`, the fields
+    of the plan instead.
     """
     if out is None and not dry_run:
         raise UsageError("--out is missing: name a directory for the run")
@@ -90,18 +103,26 @@ def command(
     text, trained = _data(data, source, target, validation, tokenizer_path or kept or _beside(init), vocab)
     architecture = _resized(spec, params, vocab or (text.vocab_size if trained or kept or params else None))
 
-    from anyformer.measure.calibrate import gemm_peak
     from anyformer.train.device import choose_device
     from anyformer.train.live import live_view
     from anyformer.train.run import How, foresee, train
 
-    how = How(device=choose_device(device), compiled=compiled, micro_tokens=micro_tokens, peak=gemm_peak)
+    how = How(device=choose_device(device), compiled=compiled, micro_tokens=micro_tokens, peak=_peak)
     if dry_run:
         plan = foresee(architecture, chosen, text, out=out, init=init, how=how)
-        click.echo(json.dumps({"version": JSON_VERSION, **vars(plan)}, indent=1) if as_json else "\n".join(plan.lines()))
+        click.echo(
+            json.dumps({"version": JSON_VERSION, **vars(plan)}, indent=1) if as_json else "\n".join(plan.lines())
+        )
         return
     result = train(architecture, chosen, text, out=out, init=init, how=how, watcher=live_view())
     click.echo(json.dumps(_report(result, out), indent=1) if as_json else _sentence(result, out))
+
+
+def _peak(dtype: torch.dtype, device: torch.device) -> float:
+    """Return FLOPs a second of large products, measured the first time on a machine and then remembered."""
+    from anyformer.measure import calibrate
+
+    return calibrate(device, (dtype,)).peak_flops_per_second[str(dtype).removeprefix("torch.")]
 
 
 def _recipe(name: str, source: Path | None, target: Path | None) -> Recipe:
@@ -113,7 +134,12 @@ def _recipe(name: str, source: Path | None, target: Path | None) -> Recipe:
 
 
 def _data(
-    data: str | None, source: Path | None, target: Path | None, validation: float, tokenizer: Path | None, vocab: int | None
+    data: str | None,
+    source: Path | None,
+    target: Path | None,
+    validation: float,
+    tokenizer: Path | None,
+    vocab: int | None,
 ) -> tuple[TrainingData, bool]:
     """Return the data, and whether its tokenizer was trained on it just now."""
     from anyformer.text import Tokenizer, encode_corpus, read_corpus, read_parallel

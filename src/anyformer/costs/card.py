@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from anyformer.spec import BranchSpec, HeadSpec, MapSpec, MixerSpec, ModelSpec, Spec, StackSpec, SublayerSpec, TableSpec, parameters
+from anyformer.spec import (
+    BranchSpec,
+    HeadSpec,
+    MapSpec,
+    MixerSpec,
+    ModelSpec,
+    Spec,
+    StackSpec,
+    SublayerSpec,
+    TableSpec,
+    parameters,
+)
 
 SIZES = ("n_heads", "n_kv_heads", "head_dim", "d_ff")
 
@@ -29,7 +40,13 @@ def card(spec: ModelSpec) -> dict[str, str]:
 def words(value: Any) -> str:
     """Return a value in a few words: its kind, and the fields that are not at their defaults."""
     if not isinstance(value, Spec):
-        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+        return (
+            f"{value:,}"
+            if isinstance(value, int) and not isinstance(value, bool)
+            else f"{value:g}"
+            if isinstance(value, float)
+            else str(value)
+        )
     default = {name: field.default for name, field in type(value).__dataclass_fields__.items()}  # type: ignore[attr-defined]
     said = []
     for name, part in value.values().items():
@@ -50,21 +67,36 @@ def _stack(stack: StackSpec) -> Iterator[tuple[str, str]]:
         yield "head_dim", f"{stack.d_model // value.n_heads}"
     yield "attention", _pattern(m for m in mixers if hasattr(m, "mask"))
     yield "feed-forward", _each(f"{m.kind}, {words(m.activation)}" for m in mixers if hasattr(m, "activation"))  # type: ignore[attr-defined]
-    yield "norms", _each(words(v) for b in stack.blocks[:1] for v in b.nested() if isinstance(v, MapSpec) and "Norm" in v.kind)
+    yield (
+        "norms",
+        _each(words(v) for b in stack.blocks[:1] for v in b.nested() if isinstance(v, MapSpec) and "Norm" in v.kind),
+    )
     yield "placement", _each(_placement(v) for b in stack.blocks for v in b.sublayers)
     yield "final norm", words(stack.norm) if stack.norm else "none"
     terms = [words(term) for term in stack.embedding.terms[1:]]
     rotary = [words(v) for m in mixers for p in m.nested() if (v := getattr(p, "rotary", None))]
     scores = [words(score) for m in mixers for score in getattr(m, "scores", ())]
     yield "positions", _each([*terms, *rotary, *scores]) or "none"
-    yield "biases", _each(n.replace("_", " ") for m in mixers for v in m.nested() for n, x in v.values().items() if "bias" in n and x is True) or "none"
+    yield (
+        "biases",
+        _each(
+            n.replace("_", " ")
+            for m in mixers
+            for v in m.nested()
+            for n, x in v.values().items()
+            if "bias" in n and x is True
+        )
+        or "none",
+    )
     yield "residual", words(stack.residual)
 
 
 def _placement(sublayer: SublayerSpec) -> str:
     places = [name for name, on in (("pre", sublayer.norm_in), ("post", sublayer.norm_sum)) if on]
     branches: Iterable[BranchSpec] = sublayer.branches
-    places += _distinct(place for b in branches for place, on in (("pre", b.norm_in), ("branch output", b.norm_out)) if on)
+    places += _distinct(
+        place for b in branches for place, on in (("pre", b.norm_in), ("branch output", b.norm_out)) if on
+    )
     parallel = f"{len(sublayer.branches)} in parallel" if len(sublayer.branches) > 1 else ""
     return ", ".join(filter(None, ("-norm and ".join(places) + "-norm" if places else "no norm", parallel)))
 

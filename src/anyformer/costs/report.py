@@ -92,7 +92,12 @@ class CostReport:
 
 
 def cost(
-    spec: ModelSpec, *, seq_len: int | None = None, batch: int = 1, convention: str = "exact-causal", dtype: str = "bfloat16"
+    spec: ModelSpec,
+    *,
+    seq_len: int | None = None,
+    batch: int = 1,
+    convention: str = "exact-causal",
+    dtype: str = "bfloat16",
 ) -> CostReport:
     """Return what one forward pass over `batch` sequences of `seq_len` tokens costs; an encoder reads as many.
 

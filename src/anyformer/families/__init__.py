@@ -23,7 +23,9 @@ def preset(name: str) -> Preset:
     """Return a preset by its name, or by its family's short name. Raises SpecError with the nearest name."""
     found = find(name)
     if found is None:
-        raise SpecError(f"there is no preset {name!r}{did_you_mean(name, [*PRESETS, *ALIASES])}; `anyformer presets` lists them")
+        raise SpecError(
+            f"there is no preset {name!r}{did_you_mean(name, [*PRESETS, *ALIASES])}; `anyformer presets` lists them"
+        )
     return found
 
 
@@ -31,7 +33,9 @@ def presets(family: str | None = None) -> tuple[str, ...]:
     """Return the names of all presets, or of one family's. Raises SpecError for an unknown family."""
     families = {p.family for p in PRESETS.values()}
     if family is not None and family not in families:
-        raise SpecError(f"there is no family {family!r}{did_you_mean(family, families)}; there are {', '.join(sorted(families))}")
+        raise SpecError(
+            f"there is no family {family!r}{did_you_mean(family, families)}; there are {', '.join(sorted(families))}"
+        )
     return tuple(p.name for p in PRESETS.values() if family in (None, p.family))
 
 

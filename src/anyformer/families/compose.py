@@ -76,5 +76,3 @@ def language_model(
     )
     length = None if context is None else Length(context)
     return ModelSpec(stack=stack, heads=(HeadSpec(table=table),), init=init or ByRole(), context=length)
-
-

@@ -119,7 +119,9 @@ PRESETS = (
     Preset("llama2-13b", "llama", llama2(**SIZE_13B), LLAMA_2, "13B", None, SENTENCEPIECE),
     Preset("llama2-70b", "llama", _70B, LLAMA_2, "70B", "68.98B, which the paper rounds to the name", SENTENCEPIECE),
     Preset("llama3-8b", "llama", llama3(**SIZE_8B), LLAMA_3, "8B", None, TIKTOKEN),
-    Preset("llama3-70b", "llama", llama3(**SIZE_70B), LLAMA_3, "70B", "70.55B, which the paper cuts to the name", TIKTOKEN),
+    Preset(
+        "llama3-70b", "llama", llama3(**SIZE_70B), LLAMA_3, "70B", "70.55B, which the paper cuts to the name", TIKTOKEN
+    ),
     Preset("llama3.1-8b", "llama", llama3(**SIZE_8B, scaling=STRETCH_8, context=LONG), LLAMA_3, "8B", None, TIKTOKEN),
     Preset(
         "llama3.1-70b",

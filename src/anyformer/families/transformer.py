@@ -19,7 +19,18 @@ from anyformer.layers import (
     SinusoidSpec,
     Xavier,
 )
-from anyformer.spec import Count, HeadSpec, Length, ModelSpec, ScaleSpec, StackSpec, SublayerSpec, TableSpec, Vocab, Width
+from anyformer.spec import (
+    Count,
+    HeadSpec,
+    Length,
+    ModelSpec,
+    ScaleSpec,
+    StackSpec,
+    SublayerSpec,
+    TableSpec,
+    Vocab,
+    Width,
+)
 
 NORM = LayerNormSpec(eps=1e-6)  # the paper's code, tensor2tensor; PyTorch's layers take 1e-5
 INIT = ByRole(table=Normal(scale=1.0, fan_in_power=-0.5), matrix=Xavier())
@@ -48,7 +59,9 @@ def transformer(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_s
         terms = embedding(table, SinusoidSpec(), scale=ROOT)
         return StackSpec(d_model=Width(d_model), embedding=terms, blocks=blocks, residual=AddSpec())
 
-    return ModelSpec(stack=stack(decoder), encoder=stack(encoder), heads=(HeadSpec(table=table),), init=INIT, context=Length(512))
+    return ModelSpec(
+        stack=stack(decoder), encoder=stack(encoder), heads=(HeadSpec(table=table),), init=INIT, context=Length(512)
+    )
 
 
 def transformer_lm(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 37_000) -> ModelSpec:

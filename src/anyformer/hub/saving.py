@@ -136,7 +136,7 @@ def _shards(tensors: Iterable[tuple[str, Tensor]], shard_nbytes: int) -> Iterato
         if shard and sum(held.nbytes for held in shard.values()) + tensor.nbytes > shard_nbytes:
             yield shard
             shard = {}
-        shard[name] = tensor.contiguous()
+        shard[name] = tensor.clone(memory_format=torch.contiguous_format) if _is_view(tensor) else tensor.contiguous()
     yield shard
 
 
@@ -158,3 +158,8 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_view(tensor: torch.Tensor) -> bool:
+    """Return whether others lie in the same storage, as in a model that was laid out for decoding."""
+    return tensor.untyped_storage().nbytes() != tensor.nbytes

@@ -71,7 +71,9 @@ class SDPA:
         groups = heads // k.shape[1]
         if groups > 1 and query == 1 and (mask is None or mask.shape[1] == 1):
             # One query a row: the heads of a group are rows of one product, and keys are read once.
-            y = F.scaled_dot_product_attention(q.reshape(batch, k.shape[1], groups, width), k, v, mask, dropout, scale=scale)
+            y = F.scaled_dot_product_attention(
+                q.reshape(batch, k.shape[1], groups, width), k, v, mask, dropout, scale=scale
+            )
             y = y.view(batch, heads, 1, v.shape[-1])
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=groups > 1)

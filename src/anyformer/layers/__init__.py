@@ -1,11 +1,24 @@
 """The parts: each idea is one file, its specification, its maths, its cost and its paper."""
 
-from anyformer.layers.activation import ELU, GELU, SELU, ActivationSpec, Identity, ReLU, ReLU2, Sigmoid, SiLU, Softplus, Swish, Tanh
+from anyformer.layers.activation import (
+    ELU,
+    GELU,
+    SELU,
+    ActivationSpec,
+    Identity,
+    ReLU,
+    ReLU2,
+    Sigmoid,
+    SiLU,
+    Softplus,
+    Swish,
+    Tanh,
+)
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import Stack
 from anyformer.layers.embedding import LearnedPositionsSpec, SegmentsSpec, SinusoidSpec, TokensSpec
 from anyformer.layers.feed_forward import FeedForwardSpec, GatedFeedForwardSpec
-from anyformer.layers.gqa import GQASpec, ProjectionSpec
+from anyformer.layers.gqa import GQASpec, Projection, ProjectionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.init import ByRole, DistributionSpec, Normal, Xavier
 from anyformer.layers.linear import ChainSpec, GainSpec, LinearSpec, ShiftSpec
@@ -54,6 +67,7 @@ __all__ = [
     "Or",
     "Part",
     "Prefix",
+    "Projection",
     "ProjectionSpec",
     "RMSNormSpec",
     "ReLU",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from anyformer.errors import SpecError
-from anyformer.layers.gqa import ProjectionSpec
+from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
@@ -31,6 +31,8 @@ class AttentionSpec(MixerSpec):
     def __post_init__(self) -> None:
         if self.softcap is not None and self.softcap <= 0:
             raise self.refusal("softcap", "must be above 0; None leaves the scores uncapped")
+        if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
+            raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
 
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
         n_heads = self.projection.sizes(self._place(site))[0]
@@ -72,7 +74,7 @@ class AttentionSpec(MixerSpec):
 
 
 class Attention(Part[AttentionSpec]):
-    projection: Any  # a module of a ProjectionSpec
+    projection: Projection[Any]
     scores: Any
     sink: Tensor | None
 
@@ -89,13 +91,16 @@ class Attention(Part[AttentionSpec]):
     def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
         p, spec = self.projection, self.spec
         if spec.reads == "memory":
-            stored, keys = store.once(lambda: p.store(now.memory, now)), now.memory_tokens
+            q, stored, keys = p.query(x, now), store.once(lambda: p.store(now.memory, now)), now.memory_tokens
         else:
-            stored, keys = store.extend(p.store(x if spec.reads == "self" else now.input, now)), store.keys
+            q, new = p.project(x, now) if spec.reads == "self" else (p.query(x, now), p.store(now.input, now))
+            stored, keys = store.extend(new), store.keys
         keys = now.tokens if keys is None else keys
-        q, k, v = p.expand(p.query(x, now), stored)
+        q, k, v = p.expand(q, stored)
         kernel = now.kernels[self.digest]
-        seen = now.once(self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, now, keys))
+        seen = now.once(
+            self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, now, keys)
+        )
         y, weights = kernel(
             q,
             k,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
-from anyformer.layers.frugal import GatedDown
-from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.frugal import GatedDown, keeps_less
+from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Notes, Now, Store
 from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Width
@@ -71,18 +70,24 @@ class GatedFeedForwardSpec(MixerSpec):
 
 
 class GatedFeedForward(Part[GatedFeedForwardSpec]):
-    gate: nn.Module
-    up: nn.Module
+    gate: Linear
+    up: Linear
     activation: nn.Module
     down: nn.Module
 
+    def __init__(self, spec: GatedFeedForwardSpec, site: Site) -> None:
+        super().__init__(spec, site)
+        self.together: Together | None = None  # gate and up as one product, for decoding
+
     def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
-        spec, gate, up = self.spec, self.gate(x), self.up(x)
+        spec = self.spec
+        fused = self.together is not None and self.together.holds()
+        gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
         if spec.limit is not None:
             gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
         if spec.up_offset:
             up = up + spec.up_offset
-        if torch.is_grad_enabled() and not now.dropout and isinstance(self.down, Linear):
+        if keeps_less() and not now.dropout and isinstance(self.down, Linear):
             return GatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
         hidden = self.activation(gate) * up
         if now.dropout and now.dropout.activation:

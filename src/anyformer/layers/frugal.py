@@ -1,4 +1,4 @@
-"""The gated product and its down-projection as one step of differentiation, which keeps two wide tensors instead of four."""
+"""Steps of differentiation that keep less: what is cheap to make again is not held until the backward pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GatedDown(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         gate, up, weight, bias = ctx.saved_tensors
         with torch.enable_grad():
             leaf = gate.detach().requires_grad_()
@@ -40,3 +40,31 @@ class GatedDown(torch.autograd.Function):
         for_up = for_hidden * active.detach()
         (for_gate,) = torch.autograd.grad(active, leaf, for_hidden.mul_(up))
         return for_gate, for_up, for_weight, for_bias, None
+
+
+class NormByRoot(torch.autograd.Function):
+    """F.rms_norm, of which x and the weight stay until the backward pass; x / root is made again there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        ctx.eps = eps
+        ctx.save_for_backward(x, weight)
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
+        normed = x * scale
+        product = grad * normed
+        for_weight = None if weight is None else product.flatten(0, -2).sum(0)
+        # d/dx of x · scale: the part of the gradient along x is taken out.
+        along = product.mean(-1, keepdim=True) if weight is None else (product @ weight)[..., None] / x.shape[-1]
+        for_normed = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
+        return for_normed.sub_(normed.mul_(along)).mul_(scale), for_weight, None
+
+
+def keeps_less() -> bool:
+    """Return whether a backward pass may follow in plain PyTorch; a compiler decides by itself what is made again."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()

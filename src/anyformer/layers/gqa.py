@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
-from anyformer.layers.linear import LinearSpec
+from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import Now
@@ -18,8 +18,7 @@ from anyformer.spec import Cost, Count, Load, MapSpec, PartSpec, Placed, Site, S
 class ProjectionSpec(PartSpec, abstract=True):
     """Where queries, keys and values come from, and what of them decoding keeps; its place knows d_model and d_source.
 
-    Its module has query(x, now), store(source, now) → what is kept, expand(q, stored) → (q, k, v), output(y); q, k and v are
-    [batch, heads, token, head_dim], with as many heads of k and v as there are key/value heads.
+    Its module is a `Projection`.
     """
 
     def sizes(self, site: Site) -> tuple[int, int, int]:
@@ -29,6 +28,33 @@ class ProjectionSpec(PartSpec, abstract=True):
     def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
         """Return what `store` gives for one token, by name; the token axis comes before the last."""
         raise TypeError(f"{self.kind} does not say what it keeps")
+
+
+P = TypeVar("P", bound=ProjectionSpec)
+
+
+class Projection(Part[P], Generic[P]):
+    """q, k and v are [batch, heads, token, head_dim], with as many heads of k and v as there are key/value heads."""
+
+    def query(self, x: Tensor, now: Now) -> Tensor:
+        """Return the queries of x [batch, query, d_model]."""
+        raise TypeError(f"{self.spec.kind} makes no queries")
+
+    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
+        """Return what is kept of the source [batch, token, d_source], the token axis before the last."""
+        raise TypeError(f"{self.spec.kind} stores nothing")
+
+    def project(self, x: Tensor, now: Now) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return (queries, what is kept) where a layer attends to itself."""
+        return self.query(x, now), self.store(x, now)
+
+    def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (q, k, v) of the queries and all that is stored, as the kernels take them."""
+        return q, stored["key"], stored["value"]
+
+    def output(self, y: Tensor) -> Tensor:
+        """Return [batch, query, d_model] for y [batch, heads, query, head_dim]."""
+        raise TypeError(f"{self.spec.kind} gives nothing out")
 
 
 class GQASpec(ProjectionSpec):
@@ -43,7 +69,9 @@ class GQASpec(ProjectionSpec):
     bias_output: bool = False
     norm_query: MapSpec | None = None
     norm_key: MapSpec | None = None
-    norm_over: Literal["head", "heads", "projection"] = "head"  # one weight for all heads, one each, or all as one vector
+    norm_over: Literal["head", "heads", "projection"] = (
+        "head"  # one weight for all heads, one each, or all as one vector
+    )
     clip: float | None = None  # clamp q, k and v to ± clip (OLMo)
     rotary: RotarySpec | None = None
 
@@ -60,7 +88,9 @@ class GQASpec(ProjectionSpec):
 
     def sizes(self, site: Site) -> tuple[int, int, int]:
         if self.head_dim is None and site.d_model % self.n_heads:
-            raise SpecError(f"GQA.n_heads = {self.n_heads} does not divide d_model = {site.d_model}; change one or set head_dim")
+            raise SpecError(
+                f"GQA.n_heads = {self.n_heads} does not divide d_model = {site.d_model}; change one or set head_dim"
+            )
         head_dim = self.head_dim or site.d_model // self.n_heads
         if self.rotary is not None:
             self.rotary.dims(head_dim)
@@ -76,7 +106,7 @@ class GQASpec(ProjectionSpec):
             return spec and (spec, site.at(*shapes[self.norm_over]))
 
         def into(d_out: int, bias: bool) -> LinearSpec:
-            return LinearSpec(d_out=d_out, bias=bias, axes=("heads", "d_model"))
+            return LinearSpec(d_out=Width(d_out), bias=bias, axes=("heads", "d_model"))
 
         return {
             "q": (into(width, self.bias_query), site),
@@ -102,15 +132,20 @@ class GQASpec(ProjectionSpec):
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
         kept = None if self.n_kv_heads is None else Count(n_kv_heads)
         norms = {"norm_query": to.field(MapSpec, self.norm_query), "norm_key": to.field(MapSpec, self.norm_key)}
-        sizes = {"n_heads": n_heads, "n_kv_heads": kept, "head_dim": head_dim, "rotary": to.field(RotarySpec, self.rotary)}
+        sizes = {
+            "n_heads": n_heads,
+            "n_kv_heads": kept,
+            "head_dim": head_dim,
+            "rotary": to.field(RotarySpec, self.rotary),
+        }
         return self.but(**norms, **sizes)
 
 
-class GQA(Part[GQASpec]):
-    q: nn.Module
-    k: nn.Module
-    v: nn.Module
-    o: nn.Module
+class GQA(Projection[GQASpec]):
+    q: Linear
+    k: Linear
+    v: Linear
+    o: Linear
     norm_query: nn.Module | None
     norm_key: nn.Module | None
 
@@ -118,25 +153,30 @@ class GQA(Part[GQASpec]):
         super().__init__(spec, site)
         self.n_heads, self.head_dim, _ = spec.sizes(site)
         self.kv_heads = spec.kv_heads
+        self.together: Together | None = None  # q, k and v as one product, for decoding
 
     def query(self, x: Tensor, now: Now) -> Tensor:
-        """Return the queries [batch, n_heads, query, head_dim] of x [batch, query, d_model]."""
-        q = self._heads(self.q(x), self.n_heads, self.norm_query)
-        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, now)
+        return self._queries(self.q(x), now)
 
-    def store(self, source: Tensor, now: Now) -> dict[str, Tensor]:
-        """Return key and value [batch, n_kv_heads, token, head_dim] of the source [batch, token, d_source]."""
-        k = self._heads(self.k(source), self.kv_heads, self.norm_key)
-        v = self._heads(self.v(source), self.kv_heads, None)
-        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, now), "value": v}
+    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
+        return self._kept(self.k(source), self.v(source), now)
 
-    def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (q, k, v) as the kernels take them."""
-        return q, stored["key"], stored["value"]
+    def project(self, x: Tensor, now: Now) -> tuple[Tensor, Mapping[str, Tensor]]:
+        if self.together is None or not self.together.holds():
+            return self.query(x, now), self.store(x, now)
+        q, k, v = self.together(x)
+        return self._queries(q, now), self._kept(k, v, now)
 
     def output(self, y: Tensor) -> Tensor:
-        """Return [batch, query, d_model] for y [batch, n_heads, query, head_dim]."""
         return self.o(y.transpose(1, 2).flatten(2))
+
+    def _queries(self, q: Tensor, now: Now) -> Tensor:
+        q = self._heads(q, self.n_heads, self.norm_query)
+        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, now)
+
+    def _kept(self, k: Tensor, v: Tensor, now: Now) -> Mapping[str, Tensor]:
+        k, v = self._heads(k, self.kv_heads, self.norm_key), self._heads(v, self.kv_heads, None)
+        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, now), "value": v}
 
     def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None) -> Tensor:
         if self.spec.clip is not None:

@@ -77,11 +77,11 @@ def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
                 continue
             drawn = torch.empty(weight.shape)
             distribution = init.of(weight)
-            distribution.fill(drawn, distribution.std(weight, depths.get(path.split(".")[0], depths["stack"])), generator)
+            distribution.fill(
+                drawn, distribution.std(weight, depths.get(path.split(".")[0], depths["stack"])), generator
+            )
             target.copy_(drawn)
 
 
 def _n_branches(stack: StackSpec | None) -> int:
     return sum(isinstance(value, BranchSpec) for value in stack.nested()) if stack else 0
-
-

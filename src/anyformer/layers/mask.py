@@ -124,7 +124,9 @@ class Prefix(Mask):
         if self.size is not None:
             return (key.position < self.size) & (query.position >= 0)
         if key.segment is None:
-            raise InputError("this model's mask has a prefix without a size: mark its tokens 0 in token_type_ids, others 1")
+            raise InputError(
+                "this model's mask has a prefix without a size: mark its tokens 0 in token_type_ids, others 1"
+            )
         return (key.segment == 0) & (query.position >= 0)
 
     def pairs(self, query: int, past: int, n_heads: int) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.frugal import NormByRoot, keeps_less
 from anyformer.layers.part import Part
 from anyformer.spec import MapSpec, Site, Weight
 
@@ -77,6 +78,8 @@ class RMSNorm(Part[RMSNormSpec]):
         if weight is not None and spec.weight_offset:
             weight = weight + spec.weight_offset
         if x.dtype == torch.float32 and len(self.site.shape) == 1:
+            if keeps_less():
+                return NormByRoot.apply(x, weight, spec.eps)
             return F.rms_norm(x, self.site.shape, weight, spec.eps)
         y = F.rms_norm(x.float(), self.site.shape[-1:], None, spec.eps)
         if weight is None or spec.cast == "before":

@@ -23,8 +23,9 @@ class Part(nn.Module, Generic[S]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for base in getattr(cls, "__orig_bases__", ()):
-            if get_origin(base) is Part and isinstance(spec := get_args(base)[0], type):
-                spec.module = cls
+            origin, arguments = get_origin(base), get_args(base)
+            if isinstance(origin, type) and issubclass(origin, Part) and isinstance(arguments[0], type):
+                arguments[0].module = cls
 
     def __init__(self, spec: S, site: Site) -> None:
         super().__init__()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-import torch
 from anyformer.layers.part import Part
 from anyformer.spec import ResidualSpec
 

@@ -17,7 +17,9 @@ class RotaryScalingSpec(Spec, abstract=True):
 
     def scaled(self, frequencies: list[float]) -> list[float]:
         """Return the new frequencies, in radians a token."""
-        return frequencies
+        raise TypeError(
+            f"{self.kind} is a scaling of rotary frequencies that does not say how; give it a method scaled"
+        )
 
     def magnitude(self) -> float:
         """Return the factor of cos and sin."""
@@ -61,7 +63,9 @@ class RotarySpec(Spec):
         """Return r, the number of features that rotate. Raises SpecError if it is odd."""
         r = int(head_dim * self.fraction)
         if r % 2 or not 0 < r <= head_dim:
-            raise self.refusal("fraction", f"of head_dim {head_dim} rotates {r} features; it must be an even number above 0")
+            raise self.refusal(
+                "fraction", f"of head_dim {head_dim} rotates {r} features; it must be an even number above 0"
+            )
         return r
 
     def frequencies(self, head_dim: int) -> list[float]:

@@ -20,7 +20,9 @@ class Tokens:
     document: Tensor | None = None  # 0: padding; equal numbers see each other; None: all are of one document
     order: Tensor | None = None  # what causality goes by; None: the position
     segment: Tensor | None = None
-    mark: Tensor | None = None  # not 0: what a mask singles out (Longformer's global tokens, XLNet's blanks); None: no token
+    mark: Tensor | None = (
+        None  # not 0: what a mask singles out (Longformer's global tokens, XLNet's blanks); None: no token
+    )
     span: Span | None = None  # positions are start … stop - 1 in every row, one document, no padding; else None
     name: str = ""  # of the set of tokens, for memos within one pass: "" the new ones, else those of a cache
 

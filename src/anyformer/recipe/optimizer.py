@@ -1,4 +1,4 @@
-"""Optimisers as data: AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), and Adam (Kingma & Ba 2014, arXiv:1412.6980)."""
+"""Optimisers as data: AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), Adam (Kingma & Ba 2014, arXiv:1412.6980)."""
 
 from __future__ import annotations
 

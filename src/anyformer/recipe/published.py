@@ -34,8 +34,8 @@ TRANSFORMER_2017 = Recipe(
     dropout=DropoutSpec(embedding=0.1, residual=0.1),
     label_smoothing=0.1,
 )
-"""Vaswani et al. 2017, arXiv:1706.03762, section 5, the base model: 100,000 steps of about 25,000 source and 25,000 target
-tokens; dropout on what sub-layers write and on the sums of embeddings and positions (section 5.4)."""
+"""Vaswani et al. 2017, arXiv:1706.03762, section 5, the base model: 100,000 steps of about 25,000 source and 25,000
+target tokens; dropout on what sub-layers write and on the sums of embeddings and positions (section 5.4)."""
 
 RECIPES = {"small": SMALL, "olmo-1b-0724": OLMO_1B_0724, "transformer-2017": TRANSFORMER_2017}
 

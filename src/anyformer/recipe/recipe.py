@@ -85,7 +85,7 @@ class Recipe(Spec):
         return self.batch_tokens // self.seq_len
 
     def learning_rates(self, d_model: int) -> LearningRates:
-        """Return the learning rate as a function of the step. Raises SpecError for a schedule that doesn't fit the run."""
+        """Return the learning rate by step. Raises SpecError for a schedule that doesn't fit the run."""
         return LearningRates(self, d_model)
 
 
@@ -99,4 +99,3 @@ class LearningRates:
 
     def __call__(self, step: int) -> float:
         return self.peak * factor_at(step, self.pieces, self.lengths)
-

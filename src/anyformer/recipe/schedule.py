@@ -1,4 +1,4 @@
-"""Learning-rate schedules as data: pieces in sequence, each a pure function of the step; warm-up, cosine, inverse root."""
+"""Learning-rate schedules as data: pieces in sequence, each a pure function of the step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyformer.spec import Spec
 
 
 class PieceSpec(Spec, abstract=True):
-    """A stretch of a schedule, as long as `steps`, `tokens` or `share` of the run says; without any, the rest of the run."""
+    """A stretch of a schedule, as long as `steps`, `tokens` or `share` says; without any, the rest of the run."""
 
     steps: int | None = None
     tokens: int | None = None
@@ -81,7 +81,7 @@ class InverseSqrtDecay(PieceSpec):
 
 
 def lengths(pieces: tuple[PieceSpec, ...], run_steps: int, batch_tokens: int) -> tuple[int, ...]:
-    """Return the steps of each piece. Raises SpecError where they don't fit the run, or two pieces would take the rest."""
+    """Return the steps of each piece. Raises SpecError where they don't fit the run, or two would take the rest."""
     given = [piece.length(run_steps, batch_tokens) for piece in pieces]
     if given.count(None) > 1:
         raise SpecError("two pieces of the schedule have no length; only one can take the rest of the run")

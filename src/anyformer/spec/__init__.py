@@ -4,7 +4,21 @@ from anyformer.spec.cached import cached_calls
 from anyformer.spec.codec import decode, dumps, encode, loads, read
 from anyformer.spec.cost import Cost, Load
 from anyformer.spec.count import Parameters, parameters
-from anyformer.spec.part import Caveat, Count, Length, PartSpec, Placed, Site, Spec, Vocab, Weight, Width, Window, inside, tensors
+from anyformer.spec.part import (
+    Caveat,
+    Count,
+    Length,
+    PartSpec,
+    Placed,
+    Site,
+    Spec,
+    Vocab,
+    Weight,
+    Width,
+    Window,
+    inside,
+    tensors,
+)
 from anyformer.spec.sizes import Sizes
 from anyformer.spec.structure import (
     BlockSpec,

@@ -64,12 +64,16 @@ def loads(text: str, name: str = "the text") -> ModelSpec:
         data = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         where = str(error).replace("\n", " ")
-        raise SpecError(f"{name} is neither JSON nor YAML ({where}); write it with `anyformer show MODEL --spec`") from None
+        raise SpecError(
+            f"{name} is neither JSON nor YAML ({where}); write it with `anyformer show MODEL --spec`"
+        ) from None
     if not isinstance(data, dict) or HEADER not in data:
         raise SpecError(f"{name} has no first key '{HEADER}: {ModelSpec.version}', so it is no specification of ours")
     version = data.pop(HEADER)
     if version != ModelSpec.version:
-        raise SpecError(f"{name} is written in version {version!r} of the language; this is version {ModelSpec.version}")
+        raise SpecError(
+            f"{name} is written in version {version!r} of the language; this is version {ModelSpec.version}"
+        )
     return decode(data, ModelSpec)
 
 
@@ -97,7 +101,9 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
         if key == "kind":
             continue
         if key not in hints:
-            raise SpecError(f"{path or 'it'}: {name} has no field {key!r}{did_you_mean(key, hints)}; it has {', '.join(hints)}")
+            raise SpecError(
+                f"{path or 'it'}: {name} has no field {key!r}{did_you_mean(key, hints)}; it has {', '.join(hints)}"
+            )
         values[key] = decode(value, hints[key], f"{path}.{key}" if path else key)
     needed = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING and f.name not in values]  # type: ignore[arg-type]
     if needed:
@@ -150,7 +156,11 @@ def _encode_pattern(values: tuple[Any, ...], declared: Any) -> dict[str, Any] | 
     for letter in letters[:period]:
         runs.append((runs.pop()[0] + 1 if runs and runs[-1][1] == letter else 1, letter))
     pattern = " ".join(f"{n}{letter}" if n > 1 else letter for n, letter in runs)
-    return {"n": len(values), "pattern": pattern, **{chr(ord("a") + i): encode(v, declared) for i, v in enumerate(distinct)}}
+    return {
+        "n": len(values),
+        "pattern": pattern,
+        **{chr(ord("a") + i): encode(v, declared) for i, v in enumerate(distinct)},
+    }
 
 
 def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any, ...]:
@@ -163,5 +173,7 @@ def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any
         once += [kinds[letter]] * int(times)
     n = data.get("n", len(once))
     if not once or not isinstance(n, int) or n < 1:
-        raise SpecError(f"{path}: n = {n!r} layers of the pattern {data['pattern']!r} make no stack; both must be positive")
+        raise SpecError(
+            f"{path}: n = {n!r} layers of the pattern {data['pattern']!r} make no stack; both must be positive"
+        )
     return tuple(once[i % len(once)] for i in range(n))

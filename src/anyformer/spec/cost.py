@@ -38,7 +38,9 @@ class Cost(Mapping[str, int]):
         return len(self.terms)
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost({term: self.get(term, 0) + other.get(term, 0) for term in (*self, *(t for t in other if t not in self))})
+        return Cost(
+            {term: self.get(term, 0) + other.get(term, 0) for term in (*self, *(t for t in other if t not in self))}
+        )
 
     def __mul__(self, times: int) -> Cost:
         return Cost({term: flops * times for term, flops in self.items()})

@@ -9,7 +9,6 @@ from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Load
 from anyformer.spec.part import Length, PartSpec, Placed, Site, Spec, Vocab, Weight, Width
 
-
 if TYPE_CHECKING:
     from anyformer.spec.sizes import Sizes
 
@@ -202,7 +201,9 @@ class ModelSpec(PartSpec):
         d_source = self.encoder.d_model if self.encoder else 0
         place = Site(d_source=d_source, modules=site.modules)
         width = self.stack.residual.width(self.stack.d_model)
-        heads: list[tuple[PartSpec, Site]] = [(h, Site(self.stack.d_model, (width,), d_source, site.modules)) for h in self.heads]
+        heads: list[tuple[PartSpec, Site]] = [
+            (h, Site(self.stack.d_model, (width,), d_source, site.modules)) for h in self.heads
+        ]
         return {
             "encoder": self.encoder and (self.encoder, place),
             "stack": (self.stack, place),
@@ -217,5 +218,3 @@ class ModelSpec(PartSpec):
             for part, place in placed if isinstance(placed, list) else [placed] if placed else []:
                 total += part.cost(place, reads)
         return total
-
-

@@ -1,6 +1,7 @@
 """Head and cross-entropy in chunks of rows, gradients already in the forward pass: all logits never exist at once.
 
-Label smoothing is Szegedy et al. 2015 (arXiv:1512.00567, section 7); z-loss, Chowdhery et al. 2022 (arXiv:2204.02311, section 5).
+Label smoothing: Szegedy et al. 2015 (arXiv:1512.00567, section 7). z-loss: Chowdhery et al. 2022 (arXiv:2204.02311,
+section 5).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ PLAIN = LossOptions()
 def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions = PLAIN) -> tuple[Tensor, Tensor]:
     """Return (the sum of the losses, the plain cross-entropy of each label in nats, which has no gradient).
 
-    `hidden` [batch, token, width] is the last hidden state, `labels` [batch, token] ids, or -100 where nothing is predicted;
-    the second result is [batch, token], 0 at -100. Equal to `F.cross_entropy` on the head's logits, summed.
+    `hidden` [batch, token, width] is the last hidden state, `labels` [batch, token] are ids, or -100 where nothing is
+    predicted; the second result is [batch, token], 0 at -100. Equal to `F.cross_entropy` on the head's logits, summed.
     """
     for step in head.transform:
         hidden = step(hidden)
@@ -84,17 +85,20 @@ class _HeadCrossEntropy(torch.autograd.Function):
                 total += loss
                 if grad is not None:
                     _accumulate(grad, x[here], w, here, grads)
-        ctx.grads = [g if g is None else g.to(t.dtype) for g, t in zip(grads, (hidden, weight, bias), strict=True)]
+        ctx.grads = [
+            None if g is None or t is None else g.to(t.dtype)
+            for g, t in zip(grads, (hidden, weight, bias), strict=True)
+        ]
         ctx.mark_non_differentiable(each)
         return total, each
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if ctx.grads is None:
             raise RuntimeError("the gradients of the cross-entropy were used up by the first backward pass")
         grads, ctx.grads = ctx.grads, None
-        return (*(None if g is None else g.mul_(grad) for g in grads), None, None, None, None)
+        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), None, None, None, None)
 
 
 def _chunk(
@@ -108,7 +112,7 @@ def _chunk(
     each: Tensor,
     with_grad: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return (the sum of a chunk's losses, its gradient by `products`, in one of the buffers); `each` takes the plain losses."""
+    """Return (the sum of a chunk's losses, its gradient by `products`, in a buffer); `each` takes the plain losses."""
     logits = products if products.dtype == work.dtype else work.copy_(products)
     if bias is not None:
         logits += bias
@@ -149,7 +153,9 @@ def _chunk(
     return total, grad if grad.dtype == products.dtype else products.copy_(grad)
 
 
-def _accumulate(grad: Tensor, x: Tensor, w: Tensor, here: slice, grads: tuple[Tensor | None, Tensor | None, Tensor | None]) -> None:
+def _accumulate(
+    grad: Tensor, x: Tensor, w: Tensor, here: slice, grads: tuple[Tensor | None, Tensor | None, Tensor | None]
+) -> None:
     """Add what the gradient of a chunk's products gives to those of hidden states, table and bias."""
     for_hidden, for_weight, for_bias = grads
     if for_hidden is not None:

@@ -1,9 +1,9 @@
-"""What a run reads: an endless feed of batches to train on, and rows to validate on, from text or from pairs of texts."""
+"""What a run reads: batches to train on without end, and rows to validate on, from text or from pairs of texts."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ class Feed(Protocol):
 
     def __next__(self) -> Rows: ...
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Mapping[str, Any]:
         """Return what `restore` needs, as JSON."""
         ...
 
@@ -45,19 +45,33 @@ class Feed(Protocol):
 class Validation(Protocol):
     """Documents, each predicted once."""
 
-    document_nbytes: np.ndarray  # [document] UTF-8 bytes
+    @property
+    def document_nbytes(self) -> np.ndarray:
+        """[document] UTF-8 bytes."""
+        ...
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
-        """Yield (rows, the document of each label [batch, token], -1 where there is none); `most_tokens`: a fixed sample."""
+        """Yield (rows, the document of each label [batch, token], -1 for none); `most_tokens`: a fixed sample."""
         ...
 
 
 class TrainingData(Protocol):
     """Text of one kind, for one kind of objective."""
 
-    vocab_size: int  # of the tokenizer
-    fingerprint: str  # of the training text, the validation text and the tokenizer
-    tokenizer: Tokenizer | None
+    @property
+    def vocab_size(self) -> int:
+        """Of the tokenizer."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the training text, the validation text and the tokenizer."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Saved with the run."""
+        ...
 
     def feed(self, recipe: Recipe) -> Feed:
         """Return the batches of a recipe, from the start. Raises TextError where the text doesn't fill one."""
@@ -117,7 +131,7 @@ class TextData:
     def vocab_size(self) -> int:
         return self.train.vocab_size
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         parts = (self.train.fingerprint, self.held_out.fingerprint if self.held_out else "")
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
@@ -181,7 +195,7 @@ class PairData:
     def vocab_size(self) -> int:
         return self.tokenizer.vocab_size
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         held_out = self.held_out.fingerprint if self.held_out else ""
         return hashlib.sha256(f"{self.train.fingerprint} {held_out} {self.tokenizer.fingerprint}".encode()).hexdigest()
@@ -207,11 +221,12 @@ class PairData:
 
 
 def split_pairs(corpus: ParallelCorpus, fraction: float) -> tuple[ParallelCorpus, ParallelCorpus]:
-    """Return (training, validation) pairs, the second evenly spread. Raises TextError where one of them would be empty."""
+    """Return (training, validation) pairs, the second evenly spread. Raises TextError where one would be empty."""
     every = round(1 / fraction) if 0 < fraction < 1 else 0
     if every < 2 or len(corpus.pairs) < every:
         raise TextError(
-            f"the validation split is empty: {fraction:g} of {len(corpus.pairs)} pairs; give a fraction up to 0.5 and more pairs"
+            f"the validation split is empty: {fraction:g} of {len(corpus.pairs)} pairs; "
+            "give a fraction up to 0.5 and more pairs"
         )
     numbers = range(len(corpus.pairs))
     held_out = tuple(corpus.pairs[i] for i in numbers if i % every == every - 1)

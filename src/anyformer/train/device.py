@@ -22,18 +22,22 @@ def best_device() -> torch.device:
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """Return the device of that name, such as "cpu" or "cuda:1"; None: the best. Raises UsageError for one that isn't there."""
+    """Return the device of that name, such as "cuda:1"; None: the best. Raises UsageError for one that isn't there."""
     if name is None:
         return best_device()
     kind = name.split(":")[0]
     if kind not in KINDS:
-        raise UsageError(f"there is no device {name!r}{did_you_mean(kind, KINDS)}; this machine's best is {best_device().type!r}")
+        raise UsageError(
+            f"there is no device {name!r}{did_you_mean(kind, KINDS)}; this machine's best is {best_device().type!r}"
+        )
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used here ({reason}); this machine's best is {best_device().type!r}") from None
+        raise UsageError(
+            f"device {name!r} cannot be used here ({reason}); this machine's best is {best_device().type!r}"
+        ) from None
     return device
 
 

@@ -1,4 +1,4 @@
-"""What a model's predictions cost on text it has not seen: nats a token, perplexity, bits a byte, document by document."""
+"""What a model's predictions cost on text it has not seen: nats a token, perplexity, bits a byte, by document."""
 
 from __future__ import annotations
 

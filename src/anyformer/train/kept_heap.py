@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process: on glibc every large tensor is otherwise new pages, dearer than the work on them."""
+"""Keeps freed memory in the process: on glibc a large tensor is otherwise new pages, dearer than the work on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def keep_heap() -> bool:
     libc = _glibc()
     if libc is None:
         return False
-    return all([bool(libc.mallopt(name, value)) for name, value in _SETTINGS])
+    taken = [bool(libc.mallopt(name, value)) for name, value in _SETTINGS]
+    return all(taken)
 
 
 def release_heap() -> None:

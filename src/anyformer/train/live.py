@@ -105,7 +105,7 @@ class Progress:
         return (self._last.seconds - self._seconds_before) / made * (self.steps - self._last.step)
 
     def figures(self) -> list[str]:
-        """Return step, loss, validation loss, tokens a second, share of the peak, time left, as far as they are known."""
+        """Return step, loss, validation loss, tokens a second, share of the peak and time left, as far as known."""
         if self._last is None:
             return []
         last, left = self._last, self.seconds_left()
@@ -129,7 +129,11 @@ class Bar:
         from rich.progress import Progress as RichProgress
 
         self._console = Console(stderr=True)
-        columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[figures]}"))
+        columns = (
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[figures]}"),
+        )
         self._bar = RichProgress(*columns, console=self._console, refresh_per_second=4)
         self._task = self._bar.add_task(title or "train", total=None, figures="")
         self._progress = Progress()

@@ -15,7 +15,7 @@ FILE = "metrics.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics:
-    """One update; `tokens` (predicted), `flops` and `seconds` (without validation and saving) count from the run's start."""
+    """One update; `tokens` (predicted), `flops` and `seconds` (of training alone) count from the run's start."""
 
     step: int
     tokens: int
@@ -75,7 +75,9 @@ class MetricsLog:
                 self._file.write(_line(entry))
                 self._file.flush()
             except OSError as error:
-                raise RunFailed(f"cannot write {self.path}: {error.strerror or error}; the last checkpoint is good") from None
+                raise RunFailed(
+                    f"cannot write {self.path}: {error.strerror or error}; the last checkpoint is good"
+                ) from None
 
     def close(self) -> None:
         """Write no more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +23,7 @@ def decaying(spec: ModelSpec) -> dict[str, bool]:
 
 
 def optimizer_of(model: nn.Module, spec: ModelSpec, optimizer: OptimizerSpec) -> torch.optim.Optimizer:
-    """Return the optimiser over the model's weights: those that decay first, then the others, each in the model's order.
+    """Return the optimiser over the model's weights: those that decay, then the others, each in the model's order.
 
     Raises UsageError for an optimiser without an implementation.
     """
@@ -51,10 +53,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def clip(parameters: list[Tensor], norm: float | None) -> Tensor:
+def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:
     """Scale all gradients together down to `norm` at most, and return the norm that they had; None only measures."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     total = nn.utils.get_total_norm(gradients)
     if norm is not None:
-        nn.utils.clip_grads_with_norm_(parameters, norm, total)
+        nn.utils.clip_grads_with_norm_(list(parameters), norm, total)
     return total

@@ -54,7 +54,7 @@ def flops_per_token(spec: ModelSpec, load: Load) -> float:
 
 
 def disk_needed(n_params: int, kept: int, out: Path) -> int:
-    """Return the bytes that a run's checkpoints take at most, one being written included. Raises UsageError if there are fewer."""
+    """Return the bytes that checkpoints take at most, with one being written. Raises UsageError if fewer are free."""
     needed = CHECKPOINT_NBYTES * n_params * (kept + 1)
     place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free
@@ -75,7 +75,11 @@ def trial(trainer: Trainer, batch: Rows, recipe: Recipe) -> tuple[float, int]:
         seconds.append(time.perf_counter() - start)
         trainer.optimizer.zero_grad(set_to_none=True)
     state = OPTIMIZER_NBYTES * sum(p.numel() for p in trainer.parameters)
-    in_use = torch.cuda.max_memory_allocated(trainer.device) if trainer.device.type == "cuda" else psutil.Process().memory_info().rss
+    in_use = (
+        torch.cuda.max_memory_allocated(trainer.device)
+        if trainer.device.type == "cuda"
+        else psutil.Process().memory_info().rss
+    )
     return min(seconds) * len(batch.labels) / len(part.labels), in_use + state
 
 

@@ -1,4 +1,4 @@
-"""A whole run: what is asked is checked, the model built or restored, trained, validated, saved; it can stop and go on."""
+"""A whole run: what is asked is checked, the model built or restored, trained, validated, saved."""
 
 from __future__ import annotations
 
@@ -159,7 +159,12 @@ class Run:
             self.log.close()
             self.watcher.end()
         return TrainingResult(
-            self.model, tuple(self.log.steps), tuple(self.log.validations), evaluation, self.flops_per_token, self.n_params
+            self.model,
+            tuple(self.log.steps),
+            tuple(self.log.validations),
+            evaluation,
+            self.flops_per_token,
+            self.n_params,
         )
 
     @property
@@ -173,7 +178,7 @@ class Run:
         if self.how.plan and done < self.steps:
             state = self.feed.state()
             seconds, memory = trial(self.trainer, next(self.feed), self.recipe)
-            self.feed.restore(state)
+            self.feed.restore(dict(state))
             seconds *= self.steps - done
         return Plan(
             self.n_params,
@@ -261,5 +266,7 @@ def _take_weights(model: Transformer, directory: Path) -> None:
 def _out_of_memory(error: BaseException) -> BaseException:
     """Return what to raise: RunFailed for memory that ran out, anything else as it is."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-        return RunFailed("out of memory; take fewer tokens at once (--micro-tokens), a smaller batch, or a smaller model")
+        return RunFailed(
+            "out of memory; take fewer tokens at once (--micro-tokens), a smaller batch, or a smaller model"
+        )
     return error

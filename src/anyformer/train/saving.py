@@ -26,7 +26,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class Saved:
-    """How far a run is. The learning rate and dropout follow from the step; the order of the data is the feed's own state."""
+    """How far a run is. Learning rate and dropout follow from the step; the order of the data is the feed's state."""
 
     step: int = 0
     tokens: int = 0  # predicted
@@ -40,7 +40,14 @@ class Saving:
     def __init__(
         self, out: Path | None, spec: ModelSpec, recipe: Recipe, data: TrainingData, init: Path | None, keep_last: int
     ) -> None:
-        self.out, self.spec, self.recipe, self.data, self.init, self.keep_last = out, spec, recipe, data, init, keep_last
+        self.out, self.spec, self.recipe, self.data, self.init, self.keep_last = (
+            out,
+            spec,
+            recipe,
+            data,
+            init,
+            keep_last,
+        )
         self._run: RunDirectory | None = None
         self._checkpoints: Checkpoints | None = None
         self._last: Path | None = None
@@ -65,7 +72,9 @@ class Saving:
                 self.data.tokenizer.save(self._run.tokenizer)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._run is not None:
             self._run.close()
 
@@ -83,7 +92,7 @@ class Saving:
     def save(self, saved: Saved, model: Transformer, optimizer: torch.optim.Optimizer, feed: Feed) -> None:
         """Write a checkpoint. Raises RunFailed where it can't be; the former one stays good."""
         if self._checkpoints is not None:
-            state: dict[str, Any] = {"saved": asdict(saved), "feed": feed.state()}
+            state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
             self._last = self._checkpoints.save(saved.step, model, optimizer, state, metric=saved.validation_loss)
 
     def says(self) -> str:
@@ -97,4 +106,6 @@ def refuse_other_spec(mine: ModelSpec, theirs: ModelSpec, what: str) -> None:
     """Raise CheckpointError, naming the first field that differs, where two specifications are not equal."""
     found = difference(theirs, mine)
     if found is not None:
-        raise CheckpointError(f"{what} are of another architecture: {found.path} is {found.first} there and {found.second} here")
+        raise CheckpointError(
+            f"{what} are of another architecture: {found.path} is {found.first} there and {found.second} here"
+        )

@@ -59,7 +59,7 @@ class Trainer:
         self.forward: Forward = torch.compile(model) if compiled else model
 
     def step(self, number: int, batch: Rows) -> StepResult:
-        """Make update `number`, counted from 1. If the loss or the gradient isn't finite, the weights stay as they were."""
+        """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
         nats, tokens = self.gradients(number, batch)
         norm = clip(self.parameters, self.recipe.clip)
         lr = self.learning_rate(number)

@@ -25,7 +25,13 @@ class CausalObjective:
         return None
 
     def __call__(
-        self, forward: Forward, head: Head, rows: Rows, device: torch.device, dropout: Dropout | None, options: LossOptions = PLAIN
+        self,
+        forward: Forward,
+        head: Head,
+        rows: Rows,
+        device: torch.device,
+        dropout: Dropout | None,
+        options: LossOptions = PLAIN,
     ) -> Losses:
         """Return the losses; rows that are one document from end to end need no mask."""
         plain = bool((rows.document == 1).all())

@@ -37,7 +37,13 @@ class Objective(Protocol):
         ...
 
     def __call__(
-        self, forward: Forward, head: Head, rows: Rows, device: torch.device, dropout: Dropout | None, options: LossOptions = PLAIN
+        self,
+        forward: Forward,
+        head: Head,
+        rows: Rows,
+        device: torch.device,
+        dropout: Dropout | None,
+        options: LossOptions = PLAIN,
     ) -> Losses:
         """Return the losses of some rows of a batch."""
         ...

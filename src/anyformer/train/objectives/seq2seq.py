@@ -1,4 +1,4 @@
-"""Sequence to sequence with teacher forcing: every token of the target from the source and the true tokens before it."""
+"""Sequence to sequence with teacher forcing: each token of the target from the source and the true tokens before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyformer.train.objectives.objective import Forward, Losses, Rows, later_to
 
 
 class Seq2SeqObjective:
-    """For models with an encoder; rows are `text.PairBatch`, whose `target_ids` are begin and then all labels but the last."""
+    """For models with an encoder; rows are `text.PairBatch`: `target_ids` are begin, then all labels but the last."""
 
     def refuses(self, spec: ModelSpec) -> str | None:
         if spec.encoder is None:
@@ -28,7 +28,13 @@ class Seq2SeqObjective:
         return None
 
     def __call__(
-        self, forward: Forward, head: Head, rows: Rows, device: torch.device, dropout: Dropout | None, options: LossOptions = PLAIN
+        self,
+        forward: Forward,
+        head: Head,
+        rows: Rows,
+        device: torch.device,
+        dropout: Dropout | None,
+        options: LossOptions = PLAIN,
     ) -> Losses:
         out = forward(
             on(device, rows.source_ids),

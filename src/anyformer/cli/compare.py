@@ -1,0 +1,220 @@
+"""`anyformer compare`: which architecture is better on your data and budget?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from anyformer.cli.amounts import Amount
+from anyformer.cli.names import PresetName, import_option
+
+if TYPE_CHECKING:
+    from anyformer.recipe import Recipe
+    from anyformer.spec import ModelSpec
+    from anyformer.study.results import Study
+    from anyformer.study.statistics import Analysis
+    from anyformer.train.data import TextData
+
+TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
+
+
+class Rates(click.ParamType):
+    """Learning rates, separated by commas."""
+
+    name = "lr[,lr…]"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            rates = tuple(dict.fromkeys(float(rate) for rate in str(value).split(",")))
+        except ValueError:
+            rates = ()
+        if not rates or min(rates) <= 0:
+            self.fail(f"'{value}' is no list of learning rates above 0; write 3e-4,1e-3", param, ctx)
+        return rates
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, type=PresetName(), metavar="MODEL…")
+@click.option(
+    "--data",
+    default="stdlib",
+    show_default=True,
+    metavar="TEXT",
+    help="A file, a folder, or stdlib (Python's own source).",
+)
+@click.option(
+    "--validation", default=0.02, show_default=True, help="Share of the text that is set aside to validate on."
+)
+@click.option(
+    "--params", type=Amount(), default="3M", show_default=True, help="Resize each architecture to so many parameters."
+)
+@click.option(
+    "--count",
+    type=click.Choice(["total", "non-embedding"]),
+    default="total",
+    show_default=True,
+    help="Which parameters are made equal.",
+)
+@click.option("--as-they-are", is_flag=True, help="Keep the sizes that are given; only the vocabulary is fitted.")
+@click.option(
+    "--vocab", type=Amount(), default="4096", show_default=True, help="Tokens of the vocabulary that is trained first."
+)
+@click.option(
+    "--tokenizer",
+    "tokenizer_path",
+    type=click.Path(exists=True, path_type=Path),
+    help="A tokenizer.json to use instead.",
+)
+@click.option("--tokens", type=Amount(), default="800k", show_default=True, help="Training tokens of each run.")
+@click.option(
+    "--equal",
+    type=click.Choice(["tokens", "flops"]),
+    default="tokens",
+    show_default=True,
+    help="What is equal: flops gives each the first one's.",
+)
+@click.option("--seq-len", type=Amount(), default="256", show_default=True, help="Tokens a row.")
+@click.option("--batch-tokens", type=Amount(), help="Tokens an optimiser step.")
+@click.option(
+    "--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file."
+)
+@click.option(
+    "--lr", "rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each architecture.")
+@click.option("--precision", type=click.Choice(["float32", "bf16"]), help="Of matrix products.")
+@click.option("--compile", "compiled", is_flag=True, help="Compile the models first.")
+@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+@click.option("--prompt", default="def ", show_default=True, help="What each model continues, for the samples.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/compare"),
+    show_default=True,
+    help="Directory of the runs and the report.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object on stdout.")
+@import_option
+def command(
+    models: tuple[str, ...],
+    data: str,
+    validation: float,
+    params: int,
+    count: str,
+    as_they_are: bool,
+    vocab: int,
+    tokenizer_path: Path | None,
+    tokens: int,
+    equal: str,
+    seq_len: int,
+    batch_tokens: int | None,
+    recipe_name: str,
+    rates: tuple[float, ...],
+    seeds: int,
+    precision: str | None,
+    compiled: bool,
+    device: str | None,
+    prompt: str,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Train architectures on the same text in the same order, and say what can be said about which is better.
+
+    Leaves report.html, study.json and runs.csv in --out, and each run's directory beside them. What has run there with the
+    same settings is not run again. Exit status 1 if a run failed; the others are reported all the same.
+    """
+    from anyformer.measure.calibrate import calibrate
+    from anyformer.study.compare import Question, compare, named
+    from anyformer.study.describe import describe
+    from anyformer.study.report import write_report
+    from anyformer.study.statistics import analyse
+    from anyformer.train.device import choose_device, compute_dtype
+    from anyformer.train.live import live_view
+    from anyformer.train.run import How
+
+    recipe = _recipe(recipe_name, tokens, seq_len, batch_tokens, precision)
+    corpus, text = _text(data, validation, tokenizer_path, vocab)
+    specs = [_fitted(name, None if as_they_are else params, count, text.vocab_size, seq_len) for name in models]
+    where, dtype = choose_device(device), compute_dtype(recipe.precision)
+    machine = calibrate(where, (dtype,))
+    peak = machine.peak_flops_per_second[str(dtype).removeprefix("torch.")]
+    question = Question(
+        architectures=named(models, specs),
+        recipe=recipe,
+        seeds=seeds,
+        learning_rates=rates,
+        equal="flops" if equal == "flops" else "tokens",
+        prompt=prompt,
+    )
+    click.echo(f"{corpus}\nruns and report: {out}", err=True)
+    how = How(
+        device=where, compiled=compiled, validations=16, peak=lambda *_: peak, save_every=recipe.steps, keep_last=1
+    )
+    runs, tuning = compare(question, text, out, how, live_view)
+    words = shlex.join(["anyformer", *sys.argv[1:]])
+    study = describe(question, runs, tuning, text, corpus=corpus, command=words, machine=machine, peak=peak)
+    analysis = analyse(study)
+    report = write_report(study, out / "report.html", analysis=analysis)
+    (out / "study.json").write_text(study.to_json(), encoding="utf-8")
+    (out / "runs.csv").write_text(study.to_csv(), encoding="utf-8")
+    _show(study, analysis, report, as_json)
+    if any(run.failure for run in runs):
+        sys.exit(1)
+
+
+def _recipe(name: str, tokens: int, seq_len: int, batch_tokens: int | None, precision: str | None) -> Recipe:
+    from anyformer import recipe
+    from anyformer.cli.names import is_path
+
+    chosen = recipe.read(name) if is_path(name) else recipe.named(name)
+    changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "precision": precision}
+    return chosen.but(**{field: value for field, value in changes.items() if value is not None})
+
+
+def _text(name: str, validation: float, tokenizer_path: Path | None, vocab: int) -> tuple[str, TextData]:
+    from anyformer.text import Tokenizer, encode_corpus, read_corpus
+    from anyformer.train.data import TextData
+
+    corpus = read_corpus(name)
+    texts, held_out = corpus.split(validation)
+    tokenizer = (
+        Tokenizer.load(tokenizer_path) if tokenizer_path else Tokenizer.train(texts.sample(TOKENIZER_NBYTES), vocab)
+    )
+    said = "Python's standard library" if name == "stdlib" else name
+    words = f"{said}: {len(corpus.documents):,} documents, {corpus.nbytes:,} bytes, sha256 {corpus.fingerprint[:16]}"
+    return words, TextData(encode_corpus(texts, tokenizer), encode_corpus(held_out, tokenizer), tokenizer)
+
+
+def _fitted(name: str, n_params: int | None, count: str, vocab_size: int, context: int) -> ModelSpec:
+    """Return the architecture at the size that is compared, with learned positions for the rows it will see."""
+    from anyformer.hub import load_spec
+    from anyformer.resize import resize
+
+    which = "total" if count == "total" else "non_embedding"
+    return resize(load_spec(name), n_params=n_params, vocab_size=vocab_size, context=context, count=which)
+
+
+def _show(study: Study, analysis: Analysis, report: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from anyformer.study.rows import as_json as answer
+    from anyformer.study.table import results_table
+
+    if as_json:
+        click.echo(json.dumps({**answer(study, analysis), "report": str(report)}, indent=1, ensure_ascii=False))
+        return
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    console.print(results_table(study, analysis, width=console.width))
+    for run in study.runs:
+        if run.sample and run.seed == study.runs[0].seed:
+            console.rule(f"a sample of {run.architecture}", align="left", style="dim")
+            console.print(run.sample, markup=False)
+    console.rule(style="dim")
+    console.print(f"report: {report.resolve()}", soft_wrap=True)

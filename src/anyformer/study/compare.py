@@ -1,0 +1,179 @@
+"""Comparison: architectures × learning rates × seeds, on the same data in the same order; what has run is not run again."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from anyformer.errors import AnyformerError, UsageError
+from anyformer.generation import generate_text
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec, encode, parameters
+from anyformer.study.encoding import decode as decode_result
+from anyformer.study.encoding import encode as encode_result
+from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
+from anyformer.train.atomic import replace_file
+from anyformer.train.data import TextData
+from anyformer.train.live import Watcher
+from anyformer.train.plan import flops_per_token
+from anyformer.train.run import How, TrainingResult, train
+from anyformer.train.signals import Stopped
+
+EARLY = 0.25  # of the steps: where the early loss is read
+EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"
+CURVE_POINTS = 400  # at most, of a training curve
+SAMPLE_TOKENS = 120
+
+Watch = Callable[[str], Watcher]  # a view for a run, by its title
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is compared: each architecture with each seed, by one recipe but for the learning rate."""
+
+    architectures: Mapping[str, ModelSpec]
+    recipe: Recipe
+    seeds: int = 1
+    learning_rates: tuple[float, ...] = ()  # the best of these is taken for each architecture; none: the recipe's
+    equal: Literal["tokens", "flops"] = "tokens"
+    prompt: str = ""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UsageError(f"--seeds {self.seeds}: at least one seed is needed")
+        if not self.architectures:
+            raise UsageError("there is nothing to compare; name at least one architecture")
+
+    def recipe_of(self, name: str, learning_rate: float | None, seed: int) -> Recipe:
+        """Return the recipe of one run; at equal FLOPs, the first architecture's tokens set the budget."""
+        recipe = self.recipe.but(seed=self.recipe.seed + seed)
+        if learning_rate is not None:
+            recipe = recipe.but(optimizer=recipe.optimizer.but(lr=learning_rate))
+        if self.equal == "flops":
+            first = next(iter(self.architectures.values()))
+            ratio = self._flops(first) / self._flops(self.architectures[name])
+            recipe = recipe.but(tokens=max(recipe.batch_tokens, round(recipe.tokens * ratio)))
+        return recipe
+
+    def _flops(self, spec: ModelSpec) -> float:
+        from anyformer.spec import Load
+
+        return flops_per_token(spec, Load(batch=1, query=self.recipe.seq_len))
+
+
+def compare(
+    question: Question, data: TextData, out: Path, how: How, watch: Watch
+) -> tuple[tuple[RunResult, ...], tuple[Tuning, ...]]:
+    """Run all of it below `out`; return the runs at the chosen learning rates, and what was tried to choose them.
+
+    A run that fails is a result with a `failure`, and the others go on. Raises what stops all of them: bad input, a signal.
+    """
+    runs: list[RunResult] = []
+    tuning: list[Tuning] = []
+    for name in question.architectures:
+        rates = question.learning_rates or (None,)
+        trials = {rate: _run(question, name, rate, 0, data, out, how, watch) for rate in rates}
+        chosen, best = min(trials.items(), key=lambda trial: _loss(trial[1]))
+        if len(rates) > 1:
+            tried = tuple(
+                Trial(learning_rate=r.learning_rate, validation_loss=r.validation_loss) for r in trials.values()
+            )
+            tuning.append(Tuning(architecture=name, trials=tried, chosen=best.learning_rate))
+        more = (_run(question, name, chosen, seed, data, out, how, watch) for seed in range(1, question.seeds))
+        runs += [best, *more]
+    return tuple(runs), tuple(tuning)
+
+
+def _loss(run: RunResult) -> float:
+    loss = run.validation_loss
+    return float("inf") if loss is None or loss != loss else loss
+
+
+def _run(
+    question: Question, name: str, rate: float | None, seed: int, data: TextData, out: Path, how: How, watch: Watch
+) -> RunResult:
+    spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed)
+    what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
+    lr = recipe.optimizer.peak(spec.stack.d_model)
+    directory = (
+        out / "runs" / f"{name.replace('/', '_')}-lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+    )
+    kept = directory / "result.json"
+    if kept.is_file():
+        return decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))
+    title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
+    count = parameters(spec)
+    bare = RunResult(
+        architecture=name,
+        seed=seed,
+        learning_rate=lr,
+        n_params=count.total,
+        n_params_embedding=count.embedding,
+        flops_per_token=question._flops(spec),
+        tokens_seen=0,
+        tokens_per_second=0.0,
+        seconds=0.0,
+        failure="did not start",
+    )
+    try:
+        result = train(spec, recipe, data, out=directory, how=how, watcher=watch(title))
+    except Stopped:
+        raise
+    except AnyformerError as error:
+        if error.exit_status != 1:
+            raise
+        return replace(bare, failure=" ".join(str(error).split()))
+    finally:
+        gc.collect()
+    run = _finished(bare, result, data, question.prompt)
+    replace_file(kept, json.dumps(encode_result(run)).encode())
+    return run
+
+
+def _finished(bare: RunResult, result: TrainingResult, data: TextData, prompt: str) -> RunResult:
+    assert result.evaluation is not None
+    every = -(-len(result.steps) // CURVE_POINTS)
+    looks = [Point(v.step, v.tokens, v.flops, v.seconds, v.validation_loss) for v in result.validations]
+    last = result.steps[-1].step
+    early = next((look.loss for look in looks[:-1] if look.step >= EARLY * last - 1), None)
+    return replace(
+        bare,
+        flops_per_token=result.flops_per_token,
+        tokens_seen=result.tokens,
+        tokens_per_second=result.tokens_per_second,
+        seconds=result.seconds,
+        curve=tuple(Point(s.step, s.tokens, s.flops, s.seconds, s.loss) for s in result.steps[::every]),
+        validation=tuple(looks),
+        early_loss=early,
+        documents=tuple(DocumentLoss(*document) for document in result.evaluation.documents),
+        sample=_sample(result, data, prompt),
+        failure=None,
+    )
+
+
+def _sample(result: TrainingResult, data: TextData, prompt: str) -> str:
+    if data.tokenizer is None:
+        return ""
+    room = result.model.spec.context or SAMPLE_TOKENS + 32
+    new = min(SAMPLE_TOKENS, max(1, room - len(data.tokenizer.encode(prompt)) - 2))
+    text = generate_text(
+        result.model, data.tokenizer, [prompt], max_new_tokens=new, temperature=0.8, top_p=0.95, seed=0
+    )
+    return prompt + text[0].text
+
+
+def named(names: Sequence[str], specs: Sequence[ModelSpec]) -> dict[str, ModelSpec]:
+    """Return the architectures by name; two of one name are numbered."""
+    out: dict[str, ModelSpec] = {}
+    for name, spec in zip(names, specs, strict=True):
+        short = Path(name).stem if "/" in name or name.endswith((".yaml", ".yml", ".json")) else name
+        label, n = short, 2
+        while label in out:
+            label, n = f"{short} ({n})", n + 1
+        out[label] = spec
+    return out

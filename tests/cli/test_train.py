@@ -1,0 +1,149 @@
+"""`anyformer train` and `evaluate`: a run from text to figures, the same command again, and what cannot start."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from anyformer.cli.amounts import Amount
+from anyformer.cli.main import application
+
+SMALL = (
+    "--params",
+    "60k",
+    "--vocab",
+    "300",
+    "--tokens",
+    "4096",
+    "--seq-len",
+    "32",
+    "--batch-tokens",
+    "256",
+    "--device",
+    "cpu",
+)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(application, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No second of large products before each run, no cache outside the test."""
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("anyformer.cli.train._peak", lambda dtype, device: 1e11)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    lines = [f"line {i}: the {('cat', 'dog', 'owl')[i % 3]} sits on mat number {i * 7 % 11}." for i in range(400)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_run_from_text_to_figures(tmp_path: Path, text: Path) -> None:
+    out = tmp_path / "run"
+    result = run("train", "llama2-7b", "--data", text, "--out", out, *SMALL, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["version"], told["steps"], told["out"]) == (1, 16, str(out))
+    assert told["validation"]["perplexity"] == pytest.approx(math.exp(told["validation"]["loss"]))
+    assert "needs about" in result.stderr
+    assert "of disk" in result.stderr
+
+    again = run("train", "llama2-7b", "--data", text, "--out", out, *SMALL, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout) == told
+
+    evaluated = run("evaluate", out, "--data", text, "--held-out", "0.05", "--device", "cpu", "--json")
+    assert evaluated.exit_code == 0, evaluated.stderr
+    figures = json.loads(evaluated.stdout)
+    assert figures["seq_len"] == 32
+    for name in ("loss", "perplexity", "bits_per_byte"):
+        assert figures[name] == pytest.approx(told["validation"][name], rel=1e-6)
+    assert figures["bits_per_byte"] == pytest.approx(figures["nats"] / math.log(2) / figures["nbytes"])
+
+    other = run("train", "llama2-7b", "--data", text, "--out", out, *SMALL, "--lr", "0.5")
+    assert other.exit_code == 2
+    assert "optimizer.lr is 0.001 there and 0.5 here" in other.stderr
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, text: Path) -> None:
+    result = run("train", "gpt2", "--data", text, "--out", tmp_path / "run", *SMALL, "--dry-run", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert not (tmp_path / "run").exists()
+    assert json.loads(result.stdout)["disk_nbytes"] == 12 * 4 * json.loads(result.stdout)["n_params"]
+
+
+def test_translation(tmp_path: Path) -> None:
+    for name, letters in (("de", "abcd"), ("en", "ABCD")):
+        lines = [" ".join(letters[(i * k) % 4] * 3 for k in range(1, 5)) for i in range(200)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files = ("--source", tmp_path / "de", "--target", tmp_path / "en")
+    result = run("train", "transformer-base", *files, "--out", tmp_path / "run", *SMALL, "--json")
+    assert result.exit_code == 0, result.stderr
+    evaluated = run("evaluate", tmp_path / "run", *files, "--held-out", "0.05", "--device", "cpu", "--json")
+    assert evaluated.exit_code == 0, evaluated.stderr
+    assert json.loads(evaluated.stdout)["documents"] == 10
+    assert json.loads(evaluated.stdout)["loss"] == pytest.approx(
+        json.loads(result.stdout)["validation"]["loss"], rel=1e-6
+    )
+
+
+WRONG = [
+    (("--data", "{text}"), "--out is missing"),
+    (("--data", "{text}", "--out", "{dir}/run", "--recipe", "smal"), "did you mean 'small'"),
+    (("--data", "{text}", "--out", "{dir}/run", "--device", "cuds"), "did you mean 'cuda'"),
+    (
+        ("--data", "{text}", "--out", "{dir}/run", "--seq-len", "2048", "--batch-tokens", "2048"),
+        "1024 learned positions",
+    ),
+    (("--data", "{text}", "--out", "{dir}/run", "--batch-tokens", "100"), "must be a multiple of seq_len"),
+    (("--data", "{text}", "--out", "{dir}/run", "--batch-tokens", "32000", "--tokens", "1M"), "less than one batch"),
+    (("--data", "{dir}/none.txt", "--out", "{dir}/run"), "no corpus at"),
+    (("--data", "{text}", "--out", "{dir}/run", "--validation", "0"), "validation fraction"),
+    (("--data", "{text}", "--out", "{dir}/run", "--resume"), "there is no run in"),
+    (("--data", "{text}", "--out", "{dir}/run", "--init", "{dir}/none"), "none"),
+    (("--data", "{text}", "--out", "{dir}/run", "--tokens", "many"), "write it as 3000000, 3M or 1.5B"),
+    (("--data", "{text}", "--out", "{dir}/cache"), "holds no run but other things"),
+    (("--data", "{text}", "--source", "{text}", "--target", "{text}", "--out", "{dir}/run"), "give either --data"),
+    (("--source", "{text}", "--out", "{dir}/run"), "--source and --target go together"),
+    (("--source", "{text}", "--target", "{text}", "--out", "{dir}/run"), "it has no encoder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_what_cannot_start_is_one_line(tmp_path: Path, text: Path, arguments: tuple[str, ...], says: str) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "mine").touch()
+    filled = [argument.format(text=text, dir=tmp_path) for argument in arguments]
+    small = [value for i, value in enumerate(SMALL) if SMALL[i - i % 2] not in filled]
+    result = run("train", "gpt2", *filled, *small)
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path, text: Path) -> None:
+    out = tmp_path / "first"
+    assert run("train", "gpt2", "--data", text, "--out", out, *SMALL).exit_code == 0
+    small = [*SMALL[:3], "260", *SMALL[4:]]
+    result = run("train", "gpt2", "--data", text, "--out", tmp_path / "run", "--tokenizer", out / "tokenizer", *small)
+    assert result.exit_code == 2
+    assert (
+        "the model has a vocabulary of 260, smaller than the tokenizer's 300; resize it with --vocab 300"
+        in result.stderr
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("3M", 3_000_000), ("1.5b", 1_500_000_000), ("800k", 800_000), ("4_096", 4096)]
+)
+def test_amounts(text: str, number: int) -> None:
+    assert Amount().convert(text, None, None) == number

@@ -1,0 +1,77 @@
+"""The examples run as a reader runs them, and say what is so."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import anyformer as af
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Return what `python …` prints in `folder`; warnings are errors there too."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "OMP_NUM_THREADS": "1",
+        "ANYFORMER_CACHE": str(folder / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_tested_here() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_part", "cost_table", "train_tiny", "llama2c"}
+
+
+def test_own_part(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "own_part.py"), "mine.yaml")
+    norms, attention, feed = 9 * 64, 2 * 64 * 64 + 2 * 64 * 32, 2 * 64 * 256
+    total = 512 * 64 + norms + 4 * (attention + feed)
+    assert out.splitlines() == [
+        "mine.yaml holds the same architecture: True",
+        f"{total:,} parameters declared, {total:,} built",
+        "cached decoding is the full pass: True",
+    ]
+    shown = run(tmp_path, "-m", "anyformer", "show", "./mine.yaml", "--import", str(EXAMPLES / "own_part.py"))
+    assert "PeakNorm" in shown
+    assert re.search(r"2 × Causal; 2 × And \(Causal & Strided", re.sub(r"\s+", " ", shown))
+
+
+def test_cost_table(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "cost_table.py"), "gpt2", "llama2-7b", "--seq-len", "512")
+    cells = {
+        line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:-1]]
+        for line in out.splitlines()
+        if "|" in line
+    }
+    # 2 tensors, 2 bytes, layers × width; GPT-2: the authors' 124M, LLaMA 2: n_layers 32, d_model 4096.
+    assert cells["gpt2"][0] == "124,439,808"
+    assert cells["gpt2"][3] == f"{2 * 2 * 12 * 768:,}"
+    assert cells["llama2-7b"][0] == "6,738,415,616"
+    assert cells["llama2-7b"][3] == f"{2 * 2 * 32 * 4096:,}"
+    # Attention sees (n + 1) / 2 keys on average, 4 · d_model FLOPs a pair; matrices (all but one table and norms) 2 a number.
+    matrices = 2 * (6_738_415_616 - 32_000 * 4096 - 65 * 4096)
+    attention = 32 * 4 * 4096 * 513 / 2
+    assert cells["llama2-7b"][2] == f"{attention / (attention + matrices):.1%}"
+    assert cells["llama2-7b"][1] == f"{3 * (attention + matrices):,.0f}"
+
+
+def test_train_tiny(tmp_path: Path) -> None:
+    lines = [f"{n} sheep and {n + 1} goats went up the hill and came down again.\n" for n in range(900)]
+    (tmp_path / "sheep.txt").write_text("".join(lines), encoding="utf-8")
+    sizes = ["--params", "60000", "--tokens", "120000", "--vocab", "320", "--prompt", "7 sheep and"]
+    out = run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "--out", "tiny", *sizes)
+    found = re.search(r"([\d.]+) bits a byte", out)
+    assert found is not None
+    assert 0 < float(found[1]) < 1.5  # each line is known but for its number; 8 would be no model at all
+    assert "7 sheep and" in out
+    model, tokenizer = af.load(tmp_path / "tiny")
+    assert tokenizer is not None
+    assert sum(p.numel() for p in model.parameters()) == af.parameters(model.spec).total

@@ -1,0 +1,306 @@
+"""What the documentation says is true: commands parse, Python runs, links lead somewhere, tables are up to date."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+
+from anyformer.cli.main import COMMANDS, application
+from anyformer.cli.names import PresetName, is_path
+from anyformer.recipe import RECIPES
+from tests.test_rooms import ROOMS
+from tools.catalogue import DATA, PAGE, page
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_RUN = "<!-- not run -->"
+every_page = pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and whether the line before it lets it be run."""
+
+    language: str
+    text: str
+    run: bool
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    text, at = "\n" + path.read_text(encoding="utf-8"), 0
+    fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    for match in fence.finditer(text):
+        before = text[at : match.start()].rstrip().rpartition("\n")[2]
+        yield Block(match[1], match[2], before != NOT_RUN)
+        at = match.end()
+
+
+def prose(path: Path) -> str:
+    """Return the page without its fenced and indented blocks."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+
+
+def commands(path: Path) -> Iterator[str]:
+    """Yield the anyformer command lines of a page: whole lines of blocks, and `anyformer …` in the text."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = [line for block in blocks(path) if block.language in ("", "sh") for line in block.text.splitlines()]
+    for line in [*fenced, *(line for line in text.splitlines() if line.startswith("    "))]:
+        if re.match(r"(\S*/)?anyformer ", line.strip()):
+            yield line.strip()
+    for line in re.findall(r"`(anyformer [^`]+)`", prose(path)):
+        named_only = len(line.split()) == 2 or re.search(r" [A-Z]+\b", line)  # `anyformer show NAME`
+        yield f"{line} …" if named_only and "…" not in line else line
+
+
+def check(line: str) -> None:
+    """Parse a command line as the command itself would, without running it; paths need not exist."""
+    words = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
+    command: click.Command = application
+    context = click.Context(command, info_name="anyformer")
+    while isinstance(command, click.Group):
+        name, *words = words
+        if name in ("--help", "--version"):
+            return
+        found = command.get_command(context, name)
+        assert found is not None, f"there is no command {name!r} in: {line}"
+        command, context = found, click.Context(found, parent=context, info_name=name)
+    if "…" in line:
+        return
+    values, left, _ = command.make_parser(context).parse_args(list(words))
+    assert not left or "--help" in words, f"{left} is too much in: {line}"
+    for parameter in command.params:
+        given: Any = values.get(parameter.name or "")
+        if given is None or given == ():
+            assert not parameter.required, f"{parameter.name} is missing in: {line}"
+        elif isinstance(parameter.type, PresetName):
+            for value in given if isinstance(given, tuple) else (given,):
+                assert is_path(value) or parameter.type.convert(value, parameter, context) == value
+        elif not isinstance(parameter.type, click.Path) and not (isinstance(given, bool) or given is None):
+            parameter.type_cast_value(context, given)
+        if parameter.name == "recipe_name" and given is not None:
+            assert is_path(given) or given in RECIPES, line
+
+
+@every_page
+def test_commands_parse(path: Path) -> None:
+    for line in commands(path):
+        try:
+            check(line)
+        except click.ClickException as error:
+            pytest.fail(f"{path.name}: {line}: {error.format_message()}")
+
+
+def test_every_command_is_documented() -> None:
+    told = {shlex.split(line, comments=True)[1] for path in PAGES for line in commands(path) if "…" not in line}
+    assert told >= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("anyformer shew gpt2", "no command 'shew'"),
+        ("anyformer show gpt3", "no preset 'gpt3'"),
+        ("anyformer show gpt2 --sepc yaml", "--sepc"),
+        ("anyformer show gpt2 --spec xml", "xml"),
+        ("anyformer train llama2 --tokens many", "'many'"),
+        ("anyformer generate", "model is missing"),
+        ("anyformer train llama2 --recipe smal", "smal"),
+    ],
+)
+def test_a_wrong_command_is_seen(line: str, said: str) -> None:
+    with pytest.raises((click.ClickException, AssertionError)) as caught:
+        check(line)
+    error = caught.value
+    assert said in (error.format_message() if isinstance(error, click.ClickException) else str(error))
+
+
+@every_page
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if not re.match(r"[a-z]+:", target):
+            file, _, heading = target.partition("#")
+            there = (path.parent / file).resolve() if file else path
+            assert there.exists(), f"{path.name} links to {target}"
+            if heading:
+                headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), flags=re.MULTILINE)
+                anchors = {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+                assert heading in anchors, f"{path.name} links to {target}"
+
+
+@every_page
+def test_python_compiles(path: Path) -> None:
+    for block in blocks(path):
+        if block.language == "python":
+            compile(block.text, path.name, "exec")
+
+
+@every_page
+def test_python_runs(path: Path, tmp_path: Path) -> None:
+    """The blocks of a page run in order, in one new process and an empty folder; `<!-- not run -->` spares one."""
+    code = [block.text for block in blocks(path) if block.language == "python" and block.run]
+    if not code:
+        pytest.skip("no Python here")
+    (tmp_path / "page.py").write_text("\n\n".join(code), encoding="utf-8")
+    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "ANYFORMER_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-W", "error::DeprecationWarning:page", "page.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_specifications_in_yaml_can_be_read(tmp_path: Path) -> None:
+    import anyformer as af
+
+    texts = [block.text for path in PAGES for block in blocks(path) if block.language == "yaml" and block.run]
+    specs = [text for text in texts if text.startswith("anyformer:")]
+    assert specs
+    for text in specs:
+        (tmp_path / "spec.yaml").write_text(text, encoding="utf-8")
+        spec = af.load_spec(tmp_path / "spec.yaml")
+        assert af.loads(af.dumps(spec)) == spec
+        assert af.cost(spec).parameters.total == sum(p.numel() for p in af.build(spec, device="meta").parameters())
+
+
+def test_recipes_in_yaml_can_be_read() -> None:
+    from anyformer import recipe
+
+    texts = [block.text for path in PAGES for block in blocks(path) if block.language == "yaml" and block.run]
+    recipes = [text for text in texts if text.startswith("recipe:")]
+    assert recipes
+    for text in recipes:
+        found = recipe.loads(text)
+        found.learning_rates(d_model=64)
+
+
+def test_the_catalogue_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(json.loads(DATA.read_text(encoding="utf-8"))["presets"]), (
+        "write it again with `make catalogue`"
+    )
+
+
+def keys_of(heading: str) -> set[str]:
+    """Return the keys, first column, of a section of docs/json.md."""
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return {
+        key
+        for cell in re.findall(r"^\| (`[^|]*) \|", section, flags=re.MULTILINE)
+        for key in re.findall(r"`([\w-]+)`", cell)
+    }
+
+
+Answer = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Answer:
+    """Return what a command prints with --json, run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+
+    def run(*arguments: str) -> dict[str, Any]:
+        with pytest.raises(SystemExit) as ended:
+            application.main([*arguments, "--json"], "anyformer")
+        out, err = capsys.readouterr()
+        assert ended.value.code == 0, err
+        return json.loads(out)
+
+    return run
+
+
+def test_json_keys_of_architectures(answer: Answer) -> None:
+    assert keys_of("presets") == {*(found := answer("presets")), *found["presets"][0]}
+    assert keys_of("show") == set(answer("show", "gpt2"))
+    found = answer("cost", "gpt2")
+    assert keys_of("cost") == {*found, *found["parameters"], *found["cache"][0]}
+
+
+def test_json_keys_of_runs(tmp_path: Path, answer: Answer) -> None:
+    text = "".join(f"{n} sheep and {n + 1} goats went up the hill.\n" for n in range(400))
+    (tmp_path / "sheep.txt").write_text(text, encoding="utf-8")
+    sizes = ("--params", "50k", "--tokens", "2k", "--seq-len", "32", "--batch-tokens", "256")
+    data = ("--data", "sheep.txt")
+    assert keys_of("tokenizer train") == set(
+        answer("tokenizer", "train", "sheep.txt", "--vocab", "300", "--out", "tok")
+    )
+    assert keys_of("tokenizer encode") == set(answer("tokenizer", "encode", "--tokenizer", "tok", "--text", "a"))
+    train = ("train", "llama2", *data, "--tokenizer", "tok", *sizes, "--out", "runs/a")
+    assert keys_of("train --dry-run") == set(answer(*train, "--dry-run"))
+    found = answer(*train)
+    assert keys_of("train") == {*found, *found["validation"]}
+    lines = (tmp_path / "runs" / "a" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert keys_of("metrics.jsonl") == {key for line in lines for key in json.loads(line)}
+    found = answer("runs", "runs")
+    assert keys_of("runs") == {*found, *found["runs"][0]}
+    assert keys_of("evaluate") == set(answer("evaluate", "runs/a", *data))
+    assert keys_of("generate") == set(answer("generate", "1 sheep", "--model", "runs/a", "--max-new-tokens", "4"))
+    found = answer("compare", "gpt2", "llama2", *data, "--tokenizer", "tok", *sizes, "--out", "cmp")
+    row = found["rows"][0]
+    assert keys_of("compare") == {
+        *found,
+        *row,
+        *row["finding"],
+        *row["finding"]["bits_per_byte"],
+        *found["baselines"][0],
+    }
+
+
+def test_the_rooms_are_those_of_the_house() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("\n## Rooms\n")[1].split("\n## ")[0]
+    told = re.findall(r"^\| `([\w.]+)` \| .* \| (.*?) ?\|$", text, flags=re.MULTILINE)
+    assert [name.removesuffix(".py") for name, _ in told] == [
+        room for room in ROOMS if room not in {"errors", "version", "__main__", "anyformer"}
+    ]
+    for name, allowed in told:
+        if not allowed.startswith("everything"):
+            assert set(re.findall(r"`(\w+)`", allowed)) == ROOMS[name.removesuffix(".py")], name
+
+
+def test_every_law_is_told() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`(test_\w+\.py)`", text.split("\n## The laws\n")[1].split("\n## ")[0]))
+    assert told == {path.name for path in (ROOT / "tests" / "laws").glob("test_*.py")}
+
+
+def test_every_kind_of_part_is_told() -> None:
+    import anyformer.layers
+    from anyformer.layers import DistributionSpec, Mask, ProjectionSpec, RotaryScalingSpec, ScoreSpec
+    from anyformer.spec import InitSpec, MapSpec, MixerSpec, ResidualSpec, Spec, TermSpec
+
+    assert anyformer.layers.__name__  # importing it makes the kinds known
+    text = (
+        (ROOT / "docs" / "spec-language.md")
+        .read_text(encoding="utf-8")
+        .split("\n## What there is\n")[1]
+        .split("\n## ")[0]
+    )
+    told = re.findall(r"`(\w+)`", text.rpartition("\n|")[0] + text.rpartition("\n|")[2].partition("\n")[0])
+    choices = (
+        Mask,
+        ProjectionSpec,
+        RotaryScalingSpec,
+        ScoreSpec,
+        InitSpec,
+        DistributionSpec,
+        MapSpec,
+        MixerSpec,
+        ResidualSpec,
+        TermSpec,
+    )
+    ours = {
+        n
+        for n, k in Spec.kinds.items()
+        if issubclass(k, choices) and not k.abstract and k.__module__.startswith("anyformer.")
+    }
+    assert set(told) == ours
+    assert len(told) == len(set(told))

@@ -29,7 +29,7 @@ def row(name: str, report: CostReport) -> tuple[str, ...]:
 
 def main() -> None:
     """Print the table in Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="+", help="presets, spec files or model directories")
     parser.add_argument("--seq-len", type=int, default=2048, help="tokens of a sequence")
     options = parser.parse_args()

@@ -69,7 +69,7 @@ def architecture() -> ModelSpec:
 
 def main() -> None:
     """Write the file, read it, and show that the model of what was read counts and computes the same."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="the YAML to write")
     path: Path = parser.parse_args().file
 

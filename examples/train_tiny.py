@@ -18,7 +18,7 @@ from anyformer.train.run import How, train
 
 def main() -> None:
     """Tokenize, train, evaluate, save, load, generate."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("text", type=Path, help="a file or folder of text")
     parser.add_argument("--out", type=Path, required=True, help="a new directory for the trained model")
     parser.add_argument("--params", type=int, default=1_000_000)

@@ -56,7 +56,7 @@ def test_cost_table(tmp_path: Path) -> None:
     assert cells["gpt2"][3] == f"{2 * 2 * 12 * 768:,}"
     assert cells["llama2-7b"][0] == "6,738,415,616"
     assert cells["llama2-7b"][3] == f"{2 * 2 * 32 * 4096:,}"
-    # Attention sees (n + 1) / 2 keys on average, 4 · d_model FLOPs a pair; matrices (all but one table and norms) 2 a number.
+    # Attention sees (n + 1) / 2 keys on average, 4 · d_model FLOPs a pair; matrices are all but a table and norms.
     matrices = 2 * (6_738_415_616 - 32_000 * 4096 - 65 * 4096)
     attention = 32 * 4 * 4096 * 513 / 2
     assert cells["llama2-7b"][2] == f"{attention / (attention + matrices):.1%}"

@@ -1,5 +1,7 @@
 """Decoding: a loop over full forward passes, one row at a time and without padding or cache, is the oracle."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from anyformer.generation import generate_ids, stream_ids
 from anyformer.generation.sampling import Sampling, generators
 from anyformer.layers import Causal, Everything, Mask, SlidingWindow
 from anyformer.model import Transformer
-from anyformer.spec import Length, ModelSpec
+from anyformer.spec import ModelSpec, Window
 from tests.laws.models import SHRUNK, every_preset, ids_for, randomised
 
 SAMPLED = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
@@ -48,9 +50,8 @@ def test_every_way_gives_what_a_row_gives_alone(spec: ModelSpec, choice: dict[st
     ids, mask = padded(sources)
     decoder = torch.tensor(starts) if spec.encoder else None
     for cache in (True, False):
-        found = generate_ids(
-            model, ids, mask, max_new_tokens=NEW, decoder_input_ids=decoder, seed=10, cache=cache, **choice
-        )  # type: ignore[arg-type]
+        options: dict[str, Any] = {"max_new_tokens": NEW, "decoder_input_ids": decoder, "seed": 10, "cache": cache}
+        found = generate_ids(model, ids, mask, **options, **choice)  # type: ignore[arg-type]
         assert found.tolist() == expected, f"cache={cache}"
 
 
@@ -150,7 +151,7 @@ def masked(spec: ModelSpec, masks: list[Mask]) -> ModelSpec:
 
 
 def windowed(size: int, alternating: bool) -> ModelSpec:
-    local = Causal() & SlidingWindow(size=Length(size))
+    local = Causal() & SlidingWindow(size=Window(size))
     return masked(decoder(), [local, Causal()] if alternating else [local])
 
 

@@ -78,12 +78,12 @@ causal_masks: st.SearchStrategy[L.Mask] = st.one_of(
 @st.composite
 def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
     n_heads, n_kv_heads = draw(st.sampled_from([(4, None), (4, 2), (4, 1), (6, 3), (1, None)]))
-    over = draw(st.sampled_from(["head", "heads", "projection"]))
+    over: Any = draw(st.sampled_from(["head", "heads", "projection"]))
     qk_norm = draw(optional(st.just(L.RMSNormSpec() if over != "heads" else L.LayerNormSpec(bias=False))))
-    biases = {f"bias_{name}": draw(st.booleans()) for name in ("query", "key", "value", "output")}
+    biases: dict[str, Any] = {f"bias_{name}": draw(st.booleans()) for name in ("query", "key", "value", "output")}
     projection = L.GQASpec(
         n_heads=Count(n_heads),
-        n_kv_heads=n_kv_heads and Count(n_kv_heads),
+        n_kv_heads=None if n_kv_heads is None else Count(n_kv_heads),
         head_dim=draw(st.sampled_from([Width(8), None])),
         norm_query=qk_norm,
         norm_key=qk_norm,
@@ -107,7 +107,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
 
 @st.composite
 def feed_forwards(draw: st.DrawFn) -> MixerSpec:
-    bias = {"bias_in": draw(st.booleans()), "bias_out": draw(st.booleans())}
+    bias: dict[str, Any] = {"bias_in": draw(st.booleans()), "bias_out": draw(st.booleans())}
     activation = draw(activations)
     if draw(st.booleans()):
         return L.FeedForwardSpec(d_ff=Width(20), activation=activation, **bias)

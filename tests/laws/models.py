@@ -30,7 +30,7 @@ every_decoder = pytest.mark.parametrize("spec", DECODERS.values(), ids=list(DECO
 
 
 def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:
-    """Build a model whose every number is random: attention far from uniform, logits spread, gains and biases away from 1 and 0."""
+    """Build a model whose every number is random: attention far from uniform, logits spread, no gain 1 and no bias 0."""
     model = build(spec, seed=None)
     generator = torch.Generator().manual_seed(seed)
     named = dict(model.named_parameters())
@@ -50,7 +50,7 @@ def ids_for(spec: ModelSpec, batch: int, n: int, seed: int = 1) -> Tensor:
 
 
 def runner(model: Transformer) -> Callable[..., Output]:
-    """Return a call that takes decoder tokens and facts about them, whatever the architecture; an encoder reads 7 fixed tokens."""
+    """Return a call that takes the decoder's tokens, whatever the architecture; an encoder reads 7 fixed tokens."""
 
     def run(ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Output:
         if model.spec.encoder is None:

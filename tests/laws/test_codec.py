@@ -1,4 +1,4 @@
-"""Law 1: decode(encode(spec)) == spec, unknown keys are refused with the nearest name, and files written before still mean the same."""
+"""Law 1: decode(encode(spec)) == spec, unknown keys are refused, and files written before still mean the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 2: the declared parameters are those that are built, and equal the published total to its digits, or an erratum says why not."""
+"""Law 2: declared parameters are those that are built; they equal the published total, or an erratum says why not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Steps that keep less give the same: against plain PyTorch and finite differences, and what they keep is counted."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ def test_gated_down_against_finite_differences(bias: bool) -> None:
     gate, up, weight = numbers(2, 3, 8), numbers(2, 3, 8), numbers(6, 8)
     shift = numbers(6) if bias else None
     assert torch.equal(GatedDown.apply(gate, up, weight, shift, F.silu), F.linear(F.silu(gate) * up, weight, shift))
-    inputs = (gate, up, weight, shift) if bias else (gate, up, weight)
+    inputs: Any = (gate, up, weight, shift) if bias else (gate, up, weight)
     assert torch.autograd.gradcheck(lambda g, u, w, b=None: GatedDown.apply(g, u, w, b, F.silu), inputs)
 
 
@@ -25,7 +27,7 @@ def test_gated_down_against_finite_differences(bias: bool) -> None:
 def test_norm_by_root_against_finite_differences(weighted: bool) -> None:
     x, weight = numbers(3, 5, 24), numbers(24) if weighted else None
     assert torch.equal(NormByRoot.apply(x, weight, 1e-3), F.rms_norm(x, (24,), weight, 1e-3))
-    inputs = (x, weight) if weighted else (x,)
+    inputs: Any = (x, weight) if weighted else (x,)
     assert torch.autograd.gradcheck(lambda x, w=None: NormByRoot.apply(x, w, 1e-3), inputs)
 
 

@@ -1,6 +1,7 @@
 """`anyformer cost`: parameters, FLOPs, cache and training state, each with its convention."""
 
 import json
+import sys
 from typing import Any
 
 import click
@@ -37,7 +38,7 @@ def command(model: str, seq_len: int | None, batch: int, convention: str, dtype:
     if as_json:
         click.echo(json.dumps({"model": model, **report.as_json()}, indent=1))
         return
-    console = Console(width=None if click.get_text_stream("stdout").isatty() else 120, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     count = report.parameters
     summary = _table(f"{model}, {report.batch} × {report.seq_len:,} tokens")
     summary.add_row(

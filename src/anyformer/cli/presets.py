@@ -1,6 +1,7 @@
 """`anyformer presets`: the published architectures known by name."""
 
 import json
+import sys
 
 import click
 from rich.console import Console
@@ -39,4 +40,4 @@ def command(family: str | None, as_json: bool) -> None:
     table.add_column("source", overflow="ellipsis", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(width=None if click.get_text_stream("stdout").isatty() else 140).print(table)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -1,6 +1,7 @@
 """`anyformer show`: what an architecture is."""
 
 import json
+import sys
 
 import click
 from rich.console import Console
@@ -29,6 +30,7 @@ def command(model: str, form: str | None, as_json: bool) -> None:
     from anyformer.costs import card
     from anyformer.families import find
     from anyformer.hub import load_spec
+    from anyformer.recipe import dumps as dumps_recipe
     from anyformer.spec import dumps, encode
 
     spec, preset = load_spec(model), find(model)
@@ -38,10 +40,12 @@ def command(model: str, form: str | None, as_json: bool) -> None:
     rows = card(spec)
     told = {name: getattr(preset, name) for name in ("source", "published", "erratum", "tokenizer")} if preset else {}
     if as_json:
+        recipe = encode(preset.recipe) if preset and preset.recipe else None
         data = {
             "version": 1,
             "name": preset.name if preset else model,
             **told,
+            "recipe": recipe,
             "card": rows,
             "specification": encode(spec),
         }
@@ -55,5 +59,5 @@ def command(model: str, form: str | None, as_json: bool) -> None:
     for name, value in {**rows, **{name: text for name, text in told.items() if text}}.items():
         table.add_row(name, value)
     if preset and preset.recipe:
-        table.add_row("recipe", "published: `--json` has it")
-    Console(width=None if click.get_text_stream("stdout").isatty() else 120, highlight=False).print(table)
+        table.add_row("recipe", dumps_recipe(preset.recipe).rstrip())
+    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(table)

@@ -1,6 +1,8 @@
-"""LLaMA 1 to 3.2, each derived from the one before: Touvron et al. 2023, arXiv:2302.13971 and 2307.09288; Grattafiori et al. 2024."""
+"""LLaMA 1 to 3.2, each derived from the one before: arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783."""
 
 from __future__ import annotations
+
+from typing import TypedDict
 
 from anyformer.families.compose import block, language_model, pre_norm, repeat
 from anyformer.families.preset import Preset
@@ -88,6 +90,15 @@ def llama3(
     )
 
 
+class Size(TypedDict):
+    """What sizes of one generation differ in."""
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    d_ff: int
+
+
 LLAMA_1 = "Touvron et al. 2023, arXiv:2302.13971, table 2"
 LLAMA_2 = "Touvron et al. 2023, arXiv:2307.09288, table 1"
 LLAMA_3 = "Grattafiori et al. 2024, arXiv:2407.21783, table 3"
@@ -96,11 +107,11 @@ SENTENCEPIECE = "SentencePiece BPE with byte fallback, 32,000"
 TIKTOKEN = "byte-level BPE (tiktoken), 128,256"
 LONG = 131_072
 
-SIZE_7B = {"n_layers": 32, "d_model": 4096, "n_heads": 32, "d_ff": 11_008}
-SIZE_13B = {"n_layers": 40, "d_model": 5120, "n_heads": 40, "d_ff": 13_824}
-SIZE_70B = {"n_layers": 80, "d_model": 8192, "n_heads": 64, "d_ff": 28_672}
-SIZE_8B = {"n_layers": 32, "d_model": 4096, "n_heads": 32, "d_ff": 14_336}
-SIZE_405B = {"n_layers": 126, "d_model": 16_384, "n_heads": 128, "d_ff": 53_248}
+SIZE_7B: Size = {"n_layers": 32, "d_model": 4096, "n_heads": 32, "d_ff": 11_008}
+SIZE_13B: Size = {"n_layers": 40, "d_model": 5120, "n_heads": 40, "d_ff": 13_824}
+SIZE_70B: Size = {"n_layers": 80, "d_model": 8192, "n_heads": 64, "d_ff": 28_672}
+SIZE_8B: Size = {"n_layers": 32, "d_model": 4096, "n_heads": 32, "d_ff": 14_336}
+SIZE_405B: Size = {"n_layers": 126, "d_model": 16_384, "n_heads": 128, "d_ff": 53_248}
 STRETCH_8 = Llama3Scaling(factor=8.0)
 STRETCH_32 = Llama3Scaling(factor=32.0)
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from anyformer.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from anyformer.layers import (
     SinusoidSpec,
     Xavier,
 )
+from anyformer.recipe import TRANSFORMER_2017
 from anyformer.spec import (
     Count,
     HeadSpec,
@@ -93,6 +94,7 @@ PRESETS = (
         "65M",
         "the exact size of the vocabulary is not published; with 37,000 rows it is 63.1M",
         TOKENIZER,
+        TRANSFORMER_2017,
     ),
     Preset(
         "transformer-big",

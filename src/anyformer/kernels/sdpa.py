@@ -36,13 +36,14 @@ class SDPA:
 
     def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
         """Return the cheapest form: nothing, a flag, booleans, or numbers to add."""
-        if query.span is not None and query.span == key.span and bias is None:
-            if mask.within(query.span, key.span) == Causal():
-                return Fused(True, None, None)
+        plain = query.span is not None and key.span is not None
+        if query.span and query.span == key.span and bias is None and mask.within(query.span, query.span) == Causal():
+            return Fused(True, None, None)
         seen = visible(mask, query, key, n_heads)
         if seen is None:
             return Fused(False, bias, None)
-        blind = None if query.span is not None else ~seen.any(-1, keepdim=True)
+        sees_itself = plain and mask.band() is not None
+        blind = None if sees_itself else ~seen.any(-1, keepdim=True)
         seen = seen if blind is None else seen | blind  # a row that sees nothing is let see all, then set to 0
         return Fused(False, seen if bias is None else torch.where(seen, bias, -torch.inf), blind)
 

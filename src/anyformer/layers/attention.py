@@ -91,9 +91,9 @@ class Attention(Part[AttentionSpec]):
     def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
         p, spec = self.projection, self.spec
         if spec.reads == "memory":
-            q, stored, keys = p.query(x, now), store.once(lambda: p.store(now.memory, now)), now.memory_tokens
+            q, stored, keys = p.query(x, now), store.once(lambda: p.store(now.given("memory"), now)), now.memory_tokens
         else:
-            q, new = p.project(x, now) if spec.reads == "self" else (p.query(x, now), p.store(now.input, now))
+            q, new = p.project(x, now) if spec.reads == "self" else (p.query(x, now), p.store(now.given("input"), now))
             stored, keys = store.extend(new), store.keys
         keys = now.tokens if keys is None else keys
         q, k, v = p.expand(q, stored)

@@ -1,4 +1,4 @@
-"""Multi-head, grouped-query and multi-query projections: Vaswani et al. 2017; Ainslie et al. 2023, arXiv:2305.13245; Shazeer 2019."""
+"""Multi-head, multi-query (Shazeer 2019, arXiv:1911.02150) and grouped-query (Ainslie et al. 2023, arXiv:2305.13245)."""
 
 from __future__ import annotations
 

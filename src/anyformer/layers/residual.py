@@ -1,4 +1,4 @@
-"""How branches write to the stream: addition (He et al. 2015), scaled (DeepNorm, arXiv:2203.00555), reversible (arXiv:2001.04451)."""
+"""How branches write to the stream: addition, scaled (DeepNorm, arXiv:2203.00555), reversible (arXiv:2001.04451)."""
 
 from __future__ import annotations
 

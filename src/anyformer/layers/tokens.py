@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -116,6 +116,12 @@ class Now:
     dropout: Dropout | None = None  # None: evaluation
     weights: bool = False  # note attention's weights
     memo: dict[str, Any] = field(default_factory=dict)
+
+    def given(self, what: Literal["memory", "input"]) -> Tensor:
+        """Return the encoder's output, or the embedding's."""
+        source = self.memory if what == "memory" else self.input
+        assert source is not None
+        return source
 
     def once(self, key: str | None, make: Callable[[], Any]) -> Any:
         """Return what `make` gave for the key in this pass; without a key it is made anew."""

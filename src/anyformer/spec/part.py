@@ -127,7 +127,7 @@ class Spec:
 
     def resized(self, to: Sizes) -> Self:
         """Return the same architecture at other sizes: each field by its type, nested values by themselves."""
-        return dataclasses.replace(self, **{n: to.field(t, getattr(self, n)) for n, t in self.types().items()})
+        return self.but(**{name: to.field(hint, getattr(self, name)) for name, hint in self.types().items()})
 
 
 class PartSpec(Spec, abstract=True):

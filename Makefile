@@ -6,11 +6,11 @@ RUN = $(VENV)/bin/python -m
 INSTALL = $(RUN) pip install --disable-pip-version-check -c constraints.txt
 PYTEST_OPTIONS ?= -n 2
 DEMO ?= compare transformer-lm gpt2 llama2 --data stdlib
-CHECKED = src tests $(wildcard benchmarks) $(wildcard examples)
+CHECKED = src tests $(wildcard benchmarks) $(wildcard examples) $(wildcard tools)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo env test test-all lint format bench clean
+.PHONY: help demo env test test-all lint format bench catalogue clean
 
 help:  ## what there is
 	@echo 'make demo      compare three architectures on real text, in a fresh environment (minutes)'
@@ -19,6 +19,7 @@ help:  ## what there is
 	@echo 'make lint      ruff and pyright only'
 	@echo 'make format    put the code into its one format'
 	@echo 'make bench     the benchmarks, quick form'
+	@echo 'make catalogue docs/catalogue.md and the list of presets, from the specifications'
 	@echo 'make env       only the environment for developing ($(VENV))'
 	@echo 'make clean     remove the environment and every cache'
 	@echo
@@ -43,6 +44,10 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(RUN) ruff check --fix $(CHECKED)
 	$(RUN) ruff format $(CHECKED)
+
+catalogue: $(VENV)/.installed-dev
+	$(RUN) anyformer.families.catalogue
+	$(VENV)/bin/python tools/catalogue.py
 
 bench: $(VENV)/.installed-dev
 	$(RUN) benchmarks.training --quick

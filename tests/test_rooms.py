@@ -25,12 +25,12 @@ ROOMS: dict[str, set[str]] = {
     "model": {"spec", "layers", "cache", "kernels"},
     "recipe": {"spec"},
     "families": {"spec", "layers", "recipe"},
-    "resize": {"spec"},
-    "costs": {"spec", "layers", "recipe", "families", "resize"},
+    "resizing": {"spec"},
+    "costs": {"spec", "layers", "recipe", "families", "resizing"},
     "text": set(),
-    "hub": {"model", "families", "text", "spec", "layers", "cache", "resize"},
+    "hub": {"model", "families", "text", "spec", "layers", "cache", "resizing"},
     "train": {"model", "recipe", "text", "costs", "hub", "spec", "layers"},
-    "generation": {"model", "text", "cache", "spec"},
+    "generation": {"model", "text", "cache", "layers", "spec"},
 }
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)

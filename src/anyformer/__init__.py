@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from anyformer.costs import cost
     from anyformer.families import Preset, preset, presets
     from anyformer.generation import generate
-    from anyformer.hub import load, load_spec, save
+    from anyformer.hub import load, load_spec, loads, save
     from anyformer.model import Transformer, build
-    from anyformer.resize import resize, shrink
-    from anyformer.spec import ModelSpec, dumps, loads, parameters
+    from anyformer.resizing import resize, shrink
+    from anyformer.spec import ModelSpec, dumps, parameters
 
 # Where each public name lives. They are imported when first used, so that `import anyformer` costs nothing.
 _HOMES = {
@@ -29,13 +29,13 @@ _HOMES = {
     "generate": "generation",
     "load": "hub",
     "load_spec": "hub",
-    "loads": "spec",
+    "loads": "hub",
     "parameters": "spec",
     "preset": "families",
     "presets": "families",
-    "resize": "resize",
+    "resize": "resizing",
     "save": "hub",
-    "shrink": "resize",
+    "shrink": "resizing",
 }
 
 __all__ = ["__version__", *_HOMES]

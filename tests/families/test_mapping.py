@@ -27,7 +27,7 @@ from anyformer.layers import (
     SlidingWindow,
     Swish,
 )
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import (
     HeadSpec,
     Length,

@@ -10,7 +10,7 @@ from anyformer.errors import SpecError
 from anyformer.families.compose import block, language_model, pre_norm, repeat
 from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, NormSpec, ReLU, RMSNormSpec
 from anyformer.model import build
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import BlockSpec, ModelSpec, Site, Width, Window, decode, dumps, encode, loads, parameters, tensors
 from tests.hard_cases.case import attention_heads, randomise
 from tests.hard_cases.parts.own import (

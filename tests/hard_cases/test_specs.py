@@ -9,7 +9,7 @@ import torch
 
 from anyformer.errors import SpecError
 from anyformer.model import build
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import Load, ModelSpec, Site, dumps, loads, tensors
 from tests.hard_cases.case import Case
 from tests.hard_cases.cases import CASES

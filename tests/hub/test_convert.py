@@ -10,7 +10,7 @@ from anyformer.cli.main import application
 from anyformer.families import preset
 from anyformer.hub import load, save
 from anyformer.model import build
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 
 GPT2 = shrink(preset("gpt2").spec)
 

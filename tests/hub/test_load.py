@@ -15,7 +15,7 @@ from anyformer.families import preset
 from anyformer.hub import load, save
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.model import build
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import dumps
 
 LLAMA = shrink(preset("llama2-70b").spec)

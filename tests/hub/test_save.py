@@ -14,7 +14,7 @@ from anyformer.hub import load, save
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.layers import RMSNormSpec
 from anyformer.model import build
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.text import Tokenizer
 from tests.laws.weights import edited
 

@@ -14,7 +14,7 @@ from anyformer.families import preset
 from anyformer.hub import load, load_spec, save
 from anyformer.hub.weights import FILE
 from anyformer.model import build
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.families import PRESETS
 from anyformer.model import Output, Transformer, build
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Site, tensors
 
 

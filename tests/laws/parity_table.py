@@ -5,7 +5,7 @@ import sys
 import transformers
 
 from anyformer.families import PRESETS
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from tests.laws.parity import differences, inputs, pair
 from tests.laws.tolerance import FLOAT32
 

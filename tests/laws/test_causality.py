@@ -42,7 +42,7 @@ def test_combinations_are_causal(spec: ModelSpec) -> None:
 
 def test_an_encoder_sees_all() -> None:
     from anyformer.families import preset
-    from anyformer.resize import shrink
+    from anyformer.resizing import shrink
 
     model = randomised(shrink(preset("transformer-base").spec))
     ids, target = ids_for(model.spec, 1, N), ids_for(model.spec, 1, 3)
@@ -66,7 +66,7 @@ def test_rotary_and_alibi_know_distance() -> None:
     """A relative scheme must not be none at all: swapping two earlier tokens changes a later one."""
     for name, spec in (("rotary", None), ("alibi", ALiBiSpec())):
         from anyformer.families import preset
-        from anyformer.resize import shrink
+        from anyformer.resizing import shrink
 
         model_spec = shrink(preset("llama2").spec)
         if spec is not None:

@@ -8,7 +8,7 @@ import torch
 from anyformer.cache import KVCache
 from anyformer.families import preset
 from anyformer.model import Output, Transformer
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from tests.laws.models import every_preset, ids_for, randomised, runner
 from tests.laws.tolerance import FLOAT32, close, gradient_distance

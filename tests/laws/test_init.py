@@ -10,7 +10,7 @@ import torch
 from anyformer.families import preset
 from anyformer.layers import ByRole, Normal, Xavier
 from anyformer.model import build
-from anyformer.resize import resize
+from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, Site, tensors
 from tests.laws.models import every_preset
 

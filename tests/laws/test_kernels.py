@@ -112,7 +112,7 @@ def test_choice_and_refusal() -> None:
 
 def ids_spec() -> ModelSpec:
     from anyformer.families import preset
-    from anyformer.resize import shrink
+    from anyformer.resizing import shrink
 
     return shrink(preset("llama2").spec)
 

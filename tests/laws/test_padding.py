@@ -62,7 +62,7 @@ def test_combinations_packed(spec: ModelSpec, by_positions: bool) -> None:
 
 def test_source_padding_changes_nothing() -> None:
     from anyformer.families import preset
-    from anyformer.resize import shrink
+    from anyformer.resizing import shrink
 
     model = randomised(shrink(preset("transformer-base").spec))
     source, target = ids_for(model.spec, 2, 9), ids_for(model.spec, 2, 6, seed=4)

@@ -22,7 +22,7 @@ from anyformer.layers import (
     SiLU,
     SlidingWindow,
 )
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
 from tests.laws.models import SHRUNK
 from tests.laws.parity import LENGTH, differences, greedy, inputs, pair

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from anyformer.families import preset
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec
-from anyformer.resize import shrink
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from tests.laws.tolerance import FLOAT32, VISIBLE, close, distance, gradient_distance
 from tests.laws.weights import edited, filled, telling

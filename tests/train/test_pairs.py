@@ -7,7 +7,7 @@ import torch
 
 from anyformer.errors import TextError
 from anyformer.recipe import AdamW, Recipe, Seq2Seq
-from anyformer.resize import resize
+from anyformer.resizing import resize
 from anyformer.text import ParallelCorpus, Tokenizer
 from anyformer.train.data import PairData, split_pairs
 from anyformer.train.run import How, train

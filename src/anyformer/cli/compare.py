@@ -195,7 +195,7 @@ def _text(name: str, validation: float, tokenizer_path: Path | None, vocab: int)
 def _fitted(name: str, n_params: int | None, count: str, vocab_size: int, context: int) -> ModelSpec:
     """Return the architecture at the size that is compared, with learned positions for the rows it will see."""
     from anyformer.hub import load_spec
-    from anyformer.resize import resize
+    from anyformer.resizing import resize
 
     which = "total" if count == "total" else "non_embedding"
     return resize(load_spec(name), n_params=n_params, vocab_size=vocab_size, context=context, count=which)

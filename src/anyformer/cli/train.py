@@ -169,7 +169,7 @@ def _beside(init: Path | None) -> Path | None:
 
 def _resized(name: str, n_params: int | None, vocab_size: int | None) -> ModelSpec:
     from anyformer.hub import load_spec
-    from anyformer.resize import resize
+    from anyformer.resizing import resize
 
     spec = load_spec(name)
     if n_params is None and vocab_size in (None, spec.vocab_size):

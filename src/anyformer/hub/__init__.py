@@ -2,6 +2,7 @@
 
 from anyformer.hub.loading import load
 from anyformer.hub.saving import Saved, save
-from anyformer.hub.source import is_path, load_spec
+from anyformer.hub.source import load_spec
+from anyformer.spec import loads
 
-__all__ = ["Saved", "is_path", "load", "load_spec", "save"]
+__all__ = ["Saved", "load", "load_spec", "loads", "save"]

@@ -179,8 +179,8 @@ BROKEN: list[tuple[Rule, dict[str, str], str]] = [
     (wrong_imports, {"layers/__init__.py": "from ..kernels import sdpa"}, "layers may not import kernels"),
     (
         wrong_imports,
-        {"resize.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from anyformer.families import gpt2"},
-        "resize may not import families",
+        {"resizing.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from anyformer.families import gpt2"},
+        "resizing may not import families",
     ),
     (wrong_imports, {"costs.py": "import importlib\nimportlib.import_module('anyformer.train')"}, "not import train"),
     (wrong_imports, {"study/report.py": "from anyformer.cli.names import x"}, "study may not import cli"),

@@ -49,8 +49,8 @@ def test_a_large_tensor_comes_from_the_heap_again() -> None:
     nbytes = 64 << 20
     first = torch.empty(nbytes, dtype=torch.uint8)
     address = first.data_ptr()
-    heap = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[heap]"))
-    low, high = (int(end, 16) for end in heap.split()[0].split("-"))
-    assert low <= address < high
+    heap = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "[heap]" in line]
+    # A heap that has been grown for long is several mappings side by side.
+    assert any(int(low, 16) <= address < int(high, 16) for low, high in heap)
     del first
     release_heap()

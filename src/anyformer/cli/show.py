@@ -22,7 +22,7 @@ from anyformer.cli.names import PresetName, import_option
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object: {version, name, source, published, erratum, card, specification}.",
+    help="One JSON object: {version, name, source, published, erratum, tokenizer, recipe, card, …}.",
 )
 @import_option
 def command(model: str, form: str | None, as_json: bool) -> None:

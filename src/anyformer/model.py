@@ -19,7 +19,7 @@ from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Dropout, Kernel, Notes, Now, Store, Tokens, plain_tokens
-from anyformer.spec import ModelSpec, Site
+from anyformer.spec import Architecture, ModelSpec, Site, specification
 
 
 @dataclass
@@ -201,9 +201,17 @@ def _positions(document: Tensor, last_position: Tensor | int, last_document: Ten
 
 
 def build(
-    spec: ModelSpec, seed: int | None = 0, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    architecture: Architecture,
+    seed: int | None = 0,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
 ) -> Transformer:
-    """Return the model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta)."""
+    """Return the model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta).
+
+    Raises SpecError for what has no specification, and for a part that has no module.
+    """
+    spec = specification(architecture)
     with torch.device(device):
         model = Transformer(spec)
     if seed is not None and torch.device(device).type != "meta":

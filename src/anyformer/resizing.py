@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Literal, cast
 
 from anyformer.errors import SpecError
-from anyformer.spec import ModelSpec, Sizes, Spec, parameters
+from anyformer.spec import Architecture, ModelSpec, Sizes, Spec, parameters, specification
 
 DEPTH_POWER = 0.5  # depth and head_dim follow the width by this power: halfway between constant and proportional
 
@@ -31,10 +31,9 @@ class Proportional(Sizes):
         share = n_heads * old_dim / self.old.stack.d_model
         group = n_heads // n_kv_heads if 1 < n_kv_heads < n_heads else 1
         if head_dim is None:
-            # d_model is divided among the heads, so their number must divide it into even parts.
-            counts = [
-                n for n in range(1, self.d_model // 2 + 1) if self.d_model % n == 0 and self.d_model // n % 2 == 0
-            ]
+            # d_model is divided among the heads: into multiples of 8, as vector units like them, where that can be.
+            part = 8 if self.d_model % 8 == 0 and ideal > 4 else 2
+            counts = [n for n in range(1, self.d_model // part + 1) if self.d_model % (n * part) == 0]
             heads, dim = (
                 min(counts, key=lambda n: abs(math.log(self.d_model / n / ideal)) + 0.5 * (n % group > 0)),
                 None,
@@ -93,13 +92,14 @@ class Least(Sizes):
         return min(old, 101)
 
 
-def shrink(spec: ModelSpec) -> ModelSpec:
+def shrink(architecture: Architecture) -> ModelSpec:
     """Return the least model of the same structure: d_model 32, a full period of the pattern of layers, windows of 5 keys."""
+    spec = specification(architecture)
     return spec.resized(Least(spec))
 
 
 def resize(
-    spec: ModelSpec,
+    architecture: Architecture,
     *,
     n_params: int | None = None,
     vocab_size: int | None = None,
@@ -113,6 +113,7 @@ def resize(
     d_ff and heads follow d_model; depth and head_dim follow its square root. `context` sets learned positions, and what other
     lengths are in proportion to. Raises SpecError where no model of the architecture comes within a fifth of `n_params`.
     """
+    spec = specification(architecture)
     if n_params is not None and d_model is not None:
         raise SpecError("resize takes n_params or d_model, not both")
 
@@ -174,8 +175,8 @@ def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:
 
 
 def _widths() -> Iterator[int]:
-    """Yield the widths that models have: multiples of 8, coarser as they grow."""
+    """Yield the widths that models have: multiples of 8, coarser as they grow, so that they divide into even heads."""
     width = 16
     while width <= 65_536:
         yield width
-        width += 8 if width < 512 else 64 if width < 2048 else 128
+        width += 8 if width < 64 else 16 if width < 128 else 32 if width < 512 else 64 if width < 2048 else 128

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation import generate_ids, stream_ids
+from anyformer.generation import Decoding, generate_ids
 from anyformer.generation.sampling import Sampling, generators
 from anyformer.layers import Causal, Everything, Mask, SlidingWindow
 from anyformer.model import Transformer
@@ -51,7 +51,7 @@ def test_every_way_gives_what_a_row_gives_alone(spec: ModelSpec, choice: dict[st
     decoder = torch.tensor(starts) if spec.encoder else None
     for cache in (True, False):
         options: dict[str, Any] = {"max_new_tokens": NEW, "decoder_input_ids": decoder, "seed": 10, "cache": cache}
-        found = generate_ids(model, ids, mask, **options, **choice)  # type: ignore[arg-type]
+        found = generate_ids(model, ids, mask, sampling=sampling, **options)
         assert found.tolist() == expected, f"cache={cache}"
 
 
@@ -75,7 +75,7 @@ def test_a_row_ends_with_end_of_text_and_leaves_the_others_alone() -> None:
     assert len(set(lengths)) > 1
     ids, mask = padded(rows)
     for cache in (True, False):
-        steps = list(stream_ids(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache))
+        steps = list(Decoding(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache))
         grown = [[step[row] for step in steps if row in step] for row in range(3)]
         assert grown == [row[:n] for row, n in zip(expected, lengths, strict=True)]
         whole = generate_ids(model, ids, mask, max_new_tokens=NEW, end_of_text=end, cache=cache).tolist()
@@ -86,7 +86,7 @@ def test_a_stopped_row_leaves_the_others_alone() -> None:
     model = randomised(decoder())
     ids = ids_for(model.spec, 3, 5)
     expected = generate_ids(model, ids, max_new_tokens=NEW).tolist()
-    steps, grown = stream_ids(model, ids, max_new_tokens=NEW), [[], [], []]  # type: ignore[var-annotated]
+    steps, grown = Decoding(model, ids, max_new_tokens=NEW), [[], [], []]  # type: ignore[var-annotated]
     for n, step in enumerate(steps):
         for row, token in step.items():
             grown[row].append(token)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.generation import generate, generate_ids, generate_text, lay_out_for_decoding
+from anyformer.generation import Sampling, generate, generate_ids, generate_text, lay_out_for_decoding
 from anyformer.generation.text import encode_prompt
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
@@ -37,7 +37,7 @@ def model(tokenizer: Tokenizer) -> Transformer:
 
 def tokens_of(model: Transformer, tokenizer: Tokenizer, prompt: str, n: int, seed: int) -> list[int]:
     ids = torch.tensor([[tokenizer.begin_of_text, *tokenizer.encode(prompt)]])
-    return generate_ids(model, ids, max_new_tokens=n, temperature=1.0, seed=seed)[0].tolist()
+    return generate_ids(model, ids, max_new_tokens=n, sampling=Sampling(1.0), seed=seed)[0].tolist()
 
 
 def test_a_batch_writes_what_each_prompt_writes_alone(model: Transformer, tokenizer: Tokenizer) -> None:

@@ -7,16 +7,16 @@ import transformers
 from anyformer.families import PRESETS
 from anyformer.resizing import shrink
 from tests.laws.parity import differences, inputs, pair
+from tests.laws.references import FULL_SIZED
 from tests.laws.tolerance import FLOAT32
 
 KINDS = ("plain", "right", "left", "packed")
-COMPARED = [name for name, preset in PRESETS.items() if preset.family in ("gpt2", "llama")]
 
 
 def table() -> list[tuple[str, float, float, float]]:
     """Return (preset, largest difference in logits, hidden states, gradients) over kernels and inputs."""
     lines = []
-    for name in COMPARED:
+    for name in FULL_SIZED:
         spec = shrink(PRESETS[name].spec)
         found = [
             differences(pair(spec, attention), inputs(kind, spec.vocab_size))

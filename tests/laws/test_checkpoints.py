@@ -18,14 +18,14 @@ from anyformer.hub import load, save
 from anyformer.hub.weights import INDEX
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
-from tests.laws.models import SHRUNK, every_preset, ids_for
+from tests.laws.models import every_preset, ids_for
 from tests.laws.parity import pair
+from tests.laws.references import COMPARED, FULL_SIZED
 from tests.laws.tolerance import close
 from tests.laws.weights import edited, filled, telling
 
-COMPARED = {names: spec for names, spec in SHRUNK.items() if PRESETS[names.split(" = ")[0]].family in FAMILIES}
 every_compared = pytest.mark.parametrize("spec", COMPARED.values(), ids=list(COMPARED))
-full_sized = pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if p.family in FAMILIES])
+full_sized = pytest.mark.parametrize("name", FULL_SIZED)
 
 
 class Records(logging.Handler):

@@ -17,7 +17,6 @@ from anyformer.errors import CheckpointError, RunFailed, UsageError
 from anyformer.recipe import AdamW, Recipe
 from anyformer.spec import ModelSpec
 from anyformer.train import atomic
-from anyformer.train.difference import difference
 from anyformer.train.lock import Lock, is_held
 from anyformer.train.provenance import code_fingerprint
 from anyformer.train.rundir import RunDirectory, is_run, read_record
@@ -260,15 +259,6 @@ class TestFiles:
         monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:3]))
         atomic.write_file(tmp_path / "a", b"0123456789")
         assert (tmp_path / "a").read_bytes() == b"0123456789"
-
-
-def test_difference() -> None:
-    assert difference(spec(), spec()) is None
-    window = specs.loads(specs.dumps(spec()).replace("eps: ", "eps: "))
-    assert difference(spec(), window) is None
-    found = difference(recipe(), recipe().but(schedule=recipe().schedule[:1]))
-    assert found is not None
-    assert found.path == "schedule"
 
 
 def test_a_saved_recipe_is_yaml(tmp_path: Path) -> None:

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from anyformer.cli.amounts import Amount
+from anyformer.cli.inputs import read_recipe, text_data
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.terminal import visible
 
 if TYPE_CHECKING:
-    from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec
     from anyformer.study.results import Study
     from anyformer.study.statistics import Analysis
     from anyformer.train.data import TextData
-
-TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 
 
 class Rates(click.ParamType):
@@ -72,7 +71,7 @@ class Rates(click.ParamType):
     type=click.Path(exists=True, path_type=Path),
     help="A tokenizer.json to use instead.",
 )
-@click.option("--tokens", type=Amount(), default="800k", show_default=True, help="Training tokens of each run.")
+@click.option("--tokens", type=Amount(), help="Training tokens of each run.  [default: the recipe's]")
 @click.option(
     "--equal",
     type=click.Choice(["tokens", "flops"]),
@@ -80,8 +79,8 @@ class Rates(click.ParamType):
     show_default=True,
     help="What is equal: flops gives each the first one's.",
 )
-@click.option("--seq-len", type=Amount(), default="256", show_default=True, help="Tokens a row.")
-@click.option("--batch-tokens", type=Amount(), help="Tokens an optimiser step.")
+@click.option("--seq-len", type=Amount(), help="Tokens a row.  [default: the recipe's]")
+@click.option("--batch-tokens", type=Amount(), help="Tokens an optimiser step.  [default: the recipe's]")
 @click.option(
     "--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file."
 )
@@ -111,9 +110,9 @@ def command(
     as_they_are: bool,
     vocab: int,
     tokenizer_path: Path | None,
-    tokens: int,
+    tokens: int | None,
     equal: str,
-    seq_len: int,
+    seq_len: int | None,
     batch_tokens: int | None,
     recipe_name: str,
     rates: tuple[float, ...],
@@ -139,9 +138,10 @@ def command(
     from anyformer.train.live import live_view
     from anyformer.train.run import How
 
-    recipe = _recipe(recipe_name, tokens, seq_len, batch_tokens, precision)
+    changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "precision": precision}
+    recipe = read_recipe(recipe_name, changes)
     corpus, text = _text(data, validation, tokenizer_path, vocab)
-    specs = [_fitted(name, None if as_they_are else params, count, text.vocab_size, seq_len) for name in models]
+    specs = [_fitted(name, None if as_they_are else params, count, text.vocab_size, recipe.seq_len) for name in models]
     where, dtype = choose_device(device), compute_dtype(recipe.precision)
     machine = calibrate(where, (dtype,))
     peak = machine.peak_flops_per_second[str(dtype).removeprefix("torch.")]
@@ -169,27 +169,14 @@ def command(
         sys.exit(1)
 
 
-def _recipe(name: str, tokens: int, seq_len: int, batch_tokens: int | None, precision: str | None) -> Recipe:
-    from anyformer import recipe
-    from anyformer.cli.names import is_path
-
-    chosen = recipe.read(name) if is_path(name) else recipe.named(name)
-    changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "precision": precision}
-    return chosen.but(**{field: value for field, value in changes.items() if value is not None})
-
-
 def _text(name: str, validation: float, tokenizer_path: Path | None, vocab: int) -> tuple[str, TextData]:
-    from anyformer.text import Tokenizer, encode_corpus, read_corpus
-    from anyformer.train.data import TextData
+    from anyformer.text import Tokenizer, read_corpus
 
     corpus = read_corpus(name)
-    texts, held_out = corpus.split(validation)
-    tokenizer = (
-        Tokenizer.load(tokenizer_path) if tokenizer_path else Tokenizer.train(texts.sample(TOKENIZER_NBYTES), vocab)
-    )
+    data = text_data(corpus, validation, Tokenizer.load(tokenizer_path) if tokenizer_path else None, vocab)
     said = "Python's standard library" if name == "stdlib" else name
     words = f"{said}: {len(corpus.documents):,} documents, {corpus.nbytes:,} bytes, sha256 {corpus.fingerprint[:16]}"
-    return words, TextData(encode_corpus(texts, tokenizer), encode_corpus(held_out, tokenizer), tokenizer)
+    return words, data
 
 
 def _fitted(name: str, n_params: int | None, count: str, vocab_size: int, context: int) -> ModelSpec:
@@ -203,6 +190,7 @@ def _fitted(name: str, n_params: int | None, count: str, vocab_size: int, contex
 
 def _show(study: Study, analysis: Analysis, report: Path, as_json: bool) -> None:
     from rich.console import Console
+    from rich.text import Text
 
     from anyformer.study.rows import as_json as answer
     from anyformer.study.table import results_table
@@ -214,7 +202,7 @@ def _show(study: Study, analysis: Analysis, report: Path, as_json: bool) -> None
     console.print(results_table(study, analysis, width=console.width))
     for run in study.runs:
         if run.sample and run.seed == study.runs[0].seed:
-            console.rule(f"a sample of {run.architecture}", align="left", style="dim")
-            console.print(run.sample, markup=False)
+            console.rule(Text(f"a sample of {run.architecture}"), align="left", style="dim")
+            console.print(Text(visible(run.sample)))
     console.rule(style="dim")
     console.print(f"report: {report.resolve()}", soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from anyformer.cli.amounts import Amount
+from anyformer.cli.inputs import check_sources
 from anyformer.cli.names import import_option
 from anyformer.errors import UsageError
 
@@ -49,10 +50,7 @@ def command(
 
     `--json` gives version, loss (nats a token), perplexity, bits_per_byte, nats, tokens, nbytes, documents and seq_len.
     """
-    if (source is None) != (target is None):
-        raise UsageError("--source and --target go together: line n of one translates line n of the other")
-    if (data is None) == (source is None):
-        raise UsageError("give either --data, or --source and --target")
+    check_sources(data, source, target)
 
     from anyformer.hub import load
     from anyformer.recipe import CausalLM, Seq2Seq

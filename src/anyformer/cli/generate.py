@@ -3,11 +3,11 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from anyformer.cli.names import catalogue, import_option
+from anyformer.cli.terminal import visible
 from anyformer.errors import UsageError
 
 JSON_VERSION = 1
@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """Continue PROMPT with a model; without one, begin a text.
 
-    The text goes to stdout as it is written. `--json` gives version, prompt, text, token_ids, ended_by ("length",
-    "end_of_text" or "stop"), seconds and tokens_per_second.
+    The text goes to stdout as it is written, with control characters spelled out. `--json` has them as they are; it
+    gives version, prompt, text, token_ids, ended_by ("length", "end_of_text" or "stop"), seconds, tokens_per_second.
     """
     if not Path(model).exists() and any(model == preset["name"] for preset in catalogue()):
         raise UsageError(f"{model} is an architecture without weights; give the directory of a trained model")
@@ -53,19 +53,20 @@ def command(
 
     from anyformer.generation import generate_text, lay_out_for_decoding
     from anyformer.hub import load
+    from anyformer.train.device import choose_device
 
-    place = _device(device)
+    place = choose_device(device)
     transformer, tokenizer = load(Path(model), device=place, dtype=None if dtype is None else getattr(torch, dtype))
     if tokenizer is None:
         raise UsageError(
             f"--model {model} has no tokenizer, so it cannot read a prompt; put a tokenizer.json beside it"
         )
     if not as_json:
-        click.echo(prompt, nl=False)
+        click.echo(visible(prompt), nl=False)
 
     def show(row: int, piece: str) -> None:
         if not as_json:
-            click.echo(piece, nl=False)
+            click.echo(visible(piece), nl=False)
 
     start = time.perf_counter()
     (written,) = generate_text(
@@ -94,16 +95,3 @@ def command(
         "tokens_per_second": round(len(written.token_ids) / seconds, 1),
     }
     click.echo(json.dumps(answer, ensure_ascii=False))
-
-
-def _device(name: str | None) -> Any:
-    """Return the device of that name, or the best there is. Raises UsageError for one that is not there."""
-    import torch
-
-    best = torch.accelerator.current_accelerator(check_available=True)
-    if name is None:
-        return best or torch.device("cpu")
-    known = {"cpu"} | ({best.type} if best else set())
-    if name.split(":")[0] not in known:
-        raise UsageError(f"there is no device '{name}' here; there is {' and '.join(sorted(known))}")
-    return torch.device(name)

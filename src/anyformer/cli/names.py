@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from anyformer.errors import AnyformerError, UsageError, did_you_mean
+from anyformer.spec import is_path
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -22,11 +23,6 @@ def catalogue() -> tuple[dict[str, Any], ...]:
     """One record a preset, with at least its `name` and `family`, read from data so that no model code is imported."""
     text = resources.files("anyformer").joinpath("families", "catalogue.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)["presets"])
-
-
-def is_path(name: str) -> bool:
-    """A name with a slash or a suffix of a file is a path; anything else is a preset's."""
-    return "/" in name or "\\" in name or Path(name).suffix.lower() in {".json", ".yaml", ".yml", ".gguf"}
 
 
 class PresetName(click.ParamType):

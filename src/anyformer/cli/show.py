@@ -31,7 +31,7 @@ def command(model: str, form: str | None, as_json: bool) -> None:
     from anyformer.families import find
     from anyformer.hub import load_spec
     from anyformer.recipe import dumps as dumps_recipe
-    from anyformer.spec import dumps, encode
+    from anyformer.spec import dumps
 
     spec, preset = load_spec(model), find(model)
     if form is not None:
@@ -40,14 +40,14 @@ def command(model: str, form: str | None, as_json: bool) -> None:
     rows = card(spec)
     told = {name: getattr(preset, name) for name in ("source", "published", "erratum", "tokenizer")} if preset else {}
     if as_json:
-        recipe = encode(preset.recipe) if preset and preset.recipe else None
+        recipe = json.loads(dumps_recipe(preset.recipe, "json")) if preset and preset.recipe else None
         data = {
             "version": 1,
             "name": preset.name if preset else model,
             **told,
             "recipe": recipe,
             "card": rows,
-            "specification": encode(spec),
+            "specification": json.loads(dumps(spec, "json")),
         }
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return

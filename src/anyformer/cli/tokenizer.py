@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from anyformer.cli.amounts import Amount
+from anyformer.cli.terminal import visible
 from anyformer.errors import UsageError
 
 
@@ -82,4 +83,4 @@ def encode(path: Path, text: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"version": 1, "ids": ids, "pieces": pieces}, ensure_ascii=False))
         return
     for token, piece in zip(ids, pieces, strict=True):
-        click.echo(f"{token:>7}  {json.dumps(piece, ensure_ascii=False)}")
+        click.echo(f"{token:>7}  {visible(json.dumps(piece, ensure_ascii=False))}")

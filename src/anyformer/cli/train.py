@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.amounts import Amount
+from anyformer.cli.inputs import check_sources, pair_data, read_recipe, text_data
 from anyformer.cli.names import PresetName, import_option
 from anyformer.errors import CheckpointError, UsageError
+from anyformer.recipe import Seq2Seq
+from anyformer.spec import label
 
 if TYPE_CHECKING:
     import torch
 
-    from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec
     from anyformer.train.data import TrainingData
     from anyformer.train.run import TrainingResult
@@ -94,9 +96,9 @@ def command(
         raise UsageError("--out is missing: name a directory for the run")
     if resume and (out is None or not (out / "spec.yaml").is_file()):
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
-    chosen = _recipe(recipe_name, source, target)
+    check_sources(data, source, target)
     changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "seed": seed, "precision": precision}
-    chosen = chosen.but(**{name: value for name, value in changes.items() if value is not None})
+    chosen = read_recipe(recipe_name, changes | {"objective": Seq2Seq() if source else None})
     if lr is not None:
         chosen = chosen.but(optimizer=chosen.optimizer.but(lr=lr))
     kept = out / "tokenizer" if out is not None and (out / "tokenizer" / "tokenizer.json").is_file() else None
@@ -114,7 +116,7 @@ def command(
             json.dumps({"version": JSON_VERSION, **vars(plan)}, indent=1) if as_json else "\n".join(plan.lines())
         )
         return
-    result = train(architecture, chosen, text, out=out, init=init, how=how, watcher=live_view())
+    result = train(architecture, chosen, text, out=out, init=init, how=how, watcher=live_view(), name=label(spec))
     click.echo(json.dumps(_report(result, out), indent=1) if as_json else _sentence(result, out))
 
 
@@ -123,14 +125,6 @@ def _peak(dtype: torch.dtype, device: torch.device) -> float:
     from anyformer.measure import calibrate
 
     return calibrate(device, (dtype,)).peak_flops_per_second[str(dtype).removeprefix("torch.")]
-
-
-def _recipe(name: str, source: Path | None, target: Path | None) -> Recipe:
-    from anyformer import recipe
-    from anyformer.cli.names import is_path
-
-    chosen = recipe.read(name) if is_path(name) else recipe.named(name)
-    return chosen.but(objective=recipe.Seq2Seq()) if source and target else chosen
 
 
 def _data(
@@ -142,24 +136,13 @@ def _data(
     vocab: int | None,
 ) -> tuple[TrainingData, bool]:
     """Return the data, and whether its tokenizer was trained on it just now."""
-    from anyformer.text import Tokenizer, encode_corpus, read_corpus, read_parallel
-    from anyformer.train.data import PairData, TextData, split_pairs
+    from anyformer.text import Tokenizer, read_corpus
 
-    if (source is None) != (target is None):
-        raise UsageError("--source and --target go together: line n of one translates line n of the other")
-    if (data is None) == (source is None):
-        raise UsageError("give either --data, or --source and --target")
     known = Tokenizer.load(tokenizer) if tokenizer is not None else None
     if source is not None and target is not None:
-        pairs, held_out = split_pairs(read_parallel(source, target), validation)
-        return PairData(pairs, held_out, known or Tokenizer.train(pairs.texts(), vocab or 4096)), known is None
+        return pair_data(source, target, validation, known, vocab), known is None
     assert data is not None
-    texts, held_out = read_corpus(data).split(validation)
-    own = known or Tokenizer.train(texts.sample(TOKENIZER_NBYTES), vocab or 4096)
-    return TextData(encode_corpus(texts, own), encode_corpus(held_out, own), own), known is None
-
-
-TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
+    return text_data(read_corpus(data), validation, known, vocab), known is None
 
 
 def _beside(init: Path | None) -> Path | None:

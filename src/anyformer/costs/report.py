@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.spec import Load, ModelSpec, Parameters, Site, cached_calls, parameters
+from anyformer.spec import Architecture, Load, ModelSpec, Parameters, Site, cached_calls, parameters, specification
 
 CONVENTIONS: Mapping[str, str] = {
     "exact-causal": "attention counts the pairs of query and key that the masks show",
@@ -92,7 +92,7 @@ class CostReport:
 
 
 def cost(
-    spec: ModelSpec,
+    architecture: Architecture,
     *,
     seq_len: int | None = None,
     batch: int = 1,
@@ -103,6 +103,7 @@ def cost(
 
     `seq_len` defaults to the published context. Raises SpecError for sizes or a convention that make no sense.
     """
+    spec = specification(architecture)
     for name, known in (("convention", CONVENTIONS), ("dtype", NBYTES)):
         value = {"convention": convention, "dtype": dtype}[name]
         if value not in known:

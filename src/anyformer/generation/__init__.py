@@ -1,6 +1,6 @@
 """Generation: sampling, cached decoding, stop strings, text piece by piece."""
 
-from anyformer.generation.decode import Decoding, generate_ids, stream_ids
+from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.stop import StopStrings
@@ -16,5 +16,4 @@ __all__ = [
     "generate_ids",
     "generate_text",
     "lay_out_for_decoding",
-    "stream_ids",
 ]

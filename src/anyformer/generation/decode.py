@@ -18,8 +18,11 @@ from anyformer.spec.cached import cached_calls
 class Decoding(Iterator[dict[int, int]]):
     """The rows of a batch while they grow: each step gives {row: its next token id} of the rows that still grow.
 
-    A row ends with `end_of_text` (which it gives), after `max_new_tokens`, or when `stop` is called on it. Ended rows
-    leave the batch and the cache. `cache=False` computes every step anew, the slow way to the same tokens.
+    `input_ids` [batch, token] with padding, if any, on the left, where `attention_mask` is 0; they are the encoder's
+    where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
+    of its own, of seed + i. A row ends with `end_of_text` (which it gives), after `max_new_tokens`, or when `stop` is
+    called on it. Ended rows leave the batch and the cache. `cache=False` computes every step anew, the slow way to the
+    same tokens. Raises InputError for prompts that the model cannot continue.
     """
 
     def __init__(
@@ -73,12 +76,8 @@ class Decoding(Iterator[dict[int, int]]):
         self.ended.add(row)
 
     def _logits(self) -> Tensor:
-        if self.encoder_ids is None:
-            out = self.model(self.ids, self.mask, cache=self.cache, logits_to_keep=1)
-        else:
-            out = self.model(
-                self.encoder_ids, self.mask, decoder_input_ids=self.ids, cache=self.cache, logits_to_keep=1
-            )
+        read, written = (self.ids, None) if self.encoder_ids is None else (self.encoder_ids, self.ids)
+        out = self.model(read, self.mask, decoder_input_ids=written, cache=self.cache, logits_to_keep=1)
         return out.logits[:, -1]
 
     def _drop_ended(self) -> None:
@@ -95,39 +94,6 @@ class Decoding(Iterator[dict[int, int]]):
             self.cache.select(kept)
 
 
-def stream_ids(
-    model: Transformer,
-    input_ids: Tensor,
-    attention_mask: Tensor | None = None,
-    *,
-    max_new_tokens: int,
-    decoder_input_ids: Tensor | None = None,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
-    end_of_text: int | None = None,
-    cache: bool = True,
-) -> Decoding:
-    """Return an iterator over steps, each {row: token id} of the rows that still grow.
-
-    `input_ids` [batch, token] with padding, if any, on the left, where `attention_mask` is 0; they are the encoder's
-    where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Temperature 0 is greedy.
-    Row i draws from a generator of its own, of seed + i. Raises InputError for prompts that the model cannot continue.
-    """
-    return Decoding(
-        model,
-        input_ids,
-        attention_mask,
-        max_new_tokens=max_new_tokens,
-        decoder_input_ids=decoder_input_ids,
-        sampling=Sampling(temperature, top_k, top_p),
-        seed=seed,
-        end_of_text=end_of_text,
-        cache=cache,
-    )
-
-
 def generate_ids(
     model: Transformer,
     input_ids: Tensor,
@@ -135,26 +101,22 @@ def generate_ids(
     *,
     max_new_tokens: int,
     decoder_input_ids: Tensor | None = None,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    sampling: Sampling = GREEDY,
     seed: int = 0,
     end_of_text: int | None = None,
     cache: bool = True,
 ) -> Tensor:
     """Return the new ids [batch, at most max_new_tokens]; a row that ends early is filled with `end_of_text`.
 
-    The arguments are those of `stream_ids`.
+    The arguments are those of `Decoding`, which gives the same ids step by step. Raises InputError as it does.
     """
-    steps = stream_ids(
+    steps = Decoding(
         model,
         input_ids,
         attention_mask,
         max_new_tokens=max_new_tokens,
         decoder_input_ids=decoder_input_ids,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
+        sampling=sampling,
         seed=seed,
         end_of_text=end_of_text,
         cache=cache,

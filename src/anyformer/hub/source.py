@@ -12,7 +12,7 @@ from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.mapping import spec_of
 from anyformer.hub.weights import FILE
-from anyformer.spec import ModelSpec, read
+from anyformer.spec import ModelSpec, is_path, read
 
 CONFIG = "config.json"  # Hugging Face's
 SPEC = "spec.yaml"  # ours
@@ -20,7 +20,6 @@ SPEC = "spec.yaml"  # ours
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
 STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")  # .1: saved again
-SUFFIXES = {".json", ".yaml", ".yml", ".gguf", ".safetensors"}
 
 
 class Source(NamedTuple):
@@ -30,11 +29,6 @@ class Source(NamedTuple):
     weights: Path  # the directory of the tensors
     tokenizer: Path | None  # a directory with a tokenizer.json
     family: Family | None  # whose names the tensors have; None: ours
-
-
-def is_path(name: str | Path) -> bool:
-    """Return whether this is a path: it has a slash or the suffix of a file. Anything else is a preset's name."""
-    return isinstance(name, Path) or "/" in name or "\\" in name or Path(name).suffix.lower() in SUFFIXES
 
 
 def load_spec(name: str | Path) -> ModelSpec:

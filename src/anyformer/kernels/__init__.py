@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from anyformer.errors import KernelError, did_you_mean
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.tokens import Kernel
 
-KERNELS = {kernel.name: kernel for kernel in (SDPA(), Eager())}  # fastest first; eager, the oracle, takes everything
+
+class Candidate(Kernel, Protocol):
+    """A kernel that says what it does not compute."""
+
+    def refuses(self, spec: AttentionSpec) -> str | None:
+        """Return why it cannot compute this attention, or None."""
+        ...
 
 
-def choose(name: str | None, spec: AttentionSpec) -> SDPA | Eager:
+IN_ORDER: tuple[Candidate, ...] = (SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
+KERNELS: Mapping[str, Candidate] = {kernel.name: kernel for kernel in IN_ORDER}
+
+
+def choose(name: str | None, spec: AttentionSpec) -> Candidate:
     """Return the kernel of that name, or without one the first that takes this attention. Raises KernelError."""
     if name is None:
         return next(kernel for kernel in KERNELS.values() if kernel.refuses(spec) is None)

@@ -4,6 +4,8 @@ from anyformer.spec.cached import cached_calls
 from anyformer.spec.codec import decode, dumps, encode, loads, read
 from anyformer.spec.cost import Cost, Load
 from anyformer.spec.count import Parameters, parameters
+from anyformer.spec.described import Architecture, Described, specification
+from anyformer.spec.difference import first_difference, short
 from anyformer.spec.part import (
     Caveat,
     Count,
@@ -19,6 +21,7 @@ from anyformer.spec.part import (
     inside,
     tensors,
 )
+from anyformer.spec.paths import is_path, label
 from anyformer.spec.sizes import Sizes
 from anyformer.spec.structure import (
     BlockSpec,
@@ -38,11 +41,13 @@ from anyformer.spec.structure import (
 )
 
 __all__ = [
+    "Architecture",
     "BlockSpec",
     "BranchSpec",
     "Caveat",
     "Cost",
     "Count",
+    "Described",
     "EmbeddingSpec",
     "HeadSpec",
     "InitSpec",
@@ -71,9 +76,14 @@ __all__ = [
     "decode",
     "dumps",
     "encode",
+    "first_difference",
     "inside",
+    "is_path",
+    "label",
     "loads",
     "parameters",
     "read",
+    "short",
+    "specification",
     "tensors",
 ]

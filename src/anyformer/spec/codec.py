@@ -9,6 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.errors import SpecError, did_you_mean
+from anyformer.spec.described import Architecture, specification
 from anyformer.spec.part import Spec
 from anyformer.spec.structure import ModelSpec
 
@@ -46,9 +47,9 @@ def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:
     return _decode_scalar(data, declared, path)
 
 
-def dumps(spec: ModelSpec, form: Literal["json", "yaml"] = "yaml") -> str:
+def dumps(architecture: Architecture, form: Literal["json", "yaml"] = "yaml") -> str:
     """Return a model's specification as text."""
-    data = {HEADER: ModelSpec.version, **encode(spec, ModelSpec)}
+    data = {HEADER: ModelSpec.version, **encode(specification(architecture), ModelSpec)}
     if form == "json":
         return json.dumps(data, indent=1) + "\n"
     import yaml

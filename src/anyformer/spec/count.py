@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anyformer.spec.described import Described, specification
 from anyformer.spec.part import PartSpec, Site, tensors
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
@@ -23,8 +24,9 @@ class Parameters:
         return self.total - self.embedding
 
 
-def parameters(spec: PartSpec) -> Parameters:
-    """Return the parameters of a model, from the declarations of its weights; nothing is allocated."""
+def parameters(architecture: PartSpec | Described) -> Parameters:
+    """Return the parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
+    spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
     total = embedding = frozen = 0
     for _, weight in tensors(spec, Site()):
         if not weight.trainable:

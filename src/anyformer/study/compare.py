@@ -12,8 +12,10 @@ from typing import Literal
 
 from anyformer.errors import AnyformerError, UsageError
 from anyformer.generation import generate_text
+from anyformer.hub import load
+from anyformer.model import Transformer
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec, encode, parameters
+from anyformer.spec import Load, ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
@@ -61,8 +63,6 @@ class Question:
         return recipe
 
     def _flops(self, spec: ModelSpec) -> float:
-        from anyformer.spec import Load
-
         return flops_per_token(spec, Load(batch=1, query=self.recipe.seq_len))
 
 
@@ -105,7 +105,11 @@ def _run(
     )
     kept = directory / "result.json"
     if kept.is_file():
-        return decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))
+        known = decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))
+        if known.prompt == question.prompt:
+            return known
+        model, _ = load(directory, device=how.device)
+        return _keep(_sampled(known, model, data, question.prompt), kept)
     title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
     count = parameters(spec)
     bare = RunResult(
@@ -121,7 +125,7 @@ def _run(
         failure="did not start",
     )
     try:
-        result = train(spec, recipe, data, out=directory, how=how, watcher=watch(title))
+        result = train(spec, recipe, data, out=directory, how=how, watcher=watch(title), name=name)
     except Stopped:
         raise
     except AnyformerError as error:
@@ -130,12 +134,15 @@ def _run(
         return replace(bare, failure=" ".join(str(error).split()))
     finally:
         gc.collect()
-    run = _finished(bare, result, data, question.prompt)
-    replace_file(kept, json.dumps(encode_result(run)).encode())
+    return _keep(_sampled(_finished(bare, result), result.model, data, question.prompt), kept)
+
+
+def _keep(run: RunResult, file: Path) -> RunResult:
+    replace_file(file, json.dumps(encode_result(run)).encode())
     return run
 
 
-def _finished(bare: RunResult, result: TrainingResult, data: TextData, prompt: str) -> RunResult:
+def _finished(bare: RunResult, result: TrainingResult) -> RunResult:
     assert result.evaluation is not None
     every = -(-len(result.steps) // CURVE_POINTS)
     looks = [Point(v.step, v.tokens, v.flops, v.seconds, v.validation_loss) for v in result.validations]
@@ -151,29 +158,27 @@ def _finished(bare: RunResult, result: TrainingResult, data: TextData, prompt: s
         validation=tuple(looks),
         early_loss=early,
         documents=tuple(DocumentLoss(*document) for document in result.evaluation.documents),
-        sample=_sample(result, data, prompt),
         failure=None,
     )
 
 
-def _sample(result: TrainingResult, data: TextData, prompt: str) -> str:
+def _sampled(run: RunResult, model: Transformer, data: TextData, prompt: str) -> RunResult:
+    """Return the run with a sample that continues this prompt."""
     if data.tokenizer is None:
-        return ""
-    room = result.model.spec.context or SAMPLE_TOKENS + 32
+        return run
+    room = model.spec.context or SAMPLE_TOKENS + 32
     new = min(SAMPLE_TOKENS, max(1, room - len(data.tokenizer.encode(prompt)) - 2))
-    text = generate_text(
-        result.model, data.tokenizer, [prompt], max_new_tokens=new, temperature=0.8, top_p=0.95, seed=0
-    )
-    return prompt + text[0].text
+    text = generate_text(model, data.tokenizer, [prompt], max_new_tokens=new, temperature=0.8, top_p=0.95, seed=0)
+    return replace(run, sample=prompt + text[0].text, prompt=prompt)
 
 
 def named(names: Sequence[str], specs: Sequence[ModelSpec]) -> dict[str, ModelSpec]:
     """Return the architectures by name; two of one name are numbered."""
     out: dict[str, ModelSpec] = {}
     for name, spec in zip(names, specs, strict=True):
-        short = Path(name).stem if "/" in name or name.endswith((".yaml", ".yml", ".json")) else name
-        label, n = short, 2
-        while label in out:
-            label, n = f"{short} ({n})", n + 1
-        out[label] = spec
+        short = numbered = label(name)
+        n = 2
+        while numbered in out:
+            numbered, n = f"{short} ({n})", n + 1
+        out[numbered] = spec
     return out

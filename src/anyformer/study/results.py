@@ -54,6 +54,7 @@ class RunResult:
     early_loss: float | None = None  # the study's `early` says of what, and when
     documents: tuple[DocumentLoss, ...] = ()
     sample: str = ""
+    prompt: str = ""  # that the sample continues
     failure: str | None = None  # one line; None if the run finished
 
     def __post_init__(self) -> None:

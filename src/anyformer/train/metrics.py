@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from anyformer.errors import RunFailed
+from anyformer.train.atomic import replace_file
 
 FILE = "metrics.jsonl"
 
@@ -58,9 +58,7 @@ class MetricsLog:
             return
         try:
             kept = [entry for entry in _read(self.path) if entry.step <= last_step] if last_step else []
-            aside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-            aside.write_text("".join(_line(entry) for entry in kept), encoding="utf-8")
-            os.replace(aside, self.path)
+            replace_file(self.path, "".join(_line(entry) for entry in kept).encode())
             self._file = self.path.open("a", encoding="utf-8")
         except OSError as error:
             raise RunFailed(f"cannot write {self.path}: {error.strerror or error}") from None

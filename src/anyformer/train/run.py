@@ -81,16 +81,17 @@ def train(
     init: Path | None = None,
     how: How | None = None,
     watcher: Watcher | None = None,
+    name: str | None = None,
 ) -> TrainingResult:
     """Train a model of `spec` by `recipe` on `data`; with `out`, save there, and go on from what is there already.
 
-    `init` is a directory of weights of the same architecture to start from.
+    `init` is a directory of weights of the same architecture to start from; `name` is what the run is listed by.
     Raises an AnyformerError of exit status 2 before anything is written, RunFailed afterwards, Stopped at a signal.
     """
     how, watcher = how or How(), watcher or Silent()
     run = Run(spec, recipe, data, init, how, watcher)
     disk_nbytes = disk_needed(run.n_params, how.keep_last + 1, out) if out else 0
-    with Saving(out, spec, recipe, data, init, how.keep_last) as saving:
+    with Saving(out, spec, recipe, data, init, how.keep_last, name) as saving:
         return run.go(saving, disk_nbytes)
 
 

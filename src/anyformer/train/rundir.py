@@ -14,9 +14,8 @@ from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec, Site, tensors
+from anyformer.spec import ModelSpec, Site, first_difference, short, tensors
 from anyformer.train import atomic
-from anyformer.train.difference import difference
 from anyformer.train.lock import Lock, is_held
 from anyformer.train.provenance import code_fingerprint, provenance
 
@@ -198,10 +197,10 @@ def _refuse_other_run(
             saved = read(path / name)
         except AnyformerError as error:
             raise CheckpointError(f"{path / name} is damaged or missing: {error}") from None
-        found = difference(saved, given)
+        found = first_difference(saved, given)
         if found is not None:
-            what = f"{path} holds a run of another {name.removesuffix('.yaml')}"
-            raise CheckpointError(f"{what}: {found.path} is {found.first} there and {found.second} here; {remedy}")
+            what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
+            raise CheckpointError(f"{what}: {field} is {short(there)} there and {short(here)} here; {remedy}")
     saved_prints = record.get("fingerprints", {})
     for name, value in (fingerprints or {}).items():
         if saved_prints.get(name, value) != value:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, RunFailed
 from anyformer.model import Transformer
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, first_difference, short
+from anyformer.train import atomic
 from anyformer.train.data import Feed, TrainingData
-from anyformer.train.difference import difference
 
 if TYPE_CHECKING:
     from anyformer.train.checkpoint import Checkpoints
@@ -38,16 +38,18 @@ class Saving:
     """The directory of a run while the run lasts; it is locked from entering to leaving."""
 
     def __init__(
-        self, out: Path | None, spec: ModelSpec, recipe: Recipe, data: TrainingData, init: Path | None, keep_last: int
+        self,
+        out: Path | None,
+        spec: ModelSpec,
+        recipe: Recipe,
+        data: TrainingData,
+        init: Path | None,
+        keep_last: int,
+        name: str | None = None,
     ) -> None:
-        self.out, self.spec, self.recipe, self.data, self.init, self.keep_last = (
-            out,
-            spec,
-            recipe,
-            data,
-            init,
-            keep_last,
-        )
+        """`name` is what the run's architecture is listed by."""
+        self.out, self.spec, self.recipe, self.data = out, spec, recipe, data
+        self.init, self.keep_last, self.name = init, keep_last, name
         self._run: RunDirectory | None = None
         self._checkpoints: Checkpoints | None = None
         self._last: Path | None = None
@@ -66,10 +68,14 @@ class Saving:
                 fingerprints["tokenizer"] = self.data.tokenizer.fingerprint
             if self.init is not None:
                 fingerprints["init"] = str(self.init)
-            self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints)
+            extra = {"architecture": self.name} if self.name else {}
+            self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints, extra)
             self._checkpoints = self._run.checkpoints(self.keep_last)
-            if self.data.tokenizer is not None and not (self._run.tokenizer / TOKENIZER_FILE).is_file():
-                self.data.tokenizer.save(self._run.tokenizer)
+            try:
+                self._keep_tokenizer(self._run.tokenizer)
+            except BaseException:
+                self._run.close()
+                raise
         return self
 
     def __exit__(
@@ -77,6 +83,15 @@ class Saving:
     ) -> None:
         if self._run is not None:
             self._run.close()
+
+    def _keep_tokenizer(self, directory: Path) -> None:
+        if self.data.tokenizer is None or (directory / TOKENIZER_FILE).is_file():
+            return
+        try:
+            with atomic.new_directory(directory) as aside:
+                self.data.tokenizer.save(aside)
+        except OSError as error:
+            raise RunFailed(f"cannot write the tokenizer to {directory}: {error.strerror or error}") from None
 
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer, feed: Feed) -> Saved:
         """Bring all to where the last checkpoint left it; without one, leave it as it is."""
@@ -104,8 +119,9 @@ class Saving:
 
 def refuse_other_spec(mine: ModelSpec, theirs: ModelSpec, what: str) -> None:
     """Raise CheckpointError, naming the first field that differs, where two specifications are not equal."""
-    found = difference(theirs, mine)
+    found = first_difference(theirs, mine)
     if found is not None:
+        field, there, here = found
         raise CheckpointError(
-            f"{what} are of another architecture: {found.path} is {found.first} there and {found.second} here"
+            f"{what} are of another architecture: {field} is {short(there)} there and {short(here)} here"
         )

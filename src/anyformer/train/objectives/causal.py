@@ -7,8 +7,8 @@ import torch
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
-from anyformer.train.objectives.objective import Forward, Losses, Rows, later_tokens_seen, on
+from anyformer.train.cross_entropy import PLAIN, LossOptions
+from anyformer.train.objectives.objective import Forward, Losses, Rows, later_tokens_seen, losses_of_labels, on
 
 
 class CausalObjective:
@@ -35,11 +35,9 @@ class CausalObjective:
     ) -> Losses:
         """Return the losses; rows that are one document from end to end need no mask."""
         plain = bool((rows.document == 1).all())
-        out = forward(
-            on(device, rows.input_ids),
-            attention_mask=None if plain else on(device, rows.document),
-            position_ids=None if plain else on(device, rows.positions),
-            output_logits=False,
-            dropout=dropout,
-        )
-        return Losses(*cross_entropy(head, out.last_hidden_state, on(device, rows.labels), options))
+        inputs = {
+            "input_ids": on(device, rows.input_ids),
+            "attention_mask": None if plain else on(device, rows.document),
+            "position_ids": None if plain else on(device, rows.positions),
+        }
+        return losses_of_labels(forward, head, inputs, on(device, rows.labels), dropout, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from anyformer.layers.head import Head
 from anyformer.layers.mask import Prefix, visible
 from anyformer.layers.tokens import Dropout, plain_tokens
 from anyformer.spec import ModelSpec, StackSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions
+from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
 Forward = Callable[..., Any]  # the model, compiled or not
@@ -47,6 +47,19 @@ class Objective(Protocol):
     ) -> Losses:
         """Return the losses of some rows of a batch."""
         ...
+
+
+def losses_of_labels(
+    forward: Forward,
+    head: Head,
+    inputs: Mapping[str, Tensor | None],
+    labels: Tensor,
+    dropout: Dropout | None,
+    options: LossOptions = PLAIN,
+) -> Losses:
+    """Return the losses of a label for each token of the stack; without ever holding all logits."""
+    out = forward(**inputs, output_logits=False, dropout=dropout)
+    return Losses(*cross_entropy(head, out.last_hidden_state, labels, options))
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

@@ -8,8 +8,8 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
-from anyformer.train.objectives.objective import Forward, Losses, Rows, later_tokens_seen, on
+from anyformer.train.cross_entropy import PLAIN, LossOptions
+from anyformer.train.objectives.objective import Forward, Losses, Rows, later_tokens_seen, losses_of_labels, on
 
 
 class Seq2SeqObjective:
@@ -36,12 +36,10 @@ class Seq2SeqObjective:
         dropout: Dropout | None,
         options: LossOptions = PLAIN,
     ) -> Losses:
-        out = forward(
-            on(device, rows.source_ids),
-            attention_mask=on(device, rows.source_mask).long(),
-            decoder_input_ids=on(device, rows.target_ids),
-            decoder_attention_mask=on(device, rows.target_mask).long(),
-            output_logits=False,
-            dropout=dropout,
-        )
-        return Losses(*cross_entropy(head, out.last_hidden_state, on(device, rows.labels), options))
+        inputs = {
+            "input_ids": on(device, rows.source_ids),
+            "attention_mask": on(device, rows.source_mask).long(),
+            "decoder_input_ids": on(device, rows.target_ids),
+            "decoder_attention_mask": on(device, rows.target_mask).long(),
+        }
+        return losses_of_labels(forward, head, inputs, on(device, rows.labels), dropout, options)

@@ -11,6 +11,7 @@ from torch import Tensor
 from anyformer.errors import CheckpointError
 from anyformer.families import Family
 from anyformer.families.mapping import ours_of, shapes, their_shapes
+from anyformer.hub.gguf import GGUF, SUFFIX, opened
 from anyformer.hub.source import find
 from anyformer.hub.weights import Weights
 from anyformer.model import Transformer, build
@@ -21,19 +22,22 @@ from anyformer.text import Tokenizer
 def load(
     path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> tuple[Transformer, Tokenizer | None]:
-    """Return the model and the tokenizer, if there is one, of a directory: Hugging Face's, ours, or a run of ours.
+    """Return the model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
 
-    `dtype` None keeps that of the files (the widest, should they differ); `device` None is the CPU. Of a run the latest
+    `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is the CPU. Of a run the latest
     checkpoint is loaded; a checkpoint's own directory does for another.
     Raises CheckpointError, naming the file, setting or tensor.
     """
     source = find(path)
-    weights = Weights(source.weights)
+    packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
+    weights = packed or Weights(source.weights)
     names, tensors = _foreign(source.spec, source.family, weights) if source.family else _own(source.spec, weights)
     kept = dtype or weights.dtype(names)
     model = build(source.spec, seed=None, device="meta")
     filled = {name: tensor.to(device=device or "cpu", dtype=kept) for name, tensor in tensors}
     model.load_state_dict(filled, assign=True)
+    if packed is not None:
+        return model, packed.tokenizer()
     return model, Tokenizer.load(source.tokenizer) if source.tokenizer else None
 
 
@@ -42,13 +46,13 @@ Named = tuple[
 ]  # what the files call the tensors that are needed, and ours by name
 
 
-def _own(spec: ModelSpec, weights: Weights) -> Named:
+def _own(spec: ModelSpec, weights: Weights | GGUF) -> Named:
     expected = shapes(spec)
     weights.match(expected, "the model")
     return list(expected), ((name, weights.read(name)) for name in expected)
 
 
-def _foreign(spec: ModelSpec, family: Family, weights: Weights) -> Named:
+def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Named:
     rows = family.rows(spec)
     spelled = weights.spelling(rows, family.prefix)
     expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from anyformer.spec import dumps
 from anyformer.text import Tokenizer
 
 SHARD_NBYTES = 5_000_000_000
+UNFINISHED = ".part"
 Form = Literal["hf", "anyformer"]
 
 
@@ -70,9 +72,12 @@ def save(
             if form == "hf":
                 raise
             reason = str(error)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    held = None
     try:
+        _remove_leftovers(path)
         aside.mkdir(parents=True)
+        held = _hold(aside)
         if family is None:
             (aside / SPEC).write_text(dumps(spec), encoding="utf-8")
             _write_weights(aside, ((name, weight.detach()) for name, weight in weights.items()), shard_nbytes)
@@ -95,6 +100,8 @@ def save(
         raise RunFailed(f"could not write {path}: {error}") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if held is not None:
+            os.close(held)
     return Saved(path, "hf" if family else "anyformer", reason)
 
 
@@ -103,6 +110,31 @@ def _refuse_in_use(path: Path) -> None:
         return
     if path.exists():
         raise CheckpointError(f"{path} exists already and is not empty; give a new directory")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Delete what processes killed while they saved to this path have left beside it: nobody holds it any more."""
+    for aside in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
+        held = _hold(aside)
+        if held is not None:
+            shutil.rmtree(aside)
+            os.close(held)
+
+
+def _hold(directory: Path) -> int | None:
+    """Return the lock on a directory, which ends with this process at the latest; None where there is none to be had."""
+    try:
+        import fcntl
+
+        descriptor = os.open(directory, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None  # Windows; or it is gone already
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # it is another's, or the file system knows no locks
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _special_tokens(tokenizer: Tokenizer | None) -> dict[str, Any]:

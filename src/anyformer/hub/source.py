@@ -1,4 +1,4 @@
-"""What a path holds: a Hugging Face directory, one of ours, a run of ours with its checkpoints, or a specification."""
+"""What a path holds: a Hugging Face directory, one of ours, a run with its checkpoints, a GGUF file, a specification."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.mapping import spec_of
+from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.weights import FILE
 from anyformer.spec import ModelSpec, is_path, read
 
@@ -26,8 +27,8 @@ class Source(NamedTuple):
     """Where a model lies and what it is."""
 
     spec: ModelSpec
-    weights: Path  # the directory of the tensors
-    tokenizer: Path | None  # a directory with a tokenizer.json
+    weights: Path  # the directory of the tensors, or the GGUF file
+    tokenizer: Path | None  # a directory with a tokenizer.json, or the GGUF file
     family: Family | None  # whose names the tensors have; None: ours
 
 
@@ -40,9 +41,9 @@ def load_spec(name: str | Path) -> ModelSpec:
     if not is_path(name):
         return preset(str(name)).spec
     path = Path(name)
-    if path.is_dir():
-        return _described(path)[0]
     _exists(path)
+    if path.is_dir() or path.suffix.lower() == SUFFIX:
+        return _described(path)[0]
     if path.suffix.lower() == ".json" and "model_type" in _json(path):
         return spec_of(FAMILIES, _json(path), str(path))[1]
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
@@ -54,20 +55,23 @@ def find(path: str | Path) -> Source:
     """Return what a directory holds. Raises CheckpointError for a path without a model that can be read."""
     path = Path(path)
     _exists(path)
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is a file; give the directory that holds it")
     spec, family = _described(path)
+    if not path.is_dir():
+        return Source(spec, path, path, family)
     return Source(spec, _weights(path), _tokenizer(path), family)
 
 
 def _exists(path: Path) -> None:
-    if path.suffix.lower() == ".gguf":
-        raise CheckpointError(f"{path}: GGUF files cannot be read yet; give the model's Hugging Face directory")
     if not path.exists():
         raise CheckpointError(f"there is nothing at {path}; give a model's directory")
 
 
 def _described(directory: Path) -> tuple[ModelSpec, Family | None]:
+    if not directory.is_dir():
+        if directory.suffix.lower() != SUFFIX:
+            raise CheckpointError(f"{directory} is a file; give the directory that holds it")
+        family, spec = spec_of(FAMILIES, opened(directory).config, str(directory))
+        return spec, family
     for place in (directory, _run(directory)):
         if place is not None and (place / SPEC).is_file():
             return read(place / SPEC), None

@@ -61,7 +61,7 @@ class Weights:
         surplus = [name for name in self._homes if name not in expected and name not in optional]
         if missing or surplus:
             lists = (("missing", missing), ("surplus", surplus))
-            found = "; ".join(f"{kind}: {_listed(names)}" for kind, names in lists if names)
+            found = "; ".join(f"{kind}: {listed(names)}" for kind, names in lists if names)
             raise CheckpointError(f"{self.directory} does not hold the tensors of {what}; {found}")
         wrong = [
             f"{name} is {list(self.shape(name))}, not {list(shape)}"
@@ -69,7 +69,7 @@ class Weights:
             if self.shape(name) != tuple(shape)
         ]
         if wrong:
-            raise CheckpointError(f"{self.directory} does not fit {what}: {_listed(wrong)}")
+            raise CheckpointError(f"{self.directory} does not fit {what}: {listed(wrong)}")
 
     def spelling(self, rows: Iterable[Row], prefix: str) -> Callable[[str], str]:
         """Return what a tensor that rows call by one name is called in these files.
@@ -97,7 +97,7 @@ def _files(directory: Path) -> list[Path]:
             raise CheckpointError(f"{index} is no index of weights ({error}); copy it again") from None
         absent = [name for name in names if not (directory / name).is_file()]
         if absent:
-            raise CheckpointError(f"{directory} lacks {_listed(absent)}, which {INDEX} names; copy them again")
+            raise CheckpointError(f"{directory} lacks {listed(absent)}, which {INDEX} names; copy them again")
         return [directory / name for name in names]
     if (directory / FILE).is_file():
         return [directory / FILE]
@@ -107,7 +107,7 @@ def _files(directory: Path) -> list[Path]:
     pickles = sorted(path.name for pattern in PICKLES for path in directory.glob(pattern))
     if pickles:
         raise CheckpointError(
-            f"{directory} holds pickled weights only ({_listed(pickles)}), which can run any code when opened; "
+            f"{directory} holds pickled weights only ({listed(pickles)}), which can run any code when opened; "
             "where you trust them, write them as safetensors with transformers' from_pretrained and save_pretrained"
         )
     raise CheckpointError(f"{directory} holds no weights: there is no {FILE}")
@@ -123,7 +123,8 @@ def _opened(file: Path) -> Any:
         raise CheckpointError(f"{file} is truncated or no safetensors file ({error}); {remedy}") from None
 
 
-def _listed(names: Collection[str], most: int = 10) -> str:
+def listed(names: Collection[str], most: int = 10) -> str:
+    """Return names for a message, the first of many."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

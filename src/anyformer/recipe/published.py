@@ -10,6 +10,10 @@ from anyformer.spec import ScaleSpec
 
 SMALL = Recipe()
 
+QUICK = Recipe(tokens=800_000, seq_len=128, batch_tokens=512, schedule=(Warmup(share=0.2), CosineDecay(to=0.02)))
+"""For comparing models of a few million parameters within minutes: many small steps, and a warm-up as long as post-norm
+models need (Xiong et al. 2020, arXiv:2002.04745, section 3)."""
+
 OLMO_1B_0724 = Recipe(
     tokens=2_050_000_000_000,
     seq_len=4096,
@@ -37,7 +41,7 @@ TRANSFORMER_2017 = Recipe(
 """Vaswani et al. 2017, arXiv:1706.03762, section 5, the base model: 100,000 steps of about 25,000 source and 25,000
 target tokens; dropout on what sub-layers write and on the sums of embeddings and positions (section 5.4)."""
 
-RECIPES = {"small": SMALL, "olmo-1b-0724": OLMO_1B_0724, "transformer-2017": TRANSFORMER_2017}
+RECIPES = {"small": SMALL, "quick": QUICK, "olmo-1b-0724": OLMO_1B_0724, "transformer-2017": TRANSFORMER_2017}
 
 
 def named(name: str) -> Recipe:

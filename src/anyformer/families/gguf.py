@@ -1,0 +1,220 @@
+"""GGUF's names for what Hugging Face's configurations and tensors say: a dialect for each architecture it writes.
+
+The format: ggml's docs/gguf.md; names of tensors and what is done to them: llama.cpp's conversion from Hugging Face.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import CheckpointError, did_you_mean
+
+Undo = Callable[[Tensor, Mapping[str, Any]], Tensor]  # (tensor, configuration) → as Hugging Face stores it
+
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "context_length": "max_position_embeddings",
+    "rope.freq_base": "rope_theta",
+}
+WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LLAMA_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+FOUR_NORMS = {
+    **LLAMA_LAYER,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+def _halves(n_heads: str) -> Undo:
+    """llama.cpp turns neighbouring features, Hugging Face those half a head apart: put them back in that order."""
+
+    def undo(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
+        heads = int(config[n_heads])
+        return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+
+    return undo
+
+
+def _less_one(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
+    """Gains that a model adds 1 to are stored with the 1."""
+    return tensor - 1
+
+
+def _nothing(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
+    return tensor
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How files of one `general.architecture` are read."""
+
+    hf_type: str
+    settings: Mapping[str, str] = field(default_factory=lambda: SIZES)  # key below the architecture's → setting
+    layer: Mapping[str, str] = field(default_factory=lambda: LLAMA_LAYER)  # tensor of a block → of a layer
+    undo: Mapping[str, Undo] = field(default_factory=dict)  # by what a tensor's name in the file matches
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that files of this architecture do not hold
+
+    def name(self, theirs: str) -> str | None:
+        """Return the name in the file of a tensor of Hugging Face's; None for one that no file holds."""
+        stem, dot, end = theirs.rpartition(".")
+        match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+        table = self.layer if match else WHOLE
+        wanted = match[2] if match else stem
+        found = next((ours for ours, name in table.items() if name == wanted), None)
+        return None if found is None else f"blk.{match[1]}.{found}{dot}{end}" if match else f"{found}{dot}{end}"
+
+    def restored(self, name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
+        """Return the tensor that the file calls `name` as Hugging Face stores it."""
+        undo = next((undo for pattern, undo in self.undo.items() if re.fullmatch(pattern, name)), _nothing)
+        return undo(tensor, config)
+
+
+QUERY = _halves("num_attention_heads")
+KEY = _halves("num_key_value_heads")
+TURNED = {r"blk\.\d+\.attn_q\.\w+": QUERY, r"blk\.\d+\.attn_k\.\w+": KEY}
+OFFSET = {r".*norm\.weight": _less_one}
+HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
+GEMMA_2 = {
+    **HEAD_DIM,
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+GELU = {"hidden_activation": "gelu_pytorch_tanh"}
+
+DIALECTS: dict[str, Dialect] = {
+    "llama": Dialect("llama", {**HEAD_DIM, "rope.dimension_count": "head_dim"}, undo=TURNED),
+    "qwen2": Dialect("qwen2"),
+    "gemma": Dialect("gemma", HEAD_DIM, undo=OFFSET, fixed={"hidden_act": "gelu_pytorch_tanh"}),
+    "gemma2": Dialect("gemma2", GEMMA_2, FOUR_NORMS, OFFSET, GELU),
+    "gemma3": Dialect(
+        "gemma3_text",
+        {**HEAD_DIM, "attention.sliding_window": "sliding_window"},
+        {**FOUR_NORMS, "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
+        OFFSET,
+        GELU,
+    ),
+    "phi3": Dialect(
+        "phi3",
+        {**SIZES, "attention.sliding_window": "sliding_window"},
+        {
+            **{name: LLAMA_LAYER[name] for name in ("attn_norm", "attn_output", "ffn_norm", "ffn_down")},
+            "attn_qkv": "self_attn.qkv_proj",
+            "ffn_up": "mlp.gate_up_proj",
+        },
+    ),
+}
+
+# Keys that change no number of the model, below the architecture's name.
+HARMLESS = re.compile(
+    r"vocab_size|rope\.dimension_count|attention\.(key|value)_length|rope\.scaling\.finetuned|attention\.causal|"
+    r"tensor_data_layout|rope\.scaling\.type"
+)
+
+
+def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
+    """Return how a file is read, by its `general.architecture`. Raises CheckpointError for one that is not known."""
+    name = metadata.get("general.architecture")
+    if name not in DIALECTS:
+        raise CheckpointError(
+            f"{where}: GGUF files of the architecture {name!r} are not read here{did_you_mean(str(name), DIALECTS)}; "
+            f"{', '.join(DIALECTS)} are; give the model's Hugging Face directory"
+        )
+    return DIALECTS[name]
+
+
+def config_of(
+    metadata: Mapping[str, Any], tensors: Iterable[str], shape: tuple[int, ...], where: str
+) -> dict[str, Any]:
+    """Return the configuration that Hugging Face would write; `shape` is the embedding's, (vocabulary, width).
+
+    Raises CheckpointError for a setting that might change what is computed and that nobody here reads.
+    """
+    dialect, architecture = dialect_of(metadata, where), str(metadata["general.architecture"])
+    config: dict[str, Any] = {"model_type": dialect.hf_type, "vocab_size": shape[0], **dialect.fixed}
+    for key, value in metadata.items():
+        if not key.startswith(f"{architecture}."):
+            continue
+        short = key.removeprefix(f"{architecture}.")
+        if short in dialect.settings:
+            config[dialect.settings[short]] = _one(value, f"{where}: {key}")
+        elif (short == "rope.scaling.type" and value not in ("none", None)) or not HARMLESS.fullmatch(short):
+            scaling = _scaling(metadata, architecture, where) if short.startswith("rope.scaling.") else None
+            if scaling is None:
+                raise CheckpointError(
+                    f"{where}: {key} = {value!r} is unknown here and might change what is computed; "
+                    "give the model's Hugging Face directory"
+                )
+            config["rope_scaling"] = scaling
+    missing = [key for key in ("block_count", "embedding_length", "attention.head_count") if SIZES[key] not in config]
+    if missing:
+        raise CheckpointError(f"{where} has no {architecture}.{missing[0]}; it is no whole model, convert it again")
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    config["tie_word_embeddings"] = "output.weight" not in set(tensors)
+    return config
+
+
+def _one(value: Any, what: str) -> Any:
+    """Files may hold one number for all layers, or a list; only lists of one number are one model's here."""
+    if not isinstance(value, list):
+        return value
+    if len(set(value)) != 1:
+        raise CheckpointError(f"{what} differs by layer, which none of these families has; give its directory")
+    return value[0]
+
+
+def _scaling(metadata: Mapping[str, Any], architecture: str, where: str) -> dict[str, Any] | None:
+    def of(name: str) -> Any:
+        return metadata.get(f"{architecture}.rope.scaling.{name}")
+
+    kind, factor = of("type"), of("factor")
+    if kind == "linear" and factor is not None:
+        return {"rope_type": "linear", "factor": float(factor)}
+    if kind == "yarn" and factor is not None and of("original_context_length") is not None:
+        original = int(of("original_context_length"))
+        return {"rope_type": "yarn", "factor": float(factor), "original_max_position_embeddings": original}
+    return None
+
+
+def llama3_scaling(factors: Tensor, theta: float, where: str) -> dict[str, Any]:
+    """Return the scaling whose wavelengths were divided by `factors` (rope_freqs.weight), which the metadata leaves out.
+
+    Raises CheckpointError where LLaMA 3's constants (1, 4, 8192: arXiv:2407.21783) do not give these factors.
+    """
+    from anyformer.layers import Llama3Scaling
+
+    n = factors.numel()
+    plain = [theta ** (-i / n) for i in range(n)]
+    scaling = Llama3Scaling(factor=round(float(factors.max()), 3))
+    expected = torch.tensor([f / s for f, s in zip(plain, scaling.scaled(plain), strict=True)])
+    if not torch.allclose(factors.float(), expected, rtol=1e-3):
+        raise CheckpointError(f"{where}: rope_freqs.weight is no scaling known here; give the model's directory")
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": int(scaling.original_context),
+    }

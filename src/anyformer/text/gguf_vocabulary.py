@@ -1,0 +1,119 @@
+"""The tokenizer inside a GGUF file, as a tokenizer.json: byte-level BPE, and SentencePiece's BPE with byte fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.errors import TextError, did_you_mean
+from anyformer.text.tokenizer import Tokenizer
+
+# What a file calls the cutting before byte-level BPE, with the pattern that cuts; None: GPT-2's own.
+LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN_2 = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
+CUTS: dict[str, str | None] = {
+    "gpt-2": None,
+    "default": None,
+    "smollm": None,
+    "llama-bpe": LLAMA_3,
+    "llama3": LLAMA_3,
+    "qwen2": QWEN_2,
+}
+SINGLE_DIGITS = {"smollm"}  # those that first cut every digit off by itself
+UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # token types of the format
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer that a GGUF file's metadata (`tokenizer.ggml.*`) describes.
+
+    Raises TextError for a kind, or a way of cutting text, that is not known here.
+    """
+    kind = metadata.get("tokenizer.ggml.model")
+    builders = {"gpt2": _byte_level, "llama": _sentencepiece}
+    if kind not in builders:
+        raise TextError(
+            f"the file's tokenizer is of kind {kind!r}{did_you_mean(str(kind), builders)}; "
+            f"{' and '.join(builders)} are read; convert from the model's Hugging Face directory"
+        )
+    tokens: list[str] = list(metadata["tokenizer.ggml.tokens"])
+    types: list[int] = list(metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens))
+    inner = builders[kind](metadata, tokens)
+    _add(inner, tokens, types)
+    return Tokenizer(inner, _config(metadata, tokens))
+
+
+def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
+    from tokenizers import Regex, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Inner
+
+    pre = str(metadata.get("tokenizer.ggml.pre", "default"))
+    if pre not in CUTS:
+        raise TextError(
+            f"the file's tokenizer cuts text as {pre!r}{did_you_mean(pre, CUTS)}; {', '.join(CUTS)} are known; "
+            "convert from the model's Hugging Face directory"
+        )
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
+    inner = Inner(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    pattern = CUTS[pre]
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre in SINGLE_DIGITS else []
+    if pattern is not None:
+        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+    prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=pattern is None))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(steps) if len(steps) > 1 else steps[0]
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
+    """SentencePiece's BPE joins the neighbours whose joint piece scores best; that is an order of merges."""
+    from tokenizers import Tokenizer as Inner
+    from tokenizers import decoders, models, normalizers
+
+    vocab = {token: i for i, token in enumerate(tokens)}
+    scores = list(metadata["tokenizer.ggml.scores"])
+    merges: list[tuple[float, int, str, str]] = []
+    for piece, i in vocab.items():
+        halves = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
+        merges += [(-scores[i], vocab[a], a, b) for a, b in halves if a in vocab and b in vocab]
+    ordered = [(a, b) for _, _, a, b in sorted(merges, key=lambda merge: merge[:2])]
+    unknown = tokens[int(metadata.get("tokenizer.ggml.unknown_token_id", 0))]
+    inner = Inner(models.BPE(vocab=vocab, merges=ordered, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    inner.normalizer = normalizers.Sequence(
+        [*([normalizers.Prepend(SPACE)] if prefix else []), normalizers.Replace(" ", SPACE)]
+    )
+    inner.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            *([decoders.Strip(" ", 1, 0)] if prefix else []),
+        ]
+    )
+    return inner
+
+
+def _add(inner: Any, tokens: list[str], types: list[int]) -> None:
+    """Take out of the text's reach what no merge makes: control tokens as special ones, a user's as words."""
+    from tokenizers import AddedToken
+
+    pairs = list(zip(tokens, types, strict=True))
+    inner.add_special_tokens(
+        [AddedToken(t, special=True, normalized=False) for t, k in pairs if k in (UNKNOWN, CONTROL)]
+    )
+    inner.add_tokens([AddedToken(t, normalized=False) for t, k in pairs if k == USER_DEFINED])
+
+
+def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
+        i = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if i is not None and 0 <= int(i) < len(tokens):
+            config[name] = tokens[int(i)]
+    if "tokenizer.ggml.add_bos_token" in metadata:
+        config["add_bos_token"] = bool(metadata["tokenizer.ggml.add_bos_token"])
+    if metadata.get("tokenizer.chat_template"):
+        config["chat_template"] = metadata["tokenizer.chat_template"]
+    return config

@@ -1,0 +1,237 @@
+"""GGUF files are read as transformers reads them, their tokenizers as sentencepiece and ours encode; others are refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Kind
+
+from anyformer.errors import AnyformerError
+from anyformer.families import FAMILIES
+from anyformer.families.gguf import DIALECTS
+from anyformer.hub import load, load_spec
+from anyformer.layers import Llama3Scaling
+from anyformer.text import Tokenizer
+from anyformer.text.gguf_vocabulary import tokenizer_in
+from tests.hub.gguf_files import interleaved, write
+from tests.laws.tolerance import FLOAT32, distance
+
+SIZES = {
+    "block_count": 2,
+    "embedding_length": 64,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "context_length": 128,
+    "rope.freq_base": 10_000.0,
+}
+VOCAB, WIDTH, FEED, HEADS, KV_HEADS, HEAD_DIM = 300, 64, 96, 4, 2, 16
+TEXT = "the quick brown fox jumps over the lazy dog, twice: naïve café 12345\n" * 20
+
+
+def llama_tensors(tied: bool = False) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+
+    def matrix(*shape: int) -> np.ndarray:
+        return generator.standard_normal(shape).astype(np.float32) * 1.5 * shape[-1] ** -0.5
+
+    def gain() -> np.ndarray:
+        return 1 + 0.3 * generator.standard_normal(WIDTH).astype(np.float32)
+
+    found = {"model.embed_tokens.weight": matrix(VOCAB, WIDTH) * 8, "model.norm.weight": gain()}
+    if not tied:
+        found["lm_head.weight"] = matrix(VOCAB, WIDTH)
+    for i in range(SIZES["block_count"]):  # type: ignore[arg-type]
+        layer = f"model.layers.{i}"
+        found |= {
+            f"{layer}.input_layernorm.weight": gain(),
+            f"{layer}.self_attn.q_proj.weight": matrix(WIDTH, WIDTH),
+            f"{layer}.self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_DIM, WIDTH),
+            f"{layer}.self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_DIM, WIDTH),
+            f"{layer}.self_attn.o_proj.weight": matrix(WIDTH, WIDTH),
+            f"{layer}.post_attention_layernorm.weight": gain(),
+            f"{layer}.mlp.gate_proj.weight": matrix(FEED, WIDTH),
+            f"{layer}.mlp.up_proj.weight": matrix(FEED, WIDTH),
+            f"{layer}.mlp.down_proj.weight": matrix(WIDTH, FEED),
+        }
+    return found
+
+
+def turned(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    heads = {"q_proj": HEADS, "k_proj": KV_HEADS}
+    kinds = {name: name.split(".")[-2] for name in tensors}
+    return {name: interleaved(t, heads[kinds[name]]) if kinds[name] in heads else t for name, t in tensors.items()}
+
+
+def byte_level() -> tuple[Tokenizer, dict[str, Any]]:
+    """A tokenizer of ours, and how a file would hold it."""
+    tokenizer = Tokenizer.train([TEXT], VOCAB)
+    inner = tokenizer._data["model"]
+    tokens = sorted(inner["vocab"], key=inner["vocab"].__getitem__)
+    return tokenizer, {
+        "ggml.model": "gpt2",
+        "ggml.pre": "gpt-2",
+        "ggml.tokens": tokens,
+        "ggml.token_type": [3, *[1] * (len(tokens) - 1)],
+        "ggml.merges": [" ".join(merge) for merge in inner["merges"]],
+        "ggml.bos_token_id": 0,
+        "ggml.eos_token_id": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0], ids=lambda k: k.name
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_logits_are_those_of_transformers_load(tmp_path: Path, kind: Kind, tied: bool) -> None:
+    tokenizer, tokens = byte_level()
+    write(tmp_path / "model.gguf", "llama", turned(llama_tensors(tied)), SIZES, kind=kind, tokens=tokens)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    ours, read = load(tmp_path / "model.gguf", dtype=torch.float32)
+    ids = torch.randint(0, VOCAB, (2, 30), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert distance(ours(ids).logits, theirs(ids).logits) < FLOAT32
+    assert read is not None
+    assert read.encode(TEXT) == tokenizer.encode(TEXT)
+    assert read.end_of_text == tokenizer.end_of_text
+    assert read.decode(read.encode(TEXT)) == TEXT
+
+
+def test_a_stored_dtype_is_kept(tmp_path: Path) -> None:
+    half = turned(llama_tensors())
+    write(tmp_path / "model.gguf", "llama", half, SIZES, kind=Kind.Q8_0)
+    model, tokenizer = load(tmp_path / "model.gguf")
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert tokenizer is None
+
+
+def test_the_factors_of_llama_3_become_its_scaling(tmp_path: Path) -> None:
+    plain = [10_000.0 ** (-i / 8) for i in range(8)]
+    waves = [2 * np.pi / f for f in plain]
+    factors = []
+    for wave in waves:  # Grattafiori et al. 2024; here written out once more
+        smooth = min(max((8192 / wave - 1) / 3, 0), 1)
+        factors.append(1 / ((1 - smooth) / 8 + smooth))
+    tensors = turned(llama_tensors()) | {"rope_freqs.weight": np.array(factors)}
+    write(tmp_path / "model.gguf", "llama", tensors, SIZES)
+    found = load_spec(tmp_path / "model.gguf").nested()
+    scaling = next(value for value in found if isinstance(value, Llama3Scaling))
+    assert (scaling.factor, scaling.original_context) == (8.0, 8192)
+    write(tmp_path / "odd.gguf", "llama", tensors | {"rope_freqs.weight": np.array(factors) ** 2}, SIZES)
+    with pytest.raises(AnyformerError, match=r"rope_freqs\.weight is no scaling known here"):
+        load_spec(tmp_path / "odd.gguf")
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_vocabularies_encode_as_sentencepiece_does(tmp_path: Path, prefix: bool) -> None:
+    (tmp_path / "text").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "sp"), vocab_size=800, model_type="bpe",
+        byte_fallback=True, add_dummy_prefix=prefix, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))
+    ids = range(theirs.get_piece_size())
+    types = [2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 6 if theirs.is_byte(i) else 1 for i in ids]
+    ours = tokenizer_in(
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": [theirs.id_to_piece(i) for i in ids],
+            "tokenizer.ggml.scores": [theirs.get_score(i) for i in ids],
+            "tokenizer.ggml.token_type": types,
+            "tokenizer.ggml.add_space_prefix": prefix,
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
+        }
+    )
+    for text in (
+        "the quick brown fox",
+        "  two  spaces",
+        "naïve café",
+        "日本 🙂 unseen",
+        "lazy dog, twice: 12345",
+        Path(__file__).read_text(encoding="utf-8"),
+    ):
+        assert ours.encode(text) == theirs.encode(text), text
+        assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text))
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "pieces"),
+    [
+        ("gpt-2", "a 1234 b", ["a", "Ġ1234", "Ġb"]),
+        ("smollm", "a 1234 b", ["a", "Ġ", "1", "2", "3", "4", "Ġb"]),
+        ("llama-bpe", "a 1234 b", ["a", "Ġ", "123", "4", "Ġb"]),
+        ("qwen2", "a 1234 b", ["a", "Ġ", "1", "2", "3", "4", "Ġb"]),
+    ],
+)
+def test_text_is_cut_as_the_file_says(pre: str, text: str, pieces: list[str]) -> None:
+    from tokenizers import pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": alphabet,
+        "tokenizer.ggml.merges": [],
+    }
+    found = tokenizer_in(metadata)._inner.pre_tokenizer.pre_tokenize_str(text)
+    assert [piece for piece, _ in found] == pieces
+
+
+def spoilt(tmp_path: Path, **changes: Any) -> Path:
+    kind = changes.pop("kind", Kind.F32)
+    tensors = turned(llama_tensors()) | changes.pop("tensors", {})
+    lost = changes.pop("lost", None)
+    tensors = {name: t for name, t in tensors.items() if name != lost}
+    return write(
+        tmp_path / "model.gguf", changes.pop("architecture", "llama"), tensors, SIZES | changes.pop("settings", {}),
+        kind=kind, tokens=changes.pop("tokens", None),
+    )  # fmt: skip
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown architecture": ({"architecture": "lama"}, r"architecture 'lama' are not read here \(did you mean 'llama'"),
+    "unknown setting": ({"settings": {"attention.magic": 3}}, r"llama\.attention\.magic = 3 is unknown here"),
+    "unknown scaling": ({"settings": {"rope.scaling.type": "odd"}}, r"llama\.rope\.scaling\.type = 'odd' is unknown"),
+    "missing tensor": ({"lost": "model.layers.1.mlp.up_proj.weight"}, r"missing: model\.layers\.1\.mlp\.up_proj\.weight"),
+    "surplus tensor": ({"tensors": {"model.layers.2.mlp.up_proj.weight": np.ones((96, 64))}}, r"surplus: blk\.2\.ffn_up\.weight"),
+    "wrong shape": ({"tensors": {"model.norm.weight": np.ones(32)}}, r"output_norm\.weight is \[32\], not \[64\]"),
+    "a lie about the sizes": ({"settings": {"feed_forward_length": 80}}, r"ffn_gate\.weight is \[96, 64\], not \[80, 64\]"),
+    "unknown tokenizer": ({"tokens": {"ggml.model": "bert", "ggml.tokens": ["a"]}}, "tokenizer is of kind 'bert'"),
+    "unknown cutting": (
+        {"tokens": {"ggml.model": "gpt2", "ggml.pre": "tekken", "ggml.tokens": ["a"]}},
+        "cuts text as 'tekken'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    changes, message = REFUSED[name]
+    path = spoilt(tmp_path, **dict(changes))
+    with pytest.raises(AnyformerError, match=message) as refused:
+        load(path)
+    assert refused.value.exit_status == 2
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 0.5, 0.99])
+def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
+    path = spoilt(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(AnyformerError, match=re.escape(f"{path} is truncated or no GGUF file")):
+        load(path)
+
+
+def test_each_dialect_names_a_family_that_is_there() -> None:
+    assert {dialect.hf_type for dialect in DIALECTS.values()} <= set(FAMILIES)

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "generate": "Continue a prompt.",
     "compare": "Which architecture is better on your data and budget?",
     "convert": "Bring weights from one format into another.",
+    "verify": "Does a checkpoint compute here what it does in transformers?",
     "tokenizer": "Train a tokenizer, or encode text with one.",
     "runs": "The training runs in a folder.",
 }
@@ -49,6 +50,9 @@ class LazyGroup(click.Group):
             # The reader (head, less) has what it wanted. Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        except OSError as error:  # a full disk, a folder that cannot be written: the user's to mend, wherever it shows
+            place = "" if error.filename is None else f"{error.filename}: "
+            _fail(f"{place}{error.strerror or error}", 1)
         # Outside standalone mode click hands back the status given to ctx.exit(), and what a command returns.
         sys.exit(result if isinstance(result, int) else 0)
 

@@ -1,0 +1,71 @@
+"""`anyformer verify DIR`: does a checkpoint compute here what it computes in transformers?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from anyformer.cli.names import import_option
+
+JSON_VERSION = 1
+
+
+@click.command("verify")
+@click.argument("path", metavar="DIR", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File to read; random tokens otherwise.",
+)
+@click.option(
+    "--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(min=1), help="How many to read."
+)
+@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object on stdout.")
+@import_option
+def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None:
+    """Run the checkpoint in DIR (or a GGUF file) here and in transformers, and compare them layer by layer.
+
+    Differences are set beside those between transformers' own kernels, eager and sdpa. Exit status 1 where the two differ
+    by more than rounding. `--json` gives version, architecture, transformers, n_tokens, same_next_tokens, agrees,
+    first_difference (a place's name, or null) and places (name, ours, theirs).
+    """
+    from anyformer.measure.verify import TIMES, verify
+
+    found = verify(path, text.read_text(encoding="utf-8") if text else None, n_tokens)
+    differs = found.first_difference
+    if as_json:
+        places = [asdict(place) for place in found.places]
+        answer = {
+            "version": JSON_VERSION,
+            "architecture": found.architecture,
+            "transformers": found.transformers,
+            "n_tokens": found.n_tokens,
+            "same_next_tokens": found.same_next_tokens,
+            "agrees": differs is None,
+            "first_difference": None if differs is None else differs.name,
+            "places": places,
+        }
+        click.echo(json.dumps(answer, indent=1))
+    else:
+        width = max(len(place.name) for place in found.places)
+        click.echo(f"{'':{width}}  here to transformers  its sdpa to its eager")
+        for place in found.places:
+            mark = "" if place.agrees else "  differs"
+            click.echo(f"{place.name:{width}}  {place.ours:20.1e}  {place.theirs:21.1e}{mark}")
+        what = f"{found.architecture} of transformers {found.transformers}, {found.n_tokens} tokens, float32"
+        if differs is None:
+            ours, theirs = max(p.ours for p in found.places), max(p.theirs for p in found.places)
+            click.echo(
+                f"{what}: they agree: at most {ours:.1e} apart, where its own kernels are {theirs:.1e} apart; "
+                f"the same next token at {found.same_next_tokens:.1%} of places"
+            )
+        else:
+            click.echo(
+                f"{what}: they differ first at {differs.name}, by {differs.ours:.1e}; "
+                f"{TIMES:g} times what its own kernels differ by there ({differs.theirs:.1e}) would pass for rounding"
+            )
+    sys.exit(0 if differs is None else 1)

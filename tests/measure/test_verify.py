@@ -1,0 +1,68 @@
+"""A faithful checkpoint agrees; one whose configuration lies differs, and the first place is named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from anyformer.cli.main import application
+from anyformer.errors import UsageError
+from anyformer.families import preset
+from anyformer.hub import save
+from anyformer.layers import Llama3Scaling
+from anyformer.measure.verify import verify
+from anyformer.resizing import shrink
+from tests.laws.weights import filled, telling
+from tests.test_docs import keys_of
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    spec = shrink(preset("llama3.1-8b").spec)
+    save(filled(spec, telling(spec)), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_faithful_checkpoint_agrees(directory: Path) -> None:
+    found = verify(directory, n_tokens=64)
+    assert found.first_difference is None
+    assert [p.name for p in found.places] == ["embedding", "layer 0", "layer 1 and final norm", "logits"]
+    assert found.architecture == "LlamaForCausalLM"
+    assert found.same_next_tokens == 1.0
+    assert 0 < max(p.ours for p in found.places) < 1e-5
+    assert 0 < max(p.theirs for p in found.places) < 1e-5
+
+
+def test_the_first_place_that_differs_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the scaling of rotary positions is computed wrongly, so the first layer is the first to differ."""
+    monkeypatch.setattr(Llama3Scaling, "scaled", lambda self, frequencies: frequencies)
+    found = verify(directory, n_tokens=64)
+    assert found.first_difference is not None
+    assert found.first_difference.name == "layer 0"
+
+
+def test_the_command_says_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = CliRunner().invoke(application, ["verify", str(directory), "--tokens", "40"])
+    assert said.exit_code == 0, said.output
+    assert "they agree" in said.stdout
+    assert said.stderr == ""
+    monkeypatch.setattr(Llama3Scaling, "scaled", lambda self, frequencies: frequencies)
+    said = CliRunner().invoke(application, ["verify", str(directory), "--tokens", "40", "--json"])
+    answer = json.loads(said.stdout)
+    assert set(answer) | set(answer["places"][0]) == keys_of("verify")
+    assert said.exit_code == 1
+    assert (answer["agrees"], answer["first_difference"]) == (False, "layer 0")
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = shrink(preset("transformer-lm").spec)
+    save(filled(spec, telling(spec)), tmp_path / "ours", form="anyformer")
+    with pytest.raises(UsageError, match="is a directory of ours"):
+        verify(tmp_path / "ours")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UsageError, match="pip install transformers"):
+        verify(directory)

@@ -107,14 +107,12 @@ def _here(model: Transformer, ids: Tensor) -> Places:
 
 def _theirs(library: Any, source: Source, kernel: str, ids: Tensor) -> Places:
     assert source.family is not None
-    path: Path = source.weights
-    options: dict[str, Any] = {}
+    path = source.weights
+    options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": kernel, "local_files_only": True}
     if not path.is_dir():
         path, options["gguf_file"] = path.parent, path.name
-    kind = getattr(library, source.family.architecture)
-    model = kind.from_pretrained(
-        path, dtype=torch.float32, attn_implementation=kernel, local_files_only=True, **options
-    )
+    with redirect_stderr(StringIO()):  # bars of progress, which not all of its readers let one switch off
+        model = getattr(library, source.family.architecture).from_pretrained(path, **options)
     with torch.no_grad():
         out = model.eval()(ids, output_hidden_states=True, use_cache=False)
     return list(_named(out.hidden_states, out.logits))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,9 @@ class Output:
         None  # each attention's weights [batch, heads, query, key], in the order of calls
     )
     encoder_last_hidden_state: Tensor | None = None
-    notes: list[Notes] = field(default_factory=list)  # what each mixer reports, in the order of calls
+    notes: list[Notes] = field(
+        default_factory=list
+    )  # what each mixer reports, the encoder's first, in the order of calls
 
     @property
     def logits(self) -> Tensor:
@@ -90,8 +92,10 @@ class Transformer(Part[ModelSpec]):
         `facts`: more about the tokens of `input_ids` that this model's masks and scores read, "order" or "mark" [batch, token].
         `logits_to_keep`: only of the last so many tokens; 0: all. Raises InputError and KernelError.
         """
-        kernels = self._choose("eager" if output_attentions and kernel is None else kernel or self.kernel)
+        name = "eager" if output_attentions and kernel is None else kernel or self.kernel
+        kernels = self._choose(name)
         memory = memory_tokens = None
+        notes: list[Notes] = []
         known = (attention_mask, position_ids, token_type_ids, facts)
         if self.encoder is None:
             ids = input_ids
@@ -102,7 +106,7 @@ class Transformer(Part[ModelSpec]):
             known = (decoder_attention_mask, None, None, None)
             memory_tokens = cache.memory_tokens if cache else None
             if memory_tokens is None:
-                memory, memory_tokens = self._encode(input_ids, of_encoder, kernels, dropout)
+                memory, memory_tokens, notes = self._encode(input_ids, of_encoder, kernels, dropout, name)
         if ids is None:
             raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
         tokens = describe(ids, *known, cache=cache)
@@ -111,14 +115,14 @@ class Transformer(Part[ModelSpec]):
             cache.admit(tokens, ids.shape[0])
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
-        now = Now(tokens, kernels, memory, memory_tokens, dropout=dropout, weights=output_attentions)
+        now = Now(tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name))
         hidden: list[Tensor] | None = [] if output_hidden_states else None
-        x, notes = self.stack(ids, now, stores, hidden)
-        out = Output(x, encoder_last_hidden_state=memory, notes=notes)
+        x, own = self.stack(ids, now, stores, hidden)
+        out = Output(x, encoder_last_hidden_state=memory, notes=[*notes, *own])
         if hidden is not None:
             out.hidden_states = tuple(hidden)
         if output_attentions:
-            out.attentions = tuple(note["attention"] for note in notes if "attention" in note)
+            out.attentions = tuple(note["attention"] for note in own if "attention" in note)
         if output_logits:
             kept = x[:, -logits_to_keep:] if logits_to_keep else x
             out.outputs = {head.spec.name: head(kept) for head in self.heads}
@@ -134,18 +138,25 @@ class Transformer(Part[ModelSpec]):
         known: Known,
         kernels: Mapping[str, Kernel],
         dropout: Dropout | None,
-    ) -> tuple[Tensor, Tokens]:
+        kernel: str | None,
+    ) -> tuple[Tensor, Tokens, list[Notes]]:
         if ids is None:
             raise InputError("input_ids are missing: the encoder has nothing to read, and no cache holds its memory")
         assert self.encoder is not None
         tokens = describe(ids, *known)
-        memory, _ = self.encoder(ids, Now(tokens, kernels, dropout=dropout), repeat(KEEP_NOTHING))
-        return memory, replace(tokens, name="memory")
+        now = Now(tokens, kernels, dropout=dropout, experts=_experts(kernel))
+        memory, notes = self.encoder(ids, now, repeat(KEEP_NOTHING))
+        return memory, replace(tokens, name="memory"), notes
 
     def _choose(self, name: str | None) -> Mapping[str, Kernel]:
         if name not in self._kernels:
             self._kernels[name] = {key: choose(name, spec) for key, spec in self._attentions.items()}
         return self._kernels[name]
+
+
+def _experts(kernel: str | None) -> Literal["sorted", "loop"]:
+    """Return how experts run: one after the other beside the attention that is the oracle too."""
+    return "loop" if kernel == "eager" else "sorted"
 
 
 def describe(

@@ -23,9 +23,11 @@ class Proportional(Sizes):
         self.ratio = d_model / old.stack.d_model
 
     def width(self, old: int) -> int:
-        return max(8, 8 * round(old * self.ratio / 8))
+        return old if self.ratio == 1 else max(8, 8 * round(old * self.ratio / 8))
 
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
+        if self.ratio == 1:
+            return n_heads, n_kv_heads, head_dim
         old_dim = head_dim or self.old.stack.d_model / n_heads
         ideal = old_dim * self.ratio**DEPTH_POWER
         share = n_heads * old_dim / self.old.stack.d_model
@@ -64,6 +66,7 @@ class Least(Sizes):
 
     def __init__(self, old: ModelSpec) -> None:
         self.old = old
+        self.d_model = self.width(old.stack.d_model)
 
     def width(self, old: int) -> int:
         return max(8, 4 * round(old * 32 / self.old.stack.d_model / 4))
@@ -116,6 +119,7 @@ def resize(
     spec = specification(architecture)
     if n_params is not None and d_model is not None:
         raise SpecError("resize takes n_params or d_model, not both")
+    parameters(spec)  # refuses what cannot be built, before other sizes could hide it
 
     def at(width: int, depth: int | None = None) -> ModelSpec:
         ideal = max(1, round(spec.n_layers * (width / spec.stack.d_model) ** DEPTH_POWER))

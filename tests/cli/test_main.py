@@ -102,6 +102,7 @@ def test_a_mistyped_command_is_one_line_and_status_2(arguments: list[str], messa
     [
         (UsageError("no such thing"), 2, "error: no such thing\n"),
         (CheckpointError("two\n  lines"), 2, "error: two lines\n"),
+        (OSError(28, "No space left on device", "runs/a"), 1, "error: runs/a: No space left on device\n"),
         (RunFailed("loss is NaN at step 7"), 1, "error: loss is NaN at step 7\n"),
         (click.UsageError("pick one."), 2, "error: pick one; see 'anyformer show --help'\n"),
         (click.ClickException("not so"), 2, "error: not so\n"),

@@ -5,44 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from anyformer.cli.amounts import Amount
-from anyformer.cli.main import application
+from tests.cli.running import SMALL, run
 
-SMALL = (
-    "--params",
-    "60k",
-    "--vocab",
-    "300",
-    "--tokens",
-    "4096",
-    "--seq-len",
-    "32",
-    "--batch-tokens",
-    "256",
-    "--device",
-    "cpu",
-)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(application, [str(argument) for argument in arguments])
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No second of large products before each run, no cache outside the test."""
-    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("anyformer.cli.train._peak", lambda dtype, device: 1e11)
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    lines = [f"line {i}: the {('cat', 'dog', 'owl')[i % 3]} sits on mat number {i * 7 % 11}." for i in range(400)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+pytestmark = pytest.mark.usefixtures("_quick")
 
 
 def test_a_run_from_text_to_figures(tmp_path: Path, text: Path) -> None:
@@ -126,19 +93,6 @@ def test_what_cannot_start_is_one_line(tmp_path: Path, text: Path, arguments: tu
     assert result.exit_code == 2, result.output
     assert says in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path, text: Path) -> None:
-    out = tmp_path / "first"
-    assert run("train", "gpt2", "--data", text, "--out", out, *SMALL).exit_code == 0
-    small = [*SMALL[:3], "260", *SMALL[4:]]
-    result = run("train", "gpt2", "--data", text, "--out", tmp_path / "run", "--tokenizer", out / "tokenizer", *small)
-    assert result.exit_code == 2
-    assert (
-        "the model has a vocabulary of 260, smaller than the tokenizer's 300; resize it with --vocab 300"
-        in result.stderr
-    )
     assert not (tmp_path / "run").exists()
 
 

@@ -112,12 +112,12 @@ def test_settings_that_our_parts_express() -> None:
         ({"hidden_size": 32}, "config.json has no model_type"),
         (
             {"model_type": "lama"},
-            r"model_type 'lama' is not read here \(did you mean 'llama'\?\); there are gpt2, llama",
+            r"model_type 'lama' is not read here \(did you mean 'llama'\?\); there are gpt2, ",
         ),
-        ({"model_type": "llama", "hidden_size": 8}, "config.json has no setting 'num_attention_heads'"),
+        ({**LLAMA, "num_attention_heads": None}, "config.json has no setting 'num_attention_heads'"),
         (
-            {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            "rope_scaling: rope_type = 'yarn' is no scaling",
+            {**LLAMA, "rope_scaling": {"rope_type": "yran", "factor": 4.0}},
+            "rope_scaling: rope_type = 'yran' is no scaling",
         ),
         ({**LLAMA, "rope_scaling": {"rope_type": "linear"}}, "rope_scaling has no setting 'factor'"),
         ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0, "beta": 3}}, "rope_scaling: beta = 3 is unknown"),
@@ -188,7 +188,7 @@ def test_a_model_that_no_class_computes_names_its_field(name: str) -> None:
     origin, kind, changes, message = MISFITS[name]
     spec = edited(shrink(preset(origin).spec), kind, lambda value: value.but(**changes))
     with pytest.raises(SpecError, match=f"the nearest, .* has {message}"):
-        fitting(FAMILIES.values(), spec)
+        fitting([FAMILIES[preset(origin).family]], spec)
 
 
 def test_a_post_norm_names_the_norm() -> None:
@@ -197,7 +197,7 @@ def test_a_post_norm_names_the_norm() -> None:
 
     spec = edited(shrink(preset("gpt2").spec), SublayerSpec, turned)
     with pytest.raises(SpecError, match=r"GPT2LMHeadModel has LayerNorm for .*norm_in = None"):
-        fitting(FAMILIES.values(), spec)
+        fitting([FAMILIES["gpt2"]], spec)
 
 
 def test_one_layer_unlike_the_others_is_found() -> None:
@@ -211,7 +211,7 @@ def test_one_layer_unlike_the_others_is_found() -> None:
 
 def test_an_encoder_is_named() -> None:
     with pytest.raises(SpecError, match="the model has no learned positions"):
-        fitting(FAMILIES.values(), preset("transformer-base").spec)
+        fitting([FAMILIES["gpt2"]], preset("transformer-base").spec)
 
 
 @pytest.mark.parametrize(

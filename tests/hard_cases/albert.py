@@ -19,7 +19,7 @@ from anyformer.layers import (
     TokensSpec,
 )
 from anyformer.spec import BlockSpec, EmbeddingSpec, HeadSpec, Length, ModelSpec, StackSpec, TableSpec, Vocab, Width
-from tests.hard_cases.case import Case, Parity, attention_heads, of_transformers
+from tests.hard_cases.case import Case, Parity, attention_heads, masked_words, of_transformers
 
 NORM = LayerNormSpec(eps=1e-12)
 ACTIVATION = GELU(form="tanh")
@@ -48,8 +48,7 @@ def albert(
         projection=LinearSpec(bias=True),
     )
     stack = StackSpec(d_model=Width(d_model), embedding=terms, blocks=repeat(layer, n_layers), residual=AddSpec())
-    narrow = (LinearSpec(d_out=Width(width), bias=True), ACTIVATION, NORM)
-    head = HeadSpec(name="mlm", transform=narrow, table=table, bias=True)
+    head = masked_words(table, NORM, ACTIVATION, width)
     pooler = (LinearSpec(bias=True), Tanh())  # its answer is read at the first token
     order = HeadSpec(name="order", transform=pooler, table=TableSpec(rows=Vocab(2)), bias=True)
     return ModelSpec(stack=stack, heads=(head, order), init=ByRole(), context=Length(n_positions))

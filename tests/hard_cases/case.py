@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.layers import GQASpec
-from anyformer.spec import Count, ModelSpec, Spec, Width
+from anyformer.layers import GELU, GQASpec, LinearSpec
+from anyformer.spec import Count, HeadSpec, MapSpec, ModelSpec, Spec, TableSpec, Width
 
 Split = Callable[[Tensor], tuple[Tensor, ...]]
 Rows = Mapping[str, str | tuple[tuple[str, ...], Split]]  # theirs → ours; "{i}" stands for every layer
@@ -59,6 +59,14 @@ def attention_heads(
         bias_value=bias,
         bias_output=bias,
     )
+
+
+def masked_words(
+    table: TableSpec, norm: MapSpec, activation: MapSpec | None = None, width: int | None = None
+) -> HeadSpec:
+    """Return BERT's head: a layer, an activation (GELU) and a norm, then the tied table of rows that wide, and a bias."""
+    layer = LinearSpec(d_out=None if width is None else Width(width), bias=True)
+    return HeadSpec(name="mlm", transform=(layer, activation or GELU(), norm), table=table, bias=True)
 
 
 def of_transformers(model: str, config: str, **options: Any) -> Any:

@@ -18,14 +18,12 @@ from anyformer.layers import (
     Content,
     FeedForwardSpec,
     LayerNormSpec,
-    LinearSpec,
     Part,
     ScoreSpec,
     Tokens,
 )
 from anyformer.spec import (
     Count,
-    HeadSpec,
     Length,
     MapSpec,
     ModelSpec,
@@ -40,7 +38,7 @@ from anyformer.spec import (
     Width,
     Window,
 )
-from tests.hard_cases.case import Case, Parity, attention_heads, of_transformers
+from tests.hard_cases.case import Case, Parity, attention_heads, masked_words, of_transformers
 
 NORM = LayerNormSpec(eps=1e-7)
 
@@ -121,8 +119,7 @@ def deberta_v3(
     layer = block(post_norm(NORM, attend), post_norm(NORM, FeedForwardSpec(d_ff=Width(d_ff), activation=GELU())))
     terms = embedding(tokens, norm=NORM).but(masked=True)
     stack = StackSpec(d_model=Width(d_model), embedding=terms, blocks=repeat(layer, n_layers), residual=AddSpec())
-    head = HeadSpec(name="mlm", transform=(LinearSpec(bias=True), GELU(), NORM), table=tokens, bias=True)
-    return ModelSpec(stack=stack, heads=(head,), init=ByRole(), context=Length(context))
+    return ModelSpec(stack=stack, heads=(masked_words(tokens, NORM),), init=ByRole(), context=Length(context))
 
 
 def theirs(**sizes: Any) -> Any:

@@ -6,12 +6,20 @@ import math
 from typing import Any
 
 from anyformer.families.compose import block, language_model, pre_norm
-from anyformer.layers import AttentionSpec, Causal, GatedFeedForwardSpec, RMSNormSpec, RotarySpec, SiLU
+from anyformer.layers import (
+    AttentionSpec,
+    Causal,
+    GatedFeedForwardSpec,
+    MoESpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    SiLU,
+    YaRN,
+)
 from anyformer.spec import BlockSpec, Count, MixerSpec, ModelSpec, ScaleSpec, Width
 from tests.hard_cases.case import Case, of_transformers
-from tests.hard_cases.parts.experts import RoutedSpec, ScoresOfExpertsSpec
 from tests.hard_cases.parts.latent import LatentSpec
-from tests.hard_cases.parts.yarn import StretchedByParts
 
 NORM = RMSNormSpec(eps=1e-6)
 STRETCH = 40.0
@@ -26,11 +34,19 @@ def deepseek_v3() -> ModelSpec:
         plain_dim=Width(128),
         rotary_dim=Width(64),
         value_dim=Width(128),
-        rotary=RotarySpec(layout="interleaved", scaling=StretchedByParts(factor=STRETCH, sharpen=1.0)),
+        rotary=RotarySpec(layout="interleaved", scaling=YaRN(factor=STRETCH, attention_factor=1.0)),
     )
     sharpened = ScaleSpec(factor=(0.1 * math.log(STRETCH) + 1) ** 2, power=-0.5)
-    choice = ScoresOfExpertsSpec(
-        n_experts=Count(256), top_k=8, weighs="sigmoid-of-chosen", correction=True, n_groups=8, top_groups=4, factor=2.5
+    router = RouterSpec(
+        n_experts=Count(256),
+        top_k=8,
+        score="sigmoid",
+        correction=True,
+        n_groups=8,
+        top_groups=4,
+        group_score="top2-sum",
+        renormalise=True,
+        factor=2.5,
     )
 
     def gated(d_ff: int) -> MixerSpec:
@@ -40,7 +56,7 @@ def deepseek_v3() -> ModelSpec:
         attend = AttentionSpec(projection=projection, mask=Causal(), scale=sharpened)
         return block(pre_norm(NORM, attend), pre_norm(NORM, feed))
 
-    sparse = layer(RoutedSpec(choice=choice, expert=gated(2048), always=gated(2048)))
+    sparse = layer(MoESpec(router=router, expert=gated(2048), shared_expert=gated(2048)))
     blocks = (*[layer(gated(18_432))] * 3, *[sparse] * 58)
     return language_model(vocab_size=129_280, d_model=7168, blocks=blocks, norm=NORM, tied=False, context=163_840)
 

@@ -28,7 +28,6 @@ from anyformer.layers import (
 )
 from anyformer.spec import (
     Count,
-    HeadSpec,
     Length,
     ModelSpec,
     Placed,
@@ -40,7 +39,7 @@ from anyformer.spec import (
     Width,
     Window,
 )
-from tests.hard_cases.case import Case, Parity, of_transformers
+from tests.hard_cases.case import Case, Parity, masked_words, of_transformers
 
 NORM = LayerNormSpec(eps=1e-5)
 
@@ -134,8 +133,7 @@ def longformer(
     positions = LearnedPositionsSpec(n_positions=Length(n_positions), offset=2)
     terms = embedding(table, positions, SegmentsSpec(n_segments=Count(1)), norm=NORM)
     stack = StackSpec(d_model=Width(d_model), embedding=terms, blocks=repeat(layer, n_layers), residual=AddSpec())
-    head = HeadSpec(name="mlm", transform=(LinearSpec(bias=True), GELU(), NORM), table=table, bias=True)
-    return ModelSpec(stack=stack, heads=(head,), init=ByRole(), context=Length(n_positions))
+    return ModelSpec(stack=stack, heads=(masked_words(table, NORM),), init=ByRole(), context=Length(n_positions))
 
 
 def theirs(**sizes: Any) -> Any:

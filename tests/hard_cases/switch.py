@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.layers import FeedForwardSpec, ReLU
+from anyformer.layers import FeedForwardSpec, FixedCapacity, MoESpec, ReLU, RouterSpec
 from anyformer.spec import Count, MixerSpec, ModelSpec, Width
 from tests.hard_cases.case import Case, of_transformers
-from tests.hard_cases.parts.experts import RoutedSpec, ScoresOfExpertsSpec
 from tests.hard_cases.t5 import t5
 
 
 def switch() -> ModelSpec:
     """Return base-8; sizes: those of T5 base (section 3), and the released config."""
-    choice = ScoresOfExpertsSpec(n_experts=Count(8), top_k=1, weighs="softmax")
+    router = RouterSpec(n_experts=Count(8), top_k=1)
 
     def feed(layer: int, d_ff: int) -> MixerSpec:
         expert = FeedForwardSpec(d_ff=Width(d_ff), activation=ReLU(), bias_in=False, bias_out=False)
-        return RoutedSpec(choice=choice, expert=expert, capacity=64) if layer % 2 else expert
+        return MoESpec(router=router, expert=expert, capacity=FixedCapacity(tokens=64)) if layer % 2 else expert
 
     return t5(feed=feed)
 
@@ -35,4 +34,4 @@ def theirs() -> Any:
     return of_transformers(*names, **layers, **sizes)
 
 
-CASE = Case("switch-base-8", switch, "619M", theirs, missing="Routed")
+CASE = Case("switch-base-8", switch, "619M", theirs)

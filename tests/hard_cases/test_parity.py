@@ -10,21 +10,14 @@ import torch
 from anyformer.layers import Everything, SiLU
 from anyformer.model import Transformer, build
 from anyformer.spec import ScaleSpec
-from tests.hard_cases import albert, bart, deberta_v3, falcon, gemma3, longformer, neox, t5
+from tests.hard_cases import albert, bart, deberta_v3, gemma3, longformer, t5
 from tests.hard_cases.case import Case, mutated, randomise, translate
-from tests.hard_cases.phi3_small import phi3_small
-from tests.oracles import phi3_small as oracle
 
 TOLERANCE = 1e-5  # of the largest logit: float32 sums in another order; measured below 3e-6 for all
-CASES = [falcon.CASE, neox.CASE, t5.CASE, bart.CASE, albert.CASE, gemma3.ONE_B, longformer.CASE, deberta_v3.CASE]
+CASES = [t5.CASE, bart.CASE, albert.CASE, gemma3.ONE_B, longformer.CASE, deberta_v3.CASE]
 
 
 MUTATIONS: list[tuple[Case, str, dict[str, Any]]] = [
-    (falcon.CASE, "Rotary", {"theta": 1.2e4}),
-    (falcon.CASE, "GELU", {"form": "tanh"}),
-    (falcon.CASE, "LayerNorm", {"eps": 1e-2}),
-    (neox.CASE, "Rotary", {"fraction": 0.5}),
-    (neox.CASE, "Rotary", {"layout": "interleaved"}),
     (t5.CASE, "RelativeBuckets", {"max_distance": 129}),
     (t5.CASE, "RelativeBuckets", {"bidirectional": True}),
     (t5.CASE, "Attention", {"scale": ScaleSpec(power=-0.5)}),
@@ -43,18 +36,6 @@ MUTATIONS: list[tuple[Case, str, dict[str, Any]]] = [
     (longformer.CASE, "SymmetricWindow", {"radius": 2}),
     (longformer.CASE, "MarkedKeys", {}),
     (longformer.CASE, "MarkedQueries", {}),
-]
-PHI3_MUTATIONS: list[tuple[str, dict[str, Any]]] = [
-    ("LocalAndVertical", {"size": 4}),
-    ("LocalAndVertical", {"near": 3}),
-    ("LocalAndVertical", {"stride": 7}),
-    ("GatedFeedForward", {"up_offset": 0.9}),
-    ("GatedFeedForward", {"limit": None}),
-    ("GELU", {"form": "tanh"}),
-    ("Rotary", {"theta": 5e5}),
-    ("Attention", {"scale": ScaleSpec(power=-0.5)}),
-    ("Head", {"scale": None}),
-    ("Tokens", {"scale": ScaleSpec(factor=9.0)}),
 ]
 REPLACED = {
     "ReLU": SiLU(),
@@ -117,32 +98,3 @@ def test_logits_are_those_of_transformers(case: Case, kernel: str) -> None:
 @pytest.mark.parametrize(("case", "kind", "changes"), MUTATIONS, ids=lambda value: str(getattr(value, "name", value)))
 def test_what_distinguishes_it_shows(case: Case, kind: str, changes: dict[str, Any]) -> None:
     assert max(compared(case, "eager", kind, **changes).values()) > visible(kind)
-
-
-@torch.no_grad()
-def test_phi3_small_is_its_published_description() -> None:
-    sizes = {"n_heads": 4, "n_kv_heads": 2, "n_layers": 2, "block_size": 3, "near": 2}
-    ours = build(phi3_small(**sizes, d_model=24, head_dim=8, d_ff=40, vocab_size=96))
-    randomise(ours)
-    state = ours.state_dict()
-    for name, value in state.items():
-        if ".gate." in name or ".up." in name:
-            value *= 12  # some reach the limit of 20
-    renamed = {"shared.tokens.weight": "tokens", "stack.norm.weight": "norm.weight", "stack.norm.bias": "norm.bias"}
-    for i in range(2):
-        for k, norm in enumerate(("norm1", "norm2")):
-            renamed |= {f"stack.blocks.{i}.sublayers.{k}.norm_in.{w}": f"{i}.{norm}.{w}" for w in ("weight", "bias")}
-    weights = {renamed.get(n, f"{n.split('.')[2]}.{'.'.join(n.split('.')[-2:])}"): value for n, value in state.items()}
-    ids = torch.randint(0, 96, (1, 40), generator=torch.Generator().manual_seed(1))
-    expected = oracle.logits(ids[0].tolist(), weights, **sizes)
-
-    def error(model: Transformer, kernel: str) -> float:
-        return ((model(ids, kernel=kernel).logits[0] - expected).abs().max() / expected.abs().max()).item()
-
-    for kernel in ("eager", "sdpa"):
-        print(f"phi3-small {kernel}: {error(ours, kernel):.1e}")  # noqa: T201
-        assert error(ours, kernel) < TOLERANCE
-    for kind, changes in PHI3_MUTATIONS:
-        other = build(mutated(ours.spec, kind, **changes))
-        other.load_state_dict(state)
-        assert error(other, "eager") > visible(kind), (kind, changes)

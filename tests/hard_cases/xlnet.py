@@ -19,6 +19,7 @@ from anyformer.layers import (
     LayerNormSpec,
     Mask,
     Part,
+    RelativeSinusoidSpec,
     ScoreSpec,
     Tokens,
     TokensSpec,
@@ -37,39 +38,6 @@ from anyformer.spec import (
     Width,
 )
 from tests.hard_cases.case import Case, attention_heads, of_transformers
-
-
-class ByRelativeSinusoidSpec(ScoreSpec):
-    """u·k + (q + v)·(W r), r the sinusoid of the distance: Transformer-XL, Dai et al. 2019, arXiv:1901.02860."""
-
-    reads_content = True
-
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        n_heads, width = site.shape
-        bias = Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)
-        return {
-            "r": Weight((n_heads * width, site.d_model), ("heads", "d_model")),
-            "bias_key": bias,
-            "bias_position": bias,
-        }
-
-
-class ByRelativeSinusoid(Part[ByRelativeSinusoidSpec]):
-    r: Tensor
-    bias_key: Tensor
-    bias_position: Tensor
-
-    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
-        q, width = content.q, content.q.shape[-1]
-        distance = query.position - key.position
-        farthest = int(distance.abs().max())
-        steps = torch.arange(-farthest, farthest + 1, device=q.device, dtype=torch.float32)
-        angles = steps[:, None] * 10_000 ** -torch.arange(0, 1, 2 / self.site.d_model, device=q.device)
-        positions = torch.cat((angles.sin(), angles.cos()), -1).to(q.dtype) @ self.r.T  # [distance, heads · width]
-        every = (q + self.bias_position[:, None]) @ positions.unflatten(-1, (-1, width)).permute(1, 2, 0)
-        by_position = every.gather(-1, (distance + farthest).expand(*every.shape[:-1], -1))
-        by_key = (self.bias_key[:, None] * content.k).sum(-1)[:, :, None]
-        return (by_position + by_key) * width**-0.5
 
 
 class BySegmentSpec(ScoreSpec):
@@ -130,7 +98,7 @@ def xlnet(
 ) -> ModelSpec:
     """Return the architecture; sizes of base: the released config."""
     norm, table = LayerNormSpec(eps=1e-12), TableSpec(rows=Vocab(vocab_size), shared="tokens")
-    scores = (ByRelativeSinusoidSpec(), BySegmentSpec())
+    scores = (RelativeSinusoidSpec(bidirectional=True), BySegmentSpec())
     attend = AttentionSpec(projection=attention_heads(n_heads), mask=TwoStreams(), scores=scores)
     layer = block(post_norm(norm, attend), post_norm(norm, FeedForwardSpec(d_ff=Width(d_ff), activation=GELU())))
     terms = EmbeddingSpec(terms=(BlanksSpec(tokens=TokensSpec(table=table)),))

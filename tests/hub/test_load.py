@@ -58,7 +58,7 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a list for a config": (lambda d: (d / "config.json").write_text("[]"), "config.json holds no table of settings"),
     "unknown architecture": (
         lambda d: settings(d, model_type="llame"),
-        r"model_type 'llame' is not read here \(did you mean 'llama'\?\); there are gpt2, llama",
+        r"model_type 'llame' is not read here \(did you mean 'llama'\?\); there are .*gpt2.*, llama",
     ),
     "no weights": (lambda d: (d / FILE).unlink(), "holds no weights: there is no model.safetensors"),
     "pickles": (pickled, r"holds pickled weights only \(pytorch_model.bin\), .* save_pretrained"),
@@ -112,9 +112,9 @@ def test_a_spoilt_directory_is_refused_in_one_line(name: str, directory: Path) -
     assert "\n" not in str(caught.value)
 
 
-def test_a_gguf_file_is_refused(tmp_path: Path) -> None:
+def test_half_a_gguf_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match="GGUF files cannot be read yet"):
+    with pytest.raises(CheckpointError, match=r"model.gguf is truncated or no GGUF file .*; copy it again"):
         load(tmp_path / "model.gguf")
 
 

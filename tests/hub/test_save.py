@@ -2,7 +2,10 @@
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from safetensors import safe_open
 
 from anyformer.errors import CheckpointError, RunFailed, SpecError
 from anyformer.families import preset
-from anyformer.hub import load, save
+from anyformer.hub import load, save, saving
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.layers import RMSNormSpec
 from anyformer.model import build
@@ -132,3 +135,47 @@ def test_a_loaded_model_can_be_saved_again(tmp_path: Path) -> None:
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
     assert (tmp_path / "one" / FILE).read_bytes() == (tmp_path / "two" / FILE).read_bytes()
+
+
+HOLDING = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def left(path: Path) -> Path:
+    """What a kill leaves: files in a hidden directory that nobody holds any more."""
+    path.mkdir()
+    (path / FILE).write_bytes(b"half of it")
+    return path
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_of_a_living_one(tmp_path: Path) -> None:
+    left(tmp_path / ".out.4711.part")
+    left(tmp_path / ".other.4711.part")
+    theirs = left(tmp_path / ".out.4712.part")
+    command = [sys.executable, "-c", HOLDING, str(theirs)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living:
+        assert living.stdout is not None
+        assert living.stdout.readline() == "held\n"
+        save(build(LLAMA), tmp_path / "out")
+        assert names(tmp_path) == [".other.4711.part", ".out.4712.part", "out"]
+        living.kill()
+    assert load(tmp_path / "out")[0].spec == LLAMA
+    (tmp_path / "out").rename(tmp_path / "moved")
+    save(build(LLAMA), tmp_path / "out")
+    assert names(tmp_path) == [".other.4711.part", "moved", "out"]
+
+
+def test_a_save_that_goes_on_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = saving.save_file
+
+    def at_the_same_time(*arguments: Any, **options: Any) -> None:
+        saving._remove_leftovers(tmp_path / "out")
+        write(*arguments, **options)
+
+    monkeypatch.setattr(saving, "save_file", at_the_same_time)
+    save(build(LLAMA), tmp_path / "out")
+    assert names(tmp_path) == ["out"]

@@ -105,7 +105,7 @@ class TestLoadSpec:
         ("name", "message"),
         [
             ("nowhere/model", "there is nothing at nowhere/model"),
-            ("model.gguf", "GGUF files cannot be read yet"),
+            ("model.gguf", "there is nothing at model.gguf"),
             ("missing.yaml", "there is nothing at missing.yaml"),
         ],
     )

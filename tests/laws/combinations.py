@@ -64,7 +64,13 @@ rotaries = st.builds(
     where=st.sampled_from(["first", "last"]),
     layout=st.sampled_from(["half", "interleaved"]),
     scaling=optional(
-        st.sampled_from([L.LinearScaling(factor=4.0), L.Llama3Scaling(factor=8.0, original_context=Length(32))])
+        st.sampled_from(
+            [
+                L.LinearScaling(factor=4.0),
+                L.Llama3Scaling(factor=8.0, original_context=Length(32)),
+                L.YaRN(factor=4.0, original_context=Length(16)),
+            ]
+        )
     ),
 )
 windows = st.builds(L.SlidingWindow, size=st.integers(1, 9).map(Window))
@@ -73,16 +79,17 @@ causal_masks: st.SearchStrategy[L.Mask] = st.one_of(
     windows.map(lambda window: L.Causal() & window),
     windows.map(lambda window: L.Heads(masks=(L.Causal(), L.Causal() & window))),
     st.tuples(windows, windows).map(lambda two: L.Causal() & (two[0] | ~two[1])),
+    st.just(L.Causal() & L.LocalAndVertical(size=Window(3), near=Window(2), stride=Window(4))),
 )
 
 
 @st.composite
-def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
+def grouped(draw: st.DrawFn) -> L.GQASpec:
     n_heads, n_kv_heads = draw(st.sampled_from([(4, None), (4, 2), (4, 1), (6, 3), (1, None)]))
     over: Any = draw(st.sampled_from(["head", "heads", "projection"]))
     qk_norm = draw(optional(st.just(L.RMSNormSpec() if over != "heads" else L.LayerNormSpec(bias=False))))
     biases: dict[str, Any] = {f"bias_{name}": draw(st.booleans()) for name in ("query", "key", "value", "output")}
-    projection = L.GQASpec(
+    return L.GQASpec(
         n_heads=Count(n_heads),
         n_kv_heads=None if n_kv_heads is None else Count(n_kv_heads),
         head_dim=draw(st.sampled_from([Width(8), None])),
@@ -93,6 +100,29 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         rotary=draw(optional(rotaries)),
         **biases,
     )
+
+
+@st.composite
+def latent(draw: st.DrawFn) -> L.MLASpec:
+    rotary = draw(optional(rotaries))
+    return L.MLASpec(
+        n_heads=draw(st.sampled_from([Count(1), Count(4)])),
+        kv_rank=draw(st.sampled_from([Width(6), Width(20)])),
+        query_rank=draw(optional(st.just(Width(10)))),
+        head_dim=Width(8),
+        rotary=rotary,
+        rotary_dim=None if rotary is None else Width(8),
+        value_dim=draw(st.sampled_from([Width(12), None])),
+        norm_kv=draw(optional(norms)),
+        norm_query=draw(optional(norms)),
+        bias_down=draw(st.booleans()),
+        bias_output=draw(st.booleans()),
+    )
+
+
+@st.composite
+def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
+    projection = draw(st.one_of(grouped(), latent()))
     scores = draw(
         st.sampled_from([(), (L.ALiBiSpec(),), (L.RelativeBucketsSpec(n_buckets=Count(8), max_distance=Window(12)),)])
     )
@@ -102,6 +132,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "sink": draw(st.booleans()),
         "scores": scores,
         "mask": draw(masks),
+        "logn": draw(optional(st.just(Length(5)))),
     }
     return L.AttentionSpec(projection=projection, **{**options, **fixed})
 

@@ -13,6 +13,7 @@ from anyformer.families import PRESETS
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Site, tensors
+from tests.laws.tolerance import FLOAT32, distance
 
 
 def shrunk() -> dict[str, ModelSpec]:
@@ -61,6 +62,11 @@ def runner(model: Transformer) -> Callable[..., Output]:
         return model(source, mask, decoder_input_ids=ids, decoder_attention_mask=attention_mask, **options)
 
     return run
+
+
+def same(spec: ModelSpec, a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are equal to the bit, or but for rounding where a part says that it rounds by company."""
+    return distance(a, b) < FLOAT32 if waives(spec, "bits") else torch.equal(a, b)
 
 
 def waives(spec: ModelSpec, law: str) -> bool:

@@ -1,17 +1,21 @@
 """One model twice, ours and transformers', with the same weights, on the same tokens: how far apart they are."""
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
 from anyformer.families.mapping import fitting, ours_of, theirs_of
+from anyformer.layers import ALiBiSpec, RotarySpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
-from tests.laws.tolerance import distance, gradient_distance
+from tests.laws.tolerance import FLOAT64, FLOAT64_ALIBI, FLOAT64_ROTARY, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
 LENGTH = 40  # beyond the context (32) from which a shrunk llama3 scaling was stretched
@@ -19,12 +23,16 @@ LENGTH = 40  # beyond the context (32) from which a shrunk llama3 scaling was st
 
 @dataclass
 class Inputs:
-    """Arguments of a forward pass, alike on both sides, and which tokens are real."""
+    """Arguments of a forward pass, alike on both sides, and which tokens are real.
+
+    Of packed documents, theirs is given one after the other: not all of its classes keep them apart by position_ids.
+    """
 
     input_ids: Tensor
     real: Tensor  # [batch, token]
     ours: dict[str, Tensor]
     theirs: dict[str, Tensor]
+    documents: tuple[slice, ...] = (slice(None),)
 
 
 def inputs(kind: str, vocab_size: int, seed: int = 0) -> Inputs:
@@ -36,7 +44,7 @@ def inputs(kind: str, vocab_size: int, seed: int = 0) -> Inputs:
         return Inputs(ids, mask.bool(), {}, {})
     if kind == "packed":
         positions = torch.cat((torch.arange(15), torch.arange(LENGTH - 15))).expand(2, -1)
-        return Inputs(ids, mask.bool(), {"position_ids": positions}, {"position_ids": positions})
+        return Inputs(ids, mask.bool(), {"position_ids": positions}, {}, (slice(0, 15), slice(15, None)))
     padding = slice(LENGTH - 7, None) if kind == "right" else slice(0, 7)
     mask[1, padding] = 0
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -54,23 +62,45 @@ class Pair:
     spec: ModelSpec
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of their parameters by the names of ours."""
+        """Return the gradients of their parameters by the names of ours; what no gradient moves is a buffer there."""
         found = {name: parameter.grad for name, parameter in self.theirs.named_parameters()}
-        return dict(ours_of(self.family.rows(self.spec), lambda name: found[name]))
+        rows = [row for row in self.family.rows(self.spec) if found.keys() >= set(row.theirs)]
+        return dict(ours_of(rows, lambda name: found[name]))
 
 
-def pair(spec: ModelSpec, attention: str = "eager", least_row: float = 0.003) -> Pair:
+def pair(spec: ModelSpec, attention: str = "eager", least_row: float | None = None, seed: int = 0) -> Pair:
     """Return our model and transformers' with telling weights."""
     family, settings = fitting(FAMILIES.values(), spec)
-    weights = telling(spec, least_row=least_row)
-    config = transformers.AutoConfig.for_model(family.hf_type, **settings, bos_token_id=None, eos_token_id=None)
-    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    weights = telling(spec, seed, least_row)
+    tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # a pad's row would get no gradient
+    config = transformers.AutoConfig.for_model(family.hf_type, **settings, **tokens)
+    kind = transformers.AutoModelForCausalLM._model_mapping[type(config)]  # type: ignore[attr-defined]
+    if attention == "sdpa" and not kind._supports_sdpa:
+        attention = "eager"  # all that the class has
+    if family.hf_type == "falcon" and config.alibi:
+        attention = "sdpa"  # its eager adds ALiBi twice
+    # Their grouped_mm, which is the default, has no float64.
+    theirs = kind._from_config(config, attn_implementation=attention, experts_implementation="eager")
     named = dict(theirs_of(family.rows(spec), weights.__getitem__))
     missing, surplus = theirs.load_state_dict(named, strict=False)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     assert set(missing) <= tied, missing
     assert not surplus, surplus
     return Pair(filled(spec, weights), theirs.eval(), family, spec)
+
+
+class InDouble(TorchFunctionMode):
+    """Where code asks for float32, as classes do for their scores, it is given float64."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        def wider(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        if func is Tensor.float:
+            return args[0].double()
+        return func(*map(wider, args), **{name: wider(value) for name, value in (kwargs or {}).items()})
 
 
 @dataclass
@@ -85,18 +115,29 @@ class Differences:
 def differences(both: Pair, given: Inputs) -> Differences:
     """Run both sides forward and backward."""
     out = both.ours(given.input_ids, output_hidden_states=True, **given.ours)
-    reference = both.theirs(given.input_ids, output_hidden_states=True, use_cache=False, **given.theirs)
+    known = inspect.signature(both.theirs.forward).parameters  # BLOOM's and others' go by the mask alone
+    theirs = {name: value for name, value in given.theirs.items() if name in known}
+    each = [
+        both.theirs(given.input_ids[:, document], output_hidden_states=True, use_cache=False, **theirs)
+        for document in given.documents
+    ]
+    reference_logits = torch.cat([part.logits for part in each], 1)
+    reference_states = [torch.cat(states, 1) for states in zip(*(part.hidden_states for part in each), strict=True)]
     real, generator = given.real, torch.Generator().manual_seed(1)
-    weight = torch.randn(reference.logits[real].shape, generator=generator)
-    for model, logits in ((both.ours, out.logits), (both.theirs, reference.logits)):
+    weight = torch.randn(reference_logits[real].shape, generator=generator)
+    for model, logits in ((both.ours, out.logits), (both.theirs, reference_logits)):
         model.zero_grad(set_to_none=True)
         (logits[real] * weight).sum().backward()
-    assert len(out.hidden_states) == len(reference.hidden_states) == both.spec.n_layers + 1
-    states = zip(out.hidden_states, reference.hidden_states, strict=True)
+    assert len(out.hidden_states) == len(reference_states) == both.spec.n_layers + 1
+    ours = list(out.hidden_states)
+    if ours[-1].shape != reference_states[-1].shape:  # OPT-350M counts the projection before its head to the stack
+        for step in both.ours.head().transform:
+            ours[-1] = step(ours[-1])
+    states = zip(ours, reference_states, strict=True)
     return Differences(
-        distance(out.logits[real], reference.logits[real]),
+        distance(out.logits[real], reference_logits[real]),
         max(distance(a[real], b[real]) for a, b in states),
-        gradient_distance({name: p.grad for name, p in both.ours.named_parameters()}, both.gradients()),
+        gradient_distance({n: p.grad for n, p in both.ours.named_parameters() if p.requires_grad}, both.gradients()),
     )
 
 
@@ -108,3 +149,19 @@ def greedy(model: Transformer, ids: Tensor, mask: Tensor, n: int) -> Tensor:
         ids = torch.cat((ids, logits[:, -1].argmax(-1, keepdim=True)), -1)
         mask = torch.cat((mask, torch.ones_like(mask[:, :1])), -1)
     return ids
+
+
+def tolerance(spec: ModelSpec) -> float:
+    """In float64, where every distinguishing field is far above it."""
+    parts = list(spec.nested())
+    if any(isinstance(part, RotarySpec) for part in parts):
+        return FLOAT64_ROTARY
+    return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in parts) else FLOAT64
+
+
+def moves(spec: ModelSpec, mutated: ModelSpec) -> float:
+    """Return how far another model's logits are from this one's with the same weights, in tolerances of float64."""
+    weights, given = telling(spec), inputs("plain", spec.vocab_size)
+    with torch.no_grad():
+        before, after = (filled(s, weights).double()(given.input_ids).logits for s in (spec, mutated))
+    return distance(after, before) / tolerance(spec)

@@ -11,7 +11,13 @@ HERE = Path(__file__).parent
 
 # Families without a class in transformers: the test that holds them against another implementation.
 ELSEWHERE = {
+    "phi3_small": "test_parity_phi3_small.py",
     "transformer": "test_parity_2017.py",
+    "sparse_transformer": "test_parity_elsewhere.py",
+    "gpt3": "test_parity_elsewhere.py",
+    "gopher": "test_parity_elsewhere.py",
+    "lamda": "test_parity_elsewhere.py",
+    "palm": "test_parity_elsewhere.py",
 }
 
 

@@ -18,7 +18,7 @@ from anyformer.hub import load, save
 from anyformer.hub.weights import INDEX
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
-from tests.laws.models import every_preset, ids_for
+from tests.laws.models import every_preset, ids_for, same
 from tests.laws.parity import pair
 from tests.laws.references import COMPARED, FULL_SIZED
 from tests.laws.tolerance import close
@@ -36,6 +36,8 @@ class Records(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("The explicitly set RoPE scaling factor"):
+            return  # a shrunk context is not the factor times the original context any more
         self.lines.append(record.getMessage())
 
 
@@ -71,6 +73,9 @@ def test_rows_cover_both_sides_once_and_go_both_ways(name: str) -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     theirs = {n: tuple(parameter.shape) for n, parameter in model.named_parameters()}
+    dropped = {n for row in rows if not row.theirs for n in row.also}
+    kept = model.state_dict()  # what no gradient moves, such as the biases of a router's choice, is a buffer there
+    theirs |= {n: tuple(b.shape) for n, b in model.named_buffers() if n in kept and n not in dropped}
     read = [n for row in rows for n in row.theirs]
     assert their_shapes(rows, spec) == theirs
     assert sorted(read) == sorted(theirs)
@@ -135,7 +140,7 @@ def test_we_load_what_transformers_saves(spec: ModelSpec, shard: str, tmp_path: 
     model, tokenizer = load(tmp_path)
     assert tokenizer is None
     with torch.no_grad():
-        assert torch.equal(model(ids).logits, both.ours(ids).logits)
+        assert same(spec, model(ids).logits, both.ours(ids).logits)
         close(model(ids).logits, both.theirs(ids).logits)
     # What it wrote is the same model to us, however it spells it.
     assert fitting(FAMILIES.values(), model.spec) == fitting(FAMILIES.values(), spec)
@@ -146,11 +151,11 @@ def test_files_of_a_model_without_its_head_do_where_it_is_tied(spec: ModelSpec, 
     both, ids = pair(spec), ids_for(spec, 2, 11)
     both.theirs.base_model.save_pretrained(tmp_path)
     if not spec.heads[0].table.shared:
-        with pytest.raises(Exception, match=r"missing: lm_head\.weight$"):
+        with pytest.raises(Exception, match=r"missing: lm_head\.weight(, lm_head\.bias)?$"):
             load(tmp_path)
         return
     with torch.no_grad():
-        assert torch.equal(load(tmp_path)[0](ids).logits, both.ours(ids).logits)
+        assert same(spec, load(tmp_path)[0](ids).logits, both.ours(ids).logits)
 
 
 @pytest.mark.parametrize("form", ["anyformer", None])

@@ -22,6 +22,8 @@ def check_reach(spec: ModelSpec) -> None:
     model = randomised(spec)
     loss_of(model, ids_for(spec, 3, 24)).backward()
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue  # moved by other means: the biases of a router's choice
         assert parameter.grad is not None, f"{name} has no gradient"
         assert parameter.grad.isfinite().all(), f"{name} has a gradient that is not a number"
         assert parameter.grad.abs().max() > 0, f"{name} has no gradient"
@@ -45,7 +47,7 @@ def test_a_short_run_lowers_the_loss(spec: ModelSpec) -> None:
     model, ids = build(spec, seed=0), ids_for(spec, 4, 16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
-    for _ in range(30):
+    for _ in range(40):
         optimizer.zero_grad()
         loss = loss_of(model, ids)
         loss.backward()

@@ -1,5 +1,6 @@
 """Law 6: a model computes what an independent implementation computes, each distinguishing field is seen."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -24,9 +25,9 @@ from anyformer.layers import (
 )
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
-from tests.laws.parity import LENGTH, differences, greedy, inputs, pair
+from tests.laws.parity import LENGTH, InDouble, differences, greedy, inputs, moves, pair, tolerance
 from tests.laws.references import COMPARED, ELSEWHERE, HERE
-from tests.laws.tolerance import FLOAT32, FLOAT64, FLOAT64_ROTARY, VISIBLE, distance
+from tests.laws.tolerance import FLOAT32, VISIBLE, distance
 from tests.laws.weights import edited, filled, telling
 
 KINDS = ("plain", "right", "left", "packed")
@@ -55,19 +56,15 @@ def test_logits_hidden_states_and_gradients_are_those_of_transformers(
     assert found.gradients < FLOAT32
 
 
-def tolerance(spec: ModelSpec) -> float:
-    """In float64, where every distinguishing field is far above it."""
-    return FLOAT64_ROTARY if any(isinstance(value, RotarySpec) for value in spec.nested()) else FLOAT64
-
-
 @pytest.mark.parametrize("kind", ["left", "packed"])
 @every_compared
 def test_in_float64_nothing_is_left_but_rounding(spec: ModelSpec, kind: str) -> None:
-    """Their eager attention takes the softmax in float32, so sdpa is the one held against."""
+    """Their eager attention takes the softmax in float32, so sdpa is the one held against; some classes lack it."""
     both = pair(spec, "sdpa")
-    both.ours.double().kernel = "sdpa"
+    both.ours.double()  # takes sdpa where that can
     both.theirs.double()
-    found = differences(both, inputs(kind, spec.vocab_size))
+    with nullcontext() if type(both.theirs)._supports_sdpa else InDouble():
+        found = differences(both, inputs(kind, spec.vocab_size))
     assert max(found.logits, found.hidden, found.gradients) < tolerance(spec)
 
 
@@ -81,13 +78,19 @@ def test_our_eager_kernel_computes_the_same(spec: ModelSpec) -> None:
 
 @every_compared
 def test_greedy_continuation_is_that_of_transformers(spec: ModelSpec) -> None:
-    both, given = pair(spec, least_row=1.0), inputs("left", spec.vocab_size)
-    ids, mask, n = given.input_ids[:, :20], given.real[:, :20].long(), 12
-    theirs = both.theirs.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=n, pad_token_id=0)
-    ours = greedy(both.ours, ids, mask, n)
-    assert ours.shape == (2, 32)
-    assert torch.equal(ours, theirs)
-    assert ours[:, 20:].unique().numel() > 2  # tied models like to repeat themselves, but not only
+    """Tied models like to repeat themselves: of some models, one at least must say more than that."""
+    given, n, variety = inputs("left", spec.vocab_size), 12, 0
+    ids, mask = given.input_ids[:, :20], given.real[:, :20].long()
+    for seed in range(8):
+        both = pair(spec, least_row=1.0, seed=seed)
+        theirs = both.theirs.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=n, pad_token_id=0)
+        ours = greedy(both.ours, ids, mask, n)
+        assert ours.shape == (2, 32)
+        assert torch.equal(ours, theirs)
+        variety = max(variety, ours[:, 20:].unique().numel())
+        if variety > 2:
+            return
+    assert variety > 2
 
 
 @every_compared
@@ -138,10 +141,7 @@ def test_a_distinguishing_field_is_seen(name: str) -> None:
     spec = shrink(preset(origin).spec)
     mutated = edited(spec, kind, edit)
     assert mutated != spec
-    weights, given = telling(spec), inputs("plain", spec.vocab_size)
-    with torch.no_grad():
-        before, after = (filled(s, weights).double()(given.input_ids).logits for s in (spec, mutated))
-    assert distance(after, before) > VISIBLE * tolerance(spec)
+    assert moves(spec, mutated) > VISIBLE
 
 
 def test_the_pattern_of_grouped_heads_is_seen() -> None:

@@ -15,6 +15,9 @@ FLOAT32 = 2e-5
 FLOAT64 = 1e-12
 FLOAT64_ROTARY = 3e-6
 
+# ALiBi's slopes and products are of float32 here, BLOOM writes √(2/π) with 8 digits; measured: 4.8e-8.
+FLOAT64_ALIBI = 3e-7
+
 # A mutated field must be seen this much more clearly than rounding is.
 VISIBLE = 100
 

@@ -10,16 +10,23 @@ from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Site, Spec, tensors
 
 
-def telling(spec: ModelSpec, seed: int = 0, least_row: float = 0.003) -> dict[str, Tensor]:
+def telling(spec: ModelSpec, seed: int = 0, least_row: float | None = None) -> dict[str, Tensor]:
     """Return a tensor for each name of the state dict: gains 1 ± 0.3, biases ± 0.3, matrices that multiply a
-    vector's length by about 1.5, and rows of tables of deviations from `least_row` to 1."""
+    vector's length by about 1.5, and rows of tables of deviations from `least_row` to 1.
+
+    Small rows show a norm's eps; where none reads the embedding, they would only leave the first attention uniform.
+    """
+    if least_row is None:
+        first = spec.stack.blocks[0].sublayers[0]
+        norms = (spec.stack.embedding.norm, first.norm_in, *(branch.norm_in for branch in first.branches))
+        least_row = 0.003 if any(norms) else 1.0
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, Tensor] = {}
     for name, weight in tensors(spec, Site()):
         uniform = 2 * torch.rand(weight.shape, generator=generator) - 1
         normal = torch.randn(weight.shape, generator=generator)
         if weight.role == "gain":
-            found[name] = 1 + 0.3 * uniform
+            found[name] = (weight.fill or 0.0) + 0.3 * uniform  # what is stored may be the gain minus one
         elif weight.role == "bias":
             found[name] = 0.3 * uniform
         elif weight.role == "table":

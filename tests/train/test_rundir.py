@@ -89,7 +89,7 @@ class TestGoingOn:
                 spec().but(stack=spec().stack.but(blocks=spec().stack.blocks[:1])),
                 recipe(),
                 PRINTS,
-                "another spec: stack.blocks is 2 Blocks there and 1 Blocks here",
+                "another spec: stack.blocks is 2 × Block there and 1 × Block here",
             ),
             (
                 spec(),

@@ -82,7 +82,7 @@ class Rates(click.ParamType):
 @click.option("--seq-len", type=Amount(), help="Tokens a row.  [default: the recipe's]")
 @click.option("--batch-tokens", type=Amount(), help="Tokens an optimiser step.  [default: the recipe's]")
 @click.option(
-    "--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file."
+    "--recipe", "recipe_name", default="quick", show_default=True, metavar="NAME", help="A recipe, or its file."
 )
 @click.option(
     "--lr", "rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
@@ -129,8 +129,8 @@ def command(
     Leaves report.html, study.json and runs.csv in --out, and each run's directory beside them. What has run there with the
     same settings is not run again. Exit status 1 if a run failed; the others are reported all the same.
     """
-    from anyformer.measure.calibrate import calibrate
-    from anyformer.study.compare import Question, compare, named
+    from anyformer.measure import calibrate
+    from anyformer.study.compare import Question, check, compare, named
     from anyformer.study.describe import describe
     from anyformer.study.report import write_report
     from anyformer.study.statistics import analyse
@@ -142,9 +142,6 @@ def command(
     recipe = read_recipe(recipe_name, changes)
     corpus, text = _text(data, validation, tokenizer_path, vocab)
     specs = [_fitted(name, None if as_they_are else params, count, text.vocab_size, recipe.seq_len) for name in models]
-    where, dtype = choose_device(device), compute_dtype(recipe.precision)
-    machine = calibrate(where, (dtype,))
-    peak = machine.peak_flops_per_second[str(dtype).removeprefix("torch.")]
     question = Question(
         architectures=named(models, specs),
         recipe=recipe,
@@ -153,9 +150,13 @@ def command(
         equal="flops" if equal == "flops" else "tokens",
         prompt=prompt,
     )
+    check(question, text)
+    where, dtype = choose_device(device), compute_dtype(recipe.precision)
+    machine = calibrate(where, (dtype,))
+    peak = machine.peak_flops_per_second[str(dtype).removeprefix("torch.")]
     click.echo(f"{corpus}\nruns and report: {out}", err=True)
     how = How(
-        device=where, compiled=compiled, validations=16, peak=lambda *_: peak, save_every=recipe.steps, keep_last=1
+        device=where, compiled=compiled, validation_share=0.01, peak=lambda *_: peak, save_every=recipe.steps, keep_last=1
     )
     runs, tuning = compare(question, text, out, how, live_view)
     words = shlex.join(["anyformer", *sys.argv[1:]])

@@ -25,6 +25,13 @@ def catalogue() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(text)["presets"])
 
 
+@lru_cache(maxsize=1)
+def undisclosed() -> tuple[dict[str, Any], ...]:
+    """One record a model whose architecture is not public: `name`, `family`, `source`, `public`, `missing`."""
+    text = resources.files("anyformer").joinpath("families", "catalogue.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text)["undisclosed"])
+
+
 class PresetName(click.ParamType):
     """The name of a preset, or the path of a spec file, a configuration or a model's directory."""
 
@@ -37,6 +44,8 @@ class PresetName(click.ParamType):
                 self.fail(f"there is no file or directory '{name}'", param, ctx)
             return name
         known = [known for preset in catalogue() for known in (preset["name"], *preset.get("aliases", ()))]
+        if any(model["name"] == name for model in undisclosed()):
+            return name  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
             path = f"; if you mean the path, write './{name}'" if Path(name).exists() else ""
             self.fail(

@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from anyformer.cli.names import catalogue
+from anyformer.cli.names import catalogue, undisclosed
 from anyformer.errors import UsageError, did_you_mean
 
 SIZES = ("parameters", "layers", "d_model", "context")
@@ -16,7 +16,7 @@ SIZES = ("parameters", "layers", "d_model", "context")
 @click.command()
 @click.option("--family", metavar="NAME", help="Only this lineage: gpt2, llama, transformer …")
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object: {version, presets: [{name, family, parameters, …}]}."
+    "--json", "as_json", is_flag=True, help="One JSON object: {version, presets: [{name, family, parameters, …}], undisclosed}."
 )
 def command(family: str | None, as_json: bool) -> None:
     """List the published architectures, with what they are and where they come from."""
@@ -28,7 +28,9 @@ def command(family: str | None, as_json: bool) -> None:
         )
     chosen = [preset for preset in known if family in (None, preset["family"])]
     if as_json:
-        click.echo(json.dumps({"version": 1, "presets": chosen}, indent=1, ensure_ascii=False))
+        others = [model for model in undisclosed() if family in (None, model["family"])]
+        data = {"version": 1, "presets": chosen, "undisclosed": others}
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [
@@ -41,3 +43,7 @@ def command(family: str | None, as_json: bool) -> None:
     for row in rows:
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
+    if family is None:
+        click.echo("\nNot public, so not to be built or costed; `anyformer show NAME` says what is known:")
+        for model in undisclosed():
+            click.echo(f"{model['name']}  {model['source']}")

@@ -3,15 +3,125 @@
 from __future__ import annotations
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.families import gpt2, llama, transformer
+from anyformer.families import (
+    bloom,
+    cohere,
+    deepseek,
+    falcon,
+    gemma,
+    gopher,
+    gpt2,
+    gpt3,
+    gpt_neo,
+    gpt_neox,
+    gpt_oss,
+    gptj,
+    lamda,
+    llama,
+    llama_like,
+    mistral,
+    mixtral,
+    nemotron,
+    olmo,
+    openai_gpt,
+    opt,
+    palm,
+    phi,
+    phi3_small,
+    phi_moe,
+    qwen2,
+    qwen_moe,
+    sparse_transformer,
+    transformer,
+)
+from anyformer.families.bloom_hf import BLOOM
+from anyformer.families.cohere_hf import COHERE, COHERE2
+from anyformer.families.deepseek_hf import DEEPSEEK_V2, DEEPSEEK_V3
+from anyformer.families.falcon_hf import FALCON
+from anyformer.families.gemma_hf import GEMMA, GEMMA2, GEMMA3
 from anyformer.families.gpt2_hf import GPT2
+from anyformer.families.gpt_neo_hf import GPT_NEO
+from anyformer.families.gpt_neox_hf import GPT_NEOX
+from anyformer.families.gpt_oss_hf import GPT_OSS
+from anyformer.families.gptj_hf import GPTJ
 from anyformer.families.llama_hf import LLAMA
 from anyformer.families.mapping import Family
+from anyformer.families.mistral_hf import MISTRAL
+from anyformer.families.mixtral_hf import MIXTRAL
+from anyformer.families.nemotron_hf import NEMOTRON
+from anyformer.families.olmo_hf import OLMO, OLMO2
+from anyformer.families.openai_gpt_hf import OPENAI_GPT
+from anyformer.families.opt_hf import OPT
+from anyformer.families.phi_hf import PHI, PHI3
+from anyformer.families.phi_moe_hf import PHI_MOE
 from anyformer.families.preset import Preset
+from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
+from anyformer.families.qwen2_hf import QWEN2
+from anyformer.families.qwen_moe_hf import QWEN_MOE
 
 ALIASES = {"transformer": "transformer-base", "llama": "llama-7b", "llama2": "llama2-7b", "llama3": "llama3-8b"}
-PRESETS: dict[str, Preset] = {p.name: p for family in (transformer, gpt2, llama) for p in family.PRESETS}
-FAMILIES: dict[str, Family] = {family.hf_type: family for family in (GPT2, LLAMA)}  # those with a class in transformers
+LINEAGES = (  # in the order of the field's history
+    transformer,
+    openai_gpt,
+    sparse_transformer,
+    gpt2,
+    gpt3,
+    gpt_neo,
+    gptj,
+    gopher,
+    lamda,
+    palm,
+    gpt_neox,
+    opt,
+    bloom,
+    falcon,
+    llama,
+    mistral,
+    mixtral,
+    qwen2,
+    qwen_moe,
+    phi_moe,
+    gpt_oss,
+    deepseek,
+    gemma,
+    llama_like,
+    olmo,
+    phi,
+    cohere,
+    nemotron,
+    phi3_small,
+)
+CLASSES = (  # those of transformers; where several compute a model, the first is written
+    GPT2,
+    OPENAI_GPT,
+    GPT_NEO,
+    GPTJ,
+    GPT_NEOX,
+    OPT,
+    BLOOM,
+    FALCON,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN_MOE,
+    PHI_MOE,
+    GPT_OSS,
+    QWEN2,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    OLMO,
+    OLMO2,
+    PHI,
+    PHI3,
+    COHERE,
+    COHERE2,
+    NEMOTRON,
+)
+PRESETS: dict[str, Preset] = {preset.name: preset for lineage in LINEAGES for preset in lineage.PRESETS}
+FAMILIES: dict[str, Family] = {family.hf_type: family for family in CLASSES}
 
 
 def find(name: str) -> Preset | None:
@@ -20,7 +130,12 @@ def find(name: str) -> Preset | None:
 
 
 def preset(name: str) -> Preset:
-    """Return a preset by its name, or by its family's short name. Raises SpecError with the nearest name."""
+    """Return a preset by its name, or by its family's short name.
+
+    Raises SpecError with the nearest name, or, for a model that is not public, with what is missing.
+    """
+    if name in UNDISCLOSED:
+        raise UNDISCLOSED[name].refusal()
     found = find(name)
     if found is None:
         raise SpecError(
@@ -39,4 +154,15 @@ def presets(family: str | None = None) -> tuple[str, ...]:
     return tuple(p.name for p in PRESETS.values() if family in (None, p.family))
 
 
-__all__ = ["ALIASES", "FAMILIES", "PRESETS", "Family", "Preset", "find", "preset", "presets"]
+__all__ = [
+    "ALIASES",
+    "FAMILIES",
+    "PRESETS",
+    "UNDISCLOSED",
+    "Family",
+    "Preset",
+    "Undisclosed",
+    "find",
+    "preset",
+    "presets",
+]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-from anyformer.families import ALIASES, PRESETS
+from anyformer.families import ALIASES, PRESETS, UNDISCLOSED
 from anyformer.spec import parameters
 
 PATH = Path(__file__).with_name("catalogue.json")
@@ -31,7 +32,8 @@ def catalogue() -> dict[str, Any]:
         }
         for preset in PRESETS.values()
     ]
-    return {"version": 1, "presets": records}
+    undisclosed = [{**dataclasses.asdict(model), "public": [*model.public]} for model in UNDISCLOSED.values()]
+    return {"version": 1, "presets": records, "undisclosed": undisclosed}
 
 
 if __name__ == "__main__":

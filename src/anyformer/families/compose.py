@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from anyformer.layers import AddSpec, ByRole, TokensSpec
+from anyformer.layers import AddSpec, ByRole, LinearSpec, TokensSpec
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
@@ -16,6 +17,7 @@ from anyformer.spec import (
     MixerSpec,
     ModelSpec,
     ScaleSpec,
+    Spec,
     StackSpec,
     SublayerSpec,
     TableSpec,
@@ -23,6 +25,26 @@ from anyformer.spec import (
     Vocab,
     Width,
 )
+
+S = TypeVar("S", bound=Spec)
+
+
+def changed(value: S, part: type[Spec], **fields: Any) -> S:
+    """Return a model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
+    inner: dict[str, Any] = {}
+    for name, old in value.values().items():
+        if isinstance(old, Spec):
+            inner[name] = changed(old, part, **fields)
+        elif isinstance(old, tuple) and old and isinstance(old[0], Spec):
+            once = {id(item): item for item in old}  # a layer that is tiled is changed once
+            each = {key: changed(item, part, **fields) for key, item in once.items()}
+            inner[name] = tuple(each[id(item)] for item in old)
+    return value.but(**inner | fields) if isinstance(value, part) else value.but(**inner)
+
+
+def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
+    """Return the model with this pattern of layers over and over, as deep as it is."""
+    return model.but(stack=model.stack.but(blocks=repeat(pattern, model.n_layers)))
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
@@ -33,6 +55,11 @@ def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
 def post_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
     """Return norm(x + Σ mixer(x))."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer) for mixer in mixers), norm_sum=norm)
+
+
+def parallel(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
+    """Return x + Σ mixer(its own norm(x)): branches side by side, a norm each."""
+    return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer, norm_in=norm) for mixer in mixers))
 
 
 def block(*sublayers: SublayerSpec) -> BlockSpec:
@@ -49,8 +76,9 @@ def repeat(pattern: Sequence[BlockSpec] | BlockSpec, n_layers: int) -> tuple[Blo
 def embedding(
     table: TableSpec, *positions: TermSpec, scale: ScaleSpec | None = None, norm: MapSpec | None = None
 ) -> EmbeddingSpec:
-    """Return the sum of the tokens' vectors and the position terms."""
-    return EmbeddingSpec(terms=(TokensSpec(table=table, scale=scale), *positions), norm=norm)
+    """Return the sum of the tokens' vectors, projected where the table has a width of its own, and the position terms."""
+    projection = None if table.width is None else LinearSpec()
+    return EmbeddingSpec(terms=(TokensSpec(table=table, scale=scale, projection=projection), *positions), norm=norm)
 
 
 def language_model(
@@ -62,17 +90,33 @@ def language_model(
     tied: bool,
     positions: Sequence[TermSpec] = (),
     token_scale: ScaleSpec | None = None,
+    embedding_norm: MapSpec | None = None,
+    table_width: int | None = None,
+    head_bias: bool = False,
+    logit_scale: ScaleSpec | None = None,
+    logit_softcap: float | None = None,
     init: InitSpec | None = None,
     context: int | None = None,
 ) -> ModelSpec:
-    """Return a decoder with one head over its vocabulary; `tied` shares the head's table with the embedding."""
-    table = TableSpec(rows=Vocab(vocab_size), shared="tokens" if tied else None)
+    """Return a decoder with one head over its vocabulary; `tied` shares the head's table with the embedding.
+
+    A `table_width` of its own is projected, without biases, to d_model and, in the head, back (OPT-350M).
+    """
+    width = None if table_width in (None, d_model) else Width(table_width)
+    table = TableSpec(rows=Vocab(vocab_size), width=width, shared="tokens" if tied else None)
     stack = StackSpec(
         d_model=Width(d_model),
-        embedding=embedding(table, *positions, scale=token_scale),
+        embedding=embedding(table, *positions, scale=token_scale, norm=embedding_norm),
         blocks=blocks,
         residual=AddSpec(),
         norm=norm,
     )
     length = None if context is None else Length(context)
-    return ModelSpec(stack=stack, heads=(HeadSpec(table=table),), init=init or ByRole(), context=length)
+    head = HeadSpec(
+        transform=() if width is None else (LinearSpec(d_out=width),),
+        table=table,
+        bias=head_bias,
+        scale=logit_scale,
+        softcap=logit_softcap,
+    )
+    return ModelSpec(stack=stack, heads=(head,), init=init or ByRole(), context=length)

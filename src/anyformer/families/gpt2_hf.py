@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import block, language_model, pre_norm
-from anyformer.families.mapping import Family, Row, dropped, fused, one, same, transposed
+from anyformer.families.layout_hf import Link, deviation, link, places, rows_of, table_rows, tied
+from anyformer.families.mapping import Family, Row, dropped, one
 from anyformer.families.settings import Settings, spelling
 from anyformer.layers import (
     AttentionSpec,
@@ -66,8 +67,6 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     heads = one(spec.stack, GQASpec, "multi-head attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     positions = one(spec.stack, LearnedPositionsSpec, "learned positions")
-    tables = [head.table for head in spec.heads]
-    matrix = spec.init.matrix if isinstance(spec.init, ByRole) else None
     return {
         "vocab_size": spec.vocab_size,
         "n_positions": positions.n_positions,
@@ -77,12 +76,12 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
         "n_inner": feed.d_ff,
         "activation_function": spelling(feed.activation) or "gelu_new",
         "layer_norm_epsilon": one(spec.stack, LayerNormSpec, "layer norm").eps,
-        "initializer_range": matrix.scale if isinstance(matrix, Normal) and not matrix.fan_in_power else 0.02,
+        "initializer_range": deviation(spec),
         "scale_attn_weights": attentions[0].scale.power != 0,
         "scale_attn_by_inverse_layer_idx": len(attentions) > 1 and attentions[1].scale.factor == 0.5,
         "reorder_and_upcast_attn": False,
         "add_cross_attention": False,
-        "tie_word_embeddings": bool(tables and tables[0].shared),
+        "tie_word_embeddings": tied(spec),
         "resid_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
@@ -91,31 +90,19 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
 
 def rows(spec: ModelSpec) -> list[Row]:
     """Return the table of tensors."""
-    shared = spec.heads[0].table.shared
-    table = f"shared.{shared}.weight" if shared else "stack.embedding.terms.0.table.weight"
-    head = () if shared else (same("heads.0.table.weight", "lm_head.weight"),)
-    found = [
-        same(table, "transformer.wte.weight", *(["lm_head.weight"] if shared else [])),
-        *head,
-        same("stack.embedding.terms.1.weight", "transformer.wpe.weight"),
-    ]
+    links = [link("stack.norm", "transformer.ln_f"), link("stack.embedding.terms.1", "transformer.wpe")]
+    found = table_rows(spec, "transformer.wte", "lm_head")
     for i in range(spec.n_layers):
-        attention, feed = (f"stack.blocks.{i}.sublayers.{j}" for j in range(2))
-        theirs, projection = f"transformer.h.{i}", f"{attention}.branches.0.mixer.projection"
-        mixer = f"{feed}.branches.0.mixer"
-        found += [dropped(f"{theirs}.attn.bias", f"{theirs}.attn.masked_bias")]  # old files: the causal mask
-        for end in ("weight", "bias"):
-            turn = transposed if end == "weight" else same
-            q, k, v = (f"{projection}.{name}.{end}" for name in "qkv")
-            found += [
-                same(f"{attention}.norm_in.{end}", f"{theirs}.ln_1.{end}"),
-                fused((q, k, v), f"{theirs}.attn.c_attn.{end}", turned=end == "weight"),
-                turn(f"{projection}.o.{end}", f"{theirs}.attn.c_proj.{end}"),
-                same(f"{feed}.norm_in.{end}", f"{theirs}.ln_2.{end}"),
-                turn(f"{mixer}.up.{end}", f"{theirs}.mlp.c_fc.{end}"),
-                turn(f"{mixer}.down.{end}", f"{theirs}.mlp.c_proj.{end}"),
-            ]
-    return found + [same(f"stack.norm.{end}", f"transformer.ln_f.{end}") for end in ("weight", "bias")]
+        place, theirs = places(spec, i), f"transformer.h.{i}"
+        found.append(dropped(f"{theirs}.attn.bias", f"{theirs}.attn.masked_bias"))  # old files: the causal mask
+        links += [link(ours, f"{theirs}.{x}") for ours, x in zip(place.norms, ("ln_1", "ln_2"), strict=True)]
+        links += [
+            Link(place.qkv(), f"{theirs}.attn.c_attn", turned=True),
+            link(f"{place.projection}.o", f"{theirs}.attn.c_proj", turned=True),
+            link(f"{place.feed}.up", f"{theirs}.mlp.c_fc", turned=True),
+            link(f"{place.feed}.down", f"{theirs}.mlp.c_proj", turned=True),
+        ]
+    return [*found, *rows_of(spec, links)]
 
 
 GPT2 = Family("gpt2", "GPT2LMHeadModel", "transformer.", to_spec, to_config, rows)

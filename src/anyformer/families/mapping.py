@@ -40,6 +40,9 @@ class Family(NamedTuple):
     to_spec: Callable[[Settings], ModelSpec]  # raises CheckpointError for a setting that our parts cannot express
     to_config: Callable[[ModelSpec], dict[str, Any]]  # the nearest configuration; `misfits` says how near it is
     rows: Callable[[ModelSpec], list[Row]]
+    files: Callable[[ModelSpec], list[Row]] | None = (
+        None  # the rows of what it writes to files, where that is laid out otherwise
+    )
 
 
 def same(ours: str, theirs: str, *also: str) -> Row:
@@ -52,18 +55,36 @@ def transposed(ours: str, theirs: str) -> Row:
     return Row((ours,), (theirs,), _turned, _turned)
 
 
-def fused(ours: tuple[str, ...], theirs: str, *, turned: bool) -> Row:
-    """Return the row of equally many outputs side by side in one tensor of theirs, (in, out) if `turned`."""
+def fused(
+    ours: tuple[str, ...],
+    theirs: str,
+    *,
+    shares: tuple[int, ...] = (),
+    groups: int = 1,
+    turned: bool = False,
+    also: tuple[str, ...] = (),
+) -> Row:
+    """Return the row of several outputs in one tensor of theirs: `groups` times over, `shares` of each side by side.
+
+    One group of equal shares is [q‖k‖v]; n_heads groups are (head, q k v, head_dim); n_kv_heads groups of shares
+    (n_heads / n_kv_heads, 1, 1) hold each key/value head after its queries. Theirs is (in, out) if `turned`.
+    """
+    if len(ours) == 1:
+        turn = _turned if turned else _unchanged
+        return Row(ours, (theirs,), turn, turn, also)
+    shares = shares or (1,) * len(ours)
 
     def load(one: Tensors) -> Tensors:
         (whole,) = _turned(one) if turned else one
-        return tuple(piece.contiguous() for piece in whole.chunk(len(ours)))
+        each = whole.unflatten(0, (groups, sum(shares), -1)).split(shares, 1)
+        return tuple(piece.flatten(0, 2).contiguous() for piece in each)
 
     def save(pieces: Tensors) -> Tensors:
-        whole = (torch.cat(pieces),)
+        each = [p.unflatten(0, (groups, share, -1)) for p, share in zip(pieces, shares, strict=True)]
+        whole = (torch.cat(each, 1).flatten(0, 2),)
         return _turned(whole) if turned else whole
 
-    return Row(ours, (theirs,), load, save)
+    return Row(ours, (theirs,), load, save, also)
 
 
 def dropped(*names: str) -> Row:

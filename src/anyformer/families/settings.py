@@ -46,7 +46,8 @@ HARMLESS = frozenset((
     "begin_suppress_tokens", "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout",
     "chunk_size_feed_forward", "pretraining_tp", "summary_type", "summary_use_proj", "summary_activation",
     "summary_proj_to_labels", "summary_first_dropout", "gradient_checkpointing", "attn_implementation",
-    "tie_encoder_decoder", "use_bfloat16", "tf_legacy_loss", "unsloth_fixed", "unsloth_version",
+    "tie_encoder_decoder", "use_bfloat16", "tf_legacy_loss", "unsloth_fixed", "unsloth_version", "classifier_dropout",
+    "dropout", "embed_dropout", "resid_dropout", "layerdrop", "ffn_dropout",
 ))
 # fmt: on
 
@@ -82,6 +83,14 @@ class Settings:
             return value
         raise CheckpointError(f"{self._where}: {name} = {value!r} must be of type {kind.__name__}")
 
+    def names(self, name: str) -> bool:
+        """Return whether a setting is there at all, be it null."""
+        return name in self._config
+
+    def nullable(self, name: str, kind: type[T], absent: T | None) -> T | None:
+        """Return a setting whose null means something else than its absence. Raises CheckpointError."""
+        return self.optional(name, kind) if self.names(name) else absent
+
     def section(self, name: str) -> Settings | None:
         """Return a setting that is a table of settings; None for an absent or empty one. Raises CheckpointError."""
         self._taken.add(name)
@@ -89,6 +98,27 @@ class Settings:
         if value is not None and not isinstance(value, Mapping):
             raise CheckpointError(f"{self._where}: {name} = {value!r} must be a table of settings")
         return Settings(value, f"{self._where}: {name}") if value else None
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a setting that is a list of numbers. Raises CheckpointError naming setting, value and type."""
+        self._taken.add(name)
+        value = self._config.get(name)
+        if not isinstance(value, list) or not all(type(item) in (int, float) for item in value):
+            raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of numbers")
+        return tuple(map(float, value))
+
+    def strings(self, name: str) -> tuple[str, ...] | None:
+        """Return a setting that is a list of words; None for an absent one. Raises CheckpointError."""
+        self._taken.add(name)
+        value = self._config.get(name)
+        if value is not None and (not isinstance(value, list) or not all(isinstance(item, str) for item in value)):
+            raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of words")
+        return None if value is None else tuple(value)
+
+    def written(self, name: str) -> Any:
+        """Return a setting as it is written, for the caller to check; None where it is absent."""
+        self._taken.add(name)
+        return self._config.get(name)
 
     def activation(self, name: str, default: str) -> ActivationSpec:
         """Return the activation that a setting names. Raises CheckpointError for one that we don't have."""

@@ -126,7 +126,7 @@ class GGUF:
             return torch.from_numpy(np.array(tensor.data)).view(self._shape(name))
         try:
             values = dequantize(tensor.data, tensor.tensor_type)
-        except (NotImplementedError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
                 f"{self.path}: {name} is of type {kind}, which the package gguf cannot unpack ({error}); "
                 "take a file of another quantisation"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError
 from anyformer.families import Family
-from anyformer.families.mapping import ours_of, shapes, their_shapes
+from anyformer.families.mapping import Row, ours_of, shapes, their_shapes
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
 from anyformer.hub.source import find
 from anyformer.hub.weights import Weights
@@ -24,8 +24,8 @@ def load(
 ) -> tuple[Transformer, Tokenizer | None]:
     """Return the model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
 
-    `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is the CPU. Of a run the latest
-    checkpoint is loaded; a checkpoint's own directory does for another.
+    `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is
+    the CPU. Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another.
     Raises CheckpointError, naming the file, setting or tensor.
     """
     source = find(path)
@@ -53,7 +53,7 @@ def _own(spec: ModelSpec, weights: Weights | GGUF) -> Named:
 
 
 def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Named:
-    rows = family.rows(spec)
+    rows = _layout(spec, family, weights)
     spelled = weights.spelling(rows, family.prefix)
     expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}
     duplicates = {spelled(row.theirs[0]): [spelled(name) for name in row.also] for row in rows if row.theirs}
@@ -67,3 +67,14 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Named:
                     "set tie_word_embeddings to false"
                 )
     return list(expected), ours_of(rows, lambda name: weights.read(spelled(name)))
+
+
+def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[Row]:
+    """Return the rows of the layout that the files are in: that of files, or that of memory, which some write too."""
+    held = family.rows(spec)
+    if family.files is None:
+        return held
+    filed = family.files(spec)
+    names = {name for row in held for name in row.theirs} - {name for row in filed for name in row.theirs}
+    spelled = weights.spelling(held, family.prefix)
+    return held if any(spelled(name) in weights for name in names) else filed

@@ -87,7 +87,8 @@ def save(
             tokens = _special_tokens(tokenizer)
             _write_json(aside / CONFIG, about | config | tokens | {"dtype": str(kind).removeprefix("torch.")})
             _write_json(aside / "generation_config.json", {"_from_model_config": True, **tokens})
-            _write_weights(aside, theirs_of(family.rows(spec), lambda name: weights[name].detach()), shard_nbytes)
+            rows = (family.files or family.rows)(spec)
+            _write_weights(aside, theirs_of(rows, lambda name: weights[name].detach()), shard_nbytes)
         if tokenizer is not None:
             tokenizer.save(aside)
         for file in aside.iterdir():

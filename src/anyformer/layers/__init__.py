@@ -16,21 +16,69 @@ from anyformer.layers.activation import (
 )
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import Stack
-from anyformer.layers.embedding import LearnedPositionsSpec, SegmentsSpec, SinusoidSpec, TokensSpec
-from anyformer.layers.feed_forward import FeedForwardSpec, GatedFeedForwardSpec
+from anyformer.layers.capacity import CapacityFactor, CapacitySpec, FixedCapacity
+from anyformer.layers.block_sparse import LocalAndVertical
+from anyformer.layers.embedding import (
+    FactorisedPositionsSpec,
+    LearnedPositionsSpec,
+    SegmentsSpec,
+    SinusoidSpec,
+    TokensSpec,
+)
+from anyformer.layers.experts import ExpertsSpec
+from anyformer.layers.feed_forward import ExpertSpec, FeedForwardSpec, GatedFeedForwardSpec
 from anyformer.layers.gqa import GQASpec, Projection, ProjectionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.init import ByRole, DistributionSpec, Normal, Xavier
 from anyformer.layers.linear import ChainSpec, GainSpec, LinearSpec, ShiftSpec
-from anyformer.layers.mask import And, Causal, Everything, Heads, Mask, Not, Or, Prefix, SlidingWindow, SymmetricWindow
+from anyformer.layers.mask import (
+    And,
+    BlockEnds,
+    Causal,
+    Everything,
+    Heads,
+    Mask,
+    Not,
+    Or,
+    Prefix,
+    SameBlock,
+    SlidingWindow,
+    Strided,
+    SymmetricWindow,
+)
+from anyformer.layers.mla import MLASpec
+from anyformer.layers.moe import MoESpec
 from anyformer.layers.norm import LayerNormSpec, NormSpec, RMSNormSpec
 from anyformer.layers.part import Part
+from anyformer.layers.relative import RelativeSinusoidSpec
 from anyformer.layers.residual import AddSpec, ReversibleSpec
-from anyformer.layers.rotary import LinearScaling, Llama3Scaling, RotaryScalingSpec, RotarySpec
+from anyformer.layers.rope_scaling import (
+    DynamicNTK,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    RotaryScalingSpec,
+    ScalingByLength,
+    YaRN,
+)
+from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.scores import ALiBiSpec, Content, RelativeBucketsSpec, ScoreSpec
 from anyformer.layers.tokens import Dropout, Notes, Now, Store, Tokens
 
 __all__ = [
+    "Strided",
+    "SameBlock",
+    "BlockEnds",
+    "FactorisedPositionsSpec",
+    "RouterSpec",
+    "Router",
+    "MoESpec",
+    "ExpertsSpec",
+    "ExpertSpec",
+    "FixedCapacity",
+    "CapacitySpec",
+    "CapacityFactor",
     "ELU",
     "GELU",
     "SELU",
@@ -45,6 +93,7 @@ __all__ = [
     "Content",
     "DistributionSpec",
     "Dropout",
+    "DynamicNTK",
     "Everything",
     "FeedForwardSpec",
     "GQASpec",
@@ -58,6 +107,9 @@ __all__ = [
     "LinearScaling",
     "LinearSpec",
     "Llama3Scaling",
+    "LocalAndVertical",
+    "LongRoPE",
+    "MLASpec",
     "Mask",
     "Normal",
     "NormSpec",
@@ -73,9 +125,11 @@ __all__ = [
     "ReLU",
     "ReLU2",
     "RelativeBucketsSpec",
+    "RelativeSinusoidSpec",
     "ReversibleSpec",
     "RotaryScalingSpec",
     "RotarySpec",
+    "ScalingByLength",
     "ScoreSpec",
     "SegmentsSpec",
     "ShiftSpec",
@@ -92,4 +146,5 @@ __all__ = [
     "TokensSpec",
     "Tokens",
     "Xavier",
+    "YaRN",
 ]

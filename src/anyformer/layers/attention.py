@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Notes, Now, Store, Tokens
-from anyformer.spec import Cost, Load, MixerSpec, Placed, ScaleSpec, Site, Weight
+from anyformer.spec import Cost, Length, Load, MixerSpec, Placed, ScaleSpec, Site, Weight
 
 
 class AttentionSpec(MixerSpec):
@@ -27,10 +28,15 @@ class AttentionSpec(MixerSpec):
     softcap: float | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     reads: Literal["self", "memory", "input"] = "self"
+    logn: Length | None = (
+        None  # from this many tokens on, queries are multiplied by log(tokens so far) / log(logn) (Qwen)
+    )
 
     def __post_init__(self) -> None:
         if self.softcap is not None and self.softcap <= 0:
             raise self.refusal("softcap", "must be above 0; None leaves the scores uncapped")
+        if self.logn is not None and self.logn < 2:
+            raise self.refusal("logn", "must be at least 2 tokens; None leaves the queries as they are")
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
             raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
 
@@ -69,8 +75,21 @@ class AttentionSpec(MixerSpec):
         pairs = n_heads * load.query * keys
         if load.causal_exact and own:
             pairs = self.mask.pairs(load.query, load.past, n_heads)
+        reach = self.mask.reach() if own else None
+        held = keys if reach is None else min(load.past, reach - 1) + load.query
+        absorbed = self.absorbs(load.query, held)
+        if absorbed:
+            width, value_width = self.projection.absorbed_sizes()
         inner = Cost({"scores": 2 * width * pairs * load.batch, "values": 2 * value_width * pairs * load.batch})
+        between = self.projection.between(load.query, held, absorbed=absorbed) * load.batch
+        inner += Cost({"absorption" if absorbed else "expansion": between} if between else {})
+        for score in self.scores:
+            inner += score.cost(site.at(n_heads, width), load)
         return self.projection.cost(place, dataclasses.replace(load, memory=made)) + inner
+
+    def absorbs(self, query: int, keys: int) -> bool:
+        """Return whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
+        return self.projection.absorbs(query, keys) and not any(score.reads_content for score in self.scores)
 
 
 class Attention(Part[AttentionSpec]):
@@ -96,7 +115,10 @@ class Attention(Part[AttentionSpec]):
             q, new = p.project(x, now) if spec.reads == "self" else (p.query(x, now), p.store(now.given("input"), now))
             stored, keys = store.extend(new), store.keys
         keys = now.tokens if keys is None else keys
-        q, k, v = p.expand(q, stored)
+        if spec.logn is not None:
+            q = q * _logn(now, spec.logn).to(q.dtype)
+        absorbed = spec.absorbs(now.tokens.n, keys.n)
+        q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
         kernel = now.kernels[self.digest]
         seen = now.once(
             self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, now, keys)
@@ -109,9 +131,10 @@ class Attention(Part[AttentionSpec]):
             scale=self.scale,
             softcap=spec.softcap,
             sink=self.sink,
-            scores=self._sum(self.by_content, Content(q, k, p), now.tokens, keys),
+            scores=self._sum(self.by_content, Content(q, k, p, self.scale), now.tokens, keys),
             dropout=now.dropout.attention if now.dropout else 0.0,
         )
+        y = p.unfold(y) if absorbed else y
         return p.output(y), {"attention": weights} if now.weights and weights is not None else {}
 
     def _seen(self, kernel: Any, now: Now, keys: Tokens) -> Any:
@@ -134,3 +157,13 @@ class Attention(Part[AttentionSpec]):
                 return None
             names.append(score.shared or score.key)
         return " ".join(names)
+
+
+def _logn(now: Now, length: int) -> Tensor:
+    """Return the factor of each query [batch or 1, 1, query, 1]; a sum over n keys then stays as sharp as over `length`."""
+
+    def factors() -> Tensor:
+        so_far = now.tokens.position[:, None, :, None] + 1
+        return (so_far.float().log() / math.log(length)).clamp(min=1.0)
+
+    return now.once(f"logn {length}", factors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -70,6 +71,36 @@ class LearnedPositions(Part[LearnedPositionsSpec]):
                 "cut it, or resize n_positions"
             )
         return F.embedding(tokens.position + self.spec.offset, self.weight)
+
+
+class FactorisedPositionsSpec(TermSpec):
+    """A vector for each digit of a position: row and column, or row, column and channel (Sparse Transformer, section 5.1).
+
+    `shape` is how many of each there are, the last changing fastest; their vectors are summed.
+    """
+
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 1:
+            raise self.refusal("shape", "must be numbers above 0")
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        axes = ("position", "d_model")
+        return {f"weight_{i}": Weight((n, site.shape[-1]), axes, "table") for i, n in enumerate(self.shape)}
+
+
+class FactorisedPositions(Part[FactorisedPositionsSpec]):
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        shape, left, total = self.spec.shape, tokens.position, None
+        end = tokens.span[1] if tokens.span else 0
+        if end > math.prod(shape):
+            raise InputError(f"a sequence of {end} tokens goes beyond the {math.prod(shape)} positions of shape {shape}")
+        for i in range(len(shape) - 1, -1, -1):
+            vectors = F.embedding(left % shape[i], getattr(self, f"weight_{i}"))
+            left, total = left // shape[i], vectors if total is None else total + vectors
+        assert total is not None
+        return total
 
 
 class SinusoidSpec(TermSpec):

@@ -15,7 +15,18 @@ from anyformer.layers.tokens import Notes, Now, Store
 from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Width
 
 
-class FeedForwardSpec(MixerSpec):
+class ExpertSpec(MixerSpec, abstract=True):
+    """A mixer of linear maps of x, a function of what they give, and a linear map out, in the order of its parts.
+
+    A mixture of experts can hold many of them.
+    """
+
+    def inner(self, *hidden: Tensor, now: Now) -> Tensor:
+        """Return what goes into the last map, given what comes out of the first ones."""
+        raise TypeError(f"{self.kind} does not say what is between its maps")
+
+
+class FeedForwardSpec(ExpertSpec):
     """down(activation(up(x)))."""
 
     d_ff: Width
@@ -30,6 +41,10 @@ class FeedForwardSpec(MixerSpec):
             "down": (_down(self.bias_out), site.at(self.d_ff)),
         }
 
+    def inner(self, *hidden: Tensor, now: Now) -> Tensor:
+        (up,) = hidden
+        return _dropped(self.activation(up), now)
+
     def cost(self, site: Site, load: Load) -> Cost:
         return super().cost(site, load).named("feed-forward")
 
@@ -40,13 +55,10 @@ class FeedForward(Part[FeedForwardSpec]):
     down: nn.Module
 
     def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
-        hidden = self.activation(self.up(x))
-        if now.dropout and now.dropout.activation:
-            hidden = F.dropout(hidden, now.dropout.activation)
-        return self.down(hidden), {}
+        return self.down(self.spec.inner(self.up(x), now=now)), {}
 
 
-class GatedFeedForwardSpec(MixerSpec):
+class GatedFeedForwardSpec(ExpertSpec):
     """down(activation(gate(x)) · (up(x) + up_offset)), gate and up clamped where a limit is given (gpt-oss, Phi-3 small)."""
 
     d_ff: Width
@@ -65,6 +77,16 @@ class GatedFeedForwardSpec(MixerSpec):
             "down": (_down(self.bias_out), site.at(self.d_ff)),
         }
 
+    def inner(self, *hidden: Tensor, now: Now) -> Tensor:
+        gate, up = self.bounded(*hidden)
+        return _dropped(self.activation(gate) * up, now)
+
+    def bounded(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gate and up, clamped and offset."""
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return gate, up + self.up_offset if self.up_offset else up
+
     def cost(self, site: Site, load: Load) -> Cost:
         return super().cost(site, load).named("feed-forward")
 
@@ -80,19 +102,17 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
         self.together: Together | None = None  # gate and up as one product, for decoding
 
     def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
-        spec = self.spec
         fused = self.together is not None and self.together.holds()
         gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
-        if spec.limit is not None:
-            gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
-        if spec.up_offset:
-            up = up + spec.up_offset
         if keeps_less() and not now.dropout and isinstance(self.down, Linear):
+            gate, up = self.spec.bounded(gate, up)
             return GatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
-        hidden = self.activation(gate) * up
-        if now.dropout and now.dropout.activation:
-            hidden = F.dropout(hidden, now.dropout.activation)
-        return self.down(hidden), {}
+        return self.down(self.spec.inner(gate, up, now=now)), {}
+
+
+def _dropped(hidden: Tensor, now: Now) -> Tensor:
+    rate = now.dropout.activation if now.dropout else 0.0
+    return F.dropout(hidden, rate) if rate else hidden
 
 
 def _down(bias: bool) -> LinearSpec:

@@ -29,6 +29,18 @@ class ProjectionSpec(PartSpec, abstract=True):
         """Return what `store` gives for one token, by name; the token axis comes before the last."""
         raise TypeError(f"{self.kind} does not say what it keeps")
 
+    def absorbs(self, query: int, keys: int) -> bool:
+        """Return whether so many queries a row read `keys` stored tokens as they are stored; if not, they are expanded first."""
+        return False
+
+    def absorbed_sizes(self) -> tuple[int, int]:
+        """Return the widths of (queries and keys, values) where what is stored is read as it is."""
+        raise TypeError(f"{self.kind} cannot read what it stores as it is")
+
+    def between(self, query: int, keys: int, *, absorbed: bool) -> int:
+        """Return the FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
+        return 0
+
 
 P = TypeVar("P", bound=ProjectionSpec)
 
@@ -52,8 +64,16 @@ class Projection(Part[P], Generic[P]):
         """Return (q, k, v) of the queries and all that is stored, as the kernels take them."""
         return q, stored["key"], stored["value"]
 
+    def absorb(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (q, k, v) as `expand` does, but with keys and values as they are stored, where the spec `absorbs`."""
+        raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
+
+    def unfold(self, y: Tensor) -> Tensor:
+        """Return what `output` takes, given what the kernel made of what `absorb` gave."""
+        raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
+
     def output(self, y: Tensor) -> Tensor:
-        """Return [batch, query, d_model] for y [batch, heads, query, head_dim]."""
+        """Return [batch, query, d_model] for y [batch, heads, query, width of a value]."""
         raise TypeError(f"{self.spec.kind} gives nothing out")
 
 
@@ -63,6 +83,7 @@ class GQASpec(ProjectionSpec):
     n_heads: Count
     n_kv_heads: Count | None = None  # None: n_heads
     head_dim: Width | None = None  # None: d_model / n_heads
+    value_dim: Width | None = None  # features of a head's values; None: head_dim
     bias_query: bool = False
     bias_key: bool = False
     bias_value: bool = False
@@ -94,10 +115,10 @@ class GQASpec(ProjectionSpec):
         head_dim = self.head_dim or site.d_model // self.n_heads
         if self.rotary is not None:
             self.rotary.dims(head_dim)
-        return self.n_heads, head_dim, head_dim
+        return self.n_heads, head_dim, self.value_dim or head_dim
 
     def parts(self, site: Site) -> Mapping[str, Placed]:
-        n_heads, head_dim, _ = self.sizes(site)
+        n_heads, head_dim, value_dim = self.sizes(site)
         width, kv_width = n_heads * head_dim, self.kv_heads * head_dim
         source = site.at(site.d_source)
 
@@ -111,32 +132,41 @@ class GQASpec(ProjectionSpec):
         return {
             "q": (into(width, self.bias_query), site),
             "k": (into(kv_width, self.bias_key), source),
-            "v": (into(kv_width, self.bias_value), source),
-            "o": (LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")), site.at(width)),
+            "v": (into(self.kv_heads * value_dim, self.bias_value), source),
+            "o": (
+                LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")),
+                site.at(n_heads * value_dim),
+            ),
             "norm_query": norm(self.norm_query, n_heads),
             "norm_key": norm(self.norm_key, self.kv_heads),
         }
 
     def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
-        _, head_dim, _ = self.sizes(site)
-        return {"key": (self.kv_heads, head_dim), "value": (self.kv_heads, head_dim)}
+        _, head_dim, value_dim = self.sizes(site)
+        return {"key": (self.kv_heads, head_dim), "value": (self.kv_heads, value_dim)}
 
     def cost(self, site: Site, load: Load) -> Cost:
         """Return the matrix products: q and o of `load.query` tokens a row, k and v of `load.memory` tokens of the source."""
-        n_heads, head_dim, _ = self.sizes(site)
-        per_query = 4 * site.d_model * n_heads * head_dim
-        per_key = 4 * site.d_source * self.kv_heads * head_dim
+        n_heads, head_dim, value_dim = self.sizes(site)
+        per_query = 2 * site.d_model * n_heads * (head_dim + value_dim)
+        per_key = 2 * site.d_source * self.kv_heads * (head_dim + value_dim)
         return Cost({"projections": load.batch * (load.query * per_query + load.memory * per_key)})
 
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
         kept = None if self.n_kv_heads is None else Count(n_kv_heads)
         norms = {"norm_query": to.field(MapSpec, self.norm_query), "norm_key": to.field(MapSpec, self.norm_key)}
+        rotary = self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // n_heads)
+        value_dim = None
+        if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
+            old, new = self.head_dim or self.value_dim, head_dim or to.d_model // n_heads
+            value_dim = max(8, 8 * round(self.value_dim * new / old / 8))
         sizes = {
             "n_heads": n_heads,
             "n_kv_heads": kept,
             "head_dim": head_dim,
-            "rotary": to.field(RotarySpec, self.rotary),
+            "value_dim": value_dim,
+            "rotary": rotary,
         }
         return self.but(**norms, **sizes)
 
@@ -183,7 +213,7 @@ class GQA(Projection[GQASpec]):
             x = x.clamp(-self.spec.clip, self.spec.clip)
         if norm is not None and self.spec.norm_over == "projection":
             x = norm(x)
-        x = x.view(*x.shape[:-1], n_heads, self.head_dim)
+        x = x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads)
         if norm is not None and self.spec.norm_over != "projection":
             x = norm(x)
         return x.transpose(1, 2)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.layers.tokens import Span, Tokens, plain_tokens
-from anyformer.spec import Caveat, Spec, Window
+from anyformer.spec import Caveat, Count, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
 TILE = 1024  # queries and keys counted at once where a mask has no closed form
@@ -115,6 +115,41 @@ class SymmetricWindow(Mask):
         return self.radius, self.radius
 
 
+class Strided(Mask):
+    """A token sees the keys whose distance is a multiple of `stride` (Sparse Transformer, arXiv:1904.10509, section 4.2)."""
+
+    stride: Window
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return (query.position - key.position) % self.stride == 0
+
+
+class SameBlock(Mask):
+    """Text is cut into blocks of `size` tokens; a token sees the keys of its own (Sparse Transformer's fixed pattern)."""
+
+    size: Window
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return query.position // self.size == key.position // self.size
+
+    def reach(self) -> int:
+        return self.size
+
+
+class BlockEnds(Mask):
+    """A token sees the `last` keys of every block of `size` tokens (Sparse Transformer's fixed pattern)."""
+
+    size: Window
+    last: Count
+
+    def __post_init__(self) -> None:
+        if not 0 < self.last <= self.size:
+            raise self.refusal("last", f"must be from 1 to size = {self.size}")
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return (key.position % self.size >= self.size - self.last) & (query.position >= 0)
+
+
 class Prefix(Mask):
     """Every token sees the prefix: the first `size` tokens, or, without a size, those whose token_type_ids is 0."""
 
@@ -151,13 +186,17 @@ class And(Mask):
         return seen
 
     def band(self) -> Band | None:
-        bands = [band for mask in self.masks if (band := mask.band())]
-        whole = len(bands) == len(self.masks)
-        return (min(b for b, _ in bands), min(a for _, a in bands)) if whole else None
+        before, after = math.inf, math.inf
+        for mask in self.masks:  # no := in a comprehension: torch.compile stumbles over it
+            band = mask.band()
+            if band is None:
+                return None
+            before, after = min(before, band[0]), min(after, band[1])
+        return before, after
 
     def reach(self) -> int | None:
-        reaches = [reach for mask in self.masks if (reach := mask.reach()) is not None]
-        return min(reaches, default=None)
+        reaches = [mask.reach() for mask in self.masks]
+        return min((reach for reach in reaches if reach is not None), default=None)
 
     def within(self, query: Span, key: Span) -> Mask:
         masks = [mask.within(query, key) for mask in self.masks]

@@ -81,8 +81,8 @@ class RMSNorm(Part[RMSNormSpec]):
             if keeps_less():
                 return NormByRoot.apply(x, weight, spec.eps)
             return F.rms_norm(x, self.site.shape, weight, spec.eps)
-        y = F.rms_norm(x.float(), self.site.shape[-1:], None, spec.eps)
+        y = F.rms_norm(x if x.dtype == torch.float64 else x.float(), self.site.shape[-1:], None, spec.eps)
         if weight is None or spec.cast == "before":
             y = y.to(x.dtype)
             return y if weight is None else weight * y
-        return (y * weight.float()).to(x.dtype)
+        return (y * weight.to(y.dtype)).to(x.dtype)

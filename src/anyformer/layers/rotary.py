@@ -1,53 +1,15 @@
-"""Rotary position embedding: Su et al. 2021, arXiv:2104.09864; and the scalings that stretch its context."""
+"""Rotary position embedding: Su et al. 2021, arXiv:2104.09864."""
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
+from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
 from anyformer.layers.tokens import Now, Tokens
-from anyformer.spec import Length, Spec
-
-
-class RotaryScalingSpec(Spec, abstract=True):
-    """How the frequencies change for contexts beyond the original."""
-
-    def scaled(self, frequencies: list[float]) -> list[float]:
-        """Return the new frequencies, in radians a token."""
-        raise TypeError(
-            f"{self.kind} is a scaling of rotary frequencies that does not say how; give it a method scaled"
-        )
-
-    def magnitude(self) -> float:
-        """Return the factor of cos and sin."""
-        return 1.0
-
-
-class LinearScaling(RotaryScalingSpec):
-    """Position interpolation: Chen et al. 2023, arXiv:2306.15595."""
-
-    factor: float
-
-    def scaled(self, frequencies: list[float]) -> list[float]:
-        return [f / self.factor for f in frequencies]
-
-
-class Llama3Scaling(RotaryScalingSpec):
-    """Long waves are stretched, short ones kept, those between blended: Grattafiori et al. 2024, arXiv:2407.21783."""
-
-    factor: float
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_context: Length = Length(8192)
-
-    def scaled(self, frequencies: list[float]) -> list[float]:
-        low, high = self.low_frequency_factor, self.high_frequency_factor
-        kept = [(self.original_context * f / (2 * math.pi) - low) / (high - low) for f in frequencies]
-        shares = [min(max(share, 0.0), 1.0) for share in kept]
-        return [s * f + (1 - s) * f / self.factor for s, f in zip(shares, frequencies, strict=True)]
+from anyformer.spec import Spec
 
 
 class RotarySpec(Spec):
@@ -60,7 +22,13 @@ class RotarySpec(Spec):
     scaling: RotaryScalingSpec | None = None
 
     def dims(self, head_dim: int) -> int:
-        """Return r, the number of features that rotate. Raises SpecError if it is odd."""
+        """Return r, the number of features that rotate. Raises SpecError if it is odd, or not what the scaling is for."""
+        r = self._dims(head_dim)
+        if self.scaling is not None:
+            self.scaling.check(r // 2)
+        return r
+
+    def _dims(self, head_dim: int) -> int:
         r = int(head_dim * self.fraction)
         if r % 2 or not 0 < r <= head_dim:
             raise self.refusal(
@@ -68,18 +36,29 @@ class RotarySpec(Spec):
             )
         return r
 
-    def frequencies(self, head_dim: int) -> list[float]:
-        """Return radians a token for each of the r/2 pairs."""
+    def frequencies(self, head_dim: int, length: int = 1) -> list[float]:
+        """Return radians a token for each of the r/2 pairs, in a text of `length` tokens where the scaling goes by it."""
         r = self.dims(head_dim)
         plain = [self.theta ** (-2 * i / r) for i in range(r // 2)]
+        if isinstance(self.scaling, ScalingByLength):
+            return self.scaling.stretched(plain, torch.tensor([[[length]]])).flatten().tolist()
         return self.scaling.scaled(plain) if self.scaling else plain
+
+    def fitted(self, head_dim: int) -> Self:
+        """Return the same for heads of another width."""
+        return self if self.scaling is None else self.but(scaling=self.scaling.fitted(self._dims(head_dim) // 2))
 
     def tables(self, tokens: Tokens, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return (cos, sin), each [batch or 1, 1, token, r]; sin carries the sign with which swapped features enter."""
-        frequencies = torch.tensor(self.frequencies(head_dim), device=tokens.position.device)
-        angles = tokens.position.float()[:, None, :, None] * frequencies
-        magnitude = self.scaling.magnitude() if self.scaling else 1.0
-        cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
+        scaling, position = self.scaling, tokens.position
+        if isinstance(scaling, ScalingByLength):
+            length, plain = lengths(tokens), self.but(scaling=None).frequencies(head_dim)
+            frequencies, magnitude = scaling.stretched(plain, length), scaling.magnitudes(length)
+        else:
+            frequencies = torch.tensor(self.frequencies(head_dim), device=position.device)
+            magnitude = scaling.magnitude() if scaling else 1.0
+        angles = position.float()[..., None] * frequencies
+        cos, sin = ((wave * magnitude)[:, None] for wave in (angles.cos(), angles.sin()))
         if self.layout == "half":
             pairs = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
         else:
@@ -104,3 +83,14 @@ class RotarySpec(Spec):
             first, second = x.chunk(2, -1)
             return torch.cat((second, first), -1)
         return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+def lengths(tokens: Tokens) -> Tensor:
+    """Return how long each token's document is so far, in tokens [batch or 1, token or 1, 1]: its last position and one."""
+    position, document = tokens.position, tokens.document
+    if tokens.span is not None:
+        return position[:, -1:, None] + 1
+    if document is None:
+        return position.amax(-1, keepdim=True)[..., None] + 1
+    same = document[:, :, None] == document[:, None, :]
+    return (same * position[:, None, :]).amax(-1, keepdim=True) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, PartSpec, Site, Weight, Window
+from anyformer.spec import Count, PartSpec, ScaleSpec, Site, Weight, Window
 
 
 class Content(NamedTuple):
@@ -21,6 +21,7 @@ class Content(NamedTuple):
     q: Tensor  # [batch, heads, query, head_dim], as it enters the product
     k: Tensor  # [batch, kv heads, key, head_dim]
     projection: Any  # the layer's own: DeBERTa projects its positions with it
+    scale: float  # of q · k
 
 
 class ScoreSpec(PartSpec, abstract=True):
@@ -34,7 +35,13 @@ class ScoreSpec(PartSpec, abstract=True):
 
 
 class ALiBiSpec(ScoreSpec):
-    """slope · (key position - query position), a slope for each head."""
+    """slope · (key position - query position), a slope for each head.
+
+    Falcon scales it as it scales q · k, and rounds slopes and products with the key's position to bfloat16.
+    """
+
+    scale: ScaleSpec | None = None  # of head_dim
+    rounding: Literal["none", "bfloat16"] = "none"
 
     def slopes(self, n_heads: int) -> list[float]:
         """Return 2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
@@ -45,8 +52,13 @@ class ALiBiSpec(ScoreSpec):
 
 class ALiBi(Part[ALiBiSpec]):
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
-        slopes = torch.tensor(self.spec.slopes(self.site.shape[0]), device=key.position.device)
-        return slopes.view(1, -1, 1, 1) * (key.position - query.position)
+        spec, (n_heads, head_dim) = self.spec, self.site.shape
+        slopes = torch.tensor(spec.slopes(n_heads), device=key.position.device).view(1, -1, 1, 1)
+        if spec.rounding == "none":
+            bias = slopes * (key.position - query.position)
+        else:  # of the key alone, as theirs: a query's own position adds the same to all its scores
+            bias = (slopes.bfloat16() * key.position).float()
+        return bias if spec.scale is None else bias * spec.scale.value(head_dim)
 
 
 class RelativeBucketsSpec(ScoreSpec):

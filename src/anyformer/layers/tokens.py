@@ -61,6 +61,7 @@ class Dropout:
     attention: float = 0.0  # of attention's weights
     residual: float = 0.0  # of what a branch writes
     activation: float = 0.0  # inside a feed-forward
+    router_jitter: float = 0.0  # what a router sees is multiplied by numbers from 1 - jitter to 1 + jitter
 
 
 class Store:
@@ -115,6 +116,7 @@ class Now:
     input: Tensor | None = None  # the embedding's output [batch, token, d_model]
     dropout: Dropout | None = None  # None: evaluation
     weights: bool = False  # note attention's weights
+    experts: Literal["sorted", "loop"] = "sorted"  # how a mixture runs its experts
     memo: dict[str, Any] = field(default_factory=dict)
 
     def given(self, what: Literal["memory", "input"]) -> Tensor:

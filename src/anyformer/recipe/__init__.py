@@ -4,9 +4,15 @@ from anyformer.recipe.file import dumps, loads, read
 from anyformer.recipe.optimizer import Adam, AdamW, OptimizerSpec
 from anyformer.recipe.published import OLMO_1B_0724, RECIPES, SMALL, TRANSFORMER_2017, named
 from anyformer.recipe.recipe import CausalLM, DropoutSpec, LearningRates, ObjectiveSpec, Precision, Recipe, Seq2Seq
+from anyformer.recipe.router import LoadBalance, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
 from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
 
 __all__ = [
+    "SequenceBalance",
+    "RouterZLoss",
+    "RouterTraining",
+    "RouterLossSpec",
+    "LoadBalance",
     "OLMO_1B_0724",
     "RECIPES",
     "SMALL",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from anyformer.recipe.optimizer import AdamW, OptimizerSpec
+from anyformer.recipe.router import RouterTraining
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
 from anyformer.spec import Spec
 
@@ -53,6 +54,7 @@ class Recipe(Spec):
     dropout: DropoutSpec = DropoutSpec()
     label_smoothing: float = 0.0
     z_loss: float = 0.0  # times log²Z, PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5)
+    router: RouterTraining = RouterTraining()
     precision: Precision = "float32"  # weights, gradients and optimiser state are float32 in both
     seed: int = 0  # of the weights, the order of the data, and dropout
     version: ClassVar[int] = 1  # of the language of recipes

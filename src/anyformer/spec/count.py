@@ -17,6 +17,12 @@ class Parameters:
     total: int
     embedding: int  # tables of tokens, positions and segments, an untied head's table among them
     frozen: int = 0  # held beside them and never trained
+    inactive: int = 0  # of the experts that one token does not choose
+
+    @property
+    def active(self) -> int:
+        """What one token uses: all but the experts that it does not choose; tables count whole (Mixtral's convention)."""
+        return self.total - self.inactive
 
     @property
     def non_embedding(self) -> int:
@@ -27,12 +33,14 @@ class Parameters:
 def parameters(architecture: PartSpec | Described) -> Parameters:
     """Return the parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
     spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
-    total = embedding = frozen = 0
+    total = embedding = frozen = inactive = 0
     for _, weight in tensors(spec, Site()):
         if not weight.trainable:
             frozen += weight.numel
             continue
         total += weight.numel
+        if weight.used is not None:
+            inactive += weight.numel // weight.shape[0] * (weight.shape[0] - weight.used)
         if weight.role == "table" and weight.axes[0] in EMBEDDING_AXES:
             embedding += weight.numel
-    return Parameters(total, embedding, frozen)
+    return Parameters(total, embedding, frozen, inactive)

@@ -34,6 +34,7 @@ class Weight:
     role: Role = "matrix"  # "output": a matrix that writes to the residual stream
     fill: float | None = None  # the constant it starts from; None: drawn from the distribution of its role
     trainable: bool = True
+    used: int | None = None  # of the first axis, by one token (experts); None: all
 
     @property
     def numel(self) -> int:

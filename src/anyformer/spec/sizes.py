@@ -12,6 +12,8 @@ from anyformer.spec.part import Count, Length, Spec, Vocab, Width, Window
 class Sizes(ABC):
     """The new size for each old one. Subclasses say how; `field` applies the rule that a field's type asks for."""
 
+    d_model: int  # the new one of the main stack
+
     @abstractmethod
     def width(self, old: int) -> int:
         """Return the new width of a vector."""

@@ -12,6 +12,8 @@ from typing import Literal
 
 from anyformer.errors import AnyformerError, UsageError
 from anyformer.generation import generate_text
+from anyformer.generation.decode import n_positions
+from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
 from anyformer.model import Transformer
 from anyformer.recipe import Recipe
@@ -20,6 +22,7 @@ from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
 from anyformer.train.atomic import replace_file
+from anyformer.train.checks import check_run
 from anyformer.train.data import TextData
 from anyformer.train.live import Watcher
 from anyformer.train.plan import flops_per_token
@@ -73,6 +76,7 @@ def compare(
 
     A run that fails is a result with a `failure`, and the others go on. Raises what stops all of them: bad input, a signal.
     """
+    check(question, data)
     runs: list[RunResult] = []
     tuning: list[Tuning] = []
     for name in question.architectures:
@@ -87,6 +91,24 @@ def compare(
         more = (_run(question, name, chosen, seed, data, out, how, watch) for seed in range(1, question.seeds))
         runs += [best, *more]
     return tuple(runs), tuple(tuning)
+
+
+def check(question: Question, data: TextData) -> None:
+    """Raise, before anything is trained or written, what would stop any of the runs or its sample."""
+    for name, spec in question.architectures.items():
+        for rate in question.learning_rates or (None,):
+            check_run(spec, question.recipe_of(name, rate, 0), data)
+    data.feed(question.recipe)
+    if data.tokenizer is None:
+        return
+    n_tokens = len(encode_prompt(data.tokenizer, question.prompt))
+    for name, spec in question.architectures.items():
+        limit = n_positions(spec)
+        if limit is not None and n_tokens >= limit:
+            raise UsageError(
+                f"--prompt has {n_tokens} tokens, which leaves no room among the {limit} learned positions of {name}; "
+                "give a shorter one"
+            )
 
 
 def _loss(run: RunResult) -> float:
@@ -106,7 +128,7 @@ def _run(
     kept = directory / "result.json"
     if kept.is_file():
         known = decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))
-        if known.prompt == question.prompt:
+        if data.tokenizer is None or known.prompt == question.prompt:
             return known
         model, _ = load(directory, device=how.device)
         return _keep(_sampled(known, model, data, question.prompt), kept)

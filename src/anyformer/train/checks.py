@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from anyformer.errors import UsageError
 from anyformer.layers.embedding import LearnedPositionsSpec
+from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
+from anyformer.train.data import TrainingData
+from anyformer.train.objectives import objective_of
+
+
+def check_run(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> None:
+    """Raise what would stop a run of this architecture by this recipe on this data before its first step."""
+    objective_of(recipe.objective, spec)
+    check_vocabulary(spec, data.vocab_size)
+    check_positions(spec, data.longest(recipe))
+    recipe.learning_rates(spec.stack.d_model)
 
 
 def check_vocabulary(spec: ModelSpec, vocab_size: int) -> None:

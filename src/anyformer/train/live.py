@@ -105,7 +105,7 @@ class Progress:
         return (self._last.seconds - self._seconds_before) / made * (self.steps - self._last.step)
 
     def figures(self) -> list[str]:
-        """Return step, loss, validation loss, tokens a second, share of the peak and time left, as far as known."""
+        """Return step, losses, tokens a second, share of the peak, experts' load and time left, as far as known."""
         if self._last is None:
             return []
         last, left = self._last, self.seconds_left()
@@ -115,6 +115,10 @@ class Progress:
         texts.append(f"{last.tokens_per_second:,.0f} tokens/s")
         if last.share_of_peak is not None:
             texts.append(f"{last.share_of_peak:.0%} of peak")
+        if last.expert_load_max is not None:
+            texts.append(f"busiest expert {last.expert_load_max:.2f}x the mean")
+        if last.expert_dropped:
+            texts.append(f"{last.expert_dropped:.1%} dropped")
         if left is not None:
             texts.append(f"{duration(left)} left")
         return texts

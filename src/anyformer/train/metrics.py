@@ -26,6 +26,10 @@ class StepMetrics:
     grad_norm: float  # before clipping
     tokens_per_second: float
     share_of_peak: float | None = None  # of the machine's measured matrix products
+    router_loss: float | None = None  # the routers' losses, weighted; None without any, as the next without experts
+    expert_load_max: float | None = None  # of the busiest expert, as a multiple of its layer's mean
+    expert_load_entropy: float | None = None  # as a share of an even load's, the mean over layers
+    expert_dropped: float | None = None  # share of choices that no expert had a place for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from anyformer.errors import RunFailed
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
-from anyformer.train.checks import check_positions, check_vocabulary
+from anyformer.train.checks import check_run
 from anyformer.train.data import TrainingData
 from anyformer.train.device import best_device, compute_dtype
 from anyformer.train.evaluation import Evaluation, evaluate, sample_loss
@@ -116,10 +116,7 @@ class Run:
     def __init__(
         self, spec: ModelSpec, recipe: Recipe, data: TrainingData, init: Path | None, how: How, watcher: Watcher
     ) -> None:
-        objective = objective_of(recipe.objective, spec)
-        check_vocabulary(spec, data.vocab_size)
-        check_positions(spec, data.longest(recipe))
-        recipe.learning_rates(spec.stack.d_model)
+        check_run(spec, recipe, data)
         self.recipe, self.how, self.watcher = recipe, how, watcher
         self.feed, self.validation = data.feed(recipe), data.validation(recipe)
         keep_heap()
@@ -127,7 +124,13 @@ class Run:
         self.model = build(spec, recipe.seed, device=device)
         if init is not None:
             _take_weights(self.model, init)
-        self.trainer = Trainer(self.model, recipe, objective, micro_tokens=how.micro_tokens, compiled=how.compiled)
+        self.trainer = Trainer(
+            self.model,
+            recipe,
+            objective_of(recipe.objective, spec),
+            micro_tokens=how.micro_tokens,
+            compiled=how.compiled,
+        )
         self.n_params = sum(p.numel() for p in self.model.parameters())
         self.flops_per_token = flops_per_token(spec, data.load(recipe))
         self.steps = recipe.steps
@@ -217,6 +220,10 @@ class Run:
             grad_norm=result.grad_norm,
             tokens_per_second=rate,
             share_of_peak=rate * self.flops_per_token / self.peak if self.peak else None,
+            router_loss=result.router_loss,
+            expert_load_max=result.load.busiest if result.load else None,
+            expert_load_entropy=result.load.entropy if result.load else None,
+            expert_dropped=result.load.dropped_share if result.load else None,
         )
         self.saved = Saved(step, tokens, seconds_all, self.saved.validation_loss)
         self.log.add(metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import shutil
@@ -169,7 +170,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def _remove_unfinished(path: Path) -> None:
     """Delete what processes killed while they made this directory have left beside it."""
-    for aside in path.parent.glob(f"{atomic.ASIDE}*-{path.name}"):
+    for aside in path.parent.glob(f"{atomic.ASIDE}*-{glob.escape(path.name)}"):
         if not is_held(aside / LOCK):
             shutil.rmtree(aside)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from anyformer.train.cross_entropy import LossOptions
 from anyformer.train.device import autocast
 from anyformer.train.objectives import Forward, Losses, Objective, Rows
 from anyformer.train.optim import clip, optimizer_of, set_learning_rate
+from anyformer.train.routing import Load, Routed, correct, routers_of
 
 
 class StepResult(NamedTuple):
@@ -26,6 +29,8 @@ class StepResult(NamedTuple):
     grad_norm: float  # before clipping
     lr: float
     tokens: int  # predicted
+    router_loss: float | None = None  # the routers' losses, weighted; None without any
+    load: Load | None = None  # of the experts; None without experts
 
     @property
     def finite(self) -> bool:
@@ -54,33 +59,62 @@ class Trainer:
         self.optimizer = optimizer_of(model, model.spec, recipe.optimizer)
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
         self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
-        self.dropout = rates(recipe.dropout)
+        self.routers = routers_of(model)
+        self.router_losses = recipe.router.losses if self.routers else ()
+        self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
+        self._router_loss: float | None = None
+        self._load: Load | None = None
         self.micro_tokens = micro_tokens or recipe.batch_tokens
         self.forward: Forward = torch.compile(model) if compiled else model
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
         nats, tokens = self.gradients(number, batch)
+        router_loss, load = self._router_loss, self._load
         norm = clip(self.parameters, self.recipe.clip)
         lr = self.learning_rate(number)
-        result = StepResult(nats / tokens, float(norm), lr, tokens)
+        result = StepResult(nats / tokens, float(norm), lr, tokens, router_loss, load)
         if result.finite:
             set_learning_rate(self.optimizer, lr)
             self.optimizer.step()
+            if load is not None and self.recipe.router.correction_speed:
+                correct(self.routers, load, self.recipe.router)
         self.optimizer.zero_grad(set_to_none=True)
         return result
 
     def gradients(self, number: int, batch: Rows) -> tuple[float, int]:
         """Leave the gradient of the mean loss in the weights; return (nats, predicted tokens) of the batch."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
+        parts = list(split(batch, self.micro_tokens))
+        whole = self._foreseen(number, parts)
+        self._draw(number)
+        sums, routers, loads = [], [], []
+        for rows in parts:
+            losses = self.losses(rows)
+            total = losses.total / tokens
+            if self.routers:
+                routed = Routed(self.routers, losses.notes)
+                loads.append(routed.load())
+                if self.router_losses:
+                    routers.append(routed.loss(self.router_losses, whole or loads[0]))
+                    total = total + routers[-1]
+            total.backward()
+            sums.append(losses.each.sum())
+        self._load = reduce(add, loads) if loads else None
+        self._router_loss = float(torch.stack(routers).detach().sum()) if routers else None
+        return float(torch.stack(sums).cpu().double().sum()), tokens
+
+    def _foreseen(self, number: int, parts: list[Rows]) -> Load | None:
+        """Return the load of a batch that is computed in parts, for losses that go by it; else None."""
+        if len(parts) == 1 or not self.router_losses:
+            return None
+        self._draw(number)
+        with torch.no_grad():
+            return reduce(add, (Routed(self.routers, self.losses(rows).notes).load() for rows in parts))
+
+    def _draw(self, number: int) -> None:
         if self.dropout is not None:
             torch.manual_seed(_mixed(self.recipe.seed, number))
-        sums = []
-        for rows in split(batch, self.micro_tokens):
-            losses = self.losses(rows)
-            (losses.total / tokens).backward()
-            sums.append(losses.each.sum())
-        return float(torch.stack(sums).cpu().double().sum()), tokens
 
     def losses(self, rows: Rows) -> Losses:
         """Return the losses of some rows, as they are trained on."""
@@ -88,11 +122,11 @@ class Trainer:
             return self.objective(self.forward, self.model.head(), rows, self.device, self.dropout, self.options)
 
 
-def rates(dropout: DropoutSpec) -> Dropout | None:
+def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
     """Return the rates as the model takes them; None where all are 0."""
-    if not any(dropout.values().values()):
+    if not any(dropout.values().values()) and not router_jitter:
         return None
-    return Dropout(dropout.embedding, dropout.attention, dropout.residual, dropout.activation)
+    return Dropout(dropout.embedding, dropout.attention, dropout.residual, dropout.activation, router_jitter)
 
 
 def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:

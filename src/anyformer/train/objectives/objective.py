@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.mask import Prefix, visible
-from anyformer.layers.tokens import Dropout, plain_tokens
+from anyformer.layers.tokens import Dropout, Notes, plain_tokens
 from anyformer.spec import ModelSpec, StackSpec
 from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
 
@@ -27,6 +27,7 @@ class Losses(NamedTuple):
 
     total: Tensor  # what is minimised, summed over labels: has the gradient
     each: Tensor  # [batch, token], plain cross-entropy in nats, 0 where nothing is predicted
+    notes: Sequence[Notes] = ()  # of the model's mixers
 
 
 class Objective(Protocol):
@@ -59,7 +60,7 @@ def losses_of_labels(
 ) -> Losses:
     """Return the losses of a label for each token of the stack; without ever holding all logits."""
     out = forward(**inputs, output_logits=False, dropout=dropout)
-    return Losses(*cross_entropy(head, out.last_hidden_state, labels, options))
+    return Losses(*cross_entropy(head, out.last_hidden_state, labels, options), out.notes)
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

@@ -1,0 +1,301 @@
+"""DeepSeek-V2 and V3 to and from transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek, sharpened
+from anyformer.families.experts_hf import expert_width, gated_experts
+from anyformer.families.layout_hf import Link, link, rows_of
+from anyformer.families.llama_hf import D_FF, GATED, NORMS, PROJECTION, SWIGLU
+from anyformer.families.mapping import Family, Row, one
+from anyformer.families.rotary_hf import scaling_settings
+from anyformer.families.settings import Settings
+from anyformer.families.template_hf import (
+    D_MODEL,
+    VOCABULARY,
+    ExpertRows,
+    Modules,
+    Pair,
+    at,
+    family,
+    positions,
+    tables,
+)
+from anyformer.layers import (
+    AttentionSpec,
+    GatedFeedForwardSpec,
+    MLASpec,
+    MoESpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    YaRN,
+)
+from anyformer.spec import ModelSpec, ScaleSpec
+
+LATENT = "latent attention"
+MIXTURE = "mixture of experts"
+
+
+def _heads() -> Pair:
+    """Return the sizes of latent attention; there are as many heads of keys and values as of queries."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n_heads = settings.take("num_attention_heads", int)
+        settings.require("num_key_value_heads", n_heads)
+        settings.ignore("head_dim", "qk_head_dim")  # the classes write qk_rope_head_dim and the sum there themselves
+        bias = settings.take("attention_bias", bool, False)
+        return changed(
+            spec,
+            MLASpec,
+            n_heads=n_heads,
+            kv_rank=settings.take("kv_lora_rank", int, 512),
+            query_rank=settings.nullable("q_lora_rank", int, 1536),
+            head_dim=settings.take("qk_nope_head_dim", int, 128),
+            rotary_dim=settings.take("qk_rope_head_dim", int, 64),
+            value_dim=settings.take("v_head_dim", int, 128),
+            bias_down=bias,
+            bias_output=bias,
+        )
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        found = one(spec, MLASpec, LATENT)
+        return {
+            "num_attention_heads": found.n_heads,
+            "num_key_value_heads": found.n_heads,
+            "kv_lora_rank": found.kv_rank,
+            "q_lora_rank": found.query_rank,
+            "qk_nope_head_dim": found.head_dim,
+            "qk_rope_head_dim": found.turning,
+            "v_head_dim": found.value_width,
+            "attention_bias": found.bias_output,
+        }
+
+    return Pair(read, write)
+
+
+def _eps() -> Pair:
+    """Return the eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        latent = one(spec, MLASpec, LATENT)
+        spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, 1e-6))
+        return changed(spec, MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        norm = spec.stack.norm
+        return {"rms_norm_eps": norm.eps if isinstance(norm, RMSNormSpec) else 1e-6}
+
+    return Pair(read, write)
+
+
+def _scale() -> Pair:
+    """Return attention's scale, which mscale_all_dim sharpens."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        table = settings.section("rope_scaling") or settings.section("rope_parameters")
+        share = table.optional("mscale_all_dim", float) if table else None
+        scaling = one(spec, RotarySpec, "rotary positions").scaling
+        scale = sharpened(scaling.factor, share) if share and isinstance(scaling, YaRN) else ScaleSpec(power=-0.5)
+        return changed(spec, AttentionSpec, scale=scale)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        scaling = one(spec, RotarySpec, "rotary positions").scaling
+        factor = one(spec, AttentionSpec, "attention").scale.factor
+        table = scaling_settings(scaling)
+        if table is None or not isinstance(scaling, YaRN) or factor <= 1 or scaling.factor <= 1:
+            return {}
+        share = round((math.sqrt(factor) - 1) / (0.1 * math.log(scaling.factor)), 12)
+        if scaling.attention_factor == 1.0:  # as the released files say it
+            table["mscale"] = share
+            del table["attention_factor"]
+        return {"rope_scaling": {**table, "mscale_all_dim": share}}
+
+    return Pair(read, write)
+
+
+def _shared(default: int) -> Pair:
+    """Return how many shared experts there are: together they are one as wide as all of them."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        mixture = one(spec, MoESpec, MIXTURE)
+        n, expert = settings.take("n_shared_experts", int, default), mixture.expert
+        if n < 1:
+            raise settings.refusal("n_shared_experts", "leaves an expert without width; this class needs at least one")
+        assert isinstance(expert, GatedFeedForwardSpec)
+        return changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff))
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        mixture = one(spec, MoESpec, MIXTURE)
+        shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec, "shared expert")
+        each = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
+        return {"n_shared_experts": max(1, shared.d_ff // each.d_ff) if shared else 1}
+
+    return Pair(read, write)
+
+
+def _depth(first: int) -> Pair:
+    """Return the layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n_layers = settings.take("num_hidden_layers", int)
+        n_dense = settings.take("first_k_dense_replace", int, first)
+        settings.require("moe_layer_freq", 1)
+        dense, sparse = spec.stack.blocks
+        n_dense = min(n_dense, n_layers)
+        return spec.but(stack=spec.stack.but(blocks=(*[dense] * n_dense, *[sparse] * (n_layers - n_dense))))
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        of_experts = [any(isinstance(value, MoESpec) for value in block.nested()) for block in spec.stack.blocks]
+        return {"num_hidden_layers": spec.n_layers, "first_k_dense_replace": [*of_experts, True].index(True)}
+
+    return Pair(read, write)
+
+
+def _v2_router() -> Pair:
+    """Return V2's router: one method looks at groups of experts, and no weight is divided by their sum."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        settings.require("norm_topk_prob", False)
+        settings.require("scoring_func", "softmax")
+        settings.require("topk_method", "greedy", "group_limited_greedy")
+        limited = settings.take("topk_method", str, "greedy") == "group_limited_greedy"
+        groups, best = settings.take("n_group", int, 1), settings.take("topk_group", int, 1)
+        return changed(
+            spec,
+            RouterSpec,
+            n_experts=settings.take("n_routed_experts", int, 64),
+            top_k=settings.take("num_experts_per_tok", int),
+            factor=settings.take("routed_scaling_factor", float, 1.0),
+            n_groups=groups if limited else 1,
+            top_groups=best if limited else 1,
+        )
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        limited = one(spec, RouterSpec, MIXTURE).n_groups > 1
+        return {**_router(spec), "topk_method": "group_limited_greedy" if limited else "greedy"}
+
+    return Pair(read, write)
+
+
+def _v3_router() -> Pair:
+    """Return V3's router."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        settings.require("scoring_func", "sigmoid")
+        settings.require("topk_method", "noaux_tc")
+        return changed(
+            spec,
+            RouterSpec,
+            n_experts=settings.take("n_routed_experts", int, 256),
+            top_k=settings.take("num_experts_per_tok", int, 8),
+            factor=settings.take("routed_scaling_factor", float, 2.5),
+            renormalise=settings.take("norm_topk_prob", bool, True),
+            n_groups=settings.take("n_group", int, 8),
+            top_groups=settings.take("topk_group", int, 4),
+        )
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        return {**_router(spec), "norm_topk_prob": one(spec, RouterSpec, MIXTURE).renormalise}
+
+    return Pair(read, write)
+
+
+def _router(spec: ModelSpec) -> dict[str, Any]:
+    router = one(spec, RouterSpec, MIXTURE)
+    return {
+        "n_routed_experts": router.n_experts,
+        "num_experts_per_tok": router.top_k,
+        "routed_scaling_factor": router.factor,
+        "n_group": router.n_groups,
+        "topk_group": router.top_groups,
+    }
+
+
+def _attention_rows(spec: ModelSpec) -> Iterator[Row]:
+    """Yield the rows of latent attention: the latent beside the rotary key, and for each head its key beside its value."""
+    mla = one(spec, MLASpec, LATENT)
+    links: list[Link] = []
+    for i in range(spec.n_layers):
+        ours, theirs = f"stack.blocks.{i}.sublayers.{PROJECTION}", f"model.layers.{i}.self_attn"
+        links += [
+            link(f"{ours}.q_down", f"{theirs}.q_a_proj"),
+            link(f"{ours}.norm_query", f"{theirs}.q_a_layernorm"),
+            link(f"{ours}.q", f"{theirs}.{'q_b_proj' if mla.query_rank else 'q_proj'}"),
+            Link((f"{ours}.kv_down", f"{ours}.k_rotary"), f"{theirs}.kv_a_proj_with_mqa", (mla.kv_rank, mla.turning)),
+            link(f"{ours}.norm_kv", f"{theirs}.kv_a_layernorm"),
+            Link((f"{ours}.k", f"{ours}.v"), f"{theirs}.kv_b_proj", (mla.head_dim, mla.value_width), mla.n_heads),
+            link(f"{ours}.o", f"{theirs}.o_proj"),
+        ]
+    return rows_of(spec, links)
+
+
+EXPERTS = gated_experts("mlp.gate", "mlp.experts", "mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj"))
+ROWS = ExpertRows(
+    lambda spec: [*_attention_rows(spec), *EXPERTS.held(spec)],
+    lambda spec: [*_attention_rows(spec), *EXPERTS.filed(spec)],
+)
+FEED = "1.branches.0.mixer"
+SHARED = {f"{FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
+MODULES: Modules = {**NORMS, **GATED, **SHARED}
+# What sets losses, the spread of experts over machines, and code that another program would run.
+IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size", "auto_map")
+
+
+def _family(
+    hf_type: str,
+    architecture: str,
+    router: RouterSpec,
+    own: Iterable[Pair],
+    *,
+    n_dense: int,
+    n_shared: int,
+    d_expert: int,
+    context: int,
+) -> Family:
+    """Return the family of a class; the sizes are its defaults."""
+    template = deepseek(n_layers=2, n_dense=1, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
+    pairs = (
+        VOCABULARY,
+        D_MODEL,
+        D_FF,
+        expert_width("moe_intermediate_size", "expert", d_expert),
+        _shared(n_shared),
+        SWIGLU,
+        _heads(),
+        _eps(),
+        positions(RotarySpec(layout="interleaved"), context=context),
+        *own,
+        _scale(),
+        tables(tied=False),
+        _depth(n_dense),
+    )
+    return family(hf_type, architecture, template, pairs, MODULES, experts=ROWS, ignored=IDLE)
+
+
+NO_BIASES = Pair(lambda settings, spec: (settings.require("mlp_bias", False), spec)[1], lambda spec: {})
+LAYOUT = at(
+    "rope_interleave",
+    bool,
+    RotarySpec,
+    "layout",
+    default=True,
+    into=lambda interleaved: "interleaved" if interleaved else "half",
+    out=lambda layout: layout == "interleaved",
+)
+# The layers that predict further tokens are not in the class, which passes over their tensors.
+NO_FURTHER = Pair(
+    lambda settings, spec: (settings.ignore("num_nextn_predict_layers", "num_mtp_layers"), spec)[1], lambda spec: {}
+)
+
+V2_OWN, V3_OWN = (_v2_router(), NO_BIASES), (_v3_router(), LAYOUT, NO_FURTHER)
+DEEPSEEK_V2 = _family(
+    "deepseek_v2", "DeepseekV2ForCausalLM", LITE_ROUTER, V2_OWN, n_dense=0, n_shared=2, d_expert=1407, context=2048
+)
+DEEPSEEK_V3 = _family(
+    "deepseek_v3", "DeepseekV3ForCausalLM", V3_ROUTER, V3_OWN, n_dense=3, n_shared=1, d_expert=2048, context=4096
+)

@@ -1,0 +1,140 @@
+"""Gemma 1, 2 and 3 (text) to and from the classes of transformers: gains stored minus one, scores' scale a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.gemma import gemma, gemma2, gemma3
+from anyformer.families.llama_hf import ATTENTION, D_FF, EPS, GATED, NORMS, PROJECTION
+from anyformer.families.mapping import one
+from anyformer.families.rotary_hf import rotary, rotary_settings, within
+from anyformer.families.settings import Settings
+from anyformer.families.template_hf import (
+    BIASES,
+    D_MODEL,
+    EVEN,
+    FULL,
+    SLIDING,
+    VOCABULARY,
+    Pair,
+    activation,
+    at,
+    family,
+    heads,
+    layer_types,
+    layers,
+    positions,
+    tables,
+    two_kinds,
+    types_of,
+)
+from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec
+from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
+
+LOCAL = "rope_local_base_freq"
+TANH = "gelu_pytorch_tanh"
+SANDWICH = {
+    "0.norm_in": "input_layernorm",
+    "0.branches.0.norm_out": "post_attention_layernorm",
+    "1.norm_in": "pre_feedforward_layernorm",
+    "1.branches.0.norm_out": "post_feedforward_layernorm",
+}
+QK_NORMS = {f"{PROJECTION}.norm_query": "self_attn.q_norm", f"{PROJECTION}.norm_key": "self_attn.k_norm"}
+
+
+def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    heads, width = one(spec, GQASpec, "attention"), settings.take("query_pre_attn_scalar", float, 256.0)
+    ratio = (heads.head_dim or spec.stack.d_model / heads.n_heads) / width
+    return changed(spec, AttentionSpec, scale=ScaleSpec(factor=ratio**0.5, power=-0.5))
+
+
+def _write_scale(spec: ModelSpec) -> dict[str, Any]:
+    heads = one(spec, GQASpec, "attention")
+    scale = one(spec, AttentionSpec, "attention").scale.value(heads.head_dim or spec.stack.d_model // heads.n_heads)
+    return {"query_pre_attn_scalar": round(scale**-2)}  # the classes take an integer only
+
+
+def _read_rotary(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The full layers have a theta and a scaling, the others a theta; or each kind of layer has a table of its own."""
+    context = settings.take("max_position_embeddings", int, 131_072)
+    plain = RotarySpec(theta=settings.take(LOCAL, float, 10_000.0)), RotarySpec(theta=1e6)
+    tables = settings.section("rope_parameters")
+    if tables is None:
+        each = plain[0], rotary(settings, context, plain=plain[1], fraction=None)
+    else:
+        inner = tables.section(SLIDING), tables.section(FULL)
+        each = tuple(p if i is None else within(i, context, p) for i, p in zip(inner, plain, strict=True))
+        tables.close()
+    blocks = (changed(b, RotarySpec, **r.values()) for b, r in zip(spec.stack.blocks, each, strict=True))
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=context)
+
+
+def _write_rotary(spec: ModelSpec) -> dict[str, Any]:
+    by_type = dict(zip(types_of(spec), spec.stack.blocks, strict=True))
+    found = {kind: one(block, RotarySpec, "rotary positions") for kind, block in by_type.items()}
+    local = found.get(SLIDING, RotarySpec())
+    full = rotary_settings(found.get(FULL, RotarySpec(theta=1e6)), fraction=None)
+    return {"max_position_embeddings": spec.context or 131_072, LOCAL: local.theta, **full}
+
+
+def _names(block: Mapping[str, str], *others: Mapping[str, str]) -> dict[str | tuple[str, ...], str]:
+    return {ours: theirs for table in (block, ATTENTION, GATED, *others) for ours, theirs in table.items()}
+
+
+SIZES = (VOCABULARY, D_MODEL, D_FF, EPS, BIASES, tables(tied=True))
+SCALE = Pair(_read_scale, _write_scale)
+WIDTH = 256  # of a head, and of what scores are scaled by
+SOFTCAP = "final_logit_softcapping"
+GEMMA = family(
+    "gemma",
+    "GemmaForCausalLM",
+    gemma(1, 8, 1, 1, 8),
+    (
+        *SIZES,
+        heads(n_kv_heads=16, head_dim=WIDTH),
+        # The first files say gelu and mean its tanh form.
+        activation("hidden_act", TANH, GatedFeedForwardSpec, meant={"gelu": TANH}),
+        positions(context=8192),
+        layers(),
+    ),
+    _names(NORMS),
+    ignored=("hidden_activation",),
+)
+GEMMA2 = family(
+    "gemma2",
+    "Gemma2ForCausalLM",
+    gemma2(2, 8, 1, 1, 8),
+    (
+        *SIZES,
+        heads(n_kv_heads=4, head_dim=WIDTH),
+        EVEN,
+        activation("hidden_activation", TANH, GatedFeedForwardSpec),
+        SCALE,
+        at("attn_logit_softcapping", float, AttentionSpec, "softcap", default=50.0, nullable=True),
+        at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
+        positions(context=8192),
+        layer_types(full_every=2, size=4096),
+    ),
+    _names(SANDWICH),
+    ignored=("hidden_act", "cache_implementation"),
+)
+GEMMA3 = family(
+    "gemma3_text",
+    "Gemma3ForCausalLM",
+    two_kinds(gemma3(6, 8, 1, 1, 8)),
+    (
+        *SIZES,
+        heads(n_kv_heads=4, head_dim=WIDTH),
+        EVEN,
+        activation("hidden_activation", TANH, GatedFeedForwardSpec),
+        SCALE,
+        at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
+        Pair(_read_rotary, _write_rotary),
+        layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
+    ),
+    _names(SANDWICH, QK_NORMS),
+    # The class reads the cap of scores and never applies it.
+    ignored=("hidden_act", "cache_implementation", "attn_logit_softcapping"),
+)

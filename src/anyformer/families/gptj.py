@@ -1,0 +1,59 @@
+"""GPT-J: Wang & Komatsuzaki 2021, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model"."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import block, language_model, pre_norm, repeat
+from anyformer.families.preset import Preset
+from anyformer.layers import (
+    GELU,
+    ActivationSpec,
+    AttentionSpec,
+    Causal,
+    FeedForwardSpec,
+    GQASpec,
+    LayerNormSpec,
+    RotarySpec,
+)
+from anyformer.spec import Count, ModelSpec, Width
+
+INTERLEAVED = RotarySpec(fraction=0.25, layout="interleaved")
+
+
+def gptj(
+    *,
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    vocab_size: int,
+    d_ff: int | None = None,
+    activation: ActivationSpec | None = None,
+    rotary: RotarySpec = INTERLEAVED,
+    eps: float = 1e-5,
+    context: int = 2048,
+) -> ModelSpec:
+    """Return attention and feed-forward side by side on one norm; attention without biases, a head with one."""
+    norm = LayerNormSpec(eps=eps)
+    attention = AttentionSpec(projection=GQASpec(n_heads=Count(n_heads), rotary=rotary), mask=Causal())
+    feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=activation or GELU(form="tanh"))
+    return language_model(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        blocks=repeat(block(pre_norm(norm, attention, feed)), n_layers),
+        norm=norm,
+        tied=False,
+        head_bias=True,
+        context=context,
+    )
+
+
+PRESETS = (
+    Preset(
+        "gptj-6b",
+        "gptj",
+        gptj(n_layers=28, d_model=4096, n_heads=16, vocab_size=50_400),
+        "Wang & Komatsuzaki 2021, the repository mesh-transformer-jax (from memory); released config.json",
+        "6B",
+        None,
+        "byte-level BPE of GPT-2, 50,257, padded to 50,400",
+    ),
+)

@@ -1,0 +1,110 @@
+"""What the classes of transformers for decoders share: where a layer keeps its parts, and rows for whole modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from anyformer.families.mapping import Row, fused, shapes
+from anyformer.families.settings import Settings
+from anyformer.layers import AttentionSpec, ByRole, GQASpec, Normal
+from anyformer.spec import BlockSpec, ModelSpec
+
+
+class Link(NamedTuple):
+    """A module of theirs and the modules of ours, one or several in one, that hold the same weights and biases."""
+
+    ours: tuple[str, ...]
+    theirs: str
+    shares: tuple[int, ...] = ()
+    groups: int = 1
+    turned: bool = False  # their weight is (in, out)
+
+
+def link(ours: str, theirs: str, *, turned: bool = False) -> Link:
+    """Return the link of one module with one."""
+    return Link((ours,), theirs, turned=turned)
+
+
+def rows_of(spec: ModelSpec, links: Iterable[Link]) -> Iterator[Row]:
+    """Yield the rows of every tensor that our modules have: a weight, a bias, both or neither."""
+    names = shapes(spec)
+    for each in links:
+        for end in ("weight", "bias"):
+            ours = tuple(f"{module}.{end}" for module in each.ours)
+            if ours[0] in names:
+                turned = each.turned and end == "weight"
+                yield fused(ours, f"{each.theirs}.{end}", shares=each.shares, groups=each.groups, turned=turned)
+
+
+class Places(NamedTuple):
+    """Where a layer keeps its parts, whatever its wiring."""
+
+    projection: str  # of the attention
+    feed: str
+    norms: tuple[str, ...]  # in the order of their use
+
+    def qkv(self) -> tuple[str, ...]:
+        """Return the modules of queries, keys and values."""
+        return tuple(f"{self.projection}.{x}" for x in "qkv")
+
+
+def places(spec: ModelSpec, i: int) -> Places:
+    """Return the places of the i-th layer."""
+    block: BlockSpec = spec.stack.blocks[i]
+    norms: list[str] = []
+    projection = feed = ""
+    for j, sublayer in enumerate(block.sublayers):
+        path = f"stack.blocks.{i}.sublayers.{j}"
+        norms += [f"{path}.norm_in"] * (sublayer.norm_in is not None)
+        for k, branch in enumerate(sublayer.branches):
+            norms += [f"{path}.branches.{k}.norm_in"] * (branch.norm_in is not None)
+            mixer = f"{path}.branches.{k}.mixer"
+            if isinstance(branch.mixer, AttentionSpec):
+                projection = f"{mixer}.projection"
+            else:
+                feed = mixer
+            norms += [f"{path}.branches.{k}.norm_out"] * (branch.norm_out is not None)
+        norms += [f"{path}.norm_sum"] * (sublayer.norm_sum is not None)
+    return Places(projection, feed, tuple(norms))
+
+
+def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[Row]:
+    """Return the rows of the tokens' table and the head's, one where they are tied, and of the head's bias.
+
+    `aliases` are what files may call the head instead.
+    """
+    names, shared = shapes(spec), spec.heads[0].table.shared
+    heads = [f"{name}.weight" for name in (head, *aliases)]
+    if shared:
+        found = [fused((f"shared.{shared}.weight",), f"{tokens}.weight", also=tuple(heads))]
+    else:
+        found = [
+            fused(("stack.embedding.terms.0.table.weight",), f"{tokens}.weight"),
+            fused(("heads.0.table.weight",), heads[0], also=tuple(heads[1:])),
+        ]
+    if "heads.0.bias" in names:
+        found.append(fused(("heads.0.bias",), f"{head}.bias", also=tuple(f"{name}.bias" for name in aliases)))
+    return found
+
+
+def tied(spec: ModelSpec) -> bool:
+    """Return whether the first head's table is shared."""
+    return bool(spec.heads and spec.heads[0].table.shared)
+
+
+def starts(settings: Settings, name: str = "initializer_range") -> ByRole:
+    """Return one normal distribution for all matrices and tables, its deviation a setting."""
+    deviation = Normal(scale=settings.take(name, float, 0.02))
+    return ByRole(table=deviation, matrix=deviation)
+
+
+def deviation(spec: ModelSpec) -> float:
+    """Return the standard deviation that matrices start with; 0.02 where it depends on more than a number."""
+    matrix = spec.init.matrix if isinstance(spec.init, ByRole) else None
+    return matrix.scale if isinstance(matrix, Normal) and not matrix.fan_in_power else 0.02
+
+
+def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:
+    """Return the projection with biases of queries, keys and values, and of the output, or without."""
+    return heads.but(bias_query=qkv, bias_key=qkv, bias_value=qkv, bias_output=output)

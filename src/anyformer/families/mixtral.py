@@ -1,0 +1,74 @@
+"""Mixtral, which is Mistral without a window and with eight experts for its feed-forward: Jiang et al. 2024, arXiv:2401.04088."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import block, layered, pre_norm
+from anyformer.families.llama import llama
+from anyformer.families.preset import Preset
+from anyformer.layers import MoESpec, RouterSpec
+from anyformer.spec import Count, MixerSpec, ModelSpec
+
+
+def with_experts(
+    model: ModelSpec, router: RouterSpec, shared: MixerSpec | None = None, *, gate: bool = False
+) -> ModelSpec:
+    """Return the model with its feed-forwards as the experts of a mixture, beside one for all tokens where there is one."""
+    attend, feed = model.stack.blocks[0].sublayers
+    expert = feed.branches[0].mixer
+    mixture = MoESpec(router=router, expert=expert, shared_expert=shared, shared_gate=gate)
+    assert feed.norm_in is not None
+    return layered(model, block(attend, pre_norm(feed.norm_in, mixture)))
+
+
+def mixtral(
+    *,
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int,
+    n_kv_heads: int = 8,
+    n_experts: int = 8,
+    top_k: int = 2,
+    vocab_size: int = 32_000,
+    context: int = 32_768,
+) -> ModelSpec:
+    """Return LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
+    dense = llama(
+        n_layers=n_layers,
+        d_model=d_model,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=d_model // n_heads,
+        d_ff=d_ff,
+        vocab_size=vocab_size,
+        eps=1e-5,
+        theta=1_000_000.0,
+        context=context,
+    )
+    return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
+
+
+_8X7B = mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336)
+_8X22B = mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536)
+BPE = "SentencePiece BPE with byte fallback, {}"
+
+PRESETS = (
+    Preset(
+        "mixtral-8x7b",
+        "mixtral",
+        _8X7B,
+        "Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
+        "46.7B",
+        None,
+        BPE.format("32,000"),
+    ),
+    Preset(
+        "mixtral-8x22b",
+        "mixtral",
+        _8X22B,
+        "Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
+        "141B",
+        None,
+        BPE.format("32,768"),
+    ),
+)

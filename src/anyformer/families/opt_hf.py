@@ -1,0 +1,83 @@
+"""OPT to and from transformers' OPTForCausalLM: separate matrices, norms before or after, a table of another width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.layout_hf import deviation, link, places, rows_of, starts, table_rows, tied
+from anyformer.families.mapping import Family, Row, one
+from anyformer.families.opt import opt
+from anyformer.families.settings import Settings, spelling
+from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec
+from anyformer.spec import ModelSpec
+
+
+def to_spec(settings: Settings) -> ModelSpec:
+    """Return the model that a configuration describes. Raises CheckpointError."""
+    d_model = settings.take("hidden_size", int)
+    affine = settings.take("layer_norm_elementwise_affine", bool, True)
+    spec = opt(
+        n_layers=settings.take("num_hidden_layers", int),
+        d_model=d_model,
+        n_heads=settings.take("num_attention_heads", int),
+        vocab_size=settings.take("vocab_size", int),
+        d_ff=settings.take("ffn_dim", int, 3072),
+        table_width=settings.take("word_embed_proj_dim", int, d_model),
+        norm=LayerNormSpec(weight=affine, bias=affine),
+        norm_first=settings.take("do_layer_norm_before", bool, True),
+        final_norm=not settings.take("_remove_final_layer_norm", bool, False),
+        bias=settings.take("enable_bias", bool, True),
+        activation=settings.activation("activation_function", "relu"),
+        tied=settings.take("tie_word_embeddings", bool, True),
+        context=settings.take("max_position_embeddings", int, 2048),
+    ).but(init=starts(settings, "init_std"))
+    settings.close()
+    return spec
+
+
+def to_config(spec: ModelSpec) -> dict[str, Any]:
+    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of OPT."""
+    heads = one(spec.stack, GQASpec, "multi-head attention")
+    feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
+    norm_first = spec.stack.blocks[0].sublayers[0].norm_in is not None
+    return {
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.stack.d_model,
+        "num_hidden_layers": spec.n_layers,
+        "ffn_dim": feed.d_ff,
+        "max_position_embeddings": one(spec.stack, LearnedPositionsSpec, "learned positions").n_positions,
+        "do_layer_norm_before": norm_first,
+        "_remove_final_layer_norm": norm_first and spec.stack.norm is None,
+        "word_embed_proj_dim": (spec.heads[0].table.width if spec.heads else None) or spec.stack.d_model,
+        "num_attention_heads": heads.n_heads,
+        "activation_function": spelling(feed.activation) or "relu",
+        "init_std": deviation(spec),
+        "enable_bias": heads.bias_query,
+        "layer_norm_elementwise_affine": one(spec.stack, LayerNormSpec, "layer norm").weight,
+        "tie_word_embeddings": tied(spec),
+        "dropout": 0.0,
+    }
+
+
+def rows(spec: ModelSpec) -> list[Row]:
+    """Return the table of tensors."""
+    links = [
+        link("stack.norm", "model.decoder.final_layer_norm"),
+        link("stack.embedding.terms.1", "model.decoder.embed_positions"),
+        link("stack.embedding.terms.0.projection", "model.decoder.project_in"),
+        link("heads.0.transform.0", "model.decoder.project_out"),
+    ]
+    for i in range(spec.n_layers):
+        place, theirs = places(spec, i), f"model.decoder.layers.{i}"
+        norms = ("self_attn_layer_norm", "final_layer_norm")
+        links += [link(ours, f"{theirs}.{name}") for ours, name in zip(place.norms, norms, strict=True)]
+        links += [link(f"{place.projection}.{x}", f"{theirs}.self_attn.{x}_proj") for x in "qkv"]
+        links += [
+            link(f"{place.projection}.o", f"{theirs}.self_attn.out_proj"),
+            link(f"{place.feed}.up", f"{theirs}.fc1"),
+            link(f"{place.feed}.down", f"{theirs}.fc2"),
+        ]
+    return [*table_rows(spec, "model.decoder.embed_tokens", "lm_head"), *rows_of(spec, links)]
+
+
+OPT = Family("opt", "OPTForCausalLM", "model.", to_spec, to_config, rows)

@@ -1,0 +1,104 @@
+"""Phi-2, and Phi-3 and 4, to and from the classes of transformers: the later ones fuse q, k, v and gate, up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.llama_hf import D_FF, FEED, NORMS, PROJECTION, SWIGLU
+from anyformer.families.mapping import one
+from anyformer.families.phi import phi2, phi3
+from anyformer.families.rotary_hf import FRACTION, ORIGINAL
+from anyformer.families.settings import Settings
+from anyformer.families.template_hf import (
+    D_MODEL,
+    VOCABULARY,
+    Pair,
+    activation,
+    at,
+    family,
+    heads,
+    layers,
+    positions,
+    tables,
+    window,
+)
+from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LongRoPE, RMSNormSpec, RotarySpec
+from anyformer.spec import Length, ModelSpec
+
+
+def _read_norms(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    norm = one(spec, LayerNormSpec, "layer norm") if settings.take("qk_layernorm", bool, False) else None
+    return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
+
+
+def _write_norms(spec: ModelSpec) -> dict[str, Any]:
+    return {"qk_layernorm": one(spec, GQASpec, "attention").norm_query is not None}
+
+
+def _read_original(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Of all scalings the class takes longrope only, reads yarn as longrope, and its length from outside the table."""
+    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    if not isinstance(scaling, LongRoPE | None):
+        name = "rope_scaling" if settings.names("rope_scaling") else "rope_parameters"
+        raise settings.refusal(name, "is not computed by this class; only longrope is")
+    return changed(spec, LongRoPE, original_context=Length(settings.take(ORIGINAL, int, 4096)))
+
+
+def _write_original(spec: ModelSpec) -> dict[str, Any]:
+    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    return {ORIGINAL: scaling.original_context} if isinstance(scaling, LongRoPE) else {}
+
+
+PHI = family(
+    "phi",
+    "PhiForCausalLM",
+    phi2(n_layers=1, d_model=8, n_heads=1, fraction=1.0),
+    (
+        VOCABULARY,
+        D_MODEL,
+        at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+        heads(),
+        activation("hidden_act", "gelu_new", FeedForwardSpec),
+        at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        Pair(_read_norms, _write_norms),
+        positions(RotarySpec(fraction=0.5), fraction=FRACTION),
+        tables(tied=False),
+        layers(),
+    ),
+    {
+        "0.norm_in": "input_layernorm",
+        **{f"{PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
+        f"{PROJECTION}.o": "self_attn.dense",
+        f"{PROJECTION}.norm_query": "self_attn.q_layernorm",
+        f"{PROJECTION}.norm_key": "self_attn.k_layernorm",
+        "0.branches.1.mixer.up": "mlp.fc1",
+        "0.branches.1.mixer.down": "mlp.fc2",
+    },
+    norm="model.final_layernorm",
+)
+PHI3 = family(
+    "phi3",
+    "Phi3ForCausalLM",
+    phi3(1, 8, 1, 1, 8),
+    (
+        VOCABULARY,
+        D_MODEL,
+        D_FF,
+        heads(),
+        SWIGLU,
+        at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        positions(fraction=FRACTION, context=4096),
+        Pair(_read_original, _write_original),
+        window(None),
+        tables(tied=False),
+        layers(),
+    ),
+    {
+        **NORMS,
+        tuple(f"{PROJECTION}.{x}" for x in "qkv"): "self_attn.qkv_proj",
+        f"{PROJECTION}.o": "self_attn.o_proj",
+        (f"{FEED}.gate", f"{FEED}.up"): "mlp.gate_up_proj",
+        f"{FEED}.down": "mlp.down_proj",
+    },
+)

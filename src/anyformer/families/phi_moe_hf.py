@@ -1,0 +1,52 @@
+"""Phi-3.5-MoE to and from transformers' PhimoeForCausalLM; its LongRoPE keeps the short factors at every length there."""
+
+from __future__ import annotations
+
+from anyformer.families.experts_hf import gated_experts
+from anyformer.families.llama_hf import ATTENTION, D_FF, NORMS, SWIGLU
+from anyformer.families.mixtral_hf import TOP_K, TRAINING
+from anyformer.families.phi_moe import phi_moe
+from anyformer.families.template_hf import (
+    BIASES,
+    D_MODEL,
+    VOCABULARY,
+    at,
+    family,
+    heads,
+    layers,
+    positions,
+    tables,
+    window,
+)
+from anyformer.layers import LayerNormSpec, RotarySpec, RouterSpec
+from anyformer.spec import HeadSpec
+
+TEMPLATE = phi_moe(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)
+
+PHI_MOE = family(
+    "phimoe",
+    "PhimoeForCausalLM",
+    TEMPLATE,
+    (
+        VOCABULARY,
+        D_MODEL,
+        D_FF,
+        heads(n_kv_heads=8),
+        BIASES,
+        SWIGLU,
+        at("rms_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        positions(RotarySpec(theta=1_000_000.0), context=131_072),
+        window(None),
+        at("num_local_experts", int, RouterSpec, "n_experts", default=16),
+        TOP_K,
+        at("router_jitter_noise", float, RouterSpec, "tolerance", default=0.01),
+        at("lm_head_bias", bool, HeadSpec, "bias", default=False),
+        tables(tied=False),
+        layers(),
+    ),
+    {**NORMS, **ATTENTION},
+    experts=gated_experts(
+        "mlp.router", "mlp.experts", "block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2")
+    ),
+    ignored=(*TRAINING, "input_jitter_noise"),
+)

@@ -1,0 +1,69 @@
+"""Qwen 2 to and from transformers' Qwen2ForCausalLM: biases where q, k and v are made; a window, if at all, at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families.compose import layered
+from anyformer.families.llama_hf import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU
+from anyformer.families.mistral import windowed
+from anyformer.families.qwen2 import qwen
+from anyformer.families.settings import Settings
+from anyformer.families.template_hf import (
+    D_MODEL,
+    FULL,
+    SLIDING,
+    VOCABULARY,
+    Pair,
+    family,
+    heads,
+    positions,
+    tables,
+    typed,
+    types_of,
+    window_of,
+)
+from anyformer.spec import ModelSpec
+
+PLAIN = qwen(n_layers=2, d_model=8, n_heads=1, d_ff=8)
+TEMPLATE = layered(PLAIN, windowed(PLAIN, 1).stack.blocks[0], PLAIN.stack.blocks[0])
+
+
+def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Of the window nothing is used unless use_sliding_window says so: layers from max_window_layers on, if none are listed."""
+    n_layers, first = settings.take("num_hidden_layers", int), settings.take("max_window_layers", int, 28)
+    size = settings.nullable("sliding_window", int, 4096)
+    window = size if settings.take("use_sliding_window", bool, False) else None
+    by_number = tuple(FULL if window is None or i < first else SLIDING for i in range(n_layers))
+    return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
+
+
+def _write(spec: ModelSpec) -> Mapping[str, Any]:
+    size, types = window_of(spec), types_of(spec)
+    return {
+        "num_hidden_layers": spec.n_layers,
+        "use_sliding_window": size is not None,
+        "sliding_window": size,
+        "max_window_layers": types.index(SLIDING) if size is not None else spec.n_layers,
+        "layer_types": types,
+    }
+
+
+QWEN2 = family(
+    "qwen2",
+    "Qwen2ForCausalLM",
+    TEMPLATE,
+    (
+        VOCABULARY,
+        D_MODEL,
+        D_FF,
+        heads(n_kv_heads=32),
+        SWIGLU,
+        EPS,
+        positions(context=32_768),
+        tables(tied=False),
+        Pair(_read, _write),
+    ),
+    {**NORMS, **ATTENTION, **GATED},
+)

@@ -1,0 +1,94 @@
+"""Sparse Transformer: Child et al. 2019, arXiv:1904.10509, sections 4.2, 5 and 7."""
+
+from __future__ import annotations
+
+import math
+
+from anyformer.families.compose import block, language_model, pre_norm, repeat
+from anyformer.families.layout_hf import with_biases
+from anyformer.families.preset import Preset
+from anyformer.layers import (
+    GELU,
+    AttentionSpec,
+    BlockEnds,
+    ByRole,
+    Causal,
+    FactorisedPositionsSpec,
+    FeedForwardSpec,
+    GQASpec,
+    Heads,
+    LayerNormSpec,
+    Mask,
+    Normal,
+    SameBlock,
+    SlidingWindow,
+    Strided,
+)
+from anyformer.spec import Count, ModelSpec, Width, Window
+
+
+def strided(stride: int) -> Mask:
+    """Return every other head seeing the last tokens, from i - stride to i, the others each stride-th (section 4.2)."""
+    near = Causal() & SlidingWindow(size=Window(stride + 1))
+    return Heads(masks=(near, Causal() & Strided(stride=Window(stride))))
+
+
+def fixed(stride: int, last: int) -> Mask:
+    """Return every head seeing its own block and the last tokens of each one before: both patterns merged (section 5.2)."""
+    return Causal() & (SameBlock(size=Window(stride)) | BlockEnds(size=Window(stride), last=Count(last)))
+
+
+def sparse_transformer(
+    *,
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    mask: Mask,
+    positions: tuple[int, ...],
+    d_ff: int | None = None,
+    head_dim: int | None = None,
+    value_dim: int | None = None,
+    vocab_size: int = 256,
+) -> ModelSpec:
+    """Return GPT-2 with factorised attention and positions, and x·σ(1.702 x); bytes in, bytes out (section 5)."""
+    norm = LayerNormSpec()
+    heads = GQASpec(
+        n_heads=Count(n_heads),
+        head_dim=None if head_dim is None else Width(head_dim),
+        value_dim=None if value_dim is None else Width(value_dim),
+    )
+    heads = with_biases(heads, True, True)
+    feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=GELU(form="quick"))
+    layer = block(pre_norm(norm, AttentionSpec(projection=heads, mask=mask)), pre_norm(norm, feed))
+    start = Normal(scale=0.125, fan_in_power=-0.5)
+    return language_model(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        blocks=repeat(layer, n_layers),
+        norm=norm,
+        tied=False,
+        positions=(FactorisedPositionsSpec(shape=positions),),
+        init=ByRole(table=start, matrix=start, output=start.but(depth_power=-0.5)),
+        context=math.prod(positions),
+    )
+
+
+SOURCE = "Child et al. 2019, arXiv:1904.10509, section 7"
+_TEXT = sparse_transformer(n_layers=30, d_model=512, n_heads=8, mask=fixed(128, 32), positions=(96, 128))
+_PICTURES = sparse_transformer(n_layers=48, d_model=512, n_heads=16, mask=strided(128), positions=(64, 64, 3))
+_SMALL_PICTURES = sparse_transformer(
+    n_layers=128,
+    d_model=256,
+    n_heads=2,
+    mask=strided(128),
+    positions=(32, 32, 3),
+    d_ff=512,  # "half-size feedforward and query-key projections"
+    head_dim=64,
+    value_dim=128,
+)
+
+PRESETS = (
+    Preset("sparse-transformer-cifar10", "sparse_transformer", _SMALL_PICTURES, SOURCE, "59M", None, "bytes, 256"),
+    Preset("sparse-transformer-enwik8", "sparse_transformer", _TEXT, SOURCE, "95M", None, "bytes, 256"),
+    Preset("sparse-transformer-imagenet64", "sparse_transformer", _PICTURES, SOURCE, "152M", None, "bytes, 256"),
+)

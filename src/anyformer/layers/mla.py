@@ -1,0 +1,178 @@
+"""Multi-head latent attention: keys and values of all heads from one narrow vector a token. DeepSeek-AI 2024, arXiv:2405.04434.
+
+Section 2.1: what is kept of a token is that latent and one rotary key for all heads. Many queries read keys and values expanded
+from it; few read it as it is, the expansion of keys folded into the queries and that of values into the output (`absorb`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.layers.gqa import Projection, ProjectionSpec
+from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.norm import RMSNormSpec
+from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.tokens import Now
+from anyformer.spec import Cost, Count, Load, MapSpec, Placed, Site, Sizes, Width
+
+
+class MLASpec(ProjectionSpec):
+    """Queries and keys of head_dim features without positions and rotary_dim that rotate; values of value_dim."""
+
+    n_heads: Count
+    kv_rank: Width  # of the latent that keys and values come from
+    query_rank: Width | None = None  # of the latent that queries come from; None: they come from the stream
+    head_dim: Width
+    rotary_dim: Width | None = None  # None, as `rotary`: no features that rotate
+    value_dim: Width | None = None  # None: head_dim
+    rotary: RotarySpec | None = None
+    norm_kv: MapSpec | None = RMSNormSpec(eps=1e-6)
+    norm_query: MapSpec | None = RMSNormSpec(eps=1e-6)  # of the queries' latent, where there is one
+    bias_down: bool = False  # of the maps to the latents and to the rotary key
+    bias_output: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("n_heads", "kv_rank", "head_dim"):
+            if getattr(self, name) < 1:
+                raise self.refusal(name, "must be at least 1")
+        if (self.rotary_dim is None) != (self.rotary is None):
+            raise self.refusal("rotary_dim", "and rotary go together: give both or neither")
+        if self.rotary is not None and self.rotary_dim is not None:
+            self.rotary.dims(self.rotary_dim)
+
+    @property
+    def turning(self) -> int:
+        """Features of each query, and of the one key, that rotate."""
+        return self.rotary_dim or 0
+
+    @property
+    def value_width(self) -> int:
+        """Features of a value."""
+        return self.value_dim or self.head_dim
+
+    def sizes(self, site: Site) -> tuple[int, int, int]:
+        return self.n_heads, self.head_dim + self.turning, self.value_width
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        n_heads, width, value = self.sizes(site)
+        source, narrow = site.at(site.d_source), self.query_rank
+
+        def down(rank: int, axis: str) -> LinearSpec:
+            return LinearSpec(d_out=Width(rank), bias=self.bias_down, axes=(axis, "d_model"))
+
+        def up(width: int, rank: str) -> LinearSpec:
+            return LinearSpec(d_out=Width(n_heads * width), axes=("heads", rank))
+
+        latent = site.at(self.kv_rank)
+        return {
+            "q_down": (down(narrow, "query_rank"), site) if narrow else None,
+            "norm_query": self.norm_query and (self.norm_query, site.at(narrow)) if narrow else None,
+            "q": (up(width, "query_rank" if narrow else "d_model"), site.at(narrow) if narrow else site),
+            "kv_down": (down(self.kv_rank, "kv_rank"), source),
+            "norm_kv": self.norm_kv and (self.norm_kv, latent),
+            "k": (up(self.head_dim, "kv_rank"), latent),
+            "v": (up(value, "kv_rank"), latent),
+            "k_rotary": (down(self.turning, "head_dim"), source) if self.turning else None,
+            "o": (
+                LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")),
+                site.at(n_heads * value),
+            ),
+        }
+
+    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
+        return {"latent": (self.kv_rank + self.turning,)}
+
+    def absorbs(self, query: int, keys: int) -> bool:
+        """Return whether that takes fewer multiplications. A whole sequence at once, as in training, is expanded."""
+        pair, expanded = 2 * self.n_heads * query * keys, self.head_dim + self.turning + self.value_width
+        absorbing = pair * sum(self.absorbed_sizes()) + self.between(query, keys, absorbed=True)
+        return query < keys and absorbing < pair * expanded + self.between(query, keys, absorbed=False)
+
+    def absorbed_sizes(self) -> tuple[int, int]:
+        return self.kv_rank + self.turning, self.kv_rank
+
+    def between(self, query: int, keys: int, *, absorbed: bool) -> int:
+        """Return k and v of each key; or, absorbed, the same matrices applied to each query and each result."""
+        return 2 * self.n_heads * self.kv_rank * (self.head_dim + self.value_width) * (query if absorbed else keys)
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the products with the stream: queries and output of `load.query` tokens a row, latents of `load.memory`."""
+        n_heads, width, value = self.sizes(site)
+        narrow, d_model = self.query_rank, site.d_model
+        queries = n_heads * width * (narrow or d_model) + (narrow or 0) * d_model
+        per_query = 2 * (queries + n_heads * value * d_model)
+        per_key = 2 * site.d_source * (self.kv_rank + self.turning)
+        return Cost({"projections": load.batch * (load.query * per_query + load.memory * per_key)})
+
+    def resized(self, to: Sizes) -> MLASpec:
+        """Heads and head_dim follow their rule, the rotary and value widths stay in proportion to head_dim."""
+        n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
+        ratio = (head_dim or self.head_dim) / self.head_dim
+        turning = self.rotary_dim and max(4, 4 * round(self.rotary_dim * ratio / 4))
+        return self.but(
+            n_heads=n_heads,
+            head_dim=head_dim,
+            kv_rank=to.width(self.kv_rank),
+            query_rank=self.query_rank and to.width(self.query_rank),
+            rotary_dim=turning,
+            value_dim=self.value_dim and max(4, 4 * round(self.value_dim * ratio / 4)),
+            rotary=self.rotary and self.rotary.resized(to).fitted(turning or 0),
+            norm_kv=to.field(MapSpec, self.norm_kv),
+            norm_query=to.field(MapSpec, self.norm_query),
+        )
+
+
+class MLA(Projection[MLASpec]):
+    q_down: Linear | None
+    norm_query: nn.Module | None
+    q: Linear
+    kv_down: Linear
+    norm_kv: nn.Module | None
+    k: Linear
+    v: Linear
+    k_rotary: Linear | None
+    o: Linear
+
+    def query(self, x: Tensor, now: Now) -> Tensor:
+        spec = self.spec
+        if self.q_down is not None:
+            x = self.q_down(x)
+            x = x if self.norm_query is None else self.norm_query(x)
+        q = self.q(x).unflatten(-1, (spec.n_heads, -1)).transpose(1, 2)
+        if spec.rotary is None:
+            return q
+        plain, turning = q.split((spec.head_dim, spec.turning), -1)
+        return torch.cat((plain, spec.rotary.rotate(turning, now)), -1)
+
+    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
+        latent = self.kv_down(source)
+        latent = latent if self.norm_kv is None else self.norm_kv(latent)
+        if self.k_rotary is None or self.spec.rotary is None:
+            return {"latent": latent}
+        key = self.spec.rotary.rotate(self.k_rotary(source)[:, None], now)[:, 0]
+        return {"latent": torch.cat((latent, key), -1)}
+
+    def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        n_heads, turning = self.spec.n_heads, self.spec.turning
+        latent, key = stored["latent"].split((self.spec.kv_rank, turning), -1)
+        k, v = (up(latent).unflatten(-1, (n_heads, -1)).transpose(1, 2) for up in (self.k, self.v))
+        if turning:
+            k = torch.cat((k, key[:, None].expand(-1, n_heads, -1, -1)), -1)
+        return q, k, v
+
+    def absorb(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return one key and value head: q·(W c) = (Wᵀq)·c, and the sum of W c is W times the sum of c."""
+        spec = self.spec
+        plain, turning = q.split((spec.head_dim, spec.turning), -1)
+        folded = plain @ self.k.weight.unflatten(0, (spec.n_heads, -1))
+        latent = stored["latent"][:, None]
+        return torch.cat((folded, turning), -1), latent, latent[..., : spec.kv_rank]
+
+    def unfold(self, y: Tensor) -> Tensor:
+        return y @ self.v.weight.unflatten(0, (self.spec.n_heads, -1)).mT
+
+    def output(self, y: Tensor) -> Tensor:
+        return self.o(y.transpose(1, 2).flatten(2))

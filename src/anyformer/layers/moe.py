@@ -1,0 +1,113 @@
+"""Mixtures of experts: a token goes through the few networks that a router chooses. Shazeer et al. 2017, arXiv:1701.06538."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.layers.capacity import CapacitySpec, admitted
+from anyformer.layers.experts import Experts, ExpertsSpec
+from anyformer.layers.feed_forward import ExpertSpec
+from anyformer.layers.linear import LinearSpec
+from anyformer.layers.part import Part
+from anyformer.layers.router import Router, RouterSpec
+from anyformer.layers.tokens import Notes, Now, Store
+from anyformer.spec import Caveat, Cost, Load, MixerSpec, Placed, Site, Sizes, Width
+
+
+class MoESpec(MixerSpec):
+    """Σ over the chosen experts of weight · expert(x), plus what an expert for all tokens makes of x."""
+
+    router: RouterSpec
+    expert: MixerSpec  # an ExpertSpec: what each expert is; their tensors are stacked
+    shared_expert: MixerSpec | None = None  # for all tokens; several of one width are one that is as wide as all
+    shared_gate: bool = False  # the shared expert's result is multiplied by σ(w·x) (Qwen-MoE)
+    capacity: CapacitySpec | None = None  # None: every choice is served
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expert, ExpertSpec):
+            remedy = (
+                "cannot be one of many experts; take a feed-forward, or a mixer whose specification is an ExpertSpec"
+            )
+            raise self.refusal("expert", remedy)
+        if self.shared_gate and self.shared_expert is None:
+            raise self.refusal("shared_gate", "has nothing to gate; give a shared_expert")
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        router = self.router
+        experts = ExpertsSpec(n_experts=router.n_experts, top_k=router.top_k, expert=self.expert)
+        return {
+            "router": (router, site),
+            "experts": (experts, site),
+            "shared_expert": self.shared_expert and (self.shared_expert, site),
+            "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), site) if self.shared_gate else None,
+        }
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the router's, the shared expert's and as many experts' as a token chooses; drops are not foreseen."""
+        router = self.router.cost(site, load)
+        each = dataclasses.replace(load, batch=load.batch * self.router.top_k)
+        routed = self.expert.cost(site, each).named("experts")
+        shared = self.shared_expert.cost(site, load) if self.shared_expert else Cost()
+        gate = Cost({"linear": 2 * site.shape[-1] * load.tokens}) if self.shared_gate else Cost()
+        return router + routed + (shared + gate).named("shared expert")
+
+    def resized(self, to: Sizes) -> MoESpec:
+        """A shared expert that is several in one stays as many of the others' width."""
+        small = super().resized(to)
+        one, several, expert = (getattr(part, "d_ff", 0) for part in (self.expert, self.shared_expert, small.expert))
+        if small.shared_expert is None or not one or not several or several % one:
+            return small
+        return small.but(shared_expert=small.shared_expert.but(d_ff=Width(several // one * expert)))
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        rounding = Caveat("bits", "how many tokens share an expert sets how its products are rounded")
+        if self.capacity is None:
+            return (rounding,)
+        return (
+            rounding,
+            Caveat("cache", "tokens compete for an expert's places, so a chunk's size changes who gets one"),
+            Caveat("packing", "the documents of a row compete for an expert's places"),
+            Caveat("padding", "the length of a row, padding included, may set how many places there are"),
+        )
+
+
+class MoE(Part[MoESpec]):
+    """Notes router_logits [batch, token, experts], chosen [batch, token, top_k] and real [batch, token]: no padding.
+
+    With a capacity also served [batch, token, top_k].
+    """
+
+    router: Router
+    experts: Experts
+    shared_expert: nn.Module | None
+    shared_gate: nn.Module | None
+
+    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
+        spec, rows = self.spec, x.flatten(0, 1)
+        weights, chosen, logits = self.router(rows, now)
+        shape = x.shape[:2]
+        document = now.tokens.document
+        notes = {
+            "router_logits": logits.unflatten(0, shape),
+            "chosen": chosen.unflatten(0, shape),
+            "real": x.new_ones(shape, dtype=torch.bool) if document is None else document.expand(shape) > 0,
+        }
+        if spec.capacity is not None:
+            served = self._served(notes["chosen"], notes["real"])
+            notes["served"] = served
+            weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
+        y = self.experts(rows, chosen, weights, now).view_as(x)
+        if self.shared_expert is not None:
+            shared, _ = self.shared_expert(x, now, store)
+            y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
+        return y, notes
+
+    def _served(self, chosen: Tensor, real: Tensor) -> Tensor:
+        router, capacity = self.spec.router, self.spec.capacity
+        assert capacity is not None
+        places = capacity.places(chosen.shape[1], router.n_experts, router.top_k)
+        return admitted(chosen, router.n_experts, places, real)

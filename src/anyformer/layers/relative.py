@@ -1,0 +1,81 @@
+"""Relative positions that read what queries and keys say: Transformer-XL (Dai et al. 2019, arXiv:1901.02860)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.part import Part
+from anyformer.layers.scores import Content, ScoreSpec
+from anyformer.layers.tokens import Tokens
+from anyformer.spec import Cost, Load, Site, Weight
+
+
+class RelativeSinusoidSpec(ScoreSpec):
+    """u·k + (q + v)·(W r), scaled as q·k is; r is the sinusoid [sin‖cos] of query position - key position.
+
+    Gopher and Chinchilla have it in every layer, with weights of the layer's own. Within a document positions count by one,
+    so that no distance exceeds the number of keys.
+    """
+
+    base: float = 10_000.0
+    bidirectional: bool = False  # distances of keys that come after are told apart too
+    reads_content = True
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        n_heads, width = site.shape
+        bias = Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)
+        return {
+            "r": Weight((n_heads * width, site.d_model), ("heads", "d_model")),
+            "bias_key": bias,
+            "bias_position": bias,
+        }
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the projection of the distances' sinusoids, and their product with the queries."""
+        n_heads, width = site.shape
+        keys = load.past + load.query
+        distances = 2 * keys - 1 if self.bidirectional else keys
+        made = 2 * distances * site.d_model * n_heads * width
+        return Cost({"distances": made + 2 * load.batch * n_heads * load.query * distances * width})
+
+    def sinusoids(self, distances: Tensor, d_model: int) -> Tensor:
+        """Return [distance, d_model] for distances in tokens."""
+        pairs = torch.arange(0, d_model, 2, device=distances.device, dtype=torch.float32)
+        angles = distances.float()[:, None] * self.base ** -(pairs / d_model)
+        return torch.cat((angles.sin(), angles.cos()), -1)[:, :d_model]
+
+
+class RelativeSinusoid(Part[RelativeSinusoidSpec]):
+    r: Tensor
+    bias_key: Tensor
+    bias_position: Tensor
+
+    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        q, k = content.q, content.k
+        groups = q.shape[1] // k.shape[1]
+        of_keys = (self.bias_key[:, None] * (k.repeat_interleave(groups, 1) if groups > 1 else k)).sum(-1)[:, :, None]
+        return (self.by_distance(q + self.bias_position[:, None], query, key) + of_keys) * content.scale
+
+    def by_distance(self, q: Tensor, query: Tokens, key: Tokens) -> Tensor:
+        """Return q·(W r) for q [batch, heads, query, head_dim]; [batch, heads, query, key]."""
+        n, keys = q.shape[2], key.position.shape[-1]
+        if query.span and key.span and query.span[1] == key.span[1] and not self.spec.bidirectional:
+            # Row i wants the distances n_keys - n + i … 0, then those of keys to come, which no mask shows: what lies in
+            # memory after them will do. So the rows are read one column further apart (Dai et al. 2019, appendix B).
+            every = q @ self.distances(keys - 1, 0).mT
+            return every if n == 1 else F.pad(every, (1, 0)).flatten(-2)[..., n:].unflatten(-1, (n, keys))
+        farthest = max(n, keys) - 1
+        first = -farthest if self.spec.bidirectional else 0
+        every = q @ self.distances(farthest, first).mT
+        wanted = farthest - (query.position - key.position).clamp(first, farthest)
+        return every.gather(-1, wanted.expand(*every.shape[:-1], -1))
+
+    def distances(self, start: int, stop: int) -> Tensor:
+        """Return W r for the distances from start down to stop, as [heads, distance, head_dim]."""
+        steps = torch.arange(start, stop - 1, -1, device=self.r.device)
+        sinusoids = self.spec.sinusoids(steps, self.site.d_model).to(self.r.dtype)
+        return F.linear(sinusoids, self.r).unflatten(-1, (len(self.bias_key), -1)).transpose(0, 1)

@@ -1,0 +1,189 @@
+"""How rotary frequencies are scaled for contexts beyond the one they were trained in; each scaling names its paper."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from anyformer.spec import Caveat, Length, Spec
+
+
+class RotaryScalingSpec(Spec, abstract=True):
+    """How the frequencies change for contexts beyond the original."""
+
+    def scaled(self, frequencies: list[float]) -> list[float]:
+        """Return the new frequencies, in radians a token."""
+        raise TypeError(
+            f"{self.kind} is a scaling of rotary frequencies that does not say how; give it a method scaled"
+        )
+
+    def magnitude(self) -> float:
+        """Return the factor of cos and sin."""
+        return 1.0
+
+    def check(self, n_pairs: int) -> None:
+        """Raise SpecError for heads of so many rotating pairs, if they cannot be scaled."""
+
+    def fitted(self, n_pairs: int) -> Self:
+        """Return the same scaling for heads of another number of rotating pairs."""
+        return self
+
+
+class ScalingByLength(RotaryScalingSpec, abstract=True):
+    """A scaling that goes by the length of the text: the tokens of a document up to the last of the pass.
+
+    What a cache holds was rotated for the lengths of earlier passes and is not rotated again, as everywhere in the field.
+    """
+
+    def stretched(self, frequencies: list[float], length: Tensor) -> Tensor:
+        """Return [batch or 1, token or 1, pair] for the length of each token's document [batch or 1, token or 1, 1]."""
+        raise TypeError(f"{self.kind} is a scaling by length that does not say how; give it a method stretched")
+
+    def magnitudes(self, length: Tensor) -> Tensor | float:
+        """Return the factor of cos and sin for each length [batch or 1, token or 1, 1]."""
+        return self.magnitude()
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        frozen = (
+            "keys that a cache holds stay rotated as for the length at which they came, beyond the original context"
+        )
+        return (Caveat("cache", frozen),)
+
+
+class LinearScaling(RotaryScalingSpec):
+    """Position interpolation: Chen et al. 2023, arXiv:2306.15595."""
+
+    factor: float
+
+    def scaled(self, frequencies: list[float]) -> list[float]:
+        return [f / self.factor for f in frequencies]
+
+
+class Llama3Scaling(RotaryScalingSpec):
+    """Long waves are stretched, short ones kept, those between blended: Grattafiori et al. 2024, arXiv:2407.21783."""
+
+    factor: float
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_context: Length = Length(8192)
+
+    def scaled(self, frequencies: list[float]) -> list[float]:
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        kept = [(self.original_context * f / (2 * math.pi) - low) / (high - low) for f in frequencies]
+        shares = [min(max(share, 0.0), 1.0) for share in kept]
+        return [s * f + (1 - s) * f / self.factor for s, f in zip(shares, frequencies, strict=True)]
+
+
+def sharpening(factor: float, share: float = 1.0) -> float:
+    """Return YaRN's 0.1 · share · ln(factor) + 1, by which cos and sin grow (Peng et al. 2023, equation 22); 1 up to factor 1.
+
+    DeepSeek calls the share mscale, and multiplies attention's scale by the square instead (mscale_all_dim).
+    """
+    return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+class YaRN(RotaryScalingSpec):
+    """Waves of few turns within the original context are stretched, others kept: Peng et al. 2023, arXiv:2309.00071."""
+
+    factor: float
+    original_context: Length = Length(4096)
+    beta_fast: float = 32.0  # turns within the original context from which on a wave is kept
+    beta_slow: float = 1.0  # … up to which it is stretched in full
+    truncate: bool = True  # the ramp between starts and ends at whole pairs
+    attention_factor: float | None = None  # of cos and sin; None: sharpening(factor)
+
+    def __post_init__(self) -> None:
+        if self.beta_slow <= 0 or self.beta_fast < self.beta_slow:
+            raise self.refusal("beta_fast", f"must be at least beta_slow = {self.beta_slow}, and both above 0")
+
+    def check(self, n_pairs: int) -> None:
+        if n_pairs < 2:
+            raise self.refusal("factor", "needs heads with more than one rotating pair, to tell long waves from short")
+
+    def scaled(self, frequencies: list[float]) -> list[float]:
+        n = len(frequencies)
+        step = -math.log(frequencies[1] / frequencies[0])  # of the logarithm of the frequency, from pair to pair
+        turns = (self.beta_fast, self.beta_slow)
+        low, high = (math.log(self.original_context / (2 * math.pi * turn)) / step for turn in turns)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * n - 1)
+        if low == high:
+            high += 0.001
+        ramp = [min(max((i - low) / (high - low), 0.0), 1.0) for i in range(n)]
+        return [f / self.factor * r + f * (1 - r) for f, r in zip(frequencies, ramp, strict=True)]
+
+    def magnitude(self) -> float:
+        return sharpening(self.factor) if self.attention_factor is None else self.attention_factor
+
+
+class LongRoPE(ScalingByLength):
+    """A divisor for each pair, one list up to the original context and one beyond: Ding et al. 2024, arXiv:2402.13753."""
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    factor: float  # the new context as a multiple of the original
+    original_context: Length = Length(4096)
+    magnitude_short: float | None = (
+        None  # of cos and sin up to the original context; None: √(1 + ln factor / ln original)
+    )
+    magnitude_long: float | None = None  # … beyond
+
+    def __post_init__(self) -> None:
+        if not self.short or len(self.short) != len(self.long):
+            raise self.refusal("long", f"must be a list as long as short, which has {len(self.short)} numbers")
+        if min(*self.short, *self.long) <= 0:
+            raise self.refusal("short", f"and long = {self.long} must be numbers above 0")
+        if self.original_context < 2:
+            raise self.refusal("original_context", "must be at least 2 tokens")
+
+    def check(self, n_pairs: int) -> None:
+        if n_pairs != len(self.short):
+            raise self.refusal("short", f"must be {n_pairs} numbers, one for each pair of features that rotates")
+
+    def stretched(self, frequencies: list[float], length: Tensor) -> Tensor:
+        short, long = (
+            torch.tensor([f / by for f, by in zip(frequencies, each, strict=True)], device=length.device)
+            for each in (self.short, self.long)
+        )
+        return torch.where(length > self.original_context, long, short)
+
+    def magnitude(self) -> float:
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_context)) if self.factor > 1 else 1.0
+
+    def magnitudes(self, length: Tensor) -> Tensor | float:
+        given = (self.magnitude_short, self.magnitude_long)
+        short, long = (self.magnitude() if each is None else each for each in given)
+        if short == long:
+            return short
+        return torch.where(length > self.original_context, long, short)
+
+    def fitted(self, n_pairs: int) -> Self:
+        """Return the lists read at n_pairs even steps."""
+        if n_pairs == len(self.short):
+            return self
+        at = [i * len(self.short) // n_pairs for i in range(n_pairs)]
+        return self.but(short=tuple(self.short[i] for i in at), long=tuple(self.long[i] for i in at))
+
+
+class DynamicNTK(ScalingByLength):
+    """Theta grows with the text beyond the original context, longest waves most (bloc97 and emozilla 2023).
+
+    theta' = theta · (factor · length / original - (factor - 1))^(r / (r - 2)), r the features that rotate.
+    """
+
+    factor: float
+    original_context: Length = Length(2048)
+
+    def check(self, n_pairs: int) -> None:
+        if n_pairs < 2:
+            raise self.refusal("factor", "needs heads with more than one rotating pair: one alone has no theta")
+
+    def stretched(self, frequencies: list[float], length: Tensor) -> Tensor:
+        n = len(frequencies)
+        growth = (self.factor * length.clamp(min=self.original_context) / self.original_context) - (self.factor - 1)
+        exponents = torch.arange(n, device=length.device) / (1 - n)  # -2i/r of theta', times r / (r - 2)
+        return torch.tensor(frequencies, device=length.device) * growth**exponents

@@ -1,0 +1,165 @@
+"""Routers: which experts a token goes to, and with what weights. Shazeer et al. 2017, arXiv:1701.06538."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.part import Part
+from anyformer.layers.precision import as_given
+from anyformer.layers.tokens import Now
+from anyformer.spec import Cost, Count, Load, PartSpec, Site, Sizes, Weight
+
+TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
+
+
+class RouterSpec(PartSpec):
+    """The `top_k` best of `n_experts` scores; the scores chosen, or what `score` makes of them, are the weights.
+
+    softmax: of all scores (Switch, Mixtral, DeepSeek-V2); softmax-of-chosen: of those chosen (gpt-oss);
+    sigmoid: each by itself (DeepSeek-V3, arXiv:2412.19437, section 2.1.2); sparsemixer: expert after expert, each time the
+    softmax of the scores that are near the best one left (Phi-3.5-MoE; Liu et al. 2024, arXiv:2409.12136).
+    """
+
+    n_experts: Count
+    top_k: int
+    score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sparsemixer"] = "softmax"
+    bias: bool = False  # of the logits
+    correction: bool = False  # a bias of the choice alone, moved by the load and never by a gradient (DeepSeek-V3)
+    n_groups: int = 1
+    top_groups: int = 1  # only the experts of the best groups can be chosen (DeepSeek-V2, V3)
+    group_score: Literal["max", "top2-sum"] = "max"  # of a group: its best score, or the sum of its best two
+    renormalise: bool = False  # the weights are divided by their sum
+    factor: float = 1.0  # of the weights, last
+    tolerance: float = 0.01  # sparsemixer: scores below the best by more than twice this share of it are left out
+
+    def __post_init__(self) -> None:
+        if self.n_experts < 1:
+            raise self.refusal("n_experts", "must be at least 1")
+        if self.n_groups < 1 or self.n_experts % self.n_groups:
+            raise self.refusal("n_groups", f"must divide n_experts = {self.n_experts}")
+        if not 1 <= self.top_groups <= self.n_groups:
+            raise self.refusal("top_groups", f"must be from 1 to n_groups = {self.n_groups}")
+        size = self.n_experts // self.n_groups
+        if not 1 <= self.top_k <= self.n_experts:
+            raise self.refusal("top_k", f"must be from 1 to n_experts = {self.n_experts}")
+        if self.top_k > self.top_groups * size:
+            reachable = f"{self.top_groups * size} experts of top_groups = {self.top_groups} groups of {size}"
+            raise self.refusal("top_k", f"is more than the {reachable}; lower it or raise top_groups")
+        if self.group_score == "top2-sum" and size < 2:
+            raise self.refusal("group_score", "needs groups of at least 2 experts; lower n_groups")
+        if self.score == "sparsemixer" and (self.correction or self.n_groups > 1 or self.renormalise):
+            raise self.refusal("score", "takes no correction, no groups and no renormalise; leave them out")
+        if self.score == "softmax-of-chosen" and self.renormalise:
+            raise self.refusal("renormalise", "changes nothing where the weights are a softmax; leave it out")
+        if self.tolerance <= 0:
+            raise self.refusal("tolerance", "must be above 0")
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        one_each = Weight((self.n_experts,), ("experts",), "bias", fill=0.0)
+        moved = Weight((self.n_experts,), ("experts",), "bias", fill=0.0, trainable=False)
+        return {
+            "weight": Weight((self.n_experts, site.shape[-1]), ("experts", "d_model")),
+            "bias": one_each if self.bias else None,
+            "correction": moved if self.correction else None,
+        }
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        return Cost({"router": 2 * self.n_experts * site.shape[-1] * load.tokens})
+
+    def resized(self, to: Sizes) -> Self:
+        """Experts and groups follow the rule for counts; how many are chosen stays a share of them that is still a choice."""
+        n = to.count(self.n_experts)
+        if n == self.n_experts:
+            return self
+        groups = to.count(self.n_groups)
+        groups = groups if n % groups == 0 and n // groups > 1 else 1
+        top_groups = _share(self.top_groups, self.n_groups, groups)
+        top_k = min(_share(self.top_k, self.n_experts, n), top_groups * n // groups)
+        score = self.group_score if n // groups > 1 else "max"
+        factor = self.factor
+        if factor != 1 and self.score == "softmax" and not self.renormalise:
+            # Weights are shares of all experts, about 1 / n_experts each; their sum, times the factor, stays the same.
+            factor = round(factor * (self.top_k / self.n_experts) / (top_k / n), 6)
+        sizes = {"n_experts": Count(n), "top_k": top_k, "n_groups": groups, "top_groups": top_groups}
+        return self.but(**sizes, group_score=score, factor=factor)
+
+
+def _share(top: int, of: int, n: int) -> int:
+    """Return how many to choose of n in proportion: 1 stays 1, several stay several, all stay all, some stay some."""
+    if top == of:
+        return n
+    return min(max(min(top, 2), round(top * n / of)), max(1, n - 1))
+
+
+class Routing(NamedTuple):
+    """What a router decided, for each token [token, …]."""
+
+    weights: Tensor  # [token, top_k]
+    chosen: Tensor  # [token, top_k], numbers of experts
+    logits: Tensor  # [token, experts], float32 at least
+
+
+class Router(Part[RouterSpec]):
+    """Computes in float32 at least, whatever the model's precision: rounding would change who is chosen."""
+
+    weight: Tensor
+    bias: Tensor | None
+    correction: Tensor | None
+
+    def forward(self, x: Tensor, now: Now) -> Routing:
+        """Return where the tokens x [token, d_model] go."""
+        with as_given(x):
+            exact = torch.promote_types(x.dtype, torch.float32)
+            x = x.to(exact)
+            if now.dropout and now.dropout.router_jitter:
+                jitter = now.dropout.router_jitter
+                x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
+            logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
+            return self.choose(logits)
+
+    def choose(self, logits: Tensor) -> Routing:
+        """Return the choice for logits [token, experts]."""
+        spec = self.spec
+        if spec.score == "sparsemixer":
+            return Routing(*_sparsemixer(logits, spec.top_k, spec.tolerance), logits)
+        if spec.score == "softmax":
+            scores = logits.softmax(-1)
+        else:
+            scores = logits.sigmoid() if spec.score == "sigmoid" else logits
+        chosen = self._best(scores.detach())
+        weights = scores.gather(-1, chosen)
+        if spec.score == "softmax-of-chosen":
+            weights = weights.softmax(-1)
+        if spec.renormalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + TINY)
+        return Routing(weights * spec.factor if spec.factor != 1 else weights, chosen, logits)
+
+    def _best(self, scores: Tensor) -> Tensor:
+        spec = self.spec
+        if self.correction is not None:
+            scores = scores + self.correction
+        if spec.top_groups < spec.n_groups:
+            groups = scores.unflatten(-1, (spec.n_groups, -1))
+            of_group = groups.amax(-1) if spec.group_score == "max" else groups.topk(2, -1).values.sum(-1)
+            best = of_group.topk(spec.top_groups, -1).indices
+            open_ = torch.zeros_like(of_group, dtype=torch.bool).scatter_(-1, best, True)
+            scores = groups.masked_fill(~open_[..., None], float("-inf")).flatten(-2)
+        return scores.topk(spec.top_k, -1).indices
+
+
+def _sparsemixer(scores: Tensor, top_k: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Return (weights, chosen) without sampling; the weights are of several softmaxes and need not sum to 1."""
+    weights, chosen, left = [], [], scores
+    for _ in range(top_k):
+        best, index = left.detach().max(-1, keepdim=True)
+        size = scores.detach().abs().maximum(best)
+        far = (best - scores.detach()) / size > 2 * tolerance
+        weights.append(left.masked_fill(far, float("-inf")).softmax(-1).gather(-1, index))
+        chosen.append(index)
+        left = left.scatter(-1, index, float("-inf"))
+    return torch.cat(weights, -1), torch.cat(chosen, -1)

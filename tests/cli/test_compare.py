@@ -1,0 +1,142 @@
+"""`anyformer compare`: what it leaves behind, what it prints, what it does not do twice."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from anyformer.study.results import Study
+from tests.cli.running import SIZES, run, succeeded, write_text
+
+pytestmark = pytest.mark.usefixtures("_quick")
+OPTIONS = tuple(word for option in SIZES.items() for word in option)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory, trained: Path, text: Path) -> tuple[Path, list[str]]:
+    """A comparison that has run, and its command."""
+    out = tmp_path_factory.mktemp("compared") / "out"
+    tokenizer = ("--tokenizer", str(trained / "tokenizer"))
+    command = ["compare", "gpt2", "llama2", "--data", str(text), "--out", str(out), *tokenizer, *OPTIONS]
+    succeeded(run(*command, "--prompt", "line", "--json"))
+    return out, command
+
+
+@pytest.fixture
+def _untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        pytest.fail("what has run was trained again")
+
+    monkeypatch.setattr("anyformer.study.compare.train", refuse)
+
+
+@pytest.mark.usefixtures("_untrained")
+class TestAgain:
+    def test_the_answer(self, compared: tuple[Path, list[str]]) -> None:
+        out, command = compared
+        answer = json.loads(succeeded(run(*command, "--prompt", "line", "--json")).stdout)
+        assert (answer["version"], answer["first"], answer["method"]) == (1, "gpt2", "documents")
+        assert answer["report"] == str(out / "report.html")
+        rows = answer["rows"]
+        assert [row["architecture"] for row in rows] == ["gpt2", "llama2"]
+        for row in rows:
+            assert row["failures"] == []
+            assert 0.8 * 60_000 < row["n_params"] < 1.25 * 60_000
+            assert row["n_params"] == row["n_params_embedding"] + row["n_params_non_embedding"]
+            assert row["perplexity"] == pytest.approx(math.exp(row["validation_loss"]))
+            assert row["share_of_peak"] == pytest.approx(row["tokens_per_second"] * row["flops_per_token"] / 1e11)
+        assert rows[0]["finding"]["difference"] is None
+        difference = rows[1]["finding"]["bits_per_byte"]["value"] - rows[0]["finding"]["bits_per_byte"]["value"]
+        assert rows[1]["finding"]["difference"]["value"] == pytest.approx(difference)
+        study = Study.from_json((out / "study.json").read_text(encoding="utf-8"))
+        assert study.architectures == ("gpt2", "llama2")
+        assert [r.tokens_seen for r in study.runs] == [study.runs[0].tokens_seen] * 2
+        assert (out / "runs.csv").read_text(encoding="utf-8").count("\n") == 3
+        assert "llama2" in (out / "report.html").read_text(encoding="utf-8")
+
+    def test_the_screen(self, compared: tuple[Path, list[str]]) -> None:
+        out, command = compared
+        shown = succeeded(run(*command, "--prompt", "line")).stdout
+        for words in ("architecture", "bits per", "perplexity", "a sample of gpt2", "a sample of llama2"):
+            assert words in shown or words.replace("perplexity", "plexity") in shown
+        assert shown.splitlines()[-1] == f"report: {out / 'report.html'}"
+
+    def test_another_prompt_is_continued_by_the_models_that_there_are(self, compared: tuple[Path, list[str]]) -> None:
+        out, command = compared
+
+        def samples(prompt: str) -> list[str]:
+            succeeded(run(*command, "--prompt", prompt, "--json"))
+            study = Study.from_json((out / "study.json").read_text(encoding="utf-8"))
+            assert study.prompt == prompt
+            return [run.sample for run in study.runs]
+
+        first = samples("line")
+        other = samples("the owl")
+        assert all(sample.startswith("the owl") and len(sample) > 20 for sample in other)
+        assert samples("line") == first
+
+    def test_a_sample_does_not_steer_the_terminal(self, compared: tuple[Path, list[str]]) -> None:
+        out, command = compared
+        for file in (out / "runs").glob("*/result.json"):
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            kept |= {"sample": "evil\x1b[2J\x1b]0;title\x07 :smile: [bold]x[/bold]\rgone\ttab", "prompt": "evil"}
+            file.write_text(json.dumps(kept), encoding="utf-8")
+        result = succeeded(run(*command, "--prompt", "evil"))
+        assert "evil\\x1b[2J\\x1b]0;title\\x07 :smile: [bold]x[/bold]\\x0dgone" in result.stdout
+        assert not set(result.stdout) & {"\x1b", "\x07", "\r"}
+        succeeded(run(*command, "--prompt", "line"))
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_first(tmp_path: Path, text: Path, trained: Path) -> None:
+    out, tokenizer = tmp_path / "out", ("--tokenizer", trained / "tokenizer")
+    words = ("compare", "llama2", "gpt2", "--data", text, "--out", out, *tokenizer, *OPTIONS, "--prompt", "x" * 40)
+    result = run(*words)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "no room among the 32 learned positions of gpt2; give a shorter one" in result.stderr
+    assert not out.exists()
+
+
+def test_a_recipe_keeps_its_own_tokens_and_lengths(tmp_path: Path, text: Path, trained: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("recipe: 1\ntokens: 1024\nseq_len: 16\nbatch_tokens: 128\n", encoding="utf-8")
+    out = tmp_path / "out"
+    words = ("compare", "gpt2", "--data", text, "--out", out, "--tokenizer", trained / "tokenizer")
+    succeeded(run(*words, "--recipe", recipe, "--params", "60k", "--device", "cpu"))
+    study = Study.from_json((out / "study.json").read_text(encoding="utf-8"))
+    settings = {name: value for name, value in study.settings}  # noqa: C416 (pairs of any length, to the type checker)
+    told = (settings["tokens a run"], settings["tokens a row"], settings["tokens a batch"])
+    assert told == ("1,024", "16", "128")
+    spec = next((out / "runs").glob("*/spec.yaml")).read_text(encoding="utf-8")
+    assert "n_positions: 16" in spec
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, text: Path, trained: Path) -> None:
+    out = tmp_path / "out"
+    words = ("compare", "gpt2", "llama2", "--data", text, "--out", out, "--tokenizer", trained / "tokenizer", *OPTIONS)
+    result = run(*words, "--lr", "1e30", "--json")
+    assert result.exit_code == 1
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["architecture"] for row in rows] == ["gpt2", "llama2"]
+    for row in rows:
+        assert "is not finite at step " in row["failures"][0]["reason"]
+        assert row["validation_loss"] is None
+
+
+def test_the_runs_are_listed_by_the_name_of_their_architecture(compared: tuple[Path, list[str]], trained: Path) -> None:
+    found = json.loads(succeeded(run("runs", compared[0], "--json")).stdout)["runs"]
+    assert [(each["architecture"], each["state"]) for each in found] == [("gpt2", "finished"), ("llama2", "finished")]
+    listing = json.loads(succeeded(run("runs", trained.parent, "--json")).stdout)
+    assert (listing["version"], listing["directory"]) == (1, str(trained.parent))
+    (only,) = listing["runs"]
+    assert (only["name"], only["architecture"], only["step"], only["steps"]) == ("first", "llama2-7b", 16, 16)
+    assert only["validation_loss"] > 0
+    shown = succeeded(run("runs", trained.parent)).stdout
+    assert "llama2-7b" in shown
+    assert "16/16" in shown
+
+
+def test_an_empty_folder_has_no_runs(tmp_path: Path) -> None:
+    assert "no runs in" in succeeded(run("runs", tmp_path)).stdout
+    write_text(tmp_path / "text.txt")
+    assert json.loads(succeeded(run("runs", tmp_path, "--json")).stdout)["runs"] == []

@@ -1,0 +1,144 @@
+"""The same architecture at another size: what is kept, and how near it comes."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anyformer as af
+from anyformer.errors import SpecError
+from anyformer.families import PRESETS
+from anyformer.layers import Causal, GQASpec, LearnedPositionsSpec, SlidingWindow
+from anyformer.spec import ModelSpec, Window, parameters
+from tests.hard_cases.case import mutated
+from tests.hard_cases.cases import CASES
+
+SOME = ("transformer-lm", "transformer-big", "gpt2-xl", "llama-7b", "llama2-70b", "llama3.2-1b")
+
+
+def attentions(spec: ModelSpec) -> list[GQASpec]:
+    return [value for value in spec.nested() if isinstance(value, GQASpec)]
+
+
+def widths(spec: ModelSpec) -> set[int]:
+    return {value.d_ff for value in spec.nested() if hasattr(value, "d_ff")}  # type: ignore[attr-defined]
+
+
+def kinds(spec: ModelSpec) -> set[str]:
+    return {value.kind for value in spec.nested()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.sampled_from(SOME), millions=st.floats(1.5, 400), vocab=st.sampled_from([300, 4096, None]))
+def test_a_given_number_of_parameters(name: str, millions: float, vocab: int | None) -> None:
+    old, wanted = af.preset(name).spec, round(millions * 1e6)
+    if vocab is None and wanted < 40 * old.vocab_size:
+        return  # the tables alone would be larger
+    try:
+        new = af.resize(old, n_params=wanted, vocab_size=vocab)
+    except SpecError:
+        # Widths are multiples of 8 and depths whole, so that the least models are far apart.
+        assert wanted < 200 * (vocab or old.vocab_size)
+        return
+    assert 0.8 < parameters(new).total / wanted < 1.25
+    assert new.vocab_size == (vocab or old.vocab_size)
+    assert kinds(new) == kinds(old)
+    assert [head.name for head in new.heads] == [head.name for head in old.heads]
+    ratio = new.stack.d_model / old.stack.d_model
+    for d_ff in widths(new):
+        assert min(abs(d_ff - old_ff * ratio) for old_ff in widths(old)) <= 4  # to a multiple of 8
+    ideal = old.n_layers * math.sqrt(ratio)
+    assert abs(new.n_layers - ideal) <= 2.5
+    for mine, theirs in zip(attentions(new), attentions(old), strict=False):
+        assert mine.n_heads % mine.kv_heads == 0
+        assert (mine.kv_heads == mine.n_heads) == (theirs.kv_heads == theirs.n_heads) or mine.n_heads == 1
+        assert (mine.kv_heads == 1) or theirs.kv_heads != 1
+        dim = mine.head_dim or new.stack.d_model // mine.n_heads
+        assert dim % 2 == 0
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_non_embedding_parameters(name: str) -> None:
+    new = af.resize(af.preset(name), n_params=3_000_000, vocab_size=4096, count="non_embedding")
+    assert parameters(new).non_embedding == pytest.approx(3e6, rel=0.25)
+
+
+def test_grouped_queries_stay_grouped() -> None:
+    """70B has 64 heads on 8 keys and values: the share of an eighth is kept as near as whole numbers let it."""
+    for millions in (2, 5, 20, 100, 1000):
+        new = af.resize(af.preset("llama2-70b"), n_params=millions * 10**6, vocab_size=1000)
+        for attention in attentions(new):
+            assert attention.n_heads % attention.kv_heads == 0
+            assert 1 / 16 <= attention.kv_heads / attention.n_heads <= 1 / 4 or attention.n_heads < 8
+
+
+def test_context_sets_the_learned_positions() -> None:
+    new = af.resize(af.preset("gpt2"), context=77, vocab_size=300)
+    (positions,) = {value.n_positions for value in new.nested() if isinstance(value, LearnedPositionsSpec)}
+    assert (positions, new.context) == (77, 77)
+    assert new.stack.d_model == 768
+    assert new.n_layers == 12
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_only_the_vocabulary_changes_where_only_that_is_asked(preset: af.Preset) -> None:
+    old, new = preset.spec, af.resize(preset, vocab_size=317)
+    assert new.vocab_size == 317
+    assert af.resize(new, vocab_size=old.vocab_size) == old
+    assert (widths(new), attentions(new)) == (widths(old), attentions(old))
+
+
+def test_odd_sizes_of_ones_own_are_left_alone() -> None:
+    """Widths that are no multiples of 8, and heads that resizing would not choose."""
+    old = mutated(af.shrink(af.preset("llama2-7b")), "GatedFeedForward", d_ff=101)
+    new = af.resize(old, vocab_size=50)
+    assert (widths(new), new.vocab_size) == ({101}, 50)
+
+
+def test_a_size_that_none_has_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"no model of this architecture has about 1,000 parameters; the nearest has"):
+        af.resize(af.preset("gpt2"), n_params=1000)
+    with pytest.raises(SpecError, match="n_params = 0 makes no model"):
+        af.resize(af.preset("gpt2"), n_params=0)
+    with pytest.raises(SpecError, match="n_params or d_model, not both"):
+        af.resize(af.preset("gpt2"), n_params=10**6, d_model=64)
+
+
+def test_what_cannot_be_built_is_refused_and_not_healed() -> None:
+    broken: Any = mutated(af.shrink(af.preset("llama2-7b")), "GQA", n_heads=5, n_kv_heads=None)
+    with pytest.raises(SpecError, match="n_heads = 5 does not divide d_model = 32"):
+        af.resize(broken, n_params=50_000)
+
+
+class TestShrink:
+    @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+    def test_presets(self, preset: af.Preset) -> None:
+        old, new = preset.spec, af.shrink(preset)
+        assert new.stack.d_model == 32
+        assert new.vocab_size <= 101
+        assert parameters(new).total < 200_000
+        assert kinds(new) == kinds(old)
+        for mine, theirs in zip(attentions(new), attentions(old), strict=False):
+            grouped = 1 < theirs.kv_heads < theirs.n_heads
+            assert mine.kv_heads == (2 if grouped else 1 if theirs.kv_heads == 1 < theirs.n_heads else 4)
+            assert mine.n_heads == 4
+
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+    def test_hard_cases_keep_every_kind(self, case: Any) -> None:
+        old = case.spec()
+        new = af.shrink(old)
+        assert kinds(new) == kinds(old)
+        assert parameters(new).total < 500_000
+
+    def test_windows_are_shorter_than_what_they_are_tried_on(self) -> None:
+        old: Any = mutated(af.preset("llama2-7b").spec, "Causal", Causal() & SlidingWindow(size=Window(4096)))
+        sizes = {value.size for value in af.shrink(old).nested() if isinstance(value, SlidingWindow)}
+        assert sizes == {5}
+
+    def test_a_pattern_keeps_one_period(self) -> None:
+        """Gemma 3: five local layers, then one that sees all."""
+        old = next(case.spec() for case in CASES if case.name.startswith("gemma-3-1b") or "gemma3-1b" in case.name)
+        seen = [any(isinstance(v, SlidingWindow) for v in block.nested()) for block in af.shrink(old).stack.blocks]
+        assert seen == [True] * 5 + [False]

@@ -1,0 +1,135 @@
+"""Law 6 for the GPT lineage: each distinguishing field is seen, and so are the wirings that no preset has."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from anyformer.families import preset
+from anyformer.families.bloom import bloom
+from anyformer.families.falcon import falcon
+from anyformer.families.gpt_neo import gpt_neo
+from anyformer.families.gpt_neox import gpt_neox
+from anyformer.families.openai_gpt import openai_gpt
+from anyformer.families.opt import opt
+from anyformer.layers import (
+    GELU,
+    ALiBiSpec,
+    AttentionSpec,
+    Causal,
+    GQASpec,
+    LayerNormSpec,
+    LearnedPositionsSpec,
+    ReLU,
+    RotarySpec,
+    SlidingWindow,
+)
+from anyformer.resizing import shrink
+from anyformer.spec import EmbeddingSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec, Window
+from tests.laws.parity import differences, inputs, moves, pair
+from tests.laws.tolerance import FLOAT32, VISIBLE, distance
+from tests.laws.weights import edited, filled, telling
+
+
+def but(**changes: Any) -> Any:
+    return lambda value: value.but(**changes)
+
+
+def serial(spec: ModelSpec) -> ModelSpec:
+    """Return the model with its branches one after the other, each with the norm that it has."""
+    apart = edited(
+        spec.stack,
+        SublayerSpec,
+        lambda sub: sub if len(sub.branches) == 1 else sub.but(branches=sub.branches[:1]),
+    )
+    blocks = []
+    for old, new in zip(spec.stack.blocks, apart.blocks, strict=True):
+        second = old.sublayers[0].but(branches=old.sublayers[0].branches[1:])
+        blocks.append(new.but(sublayers=(*new.sublayers, second)))
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+
+
+NARROW = Causal() & SlidingWindow(size=Window(4))
+MUTATIONS: dict[str, tuple[str, type[Spec], Any]] = {
+    "neox fraction": ("gpt-neox-20b", RotarySpec, but(fraction=0.5)),
+    "neox layout": ("pythia-70m", RotarySpec, but(layout="interleaved", fraction=0.5)),
+    "neox theta": ("gpt-neox-20b", RotarySpec, but(theta=12_000.0, fraction=0.5)),
+    "neox eps": ("gpt-neox-20b", LayerNormSpec, but(eps=1e-6)),
+    "gptj fraction": ("gptj-6b", RotarySpec, but(fraction=0.5)),
+    "gptj gelu": ("gptj-6b", GELU, but(form="erf")),
+    "gptj eps": ("gptj-6b", LayerNormSpec, but(eps=1e-6)),
+    "neo scale": ("gpt-neo-125m", AttentionSpec, but(scale=ScaleSpec(power=-0.01))),
+    "neo window": ("gpt-neo-125m", SlidingWindow, but(size=Window(6))),
+    "neo global layers": ("gpt-neo-125m", AttentionSpec, but(mask=NARROW)),
+    "opt offset": ("opt-125m", LearnedPositionsSpec, lambda value: value.but(offset=1, n_positions=65)),
+    "opt activation": ("opt-125m", ReLU, lambda _: GELU()),
+    "opt eps": ("opt-125m", LayerNormSpec, but(eps=1e-6)),
+    "bloom alibi": ("bloom-560m", AttentionSpec, but(scores=())),
+    "bloom alibi's scale": ("bloom-560m", ALiBiSpec, but(scale=ScaleSpec(power=-0.5))),
+    "bloom gelu": ("bloom-560m", GELU, but(form="erf")),
+    "bloom eps": ("bloom-560m", LayerNormSpec, but(eps=1e-6)),
+    "falcon rw alibi's scale": ("falcon-rw-1b", ALiBiSpec, but(scale=None)),
+    "falcon theta": ("falcon2-11b", RotarySpec, but(theta=510_000.0)),
+    "falcon gelu": ("falcon-7b", GELU, but(form="tanh")),
+    "falcon key/value heads": ("falcon-40b", GQASpec, but(rotary=RotarySpec(layout="interleaved"))),
+    "gpt gelu": ("gpt", GELU, but(form="erf")),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_distinguishing_field_is_seen(name: str) -> None:
+    origin, kind, edit = MUTATIONS[name]
+    spec = shrink(preset(origin).spec)
+    mutated = edited(spec, kind, edit)
+    assert mutated != spec
+    assert moves(spec, mutated) > VISIBLE
+
+
+SIZES: dict[str, Any] = {"d_model": 32, "vocab_size": 101, "context": 64}
+TWO: dict[str, Any] = {"n_layers": 2, "n_heads": 4, **SIZES}
+WIRINGS: dict[str, ModelSpec] = {
+    "neox, serial": gpt_neox(**TWO, serial=True),
+    "neox, tied, without biases": gpt_neox(**TWO, tied=True, bias=False, d_ff=40),
+    "neox, all features rotating": gpt_neox(**TWO, rotary=RotarySpec(theta=500.0)),
+    "neo, other windows": gpt_neo(windows=[3, None, 3], n_heads=2, **SIZES, tied=False, d_ff=40),
+    "opt, no final norm": opt(**TWO, final_norm=False),
+    "opt, bare norms and no biases": opt(**TWO, norm=LayerNormSpec(weight=False, bias=False), bias=False),
+    "opt, wide table": opt(**TWO, table_width=48, tied=False, activation=GELU()),
+    "bloom, six heads": bloom(n_layers=2, d_model=48, n_heads=6, vocab_size=101, tied=False, context=64),
+    "falcon, two norms, all heads": falcon(**TWO, n_kv_heads=4, rotary=RotarySpec(theta=300.0), bias=True),
+    "falcon, serial, one key": falcon(**TWO, n_kv_heads=1, rotary=RotarySpec(), wiring="serial", tied=False),
+    "falcon, alibi, twelve heads": falcon(
+        n_layers=2, d_model=96, n_heads=12, n_kv_heads=12, vocab_size=101, wiring="one norm", context=64
+    ),
+    "gpt, untied, relu": openai_gpt(**TWO, activation=ReLU(), tied=False),
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "left", "packed"])
+@pytest.mark.parametrize("name", WIRINGS)
+def test_wirings_without_a_preset_are_those_of_transformers_too(name: str, kind: str) -> None:
+    found = differences(pair(WIRINGS[name], "sdpa"), inputs(kind, 101))
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+
+
+@pytest.mark.parametrize(("name", "other"), [("gpt-neox-20b", "erf"), ("pythia-70m", "tanh")])
+def test_the_form_of_gelu_is_seen(name: str, other: str) -> None:
+    """It moves logits by 3e-4, which rotary angles of float32 would nearly hide: without them, then."""
+    spec = edited(shrink(preset(name).spec), GQASpec, but(rotary=None))
+    assert moves(spec, edited(spec, GELU, but(form=other))) > VISIBLE
+
+
+@pytest.mark.parametrize("name", ["gpt-neox-20b", "falcon-40b"])
+def test_parallel_is_seen(name: str) -> None:
+    spec = shrink(preset(name).spec)
+    weights, given = telling(spec), inputs("plain", spec.vocab_size)
+    there = {name.replace("sublayers.0.branches.1", "sublayers.1.branches.0"): w for name, w in weights.items()}
+    with torch.no_grad():
+        apart, beside = (filled(s, w)(given.input_ids).logits for s, w in ((serial(spec), there), (spec, weights)))
+    assert distance(apart, beside) > VISIBLE * FLOAT32
+
+
+def test_the_norm_after_the_embedding_is_seen() -> None:
+    spec = shrink(preset("bloom-560m").spec)
+    mutated = edited(spec, EmbeddingSpec, but(norm=LayerNormSpec(eps=1e-4)))
+    assert moves(spec, mutated) > VISIBLE

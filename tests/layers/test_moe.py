@@ -1,0 +1,224 @@
+"""Mixtures of experts against a loop over tokens, and against transformers' classes; forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.layers import (
+    GELU,
+    CapacityFactor,
+    FeedForwardSpec,
+    FixedCapacity,
+    GatedFeedForwardSpec,
+    MoESpec,
+    ReLU,
+    RouterSpec,
+    SiLU,
+)
+from anyformer.layers.moe import MoE
+from anyformer.layers.tokens import Dropout, Now, Store, Tokens, plain_tokens
+from anyformer.spec import Count, Site, Width
+from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
+from tests.oracles import moe as oracle
+
+D, BATCH, N = 12, 2, 17
+GATED = GatedFeedForwardSpec(d_ff=Width(10), activation=SiLU())
+CLAMPED = GatedFeedForwardSpec(
+    d_ff=Width(10), activation=GELU(form="quick"), bias_in=True, bias_out=True, limit=0.7, up_offset=1.0
+)
+PLAIN = FeedForwardSpec(d_ff=Width(14), activation=ReLU())
+
+
+def router(n_experts: int = 8, top_k: int = 2, **options: Any) -> RouterSpec:
+    return RouterSpec(n_experts=Count(n_experts), top_k=top_k, **options)
+
+
+MIXTURES = {
+    "Mixtral": MoESpec(router=router(renormalise=True), expert=GATED),
+    "Qwen": MoESpec(router=router(top_k=3), expert=GATED, shared_expert=GATED, shared_gate=True),
+    "gpt-oss": MoESpec(router=router(top_k=4, score="softmax-of-chosen", bias=True), expert=CLAMPED),
+    "Phi": MoESpec(router=router(score="sparsemixer", tolerance=0.2), expert=GATED),
+    "DeepSeek-V2": MoESpec(
+        router=router(12, 3, n_groups=4, top_groups=2, factor=16.0), expert=GATED, shared_expert=PLAIN
+    ),
+    "DeepSeek-V3": MoESpec(
+        router=router(
+            12,
+            4,
+            score="sigmoid",
+            correction=True,
+            n_groups=4,
+            top_groups=2,
+            group_score="top2-sum",
+            renormalise=True,
+            factor=2.5,
+        ),
+        expert=GATED,
+        shared_expert=GATED,
+    ),
+    "Switch": MoESpec(router=router(top_k=1), expert=PLAIN, capacity=CapacityFactor(factor=0.9)),
+    "two of few places": MoESpec(router=router(4, 2), expert=CLAMPED, capacity=FixedCapacity(tokens=5)),
+    "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
+    "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
+}
+every_mixture = pytest.mark.parametrize("name", MIXTURES)
+
+
+def built(spec: MoESpec, seed: int = 0) -> MoE:
+    module = spec.build(Site(d_model=D, shape=(D,)))
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in module.named_parameters():
+        scale = 1.5 * D**-0.5 if parameter.dim() > 1 else 0.3
+        spread = 3.0 if name == "router.weight" else 1.0  # experts are far from equally good
+        parameter.data.copy_(spread * scale * torch.randn(parameter.shape, generator=generator))
+    return module
+
+
+def now(how: str = "sorted", **options: Any) -> Now:
+    return Now(plain_tokens(N, torch.device("cpu")), {}, experts=how, **options)  # type: ignore[arg-type]
+
+
+def inputs(seed: int = 1) -> Tensor:
+    return torch.randn(BATCH, N, D, generator=torch.Generator().manual_seed(seed))
+
+
+def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] | None = None) -> Tensor:
+    """Each token by itself, with the module's numbers and none of its code."""
+    own = dict(module.named_parameters())
+    activations = {"SiLU": lambda z: z / (1 + (-z).exp()), "ReLU": lambda z: z.clamp(min=0)}
+    activations["GELU"] = lambda z: z / (1 + (-1.702 * z).exp())
+
+    def feed(kind: Any, prefix: str, i: int | None, token: Tensor) -> Tensor:
+        def linear(name: str, z: Tensor) -> Tensor:
+            found = [own.get(f"{prefix}.{name}.{end}") for end in ("weight", "bias")]
+            weight, bias = (each if each is None or i is None else each[i] for each in found)
+            assert weight is not None
+            return weight @ z if bias is None else weight @ z + bias
+
+        act = activations[kind.activation.kind]
+        if isinstance(kind, FeedForwardSpec):
+            return linear("down", act(linear("up", token)))
+        gate, up = linear("gate", token), linear("up", token)
+        if kind.limit is not None:
+            gate, up = gate.minimum(torch.tensor(kind.limit)), up.clamp(-kind.limit, kind.limit)
+        return linear("down", act(gate) * (up + kind.up_offset))
+
+    def logits(token: Tensor) -> list[Tensor]:
+        each = own["router.weight"] @ token
+        return list(each + own["router.bias"] if "router.bias" in own else each)
+
+    r, places = spec.router, None
+    if isinstance(spec.capacity, FixedCapacity):
+        places = spec.capacity.tokens
+    elif isinstance(spec.capacity, CapacityFactor):
+        places = -int(-spec.capacity.factor * r.top_k * N // r.n_experts)
+    correction = own["router.correction"].tolist() if r.correction else None
+    fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "factor", "tolerance")
+    how = {name: getattr(r, name) for name in fields}
+    y = oracle.mixture(
+        x, logits, lambda i, t: feed(spec.expert, "experts", i, t), places, real, correction=correction, **how
+    )
+    if spec.shared_expert is not None:
+        shared = torch.stack([feed(spec.shared_expert, "shared_expert", None, t) for t in x.flatten(0, 1)]).view_as(x)
+        if spec.shared_gate:
+            shared = shared / (1 + (-(x @ own["shared_gate.weight"][0])).exp())[..., None]
+        y = y + shared
+    return y
+
+
+def gradients(module: MoE, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
+    module.zero_grad()
+    x.grad = None
+    (y * weight).sum().backward()
+    found = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+    assert x.grad is not None
+    return {**found, "x": x.grad}
+
+
+@every_mixture
+@pytest.mark.parametrize("way", ["sorted", "loop", "traced"])
+def test_it_is_the_sum_over_each_tokens_experts(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = MIXTURES[name]
+    module, x = built(spec), inputs().requires_grad_()
+    if way == "traced":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    y, notes = module(x, now("loop" if way == "loop" else "sorted"), Store())
+    expected = by_the_oracle(spec, module, x)
+    close(y, expected)
+    assert expected.std() > 0.1
+    got, wanted = gradients(module, x, y), gradients(module, x, expected)
+    assert gradient_distance(got, wanted) < FLOAT32
+    assert notes["router_logits"].shape == (BATCH, N, spec.router.n_experts)
+    if spec.capacity is not None:
+        assert 0 < (~notes["served"]).sum() < notes["served"].numel() / 2, "some tokens must find no place"
+
+
+@every_mixture
+def test_padding_takes_no_place_and_changes_nothing(name: str) -> None:
+    spec = MIXTURES[name]
+    module, x = built(spec), inputs()
+    document = torch.ones(BATCH, N, dtype=torch.long)
+    document[0, :5] = 0
+    tokens = Tokens(torch.arange(N)[None].expand(BATCH, -1), document)
+    with torch.no_grad():
+        y, notes = module(x, Now(tokens, {}), Store())
+        real = document.bool()
+        close(y[real], by_the_oracle(spec, module, x, real.tolist())[real])
+    assert torch.equal(notes["real"], real)
+
+
+def test_an_expert_that_nobody_chose_gets_a_gradient_of_zero() -> None:
+    module, x = built(MIXTURES["gpt-oss"]), inputs()
+    with torch.no_grad():
+        module.router.bias[3] = -1e4  # type: ignore[index]
+    module(x, now(), Store())[0].sum().backward()
+    for part in module.experts.parameters():
+        assert part.grad is not None
+        assert (part.grad[3] == 0).all()
+        assert (part.grad[2] != 0).any()
+
+
+def test_dropout_inside_experts_has_the_gradient_of_what_was_computed() -> None:
+    module, x = built(MIXTURES["Mixtral"]), inputs().requires_grad_()
+    results = []
+    for way in ("sorted", "sorted"):
+        torch.manual_seed(3)
+        y, _ = module(x, now(way, dropout=Dropout(activation=0.5)), Store())
+        results.append((y, gradients(module, x, y)))
+    assert torch.equal(results[0][0], results[1][0])
+    plain, _ = module(x, now(), Store())
+    assert distance(plain, results[0][0]) > 0.1
+    # The result is linear in the last matrix, so its own gradient gives the result back.
+    weight = torch.randn(plain.shape, generator=torch.Generator().manual_seed(5))
+    down = module.experts.down.weight  # type: ignore[union-attr]
+    back = (results[0][1]["experts.down.weight"] * down).sum()
+    assert back.item() == pytest.approx((results[0][0] * weight).sum().item(), rel=1e-4)
+
+
+def test_jitter_is_for_training_alone() -> None:
+    module, x = built(MIXTURES["Switch"]), inputs()
+    with torch.no_grad():
+        plain = module(x, now(), Store())[1]["router_logits"]
+        assert torch.equal(module(x, now(dropout=Dropout(residual=0.1)), Store())[1]["router_logits"], plain)
+        noisy = module(x, now(dropout=Dropout(router_jitter=0.1)), Store())[1]["router_logits"]
+    assert 0.001 < distance(noisy, plain) < 0.2
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "gpt-oss", "DeepSeek-V3"])
+def test_bf16_autocast_is_the_loops(name: str) -> None:
+    module, x = built(MIXTURES[name]), inputs().requires_grad_()
+    found = []
+    for how in ("sorted", "loop"):
+        with torch.autocast("cpu", torch.bfloat16):
+            y, _ = module(x, now(how), Store())
+        found.append((y.float(), gradients(module, x, y.float())))
+    exact, _ = module(x, now(), Store())
+    assert distance(found[0][0], exact) < 2 * distance(found[1][0], exact) + 0.01
+    assert distance(found[0][0], exact) > 1e-4, "it must have been rounded to bfloat16"
+    for key, wanted in found[1][1].items():
+        assert distance(found[0][1][key], wanted) < 0.05, key

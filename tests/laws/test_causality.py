@@ -5,13 +5,23 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 
-from anyformer.layers import ALiBiSpec, AttentionSpec, Everything, LearnedPositionsSpec, SinusoidSpec
+from anyformer.layers import (
+    ALiBiSpec,
+    AttentionSpec,
+    BlockEnds,
+    Everything,
+    FactorisedPositionsSpec,
+    LearnedPositionsSpec,
+    SameBlock,
+    SinusoidSpec,
+)
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
 from tests.laws.models import every_decoder, every_preset, ids_for, randomised, runner, same
 from tests.laws.tolerance import FLOAT32
 
 N = 20
+ABSOLUTE = LearnedPositionsSpec | FactorisedPositionsSpec | SinusoidSpec | SameBlock | BlockEnds
 
 
 def changed(ids: torch.Tensor, at: int) -> torch.Tensor:
@@ -53,7 +63,7 @@ def test_an_encoder_sees_all() -> None:
 
 @every_decoder
 def test_relative_positions_can_be_shifted(spec: ModelSpec) -> None:
-    absolute = any(isinstance(value, LearnedPositionsSpec | SinusoidSpec) for value in spec.nested())
+    absolute = any(isinstance(value, ABSOLUTE) for value in spec.nested())
     model, ids = randomised(spec), ids_for(spec, 1, N)
     positions = torch.arange(N)[None]
     with torch.no_grad():

@@ -7,9 +7,11 @@ from anyformer.families.preset import Preset
 from anyformer.layers import (
     GELU,
     AttentionSpec,
+    ByRole,
     Causal,
     GatedFeedForwardSpec,
     GQASpec,
+    Normal,
     RelativeBucketsSpec,
     RMSNormSpec,
 )
@@ -32,6 +34,7 @@ def lamda(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: i
         norm=norm,
         tied=True,
         logit_scale=ScaleSpec(power=-0.5),
+        init=ByRole(table=Normal(scale=1.0), matrix=Normal(scale=1.0, fan_in_power=-0.5)),  # T5's, but for its queries
     )
 
 

@@ -79,7 +79,7 @@ class Least(Sizes):
         period = _period(blocks)
         if period < len(blocks):
             return blocks[: max(2, period)]
-        return tuple(block for run in _runs(blocks) for block in run[:2])
+        return tuple(run[0] for run in _runs(blocks))
 
     def count(self, old: int) -> int:
         return old if old <= 2 else 2 ** round(math.log2(old) / 2)

@@ -10,11 +10,11 @@ import torch
 from anyformer.layers import Everything, SiLU
 from anyformer.model import Transformer, build
 from anyformer.spec import ScaleSpec
-from tests.hard_cases import albert, bart, deberta_v3, gemma3, longformer, t5
+from tests.hard_cases import albert, bart, deberta_v3, longformer, t5
 from tests.hard_cases.case import Case, mutated, randomise, translate
 
 TOLERANCE = 1e-5  # of the largest logit: float32 sums in another order; measured below 3e-6 for all
-CASES = [t5.CASE, bart.CASE, albert.CASE, gemma3.ONE_B, longformer.CASE, deberta_v3.CASE]
+CASES = [t5.CASE, bart.CASE, albert.CASE, longformer.CASE, deberta_v3.CASE]
 
 
 MUTATIONS: list[tuple[Case, str, dict[str, Any]]] = [
@@ -26,11 +26,11 @@ MUTATIONS: list[tuple[Case, str, dict[str, Any]]] = [
     (bart.CASE, "LearnedPositions", {"offset": 1, "n_positions": 65}),
     (bart.CASE, "Causal", {}),
     (albert.CASE, "GELU", {"form": "erf"}),
-    (gemma3.ONE_B, "SlidingWindow", {"size": 6}),
-    (gemma3.ONE_B, "Rotary", {"theta": 1e4}),
-    (gemma3.ONE_B, "LinearScaling", {"factor": 7.0}),
-    (gemma3.ONE_B, "RMSNorm", {"weight_offset": 0.99}),
-    (gemma3.ONE_B, "Tokens", {"scale": None}),
+    ("SlidingWindow", {"size": 6}),
+    ("Rotary", {"theta": 1e4}),
+    ("LinearScaling", {"factor": 7.0}),
+    ("RMSNorm", {"weight_offset": 0.99}),
+    ("Tokens", {"scale": None}),
     (deberta_v3.CASE, "Disentangled", {"farthest": 9}),
     (deberta_v3.CASE, "Attention", {"scale": ScaleSpec(power=-0.5)}),
     (longformer.CASE, "SymmetricWindow", {"radius": 2}),

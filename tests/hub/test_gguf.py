@@ -14,14 +14,18 @@ import transformers
 from gguf import GGMLQuantizationType as Kind
 
 from anyformer.errors import AnyformerError
-from anyformer.families import FAMILIES
-from anyformer.families.gguf import DIALECTS
+from anyformer.families import FAMILIES, preset
+from anyformer.families.gguf import DIALECTS, config_of
+from anyformer.families.mapping import theirs_of
 from anyformer.hub import load, load_spec
-from anyformer.layers import Llama3Scaling
+from anyformer.layers import AttentionSpec, Llama3Scaling, RotarySpec
+from anyformer.resizing import shrink
+from anyformer.spec import ModelSpec, ScaleSpec
 from anyformer.text import Tokenizer
 from anyformer.text.gguf_vocabulary import tokenizer_in
-from tests.hub.gguf_files import interleaved, write
+from tests.hub.gguf_files import FOUR_NORMS, NAMES, interleaved, write
 from tests.laws.tolerance import FLOAT32, distance
+from tests.laws.weights import edited, filled, telling
 
 SIZES = {
     "block_count": 2,
@@ -235,3 +239,54 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
 
 def test_each_dialect_names_a_family_that_is_there() -> None:
     assert {dialect.hf_type for dialect in DIALECTS.values()} <= set(FAMILIES)
+
+
+OTHERS = {
+    # preset: (general.architecture, names of its tensors, gains are stored with 1 added, further settings of the file)
+    "qwen2.5-7b": ("qwen2", NAMES, False, ()),
+    "gemma-2b": ("gemma", NAMES, True, ("attention.key_length",)),
+    "gemma2-2b": (
+        "gemma2",
+        FOUR_NORMS,
+        True,
+        ("attention.key_length", "attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
+    ),
+    "gemma3-1b": ("gemma3", FOUR_NORMS, True, ("attention.key_length", "attention.sliding_window")),
+    "phi3-mini-4k": ("phi3", NAMES, False, ("attention.sliding_window", "rope.dimension_count")),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_dialect_gives_the_model_that_was_written(tmp_path: Path, name: str) -> None:
+    architecture, names, offset, more = OTHERS[name]
+    # Files do not hold the scale of attention: it is that of a head's width, but for Gemma's 27B.
+    spec = edited(shrink(preset(name).spec), AttentionSpec, lambda value: value.but(scale=ScaleSpec(power=-0.5)))
+    family = FAMILIES[DIALECTS[architecture].hf_type]
+    config, weights = family.to_config(spec), telling(spec)
+    keys = {**DIALECTS[architecture].settings, "rope.dimension_count": "head_dim"}
+    settings = {key: config[keys[key]] for key in (*SIZES, *more) if keys[key] in config}
+    settings["rope.freq_base"] = theta(spec)
+    tensors = {name: t.numpy() for name, t in theirs_of(family.rows(spec), weights.__getitem__)}
+    if offset:
+        tensors = {name: t + 1 if name.split(".")[-2].endswith("norm") else t for name, t in tensors.items()}
+    write(tmp_path / "model.gguf", architecture, tensors, settings, names=names)
+    found, _ = load(tmp_path / "model.gguf")
+    ids = torch.randint(0, spec.vocab_size, (2, 24), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert distance(found(ids).logits, filled(spec, weights)(ids).logits) < FLOAT32
+
+
+@pytest.mark.parametrize(("architecture", "n_layers", "width"), [("gemma2", 46, 4608 / 32), ("gemma3", 62, 5376 / 32)])
+def test_the_27b_of_gemma_scales_by_its_own_rule(architecture: str, n_layers: int, width: float) -> None:
+    """Gemma team 2024, arXiv:2408.00118, and 2025, arXiv:2503.19786: d_model / n_heads, not the width of a head."""
+    sizes = {"block_count": n_layers, "embedding_length": int(32 * width), "attention.head_count": 32}
+    settings = {f"{architecture}.{key}": value for key, value in (sizes | {"attention.key_length": 128}).items()}
+    metadata = {"general.architecture": architecture, **settings}
+    assert config_of(metadata, [], (100, 64), "file")["query_pre_attn_scalar"] == width
+    fewer = config_of(metadata | {f"{architecture}.block_count": 26}, [], (100, 64), "file")
+    assert fewer["query_pre_attn_scalar"] == 128
+
+
+def theta(spec: ModelSpec) -> float:
+    """The largest of a model's thetas: files name one, the global layers'."""
+    return max(value.theta for value in spec.nested() if isinstance(value, RotarySpec))

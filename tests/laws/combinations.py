@@ -78,6 +78,8 @@ causal_masks: st.SearchStrategy[L.Mask] = st.one_of(
     st.just(L.Causal()),
     windows.map(lambda window: L.Causal() & window),
     windows.map(lambda window: L.Heads(masks=(L.Causal(), L.Causal() & window))),
+    st.just(L.Causal() & (L.SameBlock(size=Window(5)) | L.BlockEnds(size=Window(5), last=Count(2)))),
+    windows.map(lambda window: L.Heads(masks=(L.Causal() & window, L.Causal() & L.Strided(stride=Window(4))))),
     st.tuples(windows, windows).map(lambda two: L.Causal() & (two[0] | ~two[1])),
     st.just(L.Causal() & L.LocalAndVertical(size=Window(3), near=Window(2), stride=Window(4))),
 )
@@ -147,9 +149,27 @@ def feed_forwards(draw: st.DrawFn) -> MixerSpec:
     return L.GatedFeedForwardSpec(d_ff=Width(20), activation=activation, limit=limit, up_offset=offset, **bias)
 
 
+routers = st.sampled_from(
+    [
+        L.RouterSpec(n_experts=Count(4), top_k=2, renormalise=True),
+        L.RouterSpec(n_experts=Count(3), top_k=1, factor=2.0, bias=True),
+        L.RouterSpec(n_experts=Count(5), top_k=3, score="softmax-of-chosen"),
+        L.RouterSpec(n_experts=Count(6), top_k=2, score="sigmoid", correction=True, n_groups=3, top_groups=2),
+        L.RouterSpec(n_experts=Count(4), top_k=2, score="sparsemixer", tolerance=0.3),
+    ]
+)
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> MixerSpec:
+    shared = draw(optional(feed_forwards()))
+    gate = shared is not None and draw(st.booleans())
+    return L.MoESpec(router=draw(routers), expert=draw(feed_forwards()), shared_expert=shared, shared_gate=gate)
+
+
 @st.composite
 def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> BlockSpec:
-    mixers: list[MixerSpec] = [draw(attentions(masks)), draw(feed_forwards())]
+    mixers: list[MixerSpec] = [draw(attentions(masks)), draw(st.one_of(feed_forwards(), mixtures()))]
     each = optional(norms)
     branches = [BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails))) for m in mixers]
     parallel = draw(st.booleans())

@@ -90,7 +90,15 @@ def pair(spec: ModelSpec, attention: str = "eager", least_row: float | None = No
 
 
 class InDouble(TorchFunctionMode):
-    """Where code asks for float32, as classes do for their scores, it is given float64."""
+    """Where code asks for float32, as classes do for their norms, scores and frequencies, it is given float64."""
+
+    def __enter__(self) -> None:
+        torch.set_default_dtype(torch.float64)
+        super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.set_default_dtype(torch.float32)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None

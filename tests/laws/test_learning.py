@@ -47,7 +47,7 @@ def test_a_short_run_lowers_the_loss(spec: ModelSpec) -> None:
     model, ids = build(spec, seed=0), ids_for(spec, 4, 16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
-    for _ in range(40):
+    for _ in range(240 if spec.heads[0].scale else 40):  # logits that are scaled down learn slower
         optimizer.zero_grad()
         loss = loss_of(model, ids)
         loss.backward()

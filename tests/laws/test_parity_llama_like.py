@@ -1,18 +1,38 @@
-"""Law 6 for LLaMA's descendants: every field in which they differ from it is seen in the logits."""
+"""Law 6 for LLaMA's descendants: every field in which they differ from it is seen, and variants of them agree too."""
 
 from typing import Any
 
 import pytest
 
-from anyformer.families import preset
+from anyformer.families import FAMILIES, preset
 from anyformer.families.compose import changed
-from anyformer.layers import AttentionSpec, Causal, RMSNormSpec, RotarySpec, SlidingWindow
+from anyformer.families.mapping import misfits, spec_of
+from anyformer.layers import (
+    GELU,
+    AttentionSpec,
+    Causal,
+    FeedForwardSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LayerNormSpec,
+    LinearScaling,
+    LongRoPE,
+    ReLU,
+    RMSNormSpec,
+    RotarySpec,
+    SiLU,
+    SlidingWindow,
+    TokensSpec,
+)
 from anyformer.resizing import shrink
-from anyformer.spec import Spec
-from tests.laws.parity import moves
-from tests.laws.tolerance import VISIBLE
+from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
+from tests.laws.parity import differences, inputs, moves, pair
+from tests.laws.tolerance import FLOAT32, VISIBLE
 
-MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
+Change = tuple[type[Spec], dict[str, Any]]
+
+NO_QK_NORM: Change = (GQASpec, {"norm_query": None, "norm_key": None})
+MUTATIONS: dict[str, list[Change]] = {
     "mistral-7b-v0.1": [
         (SlidingWindow, {"size": 4}),
         (SlidingWindow, {"size": 6}),
@@ -22,7 +42,79 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (RotarySpec, {"theta": 10_100.0}),
     ],
     "mistral-7b-v0.2": [(RotarySpec, {"theta": 1.1e6})],
+    "qwen-7b": [(RotarySpec, {"theta": 10_100.0}), (RMSNormSpec, {"eps": 1e-5})],
+    "qwen2.5-7b": [(RotarySpec, {"theta": 1.1e6}), (RMSNormSpec, {"eps": 1e-5}), (GatedFeedForwardSpec, {"activation": GELU()})],
+    "gemma-7b": [
+        (RMSNormSpec, {"weight_offset": 0.99}),
+        (RMSNormSpec, {"eps": 1.1e-5}),
+        (GatedFeedForwardSpec, {"activation": SiLU()}),
+        (GatedFeedForwardSpec, {"activation": GELU()}),
+        (TokensSpec, {"scale": None}),
+        (RotarySpec, {"theta": 10_100.0}),
+    ],
+    "gemma2-27b": [
+        (SlidingWindow, {"size": 4}),
+        (SlidingWindow, {"size": 6}),
+        (AttentionSpec, {"softcap": None}),
+        (AttentionSpec, {"softcap": 48.0}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
+        (HeadSpec, {"softcap": None}),
+        (HeadSpec, {"softcap": 31.0}),
+        (BranchSpec, {"norm_out": None}),
+        (RMSNormSpec, {"weight_offset": 0.99}),
+    ],
+    "gemma3-27b": [
+        (SlidingWindow, {"size": 4}),
+        (SlidingWindow, {"size": 6}),
+        (RotarySpec, {"theta": 1e4}),
+        (LinearScaling, {"factor": 7.0}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
+        (RMSNormSpec, {"weight_offset": 0.99}),
+        (RMSNormSpec, {"eps": 1.1e-5}),
+        (TokensSpec, {"scale": None}),
+    ],
+    "phi-2": [
+        (RotarySpec, {"fraction": 0.5}),
+        (RotarySpec, {"theta": 10_100.0}),
+        (LayerNormSpec, {"eps": 1e-6}),
+        (FeedForwardSpec, {"activation": ReLU()}),
+        (FeedForwardSpec, {"activation": GELU()}),
+    ],
+    "phi3-mini-4k": [(SlidingWindow, {"size": 4}), (SlidingWindow, {"size": 6})],
+    "phi4-mini": [
+        (RotarySpec, {"fraction": 1.0, "scaling": None}),
+        (RotarySpec, {"scaling": None}),
+        (LongRoPE, {"factor": 31.0}),
+        (LongRoPE, {"original_context": 40}),
+    ],
+    "olmo-7b-0724": [(GQASpec, {"clip": None}), (GQASpec, {"clip": 7.9}), (LayerNormSpec, {"eps": 1e-6})],
+    "olmo2-7b": [
+        (GQASpec, {"norm_over": "projection"}),
+        (RMSNormSpec, {"eps": 1e-5}),
+        (RotarySpec, {"theta": 510_000.0}),
+    ],
+    "command-r-plus": [
+        (RotarySpec, {"layout": "half"}),
+        (RotarySpec, {"theta": 7e7}),
+        (LayerNormSpec, {"eps": 1e-6}),
+        (HeadSpec, {"scale": ScaleSpec(factor=0.83)}),
+    ],
+    "command-a": [
+        (SlidingWindow, {"size": 4}),
+        (SlidingWindow, {"size": 6}),
+        (GQASpec, {"rotary": RotarySpec(theta=50_000.0, layout="interleaved")}),
+        (RotarySpec, {"theta": 51_000.0}),
+        (RotarySpec, {"layout": "half"}),
+        (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
+    ],
+    "nemotron4-15b": [
+        (LayerNormSpec, {"weight_offset": 0.99}),
+        (LayerNormSpec, {"eps": 1e-6}),
+        (RotarySpec, {"fraction": 1.0}),
+        (FeedForwardSpec, {"activation": ReLU()}),
+    ],
 }
+del MUTATIONS["olmo2-7b"][0]
 
 
 @pytest.mark.parametrize(
@@ -38,3 +130,63 @@ def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dic
     mutated = changed(spec, part, **fields)
     assert mutated != spec
     assert moves(spec, mutated) > VISIBLE
+
+
+LN = LayerNormSpec(eps=1e-5)
+VARIANTS: dict[str, tuple[str, str, list[Change]]] = {
+    # of a preset: the class that must compute it, and what is changed
+    "qwen2 biases on windows": ("mistral-7b-v0.1", "qwen2", [(GQASpec, {f"bias_{x}": True for x in ("query", "key", "value")})]),
+    "phi with qk-norm": ("phi-2", "phi", [(GQASpec, {"head_dim": None, "rotary": RotarySpec(fraction=0.5), "norm_query": LN, "norm_key": LN})]),
+    "phi tied": ("phi-2", "phi", [(RotarySpec, {"theta": 5e4})]),
+    "phi3 window and partial rotary": ("phi3-mini-4k", "phi3", [(RotarySpec, {"fraction": 0.5})]),
+    "gemma2 without caps": ("gemma2-2b", "gemma2", [(AttentionSpec, {"softcap": None}), (HeadSpec, {"softcap": None})]),
+    "gemma2 biases": ("gemma2-2b", "gemma2", [(GQASpec, {f"bias_{x}": True for x in ("query", "key", "value", "output")})]),
+    "gemma3 with a cap on logits": ("gemma3-1b", "gemma3_text", [(HeadSpec, {"softcap": 30.0})]),
+    "olmo with clip": ("olmo-1b", "olmo", [(GQASpec, {"clip": 1.0})]),
+    "command r grouped, with qk-norm and biases": (
+        "command-r-plus",
+        "cohere",
+        [(GQASpec, {f"bias_{x}": True for x in ("query", "key", "value", "output")})],
+    ),
+    "nemotron with biases": ("nemotron4-15b", "nemotron", [(FeedForwardSpec, {"bias_in": True, "bias_out": True})]),
+    "nemotron with every feature turning": ("nemotron4-15b", "nemotron", [(RotarySpec, {"fraction": 1.0})]),
+}
+
+
+@pytest.mark.parametrize("kind", ["left", "packed"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_agree(name: str, kind: str) -> None:
+    origin, hf_type, changes = VARIANTS[name]
+    spec = shrink(preset(origin).spec)
+    for part, fields in changes:
+        spec = changed(spec, part, **fields)
+    both = pair(spec)
+    assert both.family.hf_type == hf_type
+    found = differences(both, inputs(kind, spec.vocab_size))
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+
+
+def qwen2(**settings: Any) -> ModelSpec:
+    sizes = {"vocab_size": 101, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return spec_of(FAMILIES, {"model_type": "qwen2", **sizes, **heads, **settings}, "config.json")[1]
+
+
+def test_qwen2_windows_at_the_end() -> None:
+    """Layers from max_window_layers on, and only where use_sliding_window says so."""
+    spec = qwen2(use_sliding_window=True, sliding_window=5, max_window_layers=2)
+    found = [any(isinstance(v, SlidingWindow) for v in block.nested()) for block in spec.stack.blocks]
+    assert found == [False, False, True, True]
+    assert qwen2(sliding_window=5, max_window_layers=2) == qwen2()
+    assert not misfits(FAMILIES["qwen2"], spec)[1]
+    assert max(vars(differences(pair(spec), inputs("left", 101))).values()) < FLOAT32
+
+
+def test_where_norms_stand_is_seen() -> None:
+    """OLMo 2's stand behind the branches and over all heads at once, Command R+'s over each head with a weight of its own."""
+    olmo2, command = shrink(preset("olmo2-7b").spec), shrink(preset("command-r-plus").spec)
+    with pytest.raises(RuntimeError, match="norm_query"):
+        moves(olmo2, changed(olmo2, GQASpec, norm_over="head"))
+    with pytest.raises(RuntimeError, match="norm_query"):
+        moves(command, changed(command, GQASpec, norm_over="head"))
+    assert any(isinstance(v, SublayerSpec) and v.norm_in is None for v in olmo2.nested())

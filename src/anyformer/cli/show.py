@@ -1,6 +1,5 @@
 """`anyformer show`: what an architecture is."""
 
-import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -70,7 +69,8 @@ def command(model: str, form: str | None, as_json: bool) -> None:
 def _tell(model: "Undisclosed", as_json: bool) -> None:
     """Say what is public of a model that cannot be built, and what is not."""
     if as_json:
-        click.echo(json.dumps({"version": 1, **dataclasses.asdict(model)}, indent=1, ensure_ascii=False))
+        data = {name: getattr(model, name) for name in ("name", "source", "public", "missing")}
+        click.echo(json.dumps({"version": 1, **data}, indent=1, ensure_ascii=False))
         return
     table = _table(model.name)
     table.add_row("public", "; ".join(model.public))

@@ -75,6 +75,7 @@ class Dialect:
     layer: Mapping[str, str] = field(default_factory=lambda: LLAMA_LAYER)  # tensor of a block → of a layer
     undo: Mapping[str, Undo] = field(default_factory=dict)  # by what a tensor's name in the file matches
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that files of this architecture do not hold
+    depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
 
     def name(self, theirs: str) -> str | None:
         """Return the name in the file of a tensor of Hugging Face's; None for one that no file holds."""
@@ -108,13 +109,14 @@ DIALECTS: dict[str, Dialect] = {
     "llama": Dialect("llama", {**HEAD_DIM, "rope.dimension_count": "head_dim"}, undo=TURNED),
     "qwen2": Dialect("qwen2"),
     "gemma": Dialect("gemma", HEAD_DIM, undo=OFFSET, fixed={"hidden_act": "gelu_pytorch_tanh"}),
-    "gemma2": Dialect("gemma2", GEMMA_2, FOUR_NORMS, OFFSET, GELU),
+    "gemma2": Dialect("gemma2", GEMMA_2, FOUR_NORMS, OFFSET, GELU, depth_of_27b=46),
     "gemma3": Dialect(
         "gemma3_text",
         {**HEAD_DIM, "attention.sliding_window": "sliding_window"},
         {**FOUR_NORMS, "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
         OFFSET,
         GELU,
+        depth_of_27b=62,
     ),
     "phi3": Dialect(
         "phi3",
@@ -172,6 +174,10 @@ def config_of(
     if missing:
         raise CheckpointError(f"{where} has no {architecture}.{missing[0]}; it is no whole model, convert it again")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    if dialect.depth_of_27b is not None:
+        share = config["hidden_size"] / config["num_attention_heads"]
+        largest = config["num_hidden_layers"] == dialect.depth_of_27b
+        config["query_pre_attn_scalar"] = int(share if largest else config.get("head_dim", share))
     config["tie_word_embeddings"] = "output.weight" not in set(tensors)
     return config
 

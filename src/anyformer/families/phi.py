@@ -26,6 +26,7 @@ def phi2(
     norm = LayerNormSpec(eps=1e-5)
     heads = GQASpec(
         n_heads=Count(n_heads),
+        head_dim=Width(d_model // n_heads),
         bias_query=True,
         bias_key=True,
         bias_value=True,

@@ -45,8 +45,10 @@ class RotarySpec(Spec):
         return self.scaling.scaled(plain) if self.scaling else plain
 
     def fitted(self, head_dim: int) -> Self:
-        """Return the same for heads of another width."""
-        return self if self.scaling is None else self.but(scaling=self.scaling.fitted(self._dims(head_dim) // 2))
+        """Return the same for heads of another width: as nearly as an even number of features allows."""
+        r = int(head_dim * self.fraction)
+        spec = self if r % 2 == 0 and r else self.but(fraction=min(head_dim, 2 * max(1, round(r / 2))) / head_dim)
+        return spec if self.scaling is None else spec.but(scaling=self.scaling.fitted(spec._dims(head_dim) // 2))
 
     def tables(self, tokens: Tokens, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return (cos, sin), each [batch or 1, 1, token, r]; sin carries the sign with which swapped features enter."""

@@ -79,7 +79,10 @@ class RouterSpec(PartSpec):
         groups = to.count(self.n_groups)
         groups = groups if n % groups == 0 and n // groups > 1 else 1
         top_groups = _share(self.top_groups, self.n_groups, groups)
-        top_k = min(_share(self.top_k, self.n_experts, n), top_groups * n // groups)
+        least = (
+            top_groups + 1 if self.top_k > self.top_groups > 1 else 1
+        )  # else the best groups had all of the best experts
+        top_k = min(max(least, _share(self.top_k, self.n_experts, n)), top_groups * n // groups)
         score = self.group_score if n // groups > 1 else "max"
         factor = self.factor
         if factor != 1 and self.score == "softmax" and not self.renormalise:

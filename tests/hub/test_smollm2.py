@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,6 @@ def test_bits_per_byte_are_those_of_transformers() -> None:
         return nats / math.log(2) / nbytes
 
     found, expected = bits_per_byte(ours), bits_per_byte(theirs)
-    print(f"bits per byte: {found:.4f} here, {expected:.4f} in transformers")
+    sys.stdout.write(f"bits per byte: {found:.4f} here, {expected:.4f} in transformers\n")
     assert abs(found - expected) < 0.002
     assert 1.0 < found < 1.25

@@ -8,13 +8,12 @@ import torch
 from anyformer.cache import KVCache
 from anyformer.errors import SpecError
 from anyformer.families.compose import block, language_model, pre_norm, repeat
-from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, NormSpec, ReLU, RMSNormSpec
+from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, NormSpec, ReLU, ShawKeysSpec, RMSNormSpec
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import BlockSpec, ModelSpec, Site, Width, Window, decode, dumps, encode, loads, parameters, tensors
 from tests.hard_cases.case import attention_heads, randomise
 from tests.hard_cases.parts.own import (
-    ByDistanceSpec,
     ByProjectedDistanceSpec,
     Dilated,
     LookBackSpec,
@@ -31,7 +30,7 @@ def model_of_own_parts() -> ModelSpec:
 
     def layer(dilated: bool) -> BlockSpec:
         mask = Causal() & Dilated(rate=Window(2)) if dilated else Causal()
-        scores = ByDistanceSpec(farthest=Window(3)), ByProjectedDistanceSpec(places=places)
+        scores = ShawKeysSpec(farthest=Window(3)), ByProjectedDistanceSpec(places=places)
         attend = AttentionSpec(projection=attention_heads(4, 2, 10), mask=mask, scores=scores)
         feed = FeedForwardSpec(d_ff=Width(40), activation=ReLU())
         return block(pre_norm(norm, attend), pre_norm(norm, LookBackSpec(), feed))
@@ -108,7 +107,7 @@ def test_padding_changes_nothing(model: torch.nn.Module) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["ByDistance", "ByProjectedDistance", "Dilated", "LookBack"])
+@pytest.mark.parametrize("kind", ["ShawKeys", "ByProjectedDistance", "Dilated", "LookBack"])
 def test_each_of_them_matters(spec: ModelSpec, model: torch.nn.Module, kind: str) -> None:
     before = model(ids()).logits
     if kind == "Dilated":

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anyformer.layers import Everything, SiLU
-from anyformer.model import Transformer, build
+from anyformer.model import build
 from anyformer.spec import ScaleSpec
 from tests.hard_cases import albert, bart, deberta_v3, longformer, t5
 from tests.hard_cases.case import Case, mutated, randomise, translate
@@ -26,11 +26,6 @@ MUTATIONS: list[tuple[Case, str, dict[str, Any]]] = [
     (bart.CASE, "LearnedPositions", {"offset": 1, "n_positions": 65}),
     (bart.CASE, "Causal", {}),
     (albert.CASE, "GELU", {"form": "erf"}),
-    ("SlidingWindow", {"size": 6}),
-    ("Rotary", {"theta": 1e4}),
-    ("LinearScaling", {"factor": 7.0}),
-    ("RMSNorm", {"weight_offset": 0.99}),
-    ("Tokens", {"scale": None}),
     (deberta_v3.CASE, "Disentangled", {"farthest": 9}),
     (deberta_v3.CASE, "Attention", {"scale": ScaleSpec(power=-0.5)}),
     (longformer.CASE, "SymmetricWindow", {"radius": 2}),

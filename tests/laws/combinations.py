@@ -126,7 +126,16 @@ def latent(draw: st.DrawFn) -> L.MLASpec:
 def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
     projection = draw(st.one_of(grouped(), latent()))
     scores = draw(
-        st.sampled_from([(), (L.ALiBiSpec(),), (L.RelativeBucketsSpec(n_buckets=Count(8), max_distance=Window(12)),)])
+        st.sampled_from(
+            [
+                (),
+                (L.ALiBiSpec(),),
+                (L.RelativeBucketsSpec(n_buckets=Count(8), max_distance=Window(12)),),
+                (L.RelativeSinusoidSpec(bidirectional=True),),
+                (L.RelativeSinusoidSpec(base=100.0), L.ALiBiSpec()),
+                (L.ShawKeysSpec(farthest=Window(3)),),
+            ]
+        )
     )
     options = {
         "scale": draw(st.sampled_from([ScaleSpec(power=-0.5), ScaleSpec(power=-1.0), ScaleSpec(factor=0.4)])),
@@ -134,6 +143,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "sink": draw(st.booleans()),
         "scores": scores,
         "mask": draw(masks),
+        "relative_values": draw(optional(st.just(L.ShawValuesSpec(farthest=Window(4))))),
         "logn": draw(optional(st.just(Length(5)))),
     }
     return L.AttentionSpec(projection=projection, **{**options, **fixed})
@@ -189,6 +199,7 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         [
             (),
             (L.LearnedPositionsSpec(n_positions=Length(64), offset=2),),
+            (L.FactorisedPositionsSpec(shape=(8, 2, 4)),),
             (L.SinusoidSpec(),),
             (L.SinusoidSpec(layout="concatenated", frequencies="half-1", start=2),),
         ]

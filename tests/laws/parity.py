@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import transformers
@@ -12,10 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
 from anyformer.families.mapping import fitting, ours_of, theirs_of
-from anyformer.layers import ALiBiSpec, RotarySpec
+from anyformer.layers import ALiBiSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
-from tests.laws.tolerance import FLOAT64, FLOAT64_ALIBI, FLOAT64_ROTARY, distance, gradient_distance
+from tests.laws.tolerance import FLOAT64, FLOAT64_ALIBI, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
 LENGTH = 40  # beyond the context (32) from which a shrunk llama3 scaling was stretched
@@ -74,7 +74,7 @@ def pair(spec: ModelSpec, attention: str = "eager", least_row: float | None = No
     weights = telling(spec, seed, least_row)
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # a pad's row would get no gradient
     config = transformers.AutoConfig.for_model(family.hf_type, **settings, **tokens)
-    kind = transformers.AutoModelForCausalLM._model_mapping[type(config)]  # type: ignore[attr-defined]
+    kind: Any = transformers.AutoModelForCausalLM._model_mapping[type(config)]  # type: ignore[attr-defined]
     if attention == "sdpa" and not kind._supports_sdpa:
         attention = "eager"  # all that the class has
     if family.hf_type == "falcon" and config.alibi:
@@ -92,9 +92,10 @@ def pair(spec: ModelSpec, attention: str = "eager", least_row: float | None = No
 class InDouble(TorchFunctionMode):
     """Where code asks for float32, as classes do for their norms, scores and frequencies, it is given float64."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         torch.set_default_dtype(torch.float64)
         super().__enter__()
+        return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -159,17 +160,14 @@ def greedy(model: Transformer, ids: Tensor, mask: Tensor, n: int) -> Tensor:
     return ids
 
 
-def tolerance(spec: ModelSpec) -> float:
-    """In float64, where every distinguishing field is far above it."""
-    parts = list(spec.nested())
-    if any(isinstance(part, RotarySpec) for part in parts):
-        return FLOAT64_ROTARY
-    return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in parts) else FLOAT64
+def rounding(spec: ModelSpec) -> float:
+    """Return how far both sides may lie apart in float64."""
+    return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in spec.nested()) else FLOAT64
 
 
 def moves(spec: ModelSpec, mutated: ModelSpec) -> float:
     """Return how far another model's logits are from this one's with the same weights, in tolerances of float64."""
     weights, given = telling(spec), inputs("plain", spec.vocab_size)
-    with torch.no_grad():
+    with torch.no_grad(), InDouble():
         before, after = (filled(s, weights).double()(given.input_ids).logits for s in (spec, mutated))
-    return distance(after, before) / tolerance(spec)
+    return distance(after, before) / rounding(spec)

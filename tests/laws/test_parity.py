@@ -8,7 +8,6 @@ import torch
 from anyformer.families import PRESETS, preset
 from anyformer.layers import (
     GELU,
-    ALiBiSpec,
     AttentionSpec,
     Causal,
     Everything,
@@ -25,9 +24,9 @@ from anyformer.layers import (
 )
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
-from tests.laws.parity import LENGTH, InDouble, differences, greedy, inputs, moves, pair
+from tests.laws.parity import LENGTH, InDouble, differences, greedy, inputs, moves, pair, rounding
 from tests.laws.references import COMPARED, ELSEWHERE, HERE
-from tests.laws.tolerance import FLOAT32, FLOAT64, FLOAT64_ALIBI, VISIBLE, distance
+from tests.laws.tolerance import FLOAT32, VISIBLE, distance
 from tests.laws.weights import edited, filled, telling
 
 KINDS = ("plain", "right", "left", "packed")
@@ -65,8 +64,7 @@ def test_in_float64_nothing_is_left_but_rounding(spec: ModelSpec, kind: str) -> 
         both.ours.double()  # takes sdpa where that can
         both.theirs.double()
         found = differences(both, inputs(kind, spec.vocab_size))
-    rounding = FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in spec.nested()) else FLOAT64
-    assert max(found.logits, found.hidden, found.gradients) < rounding
+    assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
 
 
 @every_compared

@@ -52,9 +52,7 @@ def fixed_sees(layer: int, head: int, query: int, key: int) -> bool:
 
 def gpt3(w: dict[str, Tensor], ids: Tensor) -> Tensor:
     positions = w["positions.weight"][: len(ids)]
-    return decoders.gpt(
-        w, ids, n_layers=2, n_heads=4, sees=gpt3_sees, positions=positions, feed=decoders.gelu_tanh
-    )
+    return decoders.gpt(w, ids, n_layers=2, n_heads=4, sees=gpt3_sees, positions=positions, feed=decoders.gelu_tanh)
 
 
 def sparse(w: dict[str, Tensor], ids: Tensor, sees: Any, shape: tuple[int, ...]) -> Tensor:

@@ -43,7 +43,11 @@ MUTATIONS: dict[str, list[Change]] = {
     ],
     "mistral-7b-v0.2": [(RotarySpec, {"theta": 1.1e6})],
     "qwen-7b": [(RotarySpec, {"theta": 10_100.0}), (RMSNormSpec, {"eps": 1e-5})],
-    "qwen2.5-7b": [(RotarySpec, {"theta": 1.1e6}), (RMSNormSpec, {"eps": 1e-5}), (GatedFeedForwardSpec, {"activation": GELU()})],
+    "qwen2.5-7b": [
+        (RotarySpec, {"theta": 1.1e6}),
+        (RMSNormSpec, {"eps": 1e-5}),
+        (GatedFeedForwardSpec, {"activation": GELU()}),
+    ],
     "gemma-7b": [
         (RMSNormSpec, {"weight_offset": 0.99}),
         (RMSNormSpec, {"eps": 1.1e-5}),
@@ -87,9 +91,8 @@ MUTATIONS: dict[str, list[Change]] = {
         (LongRoPE, {"factor": 31.0}),
         (LongRoPE, {"original_context": 40}),
     ],
-    "olmo-7b-0724": [(GQASpec, {"clip": None}), (GQASpec, {"clip": 7.9}), (LayerNormSpec, {"eps": 1e-6})],
+    "olmo-7b-0724": [(LayerNormSpec, {"eps": 1e-6}), (RotarySpec, {"theta": 10_100.0})],
     "olmo2-7b": [
-        (GQASpec, {"norm_over": "projection"}),
         (RMSNormSpec, {"eps": 1e-5}),
         (RotarySpec, {"theta": 510_000.0}),
     ],
@@ -114,7 +117,6 @@ MUTATIONS: dict[str, list[Change]] = {
         (FeedForwardSpec, {"activation": ReLU()}),
     ],
 }
-del MUTATIONS["olmo2-7b"][0]
 
 
 @pytest.mark.parametrize(
@@ -135,12 +137,24 @@ def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dic
 LN = LayerNormSpec(eps=1e-5)
 VARIANTS: dict[str, tuple[str, str, list[Change]]] = {
     # of a preset: the class that must compute it, and what is changed
-    "qwen2 biases on windows": ("mistral-7b-v0.1", "qwen2", [(GQASpec, {f"bias_{x}": True for x in ("query", "key", "value")})]),
-    "phi with qk-norm": ("phi-2", "phi", [(GQASpec, {"head_dim": None, "rotary": RotarySpec(fraction=0.5), "norm_query": LN, "norm_key": LN})]),
+    "qwen2 biases on windows": (
+        "mistral-7b-v0.1",
+        "qwen2",
+        [(GQASpec, {f"bias_{x}": True for x in ("query", "key", "value")})],
+    ),
+    "phi with qk-norm": (
+        "phi-2",
+        "phi",
+        [(GQASpec, {"head_dim": None, "rotary": RotarySpec(fraction=0.5), "norm_query": LN, "norm_key": LN})],
+    ),
     "phi tied": ("phi-2", "phi", [(RotarySpec, {"theta": 5e4})]),
     "phi3 window and partial rotary": ("phi3-mini-4k", "phi3", [(RotarySpec, {"fraction": 0.5})]),
     "gemma2 without caps": ("gemma2-2b", "gemma2", [(AttentionSpec, {"softcap": None}), (HeadSpec, {"softcap": None})]),
-    "gemma2 biases": ("gemma2-2b", "gemma2", [(GQASpec, {f"bias_{x}": True for x in ("query", "key", "value", "output")})]),
+    "gemma2 biases": (
+        "gemma2-2b",
+        "gemma2",
+        [(GQASpec, {f"bias_{x}": True for x in ("query", "key", "value", "output")})],
+    ),
     "gemma3 with a cap on logits": ("gemma3-1b", "gemma3_text", [(HeadSpec, {"softcap": 30.0})]),
     "olmo with clip": ("olmo-1b", "olmo", [(GQASpec, {"clip": 1.0})]),
     "command r grouped, with qk-norm and biases": (
@@ -164,6 +178,13 @@ def test_variants_agree(name: str, kind: str) -> None:
     assert both.family.hf_type == hf_type
     found = differences(both, inputs(kind, spec.vocab_size))
     assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+
+
+def test_what_is_clipped_is_seen() -> None:
+    """The shrunk preset's q, k and v are below OLMo's 8."""
+    clipped = changed(shrink(preset("olmo-7b-0724").spec), GQASpec, clip=1.0)
+    for other in (None, 1.01):
+        assert moves(clipped, changed(clipped, GQASpec, clip=other)) > VISIBLE
 
 
 def qwen2(**settings: Any) -> ModelSpec:

@@ -13,11 +13,7 @@ FLOAT32 = 2e-5
 # float64 rounds to 1e-16, and where nothing is taken in float32 (`InDouble`) no more is left; measured: 2e-14.
 FLOAT64 = 1e-12
 
-# Left to themselves both sides take rotary angles in float32, whose frequencies differ by rounding (6e-8) times the
-# position; measured: 7e-7. A mutation must be seen above that.
-FLOAT64_ROTARY = 3e-6
-
-# ALiBi's slopes and products are of float32 here, BLOOM writes √(2/π) with 8 digits; measured: 4.8e-8.
+# BLOOM writes √(2/π) with 8 digits; measured: 4.8e-8.
 FLOAT64_ALIBI = 3e-7
 
 # A mutated field must be seen this much more clearly than rounding is.

@@ -25,6 +25,7 @@ from anyformer.layers import (
     MLASpec,
     RMSNormSpec,
     RotarySpec,
+    ShawKeysSpec,
     SiLU,
     SlidingWindow,
 )
@@ -33,7 +34,6 @@ from anyformer.layers.tokens import Now, plain_tokens
 from anyformer.model import Transformer, build
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Cost, Count, Load, MapSpec, ModelSpec, ScaleSpec, Site, Width, Window
-from tests.hard_cases.parts.own import ByDistanceSpec
 from tests.laws.combinations import decoders
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
@@ -197,7 +197,7 @@ def test_a_prompt_is_expanded_and_a_token_after_it_absorbed() -> None:
 
 def test_scores_of_content_see_the_heads_queries_and_keys() -> None:
     """What is added to a score for q and k of each head cannot be had of the folded ones: such attention is expanded."""
-    spec = decoder(scores=(ByDistanceSpec(farthest=Window(4)),))
+    spec = decoder(scores=(ShawKeysSpec(farthest=Window(4)),))
     model, ids = randomised(spec), ids_for(spec, 1, 20)
     cache = KVCache(spec)
 
@@ -315,11 +315,15 @@ def test_cross_attention_can_be_latent_where_nothing_rotates() -> None:
 def test_it_is_resized_with_its_proportions() -> None:
     spec = decoder(V3, d_model=7168)
     small = next(value for value in shrink(spec).nested() if isinstance(value, MLASpec))
-    assert (small.n_heads, small.head_dim, small.rotary_dim, small.kv_rank, small.query_rank) == (4, 16, 8, 8, 8)
+    assert (small.n_heads, small.head_dim, small.rotary_dim, small.kv_rank, small.query_rank) == (4, 16, 8, 64, 192)
     half = next(value for value in resize(spec, d_model=3584).nested() if isinstance(value, MLASpec))
-    assert half.kv_rank == 256
-    assert half.query_rank == 768
-    assert half.rotary_dim == half.head_dim / 2 == pytest.approx(64 / math.sqrt(2), abs=4)
+    # d_c = 4 d_h, d_h^R = d_h / 2 (arXiv:2405.04434, section 2.1.4); d_h follows the root of the width
+    assert (half.kv_rank, half.query_rank, half.rotary_dim) == (
+        4 * half.head_dim,
+        12 * half.head_dim,
+        half.head_dim / 2,
+    )
+    assert half.head_dim == pytest.approx(128 / math.sqrt(2), abs=4)
     model = randomised(shrink(spec))
     model(ids_for(model.spec, 1, 5)).logits.sum().backward()
 

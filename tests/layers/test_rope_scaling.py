@@ -31,7 +31,8 @@ from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Length, ModelSpec, dumps, loads
 from tests.laws.models import ids_for, randomised
-from tests.laws.tolerance import close
+from tests.laws.parity import differences, inputs, moves, pair
+from tests.laws.tolerance import FLOAT32, VISIBLE, close
 from tests.laws.weights import edited
 
 CONTEXT, WIDTH = 256, 24
@@ -46,7 +47,13 @@ TABLES: dict[str, dict[str, Any]] = {
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 64},
     "yarn, whole context": {"factor": 4.0},
     "yarn, betas": {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 8, "beta_slow": 2.0},
-    "yarn, equal betas": {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 2, "beta_slow": 2},
+    "yarn, equal betas": {
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 2,
+        "beta_slow": 2,
+        "truncate": False,
+    },
     "yarn, fractions": {"factor": 32.0, "original_max_position_embeddings": 64, "truncate": False},
     "yarn, given": {"factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.25},
     "yarn, two": {"factor": 40.0, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 0.707},
@@ -266,6 +273,27 @@ def test_a_cached_step_is_that_of_transformers_beyond_the_original() -> None:
         ours = spec.tables(Tokens(positions, span=(start, stop)), 8, torch.float32)
         torch.testing.assert_close(ours[0][:, 0], cos, rtol=0, atol=1e-5)
         torch.testing.assert_close(ours[1][:, 0].abs(), sin.abs(), rtol=0, atol=1e-5)
+
+
+IN_A_MODEL = {
+    **BY_LENGTH,
+    "yarn": YaRN(factor=8.0, original_context=Length(12), beta_fast=2.0, beta_slow=0.5),
+    "linear": LinearScaling(factor=3.0),
+}
+
+
+@pytest.mark.parametrize("scaling", IN_A_MODEL.values(), ids=IN_A_MODEL)
+def test_a_model_of_that_scaling_is_that_of_transformers(scaling: Any) -> None:
+    """Its configuration written, read by the class, and run beyond the original context."""
+    spec = scaled(scaling).but(context=Length(12))
+    both, given = pair(spec), inputs("plain", spec.vocab_size)
+    found = differences(both, given)
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+    assert both.theirs.config.rope_parameters["rope_type"] == type(scaling).__name__.lower().removesuffix(
+        "ntk"
+    ).removesuffix("scaling")
+    unscaled = edited(spec, RotarySpec, lambda rotary: rotary.but(scaling=None))
+    assert moves(spec, unscaled) > VISIBLE
 
 
 def test_lists_follow_the_heads_when_an_architecture_is_resized() -> None:

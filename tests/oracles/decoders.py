@@ -59,7 +59,14 @@ def split(x: Tensor, n_heads: int) -> Tensor:
 
 
 def gpt(
-    w: Weights, ids: Tensor, *, n_layers: int, n_heads: int, sees: Sees, positions: Tensor, feed: Callable[[Tensor], Tensor]
+    w: Weights,
+    ids: Tensor,
+    *,
+    n_layers: int,
+    n_heads: int,
+    sees: Sees,
+    positions: Tensor,
+    feed: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """GPT-2 with a mask for each layer and head."""
     x = w["tokens.weight"][ids] + positions

@@ -16,7 +16,10 @@ SIZES = ("parameters", "layers", "d_model", "context")
 @click.command()
 @click.option("--family", metavar="NAME", help="Only this lineage: gpt2, llama, transformer …")
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object: {version, presets: [{name, family, parameters, …}], undisclosed}."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object: {version, presets: [{name, family, parameters, …}], undisclosed}.",
 )
 def command(family: str | None, as_json: bool) -> None:
     """List the published architectures, with what they are and where they come from."""

@@ -18,7 +18,7 @@ from anyformer.spec import (
     parameters,
 )
 
-SIZES = ("n_heads", "n_kv_heads", "head_dim", "d_ff")
+SIZES = ("n_heads", "n_kv_heads", "head_dim", "rotary_dim", "value_dim", "query_rank", "kv_rank", "d_ff")
 
 
 def card(spec: ModelSpec) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.compose import changed
@@ -79,10 +78,6 @@ def _write_rotary(spec: ModelSpec) -> dict[str, Any]:
     return {"max_position_embeddings": spec.context or 131_072, LOCAL: local.theta, **full}
 
 
-def _names(block: Mapping[str, str], *others: Mapping[str, str]) -> dict[str | tuple[str, ...], str]:
-    return {ours: theirs for table in (block, ATTENTION, GATED, *others) for ours, theirs in table.items()}
-
-
 SIZES = (VOCABULARY, D_MODEL, D_FF, EPS, BIASES, tables(tied=True))
 SCALE = Pair(_read_scale, _write_scale)
 WIDTH = 256  # of a head, and of what scores are scaled by
@@ -99,7 +94,7 @@ GEMMA = family(
         positions(context=8192),
         layers(),
     ),
-    _names(NORMS),
+    {**NORMS, **ATTENTION, **GATED},
     ignored=("hidden_activation",),
 )
 GEMMA2 = family(
@@ -117,7 +112,7 @@ GEMMA2 = family(
         positions(context=8192),
         layer_types(full_every=2, size=4096),
     ),
-    _names(SANDWICH),
+    {**SANDWICH, **ATTENTION, **GATED},
     ignored=("hidden_act", "cache_implementation"),
 )
 GEMMA3 = family(
@@ -134,7 +129,7 @@ GEMMA3 = family(
         Pair(_read_rotary, _write_rotary),
         layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
     ),
-    _names(SANDWICH, QK_NORMS),
+    {**SANDWICH, **ATTENTION, **GATED, **QK_NORMS},
     # The class reads the cap of scores and never applies it.
     ignored=("hidden_act", "cache_implementation", "attn_logit_softcapping"),
 )

@@ -66,10 +66,18 @@ PRESETS = (
         "byte-level BPE, 49,152",
     ),
     Preset(
-        "smollm2-1.7b", "smollm2", smollm2(24, 2048, 32, 32, 8192, 1.3e5), SMOLLM2, "1.7B", None, "byte-level BPE, 49,152"
+        "smollm2-1.7b",
+        "smollm2",
+        smollm2(24, 2048, 32, 32, 8192, 1.3e5),
+        SMOLLM2,
+        "1.7B",
+        None,
+        "byte-level BPE, 49,152",
     ),
     Preset("yi-6b", "yi", yi(32, 4096, 32, 4, 11_008), YI, "6B", None, "SentencePiece BPE with byte fallback, 64,000"),
     Preset("yi-9b", "yi", yi(48, 4096, 32, 4, 11_008), YI, "9B", None, "SentencePiece BPE with byte fallback, 64,000"),
-    Preset("yi-34b", "yi", yi(60, 7168, 56, 8, 20_480), YI, "34B", None, "SentencePiece BPE with byte fallback, 64,000"),
+    Preset(
+        "yi-34b", "yi", yi(60, 7168, 56, 8, 20_480), YI, "34B", None, "SentencePiece BPE with byte fallback, 64,000"
+    ),
     Preset("reka-flash-3", "reka", REKA_FLASH_3, REKA, "21B", None, "byte-level BPE (tiktoken), 100,352"),
 )

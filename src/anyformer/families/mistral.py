@@ -35,7 +35,9 @@ LATER = "the releases of March and May 2024 (from memory): theta 1,000,000, no w
 BPE = "SentencePiece BPE with byte fallback, {}"
 
 PRESETS = (
-    Preset("mistral-7b-v0.1", "mistral", windowed(mistral(context=8192), 4096), SOURCE, "7B", None, BPE.format("32,000")),
+    Preset(
+        "mistral-7b-v0.1", "mistral", windowed(mistral(context=8192), 4096), SOURCE, "7B", None, BPE.format("32,000")
+    ),
     Preset("mistral-7b-v0.2", "mistral", mistral(theta=1e6), LATER, "7B", None, BPE.format("32,000")),
     Preset(
         "mistral-7b-v0.3", "mistral", mistral(theta=1e6, vocab_size=32_768), LATER, "7B", None, BPE.format("32,768")

@@ -33,7 +33,7 @@ NEMOTRON = family(
         activation("hidden_act", "relu2", FeedForwardSpec),
         at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
         positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=4096),
-        tables(tied=False),
+        tables(tied=False, start=0.0134),
         layers(),
     ),
     {**NORMS, **ATTENTION, f"{FEED}.up": "mlp.up_proj", f"{FEED}.down": "mlp.down_proj"},

@@ -42,7 +42,9 @@ def olmo2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int 
     )
     norm = RMSNormSpec(eps=1e-6, cast="after")
     model = changed(changed(model, SublayerSpec, norm_in=None), BranchSpec, norm_out=norm)
-    return changed(changed(model, StackSpec, norm=norm), GQASpec, norm_query=norm, norm_key=norm, norm_over="projection")
+    return changed(
+        changed(model, StackSpec, norm=norm), GQASpec, norm_query=norm, norm_key=norm, norm_over="projection"
+    )
 
 
 OLMO = "Groeneveld et al. 2024, arXiv:2402.00838, tables 1 and 2"

@@ -45,5 +45,13 @@ WORDS = "SentencePiece, 256,000"
 PRESETS = (
     Preset("palm-8b", "palm", palm(n_layers=32, d_model=4096, n_heads=16), SOURCE, "8.63B", ERRATUM, WORDS),
     Preset("palm-62b", "palm", palm(n_layers=64, d_model=8192, n_heads=32), SOURCE, "62.50B", ERRATUM, WORDS),
-    Preset("palm-540b", "palm", palm(n_layers=118, d_model=18_432, n_heads=48), SOURCE, "540.35B", f"540.356B; {ERRATUM}", WORDS),
+    Preset(
+        "palm-540b",
+        "palm",
+        palm(n_layers=118, d_model=18_432, n_heads=48),
+        SOURCE,
+        "540.35B",
+        f"540.356B; {ERRATUM}",
+        WORDS,
+    ),
 )

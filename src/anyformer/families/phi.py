@@ -34,9 +34,7 @@ def phi2(
         rotary=RotarySpec(fraction=fraction),
     )
     attention = AttentionSpec(projection=heads, mask=Causal())
-    layer = block(
-        pre_norm(norm, attention, FeedForwardSpec(d_ff=Width(4 * d_model), activation=GELU(form="tanh")))
-    )
+    layer = block(pre_norm(norm, attention, FeedForwardSpec(d_ff=Width(4 * d_model), activation=GELU(form="tanh"))))
     return language_model(
         vocab_size=vocab_size,
         d_model=d_model,

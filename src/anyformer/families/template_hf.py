@@ -7,15 +7,16 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from anyformer.families.compose import changed
-from anyformer.families.layout_hf import Link, deviation, rows_of, starts, table_rows
+from anyformer.families.layout_hf import Link, deviation, rows_of, table_rows
 from anyformer.families.mapping import Family, Row, dropped, one, shapes
 from anyformer.families.rotary_hf import rotary, rotary_settings
 from anyformer.families.settings import ACTIVATIONS, REQUIRED, Settings, spelling
-from anyformer.layers import ActivationSpec, AttentionSpec, Causal, GQASpec, RotarySpec, SlidingWindow
+from anyformer.layers import ActivationSpec, AttentionSpec, ByRole, Causal, GQASpec, Normal, RotarySpec, SlidingWindow
 from anyformer.spec import BlockSpec, ModelSpec, Spec, StackSpec, TableSpec, Window
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-Modules = Mapping[str | tuple[str, ...], str]  # of a layer: ours → theirs; several of ours lie side by side in theirs
+# Of a layer: ours → theirs; several of ours lie side by side in theirs.
+Modules = Mapping[str, str] | Mapping[str | tuple[str, ...], str]
 
 
 class ExpertRows(NamedTuple):
@@ -74,12 +75,13 @@ def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, st
     return Pair(read, write)
 
 
-def tables(tied: bool) -> Pair:
+def tables(tied: bool, start: float = 0.02) -> Pair:
     """Return whether the head shares the embedding's table, and the deviation that weights start with."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         shared = "tokens" if settings.take("tie_word_embeddings", bool, tied) else None
-        return changed(spec, TableSpec, shared=shared).but(init=starts(settings))
+        drawn = Normal(scale=settings.take("initializer_range", float, start))
+        return changed(spec, TableSpec, shared=shared).but(init=ByRole(table=drawn, matrix=drawn))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         shared = any(head.table.shared for head in spec.heads)
@@ -159,7 +161,7 @@ def layers() -> Pair:
 
 def two_kinds(model: ModelSpec) -> ModelSpec:
     """Return the template of a model with sliding layers and full ones: the first of each."""
-    first = {kind: block for kind, block in reversed([*zip(types_of(model), model.stack.blocks, strict=True)])}
+    first = dict(reversed([*zip(types_of(model), model.stack.blocks, strict=True)]))
     return model.but(stack=model.stack.but(blocks=(first[SLIDING], first[FULL])))
 
 

@@ -32,6 +32,8 @@ class SDPA:
             return f"sdpa cannot cap scores (softcap={spec.softcap})"
         if spec.sink:
             return "sdpa has no sink"
+        if spec.relative_values is not None:
+            return f"sdpa gives no weights, which {spec.relative_values.kind} are made of"
         return None
 
     def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:

@@ -15,9 +15,10 @@ from anyformer.layers.activation import (
     Tanh,
 )
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.block import Stack
-from anyformer.layers.capacity import CapacityFactor, CapacitySpec, FixedCapacity
 from anyformer.layers.block_sparse import LocalAndVertical
+from anyformer.layers.capacity import CapacityFactor, CapacitySpec, FixedCapacity
 from anyformer.layers.embedding import (
     FactorisedPositionsSpec,
     LearnedPositionsSpec,
@@ -50,7 +51,7 @@ from anyformer.layers.mla import MLASpec
 from anyformer.layers.moe import MoESpec
 from anyformer.layers.norm import LayerNormSpec, NormSpec, RMSNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.relative import RelativeSinusoidSpec
+from anyformer.layers.relative import RelativeSinusoidSpec, ShawKeysSpec, ShawValuesSpec
 from anyformer.layers.residual import AddSpec, ReversibleSpec
 from anyformer.layers.rope_scaling import (
     DynamicNTK,
@@ -63,10 +64,14 @@ from anyformer.layers.rope_scaling import (
 )
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.router import Router, RouterSpec
-from anyformer.layers.scores import ALiBiSpec, Content, RelativeBucketsSpec, ScoreSpec
+from anyformer.layers.scores import ALiBiSpec, Content, RelativeBucketsSpec, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Dropout, Notes, Now, Store, Tokens
 
 __all__ = [
+    "BatchNormSpec",
+    "ShawKeysSpec",
+    "ShawValuesSpec",
+    "ValueSpec",
     "Strided",
     "SameBlock",
     "BlockEnds",

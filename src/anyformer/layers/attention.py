@@ -13,7 +13,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
-from anyformer.layers.scores import Content, ScoreSpec
+from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Notes, Now, Store, Tokens
 from anyformer.spec import Cost, Length, Load, MixerSpec, Placed, ScaleSpec, Site, Weight
 
@@ -24,6 +24,7 @@ class AttentionSpec(MixerSpec):
     projection: ProjectionSpec
     mask: Mask = Everything()
     scores: tuple[ScoreSpec, ...] = ()
+    relative_values: ValueSpec | None = None  # what the weights add to the values (Shaw's relative positions)
     scale: ScaleSpec = ScaleSpec(power=-0.5)  # of the width of a query
     softcap: float | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
@@ -46,10 +47,11 @@ class AttentionSpec(MixerSpec):
 
     def parts(self, site: Site) -> Mapping[str, Placed]:
         place = self._place(site)
-        n_heads, width, _ = self.projection.sizes(place)
+        n_heads, width, value_width = self.projection.sizes(place)
         return {
             "projection": (self.projection, place),
             "scores": [(score, site.at(n_heads, width)) for score in self.scores],
+            "relative_values": self.relative_values and (self.relative_values, site.at(n_heads, value_width)),
         }
 
     def _place(self, site: Site) -> Site:
@@ -85,16 +87,20 @@ class AttentionSpec(MixerSpec):
         inner += Cost({"absorption" if absorbed else "expansion": between} if between else {})
         for score in self.scores:
             inner += score.cost(site.at(n_heads, width), load)
+        if self.relative_values is not None:
+            inner += self.relative_values.cost(site.at(n_heads, value_width), load)
         return self.projection.cost(place, dataclasses.replace(load, memory=made)) + inner
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Return whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
-        return self.projection.absorbs(query, keys) and not any(score.reads_content for score in self.scores)
+        by_head = self.relative_values is not None or any(score.reads_content for score in self.scores)
+        return not by_head and self.projection.absorbs(query, keys)
 
 
 class Attention(Part[AttentionSpec]):
     projection: Projection[Any]
     scores: Any
+    relative_values: Any
     sink: Tensor | None
 
     def __init__(self, spec: AttentionSpec, site: Site) -> None:
@@ -134,6 +140,8 @@ class Attention(Part[AttentionSpec]):
             scores=self._sum(self.by_content, Content(q, k, p, self.scale), now.tokens, keys),
             dropout=now.dropout.attention if now.dropout else 0.0,
         )
+        if self.relative_values is not None:
+            y = y + self.relative_values(weights, now.tokens.as_queries(), keys.as_keys())
         y = p.unfold(y) if absorbed else y
         return p.output(y), {"attention": weights} if now.weights and weights is not None else {}
 

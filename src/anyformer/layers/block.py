@@ -16,6 +16,11 @@ from anyformer.spec import BlockSpec, BranchSpec, StackSpec, SublayerSpec
 KEEP_NOTHING = Store()
 
 
+def mapped(step: Any, x: Tensor, now: Now) -> Tensor:
+    """Return what a norm, or another map, makes of x."""
+    return step(x, now) if step.spec.reads_tokens else step(x)
+
+
 class Branch(Part[BranchSpec]):
     norm_in: nn.Module | None
     mixer: nn.Module
@@ -27,9 +32,9 @@ class Branch(Part[BranchSpec]):
 
     def forward(self, x: Tensor, now: Now, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
         store = next(stores) if self.keeps else KEEP_NOTHING
-        y, notes = self.mixer(x if self.norm_in is None else self.norm_in(x), now, store)
+        y, notes = self.mixer(x if self.norm_in is None else mapped(self.norm_in, x, now), now, store)
         if self.norm_out is not None:
-            y = self.norm_out(y)
+            y = mapped(self.norm_out, y, now)
         if now.dropout and now.dropout.residual:
             y = F.dropout(y, now.dropout.residual)
         return y, notes
@@ -43,14 +48,14 @@ class Sublayer(Part[SublayerSpec]):
     def forward(self, state: Tensor, residual: Any, now: Now, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
         x = residual.read(state)
         if self.norm_in is not None:
-            x = self.norm_in(x)
+            x = mapped(self.norm_in, x, now)
         total, notes = None, []
         for branch in self.branches:
             y, note = branch(x, now, stores)
             total = y if total is None else total + y
             notes.append(note)
         state = residual.write(state, total)
-        return state if self.norm_sum is None else self.norm_sum(state), notes
+        return state if self.norm_sum is None else mapped(self.norm_sum, state, now), notes
 
 
 class Block(Part[BlockSpec]):
@@ -82,7 +87,7 @@ class Stack(Part[StackSpec]):
             state, more = block(state, self.residual, now, stores)
             notes += more
         x = self.residual.close(state)
-        x = x if self.norm is None else self.norm(x)
+        x = x if self.norm is None else mapped(self.norm, x, now)
         if hidden is not None:
             hidden.append(x)
         return x, notes

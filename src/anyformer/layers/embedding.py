@@ -95,7 +95,9 @@ class FactorisedPositions(Part[FactorisedPositionsSpec]):
         shape, left, total = self.spec.shape, tokens.position, None
         end = tokens.span[1] if tokens.span else 0
         if end > math.prod(shape):
-            raise InputError(f"a sequence of {end} tokens goes beyond the {math.prod(shape)} positions of shape {shape}")
+            raise InputError(
+                f"a sequence of {end} tokens goes beyond the {math.prod(shape)} positions of shape {shape}"
+            )
         for i in range(len(shape) - 1, -1, -1):
             vectors = F.embedding(left % shape[i], getattr(self, f"weight_{i}"))
             left, total = left // shape[i], vectors if total is None else total + vectors

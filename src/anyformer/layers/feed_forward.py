@@ -36,7 +36,7 @@ class FeedForwardSpec(ExpertSpec):
 
     def parts(self, site: Site) -> Mapping[str, Placed]:
         return {
-            "up": (LinearSpec(d_out=self.d_ff, bias=self.bias_in, axes=("d_ff", "d_model")), site),
+            "up": (LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model")), site),
             "activation": (self.activation, site),
             "down": (_down(self.bias_out), site.at(self.d_ff)),
         }
@@ -69,7 +69,7 @@ class GatedFeedForwardSpec(ExpertSpec):
     up_offset: float = 0.0
 
     def parts(self, site: Site) -> Mapping[str, Placed]:
-        into = LinearSpec(d_out=self.d_ff, bias=self.bias_in, axes=("d_ff", "d_model"))
+        into = LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model"))
         return {
             "gate": (into, site),
             "up": (into, site),

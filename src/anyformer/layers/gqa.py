@@ -126,13 +126,13 @@ class GQASpec(ProjectionSpec):
             shapes = {"head": (head_dim,), "heads": (n, head_dim), "projection": (n * head_dim,)}
             return spec and (spec, site.at(*shapes[self.norm_over]))
 
-        def into(d_out: int, bias: bool) -> LinearSpec:
-            return LinearSpec(d_out=Width(d_out), bias=bias, axes=("heads", "d_model"))
+        def into(d_out: int, bias: bool, role: Literal["matrix", "inner"] = "matrix") -> LinearSpec:
+            return LinearSpec(d_out=Width(d_out), bias=bias, role=role, axes=("heads", "d_model"))
 
         return {
             "q": (into(width, self.bias_query), site),
             "k": (into(kv_width, self.bias_key), source),
-            "v": (into(self.kv_heads * value_dim, self.bias_value), source),
+            "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source),
             "o": (
                 LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")),
                 site.at(n_heads * value_dim),

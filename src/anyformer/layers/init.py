@@ -36,12 +36,13 @@ class Normal(DistributionSpec):
 
 
 class Xavier(DistributionSpec):
-    """Uniform with variance 2 gain² / (fan_in + fan_out): Glorot & Bengio 2010."""
+    """Uniform with variance 2 gain² n_branches^(2 depth_power) / (fan_in + fan_out): Glorot & Bengio 2010."""
 
     gain: float = 1.0
+    depth_power: float = 0.0
 
     def std(self, weight: Weight, n_branches: int) -> float:
-        return self.gain * math.sqrt(2 / sum(weight.shape[-2:]))
+        return self.gain * n_branches**self.depth_power * math.sqrt(2 / sum(weight.shape[-2:]))
 
     def fill(self, tensor: Tensor, std: float, generator: torch.Generator) -> None:
         tensor.uniform_(-std * math.sqrt(3), std * math.sqrt(3), generator=generator)
@@ -53,12 +54,14 @@ class ByRole(InitSpec):
     table: DistributionSpec = Normal()
     matrix: DistributionSpec = Normal()
     output: DistributionSpec | None = None  # None: as matrix
+    inner: DistributionSpec | None = None  # of values and of a feed-forward's first matrices; None: as matrix
 
     def of(self, weight: Weight) -> DistributionSpec:
         """Return the distribution of a weight that has no constant to start from."""
         if weight.role == "table":
             return self.table
-        return self.output or self.matrix if weight.role == "output" else self.matrix
+        special = {"output": self.output, "inner": self.inner}.get(weight.role)
+        return special or self.matrix
 
 
 def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:

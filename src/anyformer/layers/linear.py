@@ -18,7 +18,7 @@ class LinearSpec(MapSpec):
 
     d_out: Width | None = None  # None: d_model
     bias: bool = False
-    role: Literal["matrix", "output"] = "matrix"
+    role: Literal["matrix", "inner", "output"] = "matrix"
     axes: tuple[str, str] = ("d_out", "d_in")
 
     def width_out(self, site: Site) -> int:
@@ -119,6 +119,10 @@ class ChainSpec(MapSpec):
     """Maps one after the other: Fixup's gain then shift."""
 
     maps: tuple[MapSpec, ...]
+
+    def __post_init__(self) -> None:
+        if reading := [step.kind for step in self.maps if step.reads_tokens]:
+            raise self.refusal("maps", f"hold {reading[0]}, which asks what is padding; let it stand by itself")
 
 
 class Chain(Part[ChainSpec]):

@@ -108,17 +108,21 @@ class MLASpec(ProjectionSpec):
         return Cost({"projections": load.batch * (load.query * per_query + load.memory * per_key)})
 
     def resized(self, to: Sizes) -> MLASpec:
-        """Heads and head_dim follow their rule, the rotary and value widths stay in proportion to head_dim."""
+        """Heads and head_dim follow their rule; all other widths stay in proportion to head_dim, as in the papers."""
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
-        ratio = (head_dim or self.head_dim) / self.head_dim
-        turning = self.rotary_dim and max(4, 4 * round(self.rotary_dim * ratio / 4))
+        assert head_dim is not None
+
+        def like(old: int) -> Width:
+            return Width(max(4, 4 * round(old * head_dim / self.head_dim / 4)))
+
+        turning = self.rotary_dim and like(self.rotary_dim)
         return self.but(
             n_heads=n_heads,
             head_dim=head_dim,
-            kv_rank=to.width(self.kv_rank),
-            query_rank=self.query_rank and to.width(self.query_rank),
+            kv_rank=like(self.kv_rank),
+            query_rank=self.query_rank and like(self.query_rank),
             rotary_dim=turning,
-            value_dim=self.value_dim and max(4, 4 * round(self.value_dim * ratio / 4)),
+            value_dim=self.value_dim and like(self.value_dim),
             rotary=self.rotary and self.rotary.resized(to).fitted(turning or 0),
             norm_kv=to.field(MapSpec, self.norm_kv),
             norm_query=to.field(MapSpec, self.norm_query),

@@ -1,4 +1,4 @@
-"""Relative positions that read what queries and keys say: Transformer-XL (Dai et al. 2019, arXiv:1901.02860)."""
+"""Relative positions that read what tokens say: Shaw et al. 2018, arXiv:1803.02155; Dai et al. 2019, arXiv:1901.02860."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.layers.scores import Content, ScoreSpec
+from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Load, Site, Weight
+from anyformer.spec import Cost, Load, Site, Weight, Window
 
 
 class RelativeSinusoidSpec(ScoreSpec):
@@ -79,3 +79,67 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
         steps = torch.arange(start, stop - 1, -1, device=self.r.device)
         sinusoids = self.spec.sinusoids(steps, self.site.d_model).to(self.r.dtype)
         return F.linear(sinusoids, self.r).unflatten(-1, (len(self.bias_key), -1)).transpose(0, 1)
+
+
+def _clipped(query: Tokens, key: Tokens, farthest: int) -> Tensor:
+    """Return the row of each distance from query to key in a table of 2 · farthest + 1."""
+    return (key.position - query.position).clamp(-farthest, farthest) + farthest
+
+
+def _nearest(farthest: int, site: Site) -> Weight:
+    return Weight((2 * farthest + 1, site.shape[-1]), ("distance", "head_dim"), "table")
+
+
+class ShawKeysSpec(ScoreSpec):
+    """q · a, scaled as q · k is: a vector for each distance up to `farthest` either way, one for all heads (equation 5)."""
+
+    farthest: Window
+    reads_content = True
+
+    def __post_init__(self) -> None:
+        if self.farthest < 1:
+            raise self.refusal("farthest", "must be at least 1 token")
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        return {"weight": _nearest(self.farthest, site)}
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        return Cost({"distances": _products(self.farthest, site, load)})
+
+
+class ShawKeys(Part[ShawKeysSpec]):
+    weight: Tensor
+
+    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        every = content.q @ (self.weight.mT * content.scale)  # [batch, heads, query, distance]
+        return every.gather(-1, _clipped(query, key, self.spec.farthest).expand(*every.shape[:-1], -1))
+
+
+class ShawValuesSpec(ValueSpec):
+    """Σ weight · a: a vector for each distance up to `farthest` either way, added to the key's value (equation 3)."""
+
+    farthest: Window
+
+    def __post_init__(self) -> None:
+        if self.farthest < 1:
+            raise self.refusal("farthest", "must be at least 1 token")
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        return {"weight": _nearest(self.farthest, site)}
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        return Cost({"distances": _products(self.farthest, site, load)})
+
+
+class ShawValues(Part[ShawValuesSpec]):
+    weight: Tensor
+
+    def forward(self, weights: Tensor, query: Tokens, key: Tokens) -> Tensor:
+        rows = _clipped(query, key, self.spec.farthest).expand(weights.shape)
+        shares = weights.new_zeros(*weights.shape[:-1], len(self.weight)).scatter_add(-1, rows, weights)
+        return shares.to(self.weight.dtype) @ self.weight
+
+
+def _products(farthest: int, site: Site, load: Load) -> int:
+    n_heads, width = site.shape
+    return 2 * load.batch * n_heads * load.query * (2 * farthest + 1) * width

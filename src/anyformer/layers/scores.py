@@ -34,6 +34,14 @@ class ScoreSpec(PartSpec, abstract=True):
     reads_content: ClassVar[bool] = False
 
 
+class ValueSpec(PartSpec, abstract=True):
+    """What attention's weights add to its values; its place's shape is (n_heads, width of a value).
+
+    Its module is called with (weights [batch, heads, query, key], query, key), facts as a score's, and returns
+    [batch, heads, query, width].
+    """
+
+
 class ALiBiSpec(ScoreSpec):
     """slope · (key position - query position), a slope for each head.
 

@@ -22,7 +22,7 @@ Length = NewType("Length", int)  # of sequences, in tokens: contexts, learned po
 Window = NewType("Window", int)  # of distances, in tokens: sliding windows, the reach of buckets
 Vocab = NewType("Vocab", int)  # rows of a table of tokens
 
-Role = Literal["matrix", "output", "table", "bias", "gain"]
+Role = Literal["matrix", "inner", "output", "table", "bias", "gain"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Weight:
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]  # a name for each axis: "vocab", "d_model", "heads", "d_ff" …
-    role: Role = "matrix"  # "output": a matrix that writes to the residual stream
+    role: Role = "matrix"  # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with
     fill: float | None = None  # the constant it starts from; None: drawn from the distribution of its role
     trainable: bool = True
     used: int | None = None  # of the first axis, by one token (experts); None: all

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 class MapSpec(PartSpec, abstract=True):
-    """A map of each token's vector by itself: a norm, a gain, a shift, a linear map, an activation."""
+    """A map of each token's vector by itself: a norm, a gain, a shift, a linear map, an activation.
+
+    Its module is called with x, and with the pass's `Now` too where the map `reads_tokens` (batch norm: which are padding).
+    """
+
+    reads_tokens: ClassVar[bool] = False
 
     def width_out(self, site: Site) -> int:
         """Return the width of what comes out, given the place of what goes in."""

@@ -62,6 +62,8 @@ class Trainer:
         self.routers = routers_of(model)
         self.router_losses = recipe.router.losses if self.routers else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
+        if any(isinstance(part, BatchNormSpec) for part in model.spec.nested()):
+            self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
         self._router_loss: float | None = None
         self._load: Load | None = None
         self.micro_tokens = micro_tokens or recipe.batch_tokens

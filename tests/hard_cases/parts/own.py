@@ -39,32 +39,12 @@ class ManhattanNorm(Part[ManhattanNormSpec]):
 
 
 class Dilated(Mask):
-    """Keys at a multiple of `rate` tokens from the query."""
+    """Keys at a multiple of `rate` tokens from the start of the text."""
 
     rate: Window
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        return (query.position - key.position) % self.rate == 0
-
-
-class ByDistanceSpec(ScoreSpec):
-    """q · a, a one vector for each distance up to `farthest`: Shaw et al. 2018, arXiv:1803.02155, equation 5."""
-
-    farthest: Window
-    reads_content = True
-
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((2 * self.farthest + 1, site.shape[-1]), ("distance", "head_dim"), "table")}
-
-
-class ByDistance(Part[ByDistanceSpec]):
-    weight: Tensor
-
-    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
-        farthest = self.spec.farthest
-        distance = (key.position - query.position).clamp(-farthest, farthest) + farthest
-        every = content.q @ self.weight.T * content.q.shape[-1] ** -0.5  # [batch, heads, query, distance]
-        return every.gather(-1, distance.expand(*every.shape[:-1], -1))
+        return (key.position % self.rate == 0) & (query.position >= 0)
 
 
 class PlacesSpec(PartSpec):

@@ -1,0 +1,76 @@
+"""Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167) over the real tokens of a batch, padding left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import SpecError
+from anyformer.layers.norm import NormSpec
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Now
+from anyformer.spec import Caveat, Site, Weight
+
+
+class BatchNormSpec(NormSpec):
+    """(x - mean) / sqrt(variance + eps) of each feature, times a weight, plus a bias.
+
+    In training, which is a pass with rates of dropout, be they 0, the statistics are those of the batch's real tokens, and
+    the kept ones move towards them by `momentum`; otherwise the kept ones are used.
+    """
+
+    eps: float = 1e-5
+    momentum: float = 0.1
+    reads_tokens = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.momentum <= 1:
+            raise self.refusal("momentum", "must be above 0 and at most 1")
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        if len(site.shape) != 1:
+            raise SpecError("BatchNorm has statistics of the stream's features, not of heads; take another norm there")
+        axes = ("d_model",)
+        return {
+            "weight": Weight(site.shape, axes, "gain", fill=1.0),
+            "bias": Weight(site.shape, axes, "bias", fill=0.0),
+            "mean": Weight(site.shape, axes, "bias", fill=0.0, trainable=False),
+            "variance": Weight(site.shape, axes, "gain", fill=1.0, trainable=False),
+        }
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        return (Caveat("causality", "in training, the statistics are of all tokens of the batch, later ones too"),)
+
+
+class BatchNorm(Part[BatchNormSpec]):
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def forward(self, x: Tensor, now: Now | None = None) -> Tensor:
+        if now is None:
+            raise SpecError(
+                "BatchNorm stands where nothing tells it what is padding; let it be a norm of a block or stack"
+            )
+        mean, variance = self.mean.float(), self.variance.float()
+        if now.dropout is not None:
+            mean, variance = self.of_batch(x.float(), now)
+        scale = self.weight * (variance + self.spec.eps).rsqrt()
+        return ((x - mean) * scale + self.bias).to(x.dtype)
+
+    def of_batch(self, x: Tensor, now: Now) -> tuple[Tensor, Tensor]:
+        """Return (mean, variance) of the real tokens, and let the kept ones move towards them."""
+        document = now.tokens.document
+        real = x.new_ones(x.shape[:2]) if document is None else (document > 0).to(x.dtype).expand(x.shape[:2])
+        n, share = real.sum(), real[..., None]
+        mean = (x * share).sum((0, 1)) / n
+        variance = ((x - mean).square() * share).sum((0, 1)) / n
+        with torch.no_grad():
+            self.mean.lerp_(mean.to(self.mean.dtype), self.spec.momentum)
+            unbiased = variance * (n / (n - 1).clamp(min=1))
+            self.variance.lerp_(unbiased.to(self.variance.dtype), self.spec.momentum)
+        return mean, variance

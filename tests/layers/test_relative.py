@@ -1,0 +1,187 @@
+"""Relative positions against slow loops: every pair of tokens by itself, forward and backward, plain, padded and cached."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.cache import KVCache
+from anyformer.errors import KernelError, SpecError
+from anyformer.families import preset
+from anyformer.families.compose import changed
+from anyformer.layers import (
+    AttentionSpec,
+    Causal,
+    Everything,
+    GQASpec,
+    RelativeSinusoidSpec,
+    ShawKeysSpec,
+    ShawValuesSpec,
+)
+from anyformer.layers.relative import RelativeSinusoid
+from anyformer.layers.tokens import Tokens, plain_tokens
+from anyformer.model import build
+from anyformer.resizing import shrink
+from anyformer.spec import Count, ModelSpec, Site, Width, Window
+from tests.laws.tolerance import FLOAT32, distance, gradient_distance
+from tests.laws.weights import filled, telling
+
+HEADS, WIDTH, D, N = 4, 8, 32, 11
+
+
+def attention(**options: Any) -> AttentionSpec:
+    heads = GQASpec(n_heads=Count(HEADS), n_kv_heads=Count(2), head_dim=Width(WIDTH))
+    return AttentionSpec(projection=heads, **{"mask": Causal(), **options})
+
+
+def model_of(attention: AttentionSpec) -> ModelSpec:
+    """Return a decoder of one layer without another trace of position."""
+    spec = shrink(preset("llama-7b").spec)
+    sublayer, feed = spec.stack.blocks[0].sublayers
+    branch = sublayer.branches[0].but(mixer=attention)
+    layer = spec.stack.blocks[0].but(sublayers=(sublayer.but(branches=(branch,)), feed))
+    return spec.but(stack=spec.stack.but(blocks=(layer,)))
+
+
+def pairwise(
+    x: Tensor,
+    w: dict[str, Tensor],
+    sees: Callable[[int, int], bool],
+    extra: Callable[..., Tensor],
+    farthest: int | None,
+) -> Tensor:
+    """Return attention's output [token, d_model] of x, pair by pair; `extra`(q, k, i, j, head) is added before scaling."""
+    q, k, v = ((x @ w[f"projection.{name}.weight"].T).view(len(x), -1, WIDTH) for name in "qkv")
+    rows = []
+    for i in range(len(x)):
+        heads = []
+        for h in range(HEADS):
+            g = h // 2
+            seen = [j for j in range(len(x)) if sees(i, j)]
+            scores = torch.stack([q[i, h] @ k[j, g] + extra(q[i, h], k[j, g], i, j, h) for j in seen]) / WIDTH**0.5
+            weights = scores.softmax(0)
+            y = torch.zeros(WIDTH)
+            for a, j in zip(weights, seen, strict=True):
+                value = v[j, g]
+                if farthest is not None:
+                    value = value + w["relative_values.weight"][max(-farthest, min(farthest, j - i)) + farthest]
+                y = y + a * value
+            heads.append(y)
+        rows.append(torch.cat(heads))
+    return torch.stack(rows) @ w["projection.o.weight"].T
+
+
+def shaw(w: dict[str, Tensor], farthest: int) -> Callable[..., Tensor]:
+    return lambda q, k, i, j, h: q @ w["scores.0.weight"][max(-farthest, min(farthest, j - i)) + farthest]
+
+
+def sinusoidal(w: dict[str, Tensor]) -> Callable[..., Tensor]:
+    def term(q: Tensor, k: Tensor, i: int, j: int, h: int) -> Tensor:
+        angles = (i - j) * 10_000.0 ** (-torch.arange(0, D, 2) / D)
+        r = (w["scores.0.r"] @ torch.cat((angles.sin(), angles.cos()))).view(HEADS, WIDTH)[h]
+        return w["scores.0.bias_key"][h] @ k + (q + w["scores.0.bias_position"][h]) @ r
+
+    return term
+
+
+CASES: dict[str, tuple[AttentionSpec, bool, int | None]] = {
+    "shaw, causal": (attention(scores=(ShawKeysSpec(farthest=Window(3)),)), True, None),
+    "shaw with values, causal": (
+        attention(scores=(ShawKeysSpec(farthest=Window(3)),), relative_values=ShawValuesSpec(farthest=Window(2))),
+        True,
+        2,
+    ),
+    "shaw with values, both ways": (
+        attention(
+            scores=(ShawKeysSpec(farthest=Window(3)),),
+            relative_values=ShawValuesSpec(farthest=Window(3)),
+            mask=Everything(),
+        ),
+        False,
+        3,
+    ),
+    "sinusoid, causal": (attention(scores=(RelativeSinusoidSpec(),)), True, None),
+    "sinusoid told apart, causal": (attention(scores=(RelativeSinusoidSpec(bidirectional=True),)), True, None),
+    "sinusoid, both ways": (
+        attention(scores=(RelativeSinusoidSpec(bidirectional=True),), mask=Everything()),
+        False,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "left", "packed"])
+@pytest.mark.parametrize("name", CASES)
+def test_each_pair_is_as_in_the_paper(name: str, kind: str) -> None:
+    """The model's attention, seen through the whole model, and pair by pair within it."""
+    spec, causal, farthest = CASES[name]
+    whole = model_of(spec)
+    weights = telling(whole, least_row=1.0)
+    model, ids = filled(whole, weights), torch.arange(2 * N).view(2, N) * 7 % 101
+    mask = {"plain": None, "left": torch.ones(2, N).long(), "packed": torch.tensor([[1] * 4 + [2] * 7] * 2)}[kind]
+    if kind == "left" and mask is not None:
+        mask[1, :3] = 0
+    caught: dict[str, Tensor] = {}
+    mixer = model.stack.blocks[0].sublayers[0].branches[0].mixer
+    mixer.register_forward_hook(lambda module, given, out: caught.update(x=given[0].detach(), y=out[0]))
+    model(ids, mask)
+    leaves = {name: parameter.detach().clone().requires_grad_() for name, parameter in mixer.named_parameters()}
+    extra = sinusoidal(leaves) if "sinusoid" in name else shaw(leaves, 3)
+    generator, ours, theirs = torch.Generator().manual_seed(0), torch.zeros(()), torch.zeros(())
+    for row in range(2):
+        for document in {1} if mask is None else set(mask[row].tolist()) - {0}:
+            real = torch.arange(N) if mask is None else (mask[row] == document).nonzero()[:, 0]
+            expected = pairwise(caught["x"][row, real], leaves, lambda i, j: j <= i or not causal, extra, farthest)
+            found = caught["y"][row, real]
+            assert distance(found, expected) < FLOAT32
+            weight = torch.randn(expected.shape, generator=generator)
+            ours, theirs = ours + (found * weight).sum(), theirs + (expected * weight).sum()
+    ours.backward()
+    theirs.backward()
+    found_gradients = {name: parameter.grad for name, parameter in mixer.named_parameters()}
+    assert gradient_distance(found_gradients, {name: leaf.grad for name, leaf in leaves.items()}) < FLOAT32
+
+
+@pytest.mark.parametrize("past", [0, 5])
+def test_the_shifted_rows_are_the_gathered_ones(past: int) -> None:
+    """The fast way for plain tokens against the way for any positions, forward and backward."""
+    spec, site = RelativeSinusoidSpec(), Site(D, (HEADS, WIDTH))
+    part = RelativeSinusoid(spec, site)
+    for parameter in part.parameters():
+        torch.nn.init.normal_(parameter)
+    keys = plain_tokens(past + 6, torch.device("cpu"))
+    query = plain_tokens(6, torch.device("cpu"), past)
+    seen = query.as_queries().position >= keys.as_keys().position
+    results = []
+    for strip in (False, True):
+        q = torch.randn(2, HEADS, 6, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        given = [tokens if not strip else Tokens(tokens.position) for tokens in (query, keys)]
+        part.zero_grad()
+        y = torch.where(seen, part.by_distance(q, given[0].as_queries(), given[1].as_keys()), 0.0)
+        (y * torch.arange(y.numel()).view(y.shape).sin()).sum().backward()
+        assert q.grad is not None
+        assert part.r.grad is not None
+        results.append((y.detach(), q.grad, part.r.grad.clone()))
+    assert all(distance(a, b) < FLOAT32 for a, b in zip(*results, strict=True))
+    assert results[0][0].abs().max() > 1
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[1]])
+def test_cached_is_uncached(name: str) -> None:
+    spec = model_of(CASES[name][0])
+    model, ids = filled(spec, telling(spec, least_row=1.0)), torch.arange(14)[None] * 5 % 101
+    with torch.no_grad():
+        whole = model(ids).logits
+        cache = KVCache(spec, length=14)
+        parts = [model(chunk, cache=cache).logits for chunk in ids.split([6, 1, 3, 1, 3], 1)]
+    assert distance(torch.cat(parts, 1), whole) < FLOAT32
+
+
+def test_what_cannot_be_is_refused() -> None:
+    spec = model_of(CASES["shaw with values, causal"][0])
+    with pytest.raises(KernelError, match=r"sdpa gives no weights, which ShawValues are made of; use kernel='eager'"):
+        build(spec)(torch.zeros(1, 3).long(), kernel="sdpa")
+    with pytest.raises(SpecError, match="ShawKeys.farthest = 0 must be at least 1 token"):
+        changed(CASES["shaw, causal"][0], ShawKeysSpec, farthest=Window(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -26,6 +26,25 @@ def shrunk() -> dict[str, ModelSpec]:
 
 SHRUNK = shrunk()
 DECODERS = {name: spec for name, spec in SHRUNK.items() if spec.encoder is None}
+
+
+def few(specs: Mapping[str, ModelSpec]) -> frozenset[str]:
+    """Return names that together use every kind of part; each adds as many kinds as any other could."""
+    kinds = {name: {type(value) for value in spec.nested()} for name, spec in specs.items()}
+    left, chosen = set().union(*kinds.values()), set[str]()
+    while left:
+        best = max(kinds, key=lambda name: len(kinds[name] & left))
+        chosen.add(best)
+        left -= kinds[best]
+    return frozenset(chosen)
+
+
+FEW = few(SHRUNK)
+# For laws that take seconds a model: those that together use every part, and the rest among the slow tests.
+every_preset_few_fast = pytest.mark.parametrize(
+    "spec",
+    [pytest.param(spec, id=name, marks=[] if name in FEW else pytest.mark.slow) for name, spec in SHRUNK.items()],
+)
 every_preset = pytest.mark.parametrize("spec", SHRUNK.values(), ids=list(SHRUNK))
 every_decoder = pytest.mark.parametrize("spec", DECODERS.values(), ids=list(DECODERS))
 

@@ -10,13 +10,13 @@ from anyformer.families import preset
 from anyformer.model import Output, Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
-from tests.laws.models import every_preset, ids_for, randomised, runner
+from tests.laws.models import every_preset_few_fast, ids_for, randomised, runner
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 
 
-@every_preset
+@every_preset_few_fast
 def test_no_graph_break(spec: ModelSpec) -> None:
     torch.compiler.reset()
     model, ids = randomised(spec), ids_for(spec, 2, 12)

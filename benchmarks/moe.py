@@ -57,13 +57,9 @@ def theirs(n_experts: int) -> Callable[[Tensor], Tensor]:
     from transformers import MixtralConfig
     from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
-    config = MixtralConfig(
-        hidden_size=D_MODEL,
-        intermediate_size=D_EXPERT,
-        num_local_experts=n_experts,
-        num_experts_per_tok=TOP_K,
-        experts_implementation="grouped_mm",
-    )
+    sizes: dict[str, Any] = {"hidden_size": D_MODEL, "intermediate_size": D_EXPERT, "num_local_experts": n_experts}
+    config = MixtralConfig(**sizes, num_experts_per_tok=TOP_K)
+    config._experts_implementation = "grouped_mm"
     return filled(MixtralSparseMoeBlock(config))
 
 

@@ -155,6 +155,7 @@ def test_longrope_takes_its_length_from_outside_the_table() -> None:
         ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling = .* only longrope is"),
         ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_scaling = .* only longrope is"),
         ("phi3", {"attention_bias": True}, "attention_bias = True is unknown here"),
+        ("phi", {"qk_layernorm": True, "head_dim": 32}, "qk_layernorm = True is as wide as hidden_size"),
         ("mistral", {"attention_bias": True}, "attention_bias = True is unknown here"),
         ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types = .* must be 8 times sliding_attention or full"),
         ("qwen2", {"layer_types": ["chunked_attention"] * 8}, "layer_types = .* must be 8 times"),

@@ -8,7 +8,7 @@ import torch
 from anyformer.cache import KVCache
 from anyformer.errors import SpecError
 from anyformer.families.compose import block, language_model, pre_norm, repeat
-from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, NormSpec, ReLU, ShawKeysSpec, RMSNormSpec
+from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, NormSpec, ReLU, RMSNormSpec, ShawKeysSpec
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import BlockSpec, ModelSpec, Site, Width, Window, decode, dumps, encode, loads, parameters, tensors

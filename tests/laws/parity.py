@@ -68,10 +68,16 @@ class Pair:
         return dict(ours_of(rows, lambda name: found[name]))
 
 
-def pair(spec: ModelSpec, attention: str = "eager", least_row: float | None = None, seed: int = 0) -> Pair:
+def pair(
+    spec: ModelSpec,
+    attention: str = "eager",
+    least_row: float | None = None,
+    seed: int = 0,
+    longest_row: float = 1.0,
+) -> Pair:
     """Return our model and transformers' with telling weights."""
     family, settings = fitting(FAMILIES.values(), spec)
-    weights = telling(spec, seed, least_row)
+    weights = telling(spec, seed, least_row, longest_row)
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # a pad's row would get no gradient
     config = transformers.AutoConfig.for_model(family.hf_type, **settings, **tokens)
     kind: Any = transformers.AutoModelForCausalLM._model_mapping[type(config)]  # type: ignore[attr-defined]

@@ -29,6 +29,9 @@ EXACT = {
     "llama3.1-405b": 405_853_388_800,
     "llama3.2-1b": 1_235_814_400,
     "llama3.2-3b": 3_212_749_824,
+    "gemma-2b": 1_981_884_416 + 256_000 * 2048,  # the paper's table 2, the vocabulary as released
+    "gemma-7b": 7_751_248_896 + 256_000 * 3072,
+    "phi4-mini": 3_836_021_760,
 }
 
 

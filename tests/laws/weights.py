@@ -10,9 +10,11 @@ from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Site, Spec, tensors
 
 
-def telling(spec: ModelSpec, seed: int = 0, least_row: float | None = None) -> dict[str, Tensor]:
+def telling(
+    spec: ModelSpec, seed: int = 0, least_row: float | None = None, longest_row: float = 1.0
+) -> dict[str, Tensor]:
     """Return a tensor for each name of the state dict: gains 1 ± 0.3, biases ± 0.3, matrices that multiply a
-    vector's length by about 1.5, and rows of tables of deviations from `least_row` to 1.
+    vector's length by about 1.5, and rows of tables of deviations from `least_row` to `longest_row`.
 
     Small rows show a norm's eps; where none reads the embedding, they would only leave the first attention uniform.
     """
@@ -30,7 +32,8 @@ def telling(spec: ModelSpec, seed: int = 0, least_row: float | None = None) -> d
         elif weight.role == "bias":
             found[name] = 0.3 * uniform
         elif weight.role == "table":
-            lengths = least_row ** torch.rand(weight.shape[0], 1, generator=generator)
+            share = torch.rand(weight.shape[0], 1, generator=generator)
+            lengths = longest_row * (least_row / longest_row) ** share
             found[name] = lengths * normal
         else:
             found[name] = 1.5 * weight.shape[-1] ** -0.5 * normal

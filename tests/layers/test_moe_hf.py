@@ -25,10 +25,14 @@ def gated(width: int) -> GatedFeedForwardSpec:
 def deepseek_v3() -> tuple[MoESpec, nn.Module]:
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
-    sizes = {"n_routed_experts": 16, "num_local_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
-    config = transformers.DeepseekV3Config(
-        hidden_size=D, moe_intermediate_size=F, n_shared_experts=2, experts_implementation="eager", **sizes
-    )
+    sizes: dict[str, Any] = {
+        "n_routed_experts": 16,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 4,
+        "n_group": 4,
+        "topk_group": 2,
+    }
+    config = transformers.DeepseekV3Config(hidden_size=D, moe_intermediate_size=F, n_shared_experts=2, **sizes)
     router = RouterSpec(
         n_experts=Count(16),
         top_k=4,
@@ -56,9 +60,8 @@ def deepseek_v2(method: str) -> tuple[MoESpec, nn.Module]:
         topk_group=3,
         topk_method=method,
         routed_scaling_factor=16.0,
-        experts_implementation="eager",
     )
-    groups = {"n_groups": 8, "top_groups": 3} if method != "greedy" else {}
+    groups: dict[str, Any] = {"n_groups": 8, "top_groups": 3} if method != "greedy" else {}
     router = RouterSpec(n_experts=Count(16), top_k=6, factor=16.0, **groups)
     return MoESpec(router=router, expert=gated(F), shared_expert=gated(2 * F)), DeepseekV2Moe(config)
 

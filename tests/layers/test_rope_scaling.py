@@ -134,7 +134,7 @@ def test_every_spelling_is_read_and_what_is_written_is_read_again(name: str) -> 
     assert first.scaling is not None
     assert read(rotary_settings(first)) == first
     assert read(rotary_settings(first.but(fraction=0.5))) == first.but(fraction=0.5)
-    named = {"theta": "rotary_emb_base", "fraction": "rotary_pct"}
+    named: dict[str, Any] = {"theta": "rotary_emb_base", "fraction": "rotary_pct"}
     assert read(rotary_settings(first.but(fraction=0.25), **named), **named) == first.but(fraction=0.25)
     spec = with_rotary(shrink(preset("llama-7b").spec), first.fitted(8))
     assert loads(dumps(spec)) == spec
@@ -158,11 +158,14 @@ def test_the_original_context_at_the_top_goes_before_the_one_inside() -> None:
 
 def test_a_mixture_of_phi_has_a_magnitude_for_each_list() -> None:
     inside = {**table("longrope"), "short_mscale": 1.1, "long_mscale": 1.3, "type": "su"}
-    found = read({"rope_scaling": inside})
+    with pytest.raises(CheckpointError, match=r"short_mscale = 1\.1 is unknown here"):
+        read({"rope_scaling": inside})
+    found = read({"rope_scaling": inside}, magnitudes=True)
     for length, magnitude in ((60, 1.1), (70, 1.3)):
         cos, _ = found.tables(plain_tokens(length, torch.device("cpu")), WIDTH, torch.float32)
         assert cos[0, 0, 0, 0].item() == pytest.approx(magnitude, rel=1e-6)
-    assert read(rotary_settings(found)) == found
+    assert read(rotary_settings(found, magnitudes=True), magnitudes=True) == found
+    assert read(rotary_settings(found)) != found
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,8 @@ def test_a_cached_step_is_that_of_transformers_beyond_the_original() -> None:
 
 
 IN_A_MODEL = {
-    **BY_LENGTH,
+    "dynamic": BY_LENGTH["dynamic"],
+    "longrope": BY_LENGTH["longrope"].but(magnitude_long=None),
     "yarn": YaRN(factor=8.0, original_context=Length(12), beta_fast=2.0, beta_slow=0.5),
     "linear": LinearScaling(factor=3.0),
 }

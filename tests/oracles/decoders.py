@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -53,6 +54,11 @@ def attend(
     return torch.stack(rows)
 
 
+def products(q: Tensor, k: Tensor) -> Callable[[int, int, int], Tensor]:
+    """Return q · k of a head, a query and a key, divided by the root of their width."""
+    return lambda h, a, b: q[h, a] @ k[h, b] / math.sqrt(q.shape[-1])
+
+
 def split(x: Tensor, n_heads: int) -> Tensor:
     """Return [heads, token, width]."""
     return x.reshape(len(x), n_heads, -1).transpose(0, 1)
@@ -73,8 +79,7 @@ def gpt(
     for i in range(n_layers):
         n = layer_norm(w, f"{i}.norm0", x)
         q, k, v = (split(linear(w, f"{i}.{name}", n), n_heads) for name in "qkv")
-        scale = 1 / math.sqrt(q.shape[-1])
-        y = attend(q, k, v, lambda h, a, b: q[h, a] @ k[h, b] * scale, lambda h, a, b: sees(i, h, a, b))
+        y = attend(q, k, v, products(q, k), partial(sees, i))
         x = x + linear(w, f"{i}.o", y)
         x = x + linear(w, f"{i}.down", feed(linear(w, f"{i}.up", layer_norm(w, f"{i}.norm1", x))))
     return layer_norm(w, "norm", x) @ w["head.weight"].T
@@ -99,7 +104,7 @@ def palm(w: Weights, ids: Tensor, *, n_layers: int, n_heads: int) -> Tensor:
             q,
             k.expand(n_heads, -1, -1),
             v.expand(n_heads, -1, -1),
-            lambda h, a, b: queries[h][a] @ keys[b] / math.sqrt(2 * half),
+            products(torch.stack([torch.stack(head) for head in queries]), torch.stack(keys).expand(n_heads, -1, -1)),
             lambda h, a, b: b <= a,
         )
         gate = linear(w, f"{i}.gate", n)

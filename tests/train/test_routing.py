@@ -38,7 +38,7 @@ from tests.train.models import VOCAB, decoder
 ROWS, LENGTH, EXPERTS, TOP_K = 6, 10, 6, 2
 
 
-def mixture(score: str = "softmax", capacity: layers.CapacitySpec | None = None) -> ModelSpec:
+def mixture(score: Any = "softmax", capacity: layers.CapacitySpec | None = None) -> ModelSpec:
     """Two layers with experts."""
     dense = decoder()
     attend, feed = dense.stack.blocks[0].sublayers
@@ -74,7 +74,8 @@ def batch(seed: int = 0, padded: bool = True) -> Batch:
 def trainer(given: Recipe, spec: ModelSpec | None = None, micro_tokens: int | None = None) -> Trainer:
     model = build(spec or mixture(), seed=1)
     with torch.no_grad():
-        model.shared["tokens"].weight.add_(0.02)  # what all tokens have in common makes some experts everybody's
+        # What all tokens have in common makes some experts everybody's.
+        dict(model.named_parameters())["shared.tokens.weight"].add_(0.02)
         for router in routers_of(model):
             router.weight.mul_(40)
     return Trainer(model, given, objective_of(CausalLM(), model.spec), micro_tokens=micro_tokens)
@@ -89,16 +90,15 @@ def test_balance_over_all_layers_is_transformers() -> None:
     ours, rows = trainer(recipe()), batch()
     calls, notes = routed(ours, rows)
     loss = calls.loss([LoadBalance(weight=0.02)], calls.load())
-    theirs = load_balancing_loss_func(
-        tuple(note["router_logits"].flatten(0, 1) for note in notes), EXPERTS, TOP_K, torch.from_numpy(rows.document)
-    )
-    assert loss.item() == pytest.approx(0.02 * theirs.item(), rel=1e-5)  # type: ignore[union-attr]
-    assert theirs.item() > 1.02 * TOP_K, "an uneven load"  # type: ignore[union-attr]
+    logits: Any = tuple(note["router_logits"].flatten(0, 1) for note in notes)
+    theirs: Any = load_balancing_loss_func(logits, EXPERTS, TOP_K, torch.from_numpy(rows.document))
+    assert loss.item() == pytest.approx(0.02 * theirs.item(), rel=1e-5)
+    assert theirs.item() > 1.02 * TOP_K, "an uneven load"
     ours.model.zero_grad()
     loss.backward(retain_graph=True)
     got = [p.grad.clone() for p in ours.parameters if p.grad is not None]
     ours.model.zero_grad()
-    (0.02 * theirs).backward()  # type: ignore[union-attr]
+    (0.02 * theirs).backward()
     for a, b in zip(got, (p.grad for p in ours.parameters if p.grad is not None), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
 

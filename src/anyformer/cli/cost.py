@@ -44,6 +44,8 @@ def command(model: str, seq_len: int | None, batch: int, convention: str, dtype:
     summary.add_row(
         "parameters", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them"
     )
+    if count.inactive:
+        summary.add_row("active", f"{count.active:,}", "used by one token: the experts it chooses, and all else")
     summary.add_row(
         "forward", f"{_si(report.forward_flops_per_token)}FLOPs/token", f"{convention}: {CONVENTIONS[convention]}"
     )

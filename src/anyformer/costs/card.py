@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from anyformer.layers import MoESpec
 from anyformer.spec import (
     BranchSpec,
     HeadSpec,
@@ -34,6 +35,8 @@ def card(spec: ModelSpec) -> dict[str, str]:
         rows["context"] = f"{spec.context:,} tokens"
     count = parameters(spec)
     rows["parameters"] = f"{count.total:,} ({count.embedding:,} in tables, {count.non_embedding:,} beside them)"
+    if count.inactive:
+        rows["active parameters"] = f"{count.active:,} (used by one token)"
     return rows
 
 
@@ -66,6 +69,7 @@ def _stack(stack: StackSpec) -> Iterator[tuple[str, str]]:
     for value in _distinct(v for m in mixers for v in m.nested() if hasattr(v, "n_heads") and v.head_dim is None):  # type: ignore[attr-defined]
         yield "head_dim", f"{stack.d_model // value.n_heads}"
     yield "attention", _pattern(m for m in mixers if hasattr(m, "mask"))
+    yield "experts", _each(_mixture(m) for m in mixers if isinstance(m, MoESpec))
     yield "feed-forward", _each(f"{m.kind}, {words(m.activation)}" for m in mixers if hasattr(m, "activation"))  # type: ignore[attr-defined]
     yield (
         "norms",
@@ -104,6 +108,12 @@ def _placement(sublayer: SublayerSpec) -> str:
 def _pattern(attentions: Iterable[Any]) -> str:
     masks = [f"{words(a.mask)}" + (" over the encoder's output" if a.reads == "memory" else "") for a in attentions]
     return "; ".join(f"{masks.count(mask)} × {mask}" for mask in _distinct(masks))
+
+
+def _mixture(mixture: MoESpec) -> str:
+    shared = " beside one for all tokens" if mixture.shared_expert else ""
+    capacity = f", {words(mixture.capacity)}" if mixture.capacity else ""
+    return f"{mixture.router.top_k} of {mixture.router.n_experts}{shared}, {words(mixture.router)}{capacity}"
 
 
 def _head(head: HeadSpec, spec: ModelSpec) -> str:

@@ -40,6 +40,7 @@ class CostReport:
     dtype: str
     parameters: Parameters
     forward_flops: Mapping[str, int]  # of the whole batch, by term
+    decode_flops: Mapping[str, int]  # of the last token of each row after all others are cached, by term
     cache: tuple[CacheKind, ...]
 
     @property
@@ -56,6 +57,11 @@ class CostReport:
     def forward_flops_per_token(self) -> float:
         """The average over the sequence."""
         return self.forward_flops_total / self.tokens
+
+    @property
+    def decode_flops_per_token(self) -> float:
+        """Of one new token at the end of this context, the others cached."""
+        return sum(self.decode_flops.values()) / self.batch
 
     @property
     def training_flops_per_token(self) -> float:
@@ -79,14 +85,15 @@ class CostReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; keys are stable within a `version`."""
-        totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_per_token")
+        totals = ("forward_flops_total", "forward_flops_per_token", "decode_flops_per_token", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "training_nbytes")
-        own = {"non_embedding": self.parameters.non_embedding}
+        own = {"non_embedding": self.parameters.non_embedding, "active": self.parameters.active}
         return {
             "version": 1,
             **asdict(self),
             "parameters": {**asdict(self.parameters), **own},
             "forward_flops": dict(self.forward_flops),
+            "decode_flops": dict(self.decode_flops),
             **{name: getattr(self, name) for name in (*totals, *nbytes)},
         }
 
@@ -113,6 +120,7 @@ def cost(
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
     memory = seq_len if spec.encoder else 0
     load = Load(batch=batch, query=seq_len, memory=memory, causal_exact=convention == "exact-causal")
+    last = replace(load, query=1, past=seq_len - 1)
     return CostReport(
         seq_len=seq_len,
         batch=batch,

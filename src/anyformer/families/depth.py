@@ -1,4 +1,4 @@
-"""Ways to train deep stacks: ReZero (arXiv:2003.04887), Fixup (arXiv:1901.09321), DeepNorm (Wang et al. 2022, arXiv:2203.00555)."""
+"""Ways to train deep stacks: ReZero (arXiv:2003.04887), Fixup (arXiv:1901.09321), DeepNorm (arXiv:2203.00555)."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def wiring(spec: ModelSpec) -> Wiring:
     block = spec.stack.blocks[0]
     if len(block.sublayers) > 1:
         return "serial"
-    return "two norms" if block.sublayers[0].norm_in is None else "one norm"
+    return "one norm" if any(sublayer.norm_in for sublayer in block.sublayers) else "two norms"
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:

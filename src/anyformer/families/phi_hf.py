@@ -29,6 +29,10 @@ from anyformer.spec import Length, ModelSpec
 
 def _read_norms(settings: Settings, spec: ModelSpec) -> ModelSpec:
     norm = one(spec, LayerNormSpec, "layer norm") if settings.take("qk_layernorm", bool, False) else None
+    if norm is not None and one(spec, GQASpec, "attention").head_dim is not None:
+        raise settings.refusal(
+            "qk_layernorm", "is as wide as hidden_size / num_attention_heads here; leave head_dim out"
+        )
     return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
 
 

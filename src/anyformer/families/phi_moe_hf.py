@@ -35,7 +35,7 @@ PHI_MOE = family(
         BIASES,
         SWIGLU,
         at("rms_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
-        positions(RotarySpec(theta=1_000_000.0), context=131_072),
+        positions(RotarySpec(theta=1_000_000.0), context=131_072, magnitudes=True),
         window(None),
         at("num_local_experts", int, RouterSpec, "n_experts", default=16),
         TOP_K,

@@ -21,6 +21,7 @@ from anyformer.spec import Length
 
 THETA, FRACTION = "rope_theta", "partial_rotary_factor"
 ORIGINAL = "original_max_position_embeddings"
+SHORT, LONG = "short_mscale", "long_mscale"
 
 
 def rotary(
@@ -30,11 +31,13 @@ def rotary(
     plain: RotarySpec | None = None,
     theta: str = THETA,
     fraction: str | None = FRACTION,
+    magnitudes: bool = False,
 ) -> RotarySpec:
     """Return the rotary positions that a whole configuration describes. Raises CheckpointError.
 
     `plain` is what the class takes where nothing is said (theta, fraction, where, layout); `theta` and `fraction` are its names
     for these two, None where the class rotates all features whatever is said; `context` is its max_position_embeddings.
+    `magnitudes`: the class has one for each of longrope's lists, short_mscale and long_mscale.
     """
     plain = plain or RotarySpec()
     plain = plain.but(theta=settings.take(theta, float, plain.theta))
@@ -47,10 +50,12 @@ def rotary(
     original = settings.optional(ORIGINAL, int)  # Phi-3 writes it here; it goes before the one inside
     old, new = settings.section("rope_scaling"), settings.section("rope_parameters")
     inner = old or new
-    return plain if inner is None else within(inner, context, plain, original)
+    return plain if inner is None else within(inner, context, plain, original, magnitudes=magnitudes)
 
 
-def within(inner: Settings, context: int, plain: RotarySpec, original: int | None = None) -> RotarySpec:
+def within(
+    inner: Settings, context: int, plain: RotarySpec, original: int | None = None, *, magnitudes: bool = False
+) -> RotarySpec:
     """Return the rotary positions of one table of settings, all of which are used or refused. Raises CheckpointError."""
     theta, fraction = inner.take(THETA, float, plain.theta), inner.take(FRACTION, float, plain.fraction)
     older = inner.take("type", str, "default")
@@ -60,16 +65,23 @@ def within(inner: Settings, context: int, plain: RotarySpec, original: int | Non
         near = did_you_mean(kind, READERS)
         raise inner.refusal("rope_type" if kind != older else "type", f"is no scaling known here{near}; {known}")
     scaling = None if kind == "default" else READERS[kind](inner, context, original)
+    if magnitudes and isinstance(scaling, LongRoPE):
+        short, long = inner.optional(SHORT, float), inner.optional(LONG, float)
+        scaling = scaling.but(magnitude_short=short, magnitude_long=long)
     inner.close()
     return plain.but(theta=theta, fraction=fraction, scaling=scaling)
 
 
 def rotary_settings(
-    rotary: RotarySpec | None, *, theta: str = THETA, fraction: str | None = FRACTION
+    rotary: RotarySpec | None, *, theta: str = THETA, fraction: str | None = FRACTION, magnitudes: bool = False
 ) -> dict[str, Any]:
-    """Return the settings in the older spelling, which both read; the names are those of `rotary`."""
+    """Return the settings in the older spelling, which both read; the arguments are those of `rotary`."""
     rotary = rotary or RotarySpec()
-    found: dict[str, Any] = {theta: rotary.theta, "rope_scaling": scaling_settings(rotary.scaling)}
+    table, scaling = scaling_settings(rotary.scaling), rotary.scaling
+    if magnitudes and table is not None and isinstance(scaling, LongRoPE):
+        table.pop("attention_factor", None)
+        table |= _given(SHORT, scaling.magnitude_short) | _given(LONG, scaling.magnitude_long)
+    found: dict[str, Any] = {theta: rotary.theta, "rope_scaling": table}
     return found if fraction is None else {**found, fraction: rotary.fraction}
 
 
@@ -99,19 +111,13 @@ def scaling_settings(scaling: RotaryScalingSpec | None) -> dict[str, Any] | None
                 **_given("attention_factor", scaling.attention_factor),
             }
         case LongRoPE():
-            short, long = scaling.magnitude_short, scaling.magnitude_long
-            magnitudes = _given("attention_factor", short)
-            if short != long:
-                usual = scaling.magnitude()
-                magnitudes = {"short_mscale": usual if short is None else short}
-                magnitudes["long_mscale"] = usual if long is None else long
             return {
                 "rope_type": "longrope",
                 "factor": scaling.factor,
                 "short_factor": list(scaling.short),
                 "long_factor": list(scaling.long),
                 ORIGINAL: scaling.original_context,
-                **magnitudes,
+                **_given("attention_factor", scaling.magnitude_short),
             }
     return None
 
@@ -157,14 +163,13 @@ def _yarn(inner: Settings, context: int, original: int | None) -> RotaryScalingS
 def _longrope(inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
     length = _original(inner, context, original)
     magnitude = inner.optional("attention_factor", float)
-    short, long = inner.optional("short_mscale", float), inner.optional("long_mscale", float)  # Phi-3.5-MoE
     return LongRoPE(
         short=inner.numbers("short_factor"),
         long=inner.numbers("long_factor"),
         factor=inner.take("factor", float, context / length),
         original_context=length,
-        magnitude_short=magnitude if short is None else short,
-        magnitude_long=magnitude if long is None else long,
+        magnitude_short=magnitude,
+        magnitude_long=magnitude,
     )
 
 

@@ -118,17 +118,20 @@ def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
     return Pair(read, write)
 
 
-def positions(plain: RotarySpec | None = None, *, fraction: str | None = None, context: int = 2048) -> Pair:
+def positions(
+    plain: RotarySpec | None = None, *, fraction: str | None = None, context: int = 2048, magnitudes: bool = False
+) -> Pair:
     """Return the rotary positions and the context; for the arguments see `rotary_hf.rotary`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         length = settings.take("max_position_embeddings", int, context)
-        found = rotary(settings, length, plain=plain, fraction=fraction)
+        found = rotary(settings, length, plain=plain, fraction=fraction, magnitudes=magnitudes)
         return changed(spec, RotarySpec, **found.values()).but(context=length)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         found = one(spec, RotarySpec, "rotary positions")
-        return {"max_position_embeddings": spec.context or context, **rotary_settings(found, fraction=fraction)}
+        said = rotary_settings(found, fraction=fraction, magnitudes=magnitudes)
+        return {"max_position_embeddings": spec.context or context, **said}
 
     return Pair(read, write)
 

@@ -163,8 +163,8 @@ class _Sorted(torch.autograd.Function):
     """Keeps what goes into `inner` until the backward pass, and makes what comes out of it again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, share: Tensor, groups: Groups, inner: Inner, *tensors: Tensor | None) -> Tensor:
-        n = len(tensors) // 2
+    def forward(ctx: Any, x: Tensor, share: Tensor, groups: Groups, inner: Inner, *tensors: Any) -> Tensor:
+        n = len(tensors) // 2  # matrices, and as many biases, which may be None
         matrices, biases = tensors[:n], tensors[n:]
         rows = x.index_select(0, groups.token)
         hidden = [products(rows, m, groups.spans, biases=b) for m, b in zip(matrices[:-1], biases, strict=False)]

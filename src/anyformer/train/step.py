@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe

@@ -127,6 +127,18 @@ def test_published_cache(name: str, nbytes: float) -> None:
     assert cost(preset(name).spec, seq_len=1).cache_nbytes == nbytes
 
 
+def test_prefill_is_expanded_and_decoding_absorbed() -> None:
+    """2·h·(d_h + d_r + d_v) and 2·h·(2·d_c + d_r) for each pair, in 61 layers."""
+    n, heads = 4096, 128 * 61
+    report = cost(preset("deepseek-v3").spec, seq_len=n, convention="full-attention")
+    forward, decode = report.forward_flops, report.decode_flops
+    assert forward["scores"] + forward["values"] == 2 * heads * n * n * (128 + 64 + 128)
+    assert decode["scores"] + decode["values"] == 2 * heads * n * (2 * 512 + 64)
+    assert forward["expansion"] == 2 * heads * n * 512 * 256
+    assert decode["absorption"] == 2 * heads * 512 * 256
+    assert report.decode_flops_per_token == sum(decode.values())
+
+
 def test_a_group_of_two_and_a_quarter_heads_keeps_as_much() -> None:
     """arXiv:2405.04434, table 1: the latent keeps what grouped-query attention of 2.25 groups does."""
     latent = cost(preset("deepseek-v2").spec, seq_len=1).cache_nbytes

@@ -49,6 +49,7 @@ def command(model: str, seq_len: int | None, batch: int, convention: str, dtype:
     summary.add_row(
         "forward", f"{_si(report.forward_flops_per_token)}FLOPs/token", f"{convention}: {CONVENTIONS[convention]}"
     )
+    summary.add_row("decoding", f"{_si(report.decode_flops_per_token)}FLOPs/token", "the last token, all others cached")
     summary.add_row(
         "training", f"{_si(report.training_flops_per_token)}FLOPs/token", "forward and backward, nothing recomputed"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from anyformer.errors import SpecError, did_you_mean
@@ -85,7 +85,12 @@ class CostReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; keys are stable within a `version`."""
-        totals = ("forward_flops_total", "forward_flops_per_token", "decode_flops_per_token", "training_flops_per_token")
+        totals = (
+            "forward_flops_total",
+            "forward_flops_per_token",
+            "decode_flops_per_token",
+            "training_flops_per_token",
+        )
         nbytes = ("cache_nbytes", "weights_nbytes", "training_nbytes")
         own = {"non_embedding": self.parameters.non_embedding, "active": self.parameters.active}
         return {
@@ -120,7 +125,6 @@ def cost(
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
     memory = seq_len if spec.encoder else 0
     load = Load(batch=batch, query=seq_len, memory=memory, causal_exact=convention == "exact-causal")
-    last = replace(load, query=1, past=seq_len - 1)
     return CostReport(
         seq_len=seq_len,
         batch=batch,
@@ -128,8 +132,19 @@ def cost(
         dtype=dtype,
         parameters=parameters(spec),
         forward_flops=spec.cost(Site(), load).terms,
+        decode_flops=_decode(spec, replace(load, query=1, past=seq_len - 1)),
         cache=tuple(_cache(spec, seq_len, memory, batch, NBYTES[dtype])),
     )
+
+
+def _decode(spec: ModelSpec, load: Load) -> dict[str, int]:
+    """Return the FLOPs of a pass without the encoder, which runs once before the first token."""
+    total, placed = spec.cost(Site(), load), spec.parts(Site())["encoder"]
+    if not isinstance(placed, tuple):
+        return dict(total)
+    encoder, place = placed
+    once = encoder.cost(place, Load(load.batch, load.memory, causal_exact=load.causal_exact))
+    return {term: flops - once.get(term, 0) for term, flops in total.items() if flops > once.get(term, 0)}
 
 
 def _cache(spec: ModelSpec, context: int, memory: int, batch: int, element_nbytes: int) -> list[CacheKind]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from anyformer.layers import AddSpec, ByRole, LinearSpec, TokensSpec
+from anyformer.layers import AddSpec, ByRole, GQASpec, LinearSpec, TokensSpec
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
@@ -33,13 +33,18 @@ def changed(value: S, part: type[Spec], **fields: Any) -> S:
     """Return a model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
     inner: dict[str, Any] = {}
     for name, old in value.values().items():
+        new = old
         if isinstance(old, Spec):
-            inner[name] = changed(old, part, **fields)
+            new = changed(old, part, **fields)
         elif isinstance(old, tuple) and old and isinstance(old[0], Spec):
             once = {id(item): item for item in old}  # a layer that is tiled is changed once
             each = {key: changed(item, part, **fields) for key, item in once.items()}
-            inner[name] = tuple(each[id(item)] for item in old)
-    return value.but(**inner | fields) if isinstance(value, part) else value.but(**inner)
+            new = tuple(each[id(item)] for item in old) if any(each[key] is not once[key] for key in each) else old
+        if new is not old:
+            inner[name] = new
+    if isinstance(value, part):
+        inner |= fields
+    return value.but(**inner) if inner else value
 
 
 def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
@@ -120,3 +125,8 @@ def language_model(
         softcap=logit_softcap,
     )
     return ModelSpec(stack=stack, heads=(head,), init=init or ByRole(), context=length)
+
+
+def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:
+    """Return the projection with biases of queries, keys and values, and of the output, or without."""
+    return heads.but(bias_query=qkv, bias_key=qkv, bias_value=qkv, bias_output=output)

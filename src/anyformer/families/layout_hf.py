@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from anyformer.families.mapping import Row, fused, shapes
 from anyformer.families.settings import Settings
-from anyformer.layers import AttentionSpec, ByRole, GQASpec, Normal
+from anyformer.layers import AttentionSpec, ByRole, Normal
 from anyformer.spec import BlockSpec, ModelSpec
 
 
@@ -103,8 +103,3 @@ def deviation(spec: ModelSpec) -> float:
     """Return the standard deviation that matrices start with; 0.02 where it depends on more than a number."""
     matrix = spec.init.matrix if isinstance(spec.init, ByRole) else None
     return matrix.scale if isinstance(matrix, Normal) and not matrix.fan_in_power else 0.02
-
-
-def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:
-    """Return the projection with biases of queries, keys and values, and of the output, or without."""
-    return heads.but(bias_query=qkv, bias_key=qkv, bias_value=qkv, bias_output=output)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, post_norm, pre_norm, repeat
-from anyformer.families.layout_hf import with_biases
+from anyformer.families.compose import block, language_model, post_norm, pre_norm, repeat, with_biases
 from anyformer.families.preset import Preset
 from anyformer.layers import (
     ActivationSpec,

@@ -34,7 +34,7 @@ test: lint
 	$(RUN) pytest $(PYTEST_OPTIONS) -m "not slow and not gpu"
 
 test-all: lint
-	$(RUN) pytest $(PYTEST_OPTIONS) -m "not gpu"
+	HYPOTHESIS_PROFILE=explore $(RUN) pytest $(PYTEST_OPTIONS) -m "not gpu"
 
 lint: $(VENV)/.installed-dev
 	$(RUN) ruff check $(CHECKED)

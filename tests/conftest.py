@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+from hypothesis import settings
 
 from tests.shapes import modules_with_shapes
 
@@ -22,6 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 assert "anyformer" not in sys.modules, "the import hook must be in place before anyformer is imported"
 jaxtyping.install_import_hook(tuple(modules_with_shapes(ROOT / "src" / "anyformer")), "tests.shapes.checked")
+
+
+# `make test` tries the same combinations each time, so that it says something about the change at hand;
+# `make test-all` draws new ones (HYPOTHESIS_PROFILE=explore).
+settings.register_profile("same", derandomize=True, database=None)
+settings.register_profile("explore", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,7 +16,8 @@ from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, ids_for, randomised, runner
-from tests.laws.tolerance import FLOAT32, close, gradient_distance
+from tests.laws.parity import InDouble
+from tests.laws.tolerance import FLOAT32, FLOAT64, close, distance, gradient_distance
 
 
 def attentions(spec: ModelSpec) -> list[AttentionSpec]:
@@ -29,8 +30,8 @@ def gradients(model: Transformer, out: Output, weights: Tensor) -> dict[str, Ten
     return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
 
 
-def check_kernels(spec: ModelSpec, left: int, right: int) -> None:
-    model, ids = randomised(spec), ids_for(spec, 2, 13)
+def check_kernels(model: Transformer, left: int, right: int, tolerance: float) -> None:
+    spec, ids = model.spec, ids_for(model.spec, 2, 13)
     mask = torch.ones_like(ids)
     mask[0, :left] = 0
     if right:
@@ -46,21 +47,23 @@ def check_kernels(spec: ModelSpec, left: int, right: int) -> None:
                 run(ids, mask, kernel=name)
             continue
         out = run(ids, mask, kernel=name)
-        close(out.logits, expected.logits)
+        assert distance(out.logits, expected.logits) < tolerance
         got = gradients(model, out, weights)
-        assert gradient_distance(got, wanted) < FLOAT32
+        assert gradient_distance(got, wanted) < tolerance
 
 
 @every_preset
 def test_presets(spec: ModelSpec) -> None:
-    check_kernels(spec, 0, 0)
-    check_kernels(spec, 4, 3)
+    check_kernels(randomised(spec), 0, 0, FLOAT32)
+    check_kernels(randomised(spec), 4, 3, FLOAT32)
 
 
 @given(spec=decoders(), left=st.integers(0, 5), right=st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
 def test_combinations(spec: ModelSpec, left: int, right: int) -> None:
-    check_kernels(spec, left, right)
+    """In float64: some combinations, such as windows of one key, leave of a gradient nothing but float32's rounding."""
+    with InDouble():
+        check_kernels(randomised(spec).double(), left, right, 1000 * FLOAT64)
 
 
 def slow_attention(

@@ -27,8 +27,8 @@ def test_shrunk_presets_still_choose(spec: Any) -> None:
 @pytest.mark.parametrize(
     ("old", "n", "k", "groups", "top"),
     [
-        (router(256, 8, n_groups=8, top_groups=4, group_score="top2-sum"), 16, 2, 4, 2),
-        (router(160, 6, n_groups=8, top_groups=3), 16, 2, 4, 2),
+        (router(256, 8, n_groups=8, top_groups=4, group_score="top2-sum"), 16, 3, 4, 2),
+        (router(160, 6, n_groups=8, top_groups=3), 16, 3, 4, 2),
         (router(64, 1), 8, 1, 1, 1),
         (router(32, 32), 4, 4, 1, 1),
         (router(2, 1), 2, 1, 1, 1),

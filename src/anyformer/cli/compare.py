@@ -156,7 +156,12 @@ def command(
     peak = machine.peak_flops_per_second[str(dtype).removeprefix("torch.")]
     click.echo(f"{corpus}\nruns and report: {out}", err=True)
     how = How(
-        device=where, compiled=compiled, validation_share=0.01, peak=lambda *_: peak, save_every=recipe.steps, keep_last=1
+        device=where,
+        compiled=compiled,
+        validation_share=0.01,
+        peak=lambda *_: peak,
+        save_every=recipe.steps,
+        keep_last=1,
     )
     runs, tuning = compare(question, text, out, how, live_view)
     words = shlex.join(["anyformer", *sys.argv[1:]])

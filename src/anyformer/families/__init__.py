@@ -55,9 +55,9 @@ from anyformer.families.opt_hf import OPT
 from anyformer.families.phi_hf import PHI, PHI3
 from anyformer.families.phi_moe_hf import PHI_MOE
 from anyformer.families.preset import Preset
-from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
 from anyformer.families.qwen2_hf import QWEN2
 from anyformer.families.qwen_moe_hf import QWEN_MOE
+from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
 
 ALIASES = {"transformer": "transformer-base", "llama": "llama-7b", "llama2": "llama2-7b", "llama3": "llama3-8b"}
 LINEAGES = (  # in the order of the field's history

@@ -31,7 +31,9 @@ class Weight:
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]  # a name for each axis: "vocab", "d_model", "heads", "d_ff" …
-    role: Role = "matrix"  # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with
+    role: Role = (
+        "matrix"  # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with
+    )
     fill: float | None = None  # the constant it starts from; None: drawn from the distribution of its role
     trainable: bool = True
     used: int | None = None  # of the first axis, by one token (experts); None: all

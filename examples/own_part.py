@@ -46,7 +46,7 @@ class PeakNorm(Part[PeakNormSpec]):
         return x / (x.abs().amax(-1, keepdim=True) + self.spec.eps) * self.weight
 
 
-class Strided(Mask):
+class Dilated(Mask):
     """Keys at a multiple of `stride` tokens from the query, the query's own among them."""
 
     stride: Window
@@ -62,7 +62,7 @@ def architecture() -> ModelSpec:
     feed = FeedForwardSpec(d_ff=Width(256), activation=ReLU2(), bias_in=False, bias_out=False)
     layers = [
         block(pre_norm(norm, AttentionSpec(projection=heads, mask=mask)), pre_norm(norm, feed))
-        for mask in (Causal(), Causal() & Strided(stride=Window(4)))
+        for mask in (Causal(), Causal() & Dilated(stride=Window(4)))
     ]
     return language_model(vocab_size=512, d_model=64, blocks=repeat(layers, 4), norm=norm, tied=True, context=256)
 

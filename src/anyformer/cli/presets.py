@@ -39,13 +39,18 @@ def command(family: str | None, as_json: bool) -> None:
     rows = [
         (", ".join((p["name"], *p["aliases"])), *(f"{p[size] or 0:,}" for size in SIZES), p["source"]) for p in chosen
     ]
-    for column, cells in zip(("name", *SIZES), zip(*rows, strict=True), strict=False):
+    used = 0
+    for column, cells in zip(("name", *SIZES), zip(*rows, strict=False), strict=False):
         width = max(len(column), *map(len, cells))
         table.add_column(column, justify="left" if column == "name" else "right", min_width=width)
-    table.add_column("source", overflow="ellipsis", no_wrap=True)
+        used += width + 2  # and the gap
+    # A terminal shows as much of the source as it has room for; a file or a pipe gets all of it.
+    longest = max(len(preset["source"]) for preset in chosen)
+    room = Console().width - used if sys.stdout.isatty() else longest
+    table.add_column("source", overflow="ellipsis", no_wrap=True, max_width=max(room, 10))
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    Console(width=used + max(room, 10), highlight=False).print(table)
     if family is None:
         click.echo("\nNot public, so not to be built or costed; `anyformer show NAME` says what is known:")
         for model in undisclosed():

@@ -52,6 +52,7 @@ catalogue: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(RUN) benchmarks.training --quick
 	$(RUN) benchmarks.generation --quick
+	$(RUN) benchmarks.moe --quick
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -47,7 +47,9 @@ class Ledger:
             seen[fact] = self.extend(self.facts[fact], value.expand(self.batch, -1), -1)
         self.n += new.n
         if self.plain:
-            self.keys = Tokens(seen["position"], span=(self.n - seen["position"].shape[1], self.n), name=self.name)
+            span = (self.n - seen["position"].shape[1], self.n)
+            held = self.n if self.n_new == 1 else self.start  # tokens before what was appended in order
+            self.keys = Tokens(seen["position"], span=span, turned=self.ring and held > self.slots, name=self.name)
         else:
             self.keys = Tokens(**seen, name=self.name)
 

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from anyformer.cache import KVCache
 from anyformer.errors import CacheError
-from anyformer.layers import AttentionSpec, Causal, SlidingWindow
+from anyformer.families import preset
+from anyformer.layers import ALiBiSpec, AttentionSpec, Causal, RelativeSinusoidSpec, ShawKeysSpec, SlidingWindow
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
 from tests.laws.combinations import decoders
 from tests.laws.models import DECODERS, every_preset, ids_for, randomised, runner
 from tests.laws.tolerance import close
+from tests.laws.weights import edited
 
 N = 22
 chunkings = st.lists(st.integers(1, 6), min_size=1, max_size=N).map(lambda sizes: cut_to(sizes, N))
@@ -84,6 +87,22 @@ def test_rewind(spec: ModelSpec, drops: tuple[int, int], left: int) -> None:
             start = left if row == 0 else 0
             kept = torch.cat((ids[row, start : 12 - drop], new[row]))[None]
             close(got[row], model(kept).logits[0, -5:])
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5])
+@pytest.mark.parametrize("sizes", [[1] * N, [7, 1, 1, 5, 1, 7]], ids=["each", "mixed"])
+def test_scores_know_the_keys_of_a_ring_that_has_come_round(sizes: list[int], window: int) -> None:
+    """They lie in no order there, which scores by distance must see whatever fast way they have."""
+    gopher = shrink(preset("gopher-44m").spec)
+    mask = Causal() & SlidingWindow(size=Window(window))
+    for scores in (
+        (RelativeSinusoidSpec(),),
+        (RelativeSinusoidSpec(), ALiBiSpec()),
+        (ShawKeysSpec(farthest=Window(3)),),
+    ):
+        spec = edited(gopher, AttentionSpec, lambda value, scores=scores: value.but(mask=mask, scores=scores))
+        check_cached(spec, sizes)
+        check_cached(spec, sizes, left=5, right=2)
 
 
 def test_rewind_refuses_what_a_ring_has_lost() -> None:

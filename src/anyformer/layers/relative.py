@@ -63,7 +63,8 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
     def by_distance(self, q: Tensor, query: Tokens, key: Tokens) -> Tensor:
         """Return q·(W r) for q [batch, heads, query, head_dim]; [batch, heads, query, key]."""
         n, keys = q.shape[2], key.position.shape[-1]
-        if query.span and key.span and query.span[1] == key.span[1] and not self.spec.bidirectional:
+        in_order = query.span and key.span and query.span[1] == key.span[1] and not key.turned
+        if in_order and not self.spec.bidirectional:
             # Row i wants the distances n_keys - n + i … 0, then those of keys to come, which no mask shows: what lies in
             # memory after them will do. So the rows are read one column further apart (Dai et al. 2019, appendix B).
             every = q @ self.distances(keys - 1, 0).mT

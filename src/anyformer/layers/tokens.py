@@ -24,6 +24,7 @@ class Tokens:
         None  # not 0: what a mask singles out (Longformer's global tokens, XLNet's blanks); None: no token
     )
     span: Span | None = None  # positions are start … stop - 1 in every row, one document, no padding; else None
+    turned: bool = False  # the span's positions are in another order: keys of a ring that has come round
     name: str = ""  # of the set of tokens, for memos within one pass: "" the new ones, else those of a cache
 
     @property

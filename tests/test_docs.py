@@ -107,7 +107,7 @@ def test_every_command_is_documented() -> None:
 
 WRONG = {
     "anyformer shew gpt2": "no command 'shew'",
-    "anyformer show gpt3": "no preset 'gpt3'",
+    "anyformer show gpt5": "no preset 'gpt5'",
     "anyformer show gpt2 --sepc yaml": "--sepc",
     "anyformer show gpt2 --spec xml": "xml",
     "anyformer train llama2 --tokens many": "'many'",

@@ -8,6 +8,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import SpecError
+from anyformer.families import ALIASES, PRESETS, preset
 from anyformer.spec import is_path, label, specification
 
 TAKING: dict[str, Callable[[Any], Any]] = {
@@ -74,3 +75,9 @@ def test_a_part_is_counted_but_not_built_as_a_model() -> None:
 def test_a_path_and_what_it_is_called(name: str, path: bool, called: str) -> None:
     assert is_path(name) is path
     assert label(name) == called
+
+
+def test_short_names_are_of_presets_and_hide_none() -> None:
+    assert set(ALIASES.values()) <= set(PRESETS)
+    assert not set(ALIASES) & set(PRESETS)
+    assert preset("gemma3").name == "gemma3-4b"

@@ -59,7 +59,42 @@ from anyformer.families.qwen2_hf import QWEN2
 from anyformer.families.qwen_moe_hf import QWEN_MOE
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
 
-ALIASES = {"transformer": "transformer-base", "llama": "llama-7b", "llama2": "llama2-7b", "llama3": "llama3-8b"}
+# What is said for a lineage where the size is not meant: a preset of the size that it is known by.
+ALIASES = {
+    "transformer": "transformer-base",
+    "sparse-transformer": "sparse-transformer-enwik8",
+    "gpt3": "gpt3-175b",
+    "gpt-neo": "gpt-neo-2.7b",
+    "gptj": "gptj-6b",
+    "gpt-neox": "gpt-neox-20b",
+    "pythia": "pythia-6.9b",
+    "opt": "opt-6.7b",
+    "bloom": "bloom-7b1",
+    "gopher": "gopher-280b",
+    "chinchilla": "chinchilla-70b",
+    "lamda": "lamda-137b",
+    "palm": "palm-540b",
+    "falcon": "falcon-7b",
+    "llama": "llama-7b",
+    "llama2": "llama2-7b",
+    "llama3": "llama3-8b",
+    "mistral": "mistral-7b-v0.1",
+    "mixtral": "mixtral-8x7b",
+    "qwen": "qwen-7b",
+    "qwen2": "qwen2-7b",
+    "qwen2.5": "qwen2.5-7b",
+    "gemma": "gemma-7b",
+    "gemma2": "gemma2-9b",
+    "gemma3": "gemma3-4b",
+    "phi3": "phi3-mini-4k",
+    "phi4": "phi4-14b",
+    "olmo": "olmo-7b",
+    "olmo2": "olmo2-7b",
+    "nemotron4": "nemotron4-15b",
+    "smollm2": "smollm2-135m",
+    "yi": "yi-6b",
+    "gpt-oss": "gpt-oss-20b",
+}
 LINEAGES = (  # in the order of the field's history
     transformer,
     openai_gpt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import Tensor
@@ -93,8 +94,12 @@ class AttentionSpec(MixerSpec):
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Return whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
-        by_head = self.relative_values is not None or any(score.reads_content for score in self.scores)
-        return not by_head and self.projection.absorbs(query, keys)
+        return not self.by_head and self.projection.absorbs(query, keys)
+
+    @cached_property
+    def by_head(self) -> bool:
+        """Whether a score or a value is made of the queries and keys of each head."""
+        return self.relative_values is not None or any(score.reads_content for score in self.scores)
 
 
 class Attention(Part[AttentionSpec]):

@@ -30,7 +30,8 @@ Written by `PYTHONPATH=src python -m tests.laws.parity_table`, with PyTorch {tor
 the CPU. Each row is one structure, shrunk to a width of 32, under the presets that share it; every parameter is random.
 
 - **logits**, **gradients**: the largest difference to the class of transformers that the row names, relative to the largest
-  number compared, over its eager and sdpa attention and plain, right-padded, left-padded and packed inputs. The tests'
+  number compared, over its eager and sdpa attention and plain, right-padded, left-padded and packed inputs (theirs is given
+  packed documents one by one, since not all of its classes keep them apart). The tests'
   limit is {limit:g}. Families without a class are held against the slow implementation that their test names.
 - **greedy**: twelve tokens, one after the other, are those that transformers' `generate` writes.
 - **cached**: the largest difference between decoding token by token and one pass; "waived" where a part of the

@@ -2,15 +2,9 @@
 
 from typing import Any
 
-import pytest
-
-from anyformer.families import preset
-from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, MLASpec, RMSNormSpec, RotarySpec, RouterSpec, YaRN
-from anyformer.resizing import shrink
 from anyformer.spec import ScaleSpec, Spec
-from tests.laws.parity import moves
-from tests.laws.tolerance import VISIBLE
+from tests.laws.mutations import check_mutation, each_mutation
 
 MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
     "deepseek-v3": [
@@ -43,16 +37,6 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "part", "fields"),
-    [
-        pytest.param(name, part, fields, id=f"{name} {part.kind} {fields}")
-        for name, mutations in MUTATIONS.items()
-        for part, fields in mutations
-    ],
-)
+@each_mutation(MUTATIONS)
 def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dict[str, Any]) -> None:
-    spec = shrink(preset(name).spec)
-    mutated = changed(spec, part, **fields)
-    assert mutated != spec
-    assert moves(spec, mutated) > VISIBLE
+    check_mutation(name, part, fields)

@@ -26,6 +26,7 @@ from anyformer.layers import (
 )
 from anyformer.resizing import shrink
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
+from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.parity import differences, inputs, moves, pair
 from tests.laws.tolerance import FLOAT32, VISIBLE
 
@@ -119,19 +120,9 @@ MUTATIONS: dict[str, list[Change]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "part", "fields"),
-    [
-        pytest.param(name, part, fields, id=f"{name} {part.kind} {fields}")
-        for name, mutations in MUTATIONS.items()
-        for part, fields in mutations
-    ],
-)
+@each_mutation(MUTATIONS)
 def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dict[str, Any]) -> None:
-    spec = shrink(preset(name).spec)
-    mutated = changed(spec, part, **fields)
-    assert mutated != spec
-    assert moves(spec, mutated) > VISIBLE
+    check_mutation(name, part, fields)
 
 
 LN = LayerNormSpec(eps=1e-5)

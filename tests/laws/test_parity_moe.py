@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.compose import changed
 from anyformer.families.mapping import fitting, spec_of, theirs_of
 from anyformer.hub import load, save
 from anyformer.layers import (
@@ -31,8 +30,7 @@ from anyformer.layers import (
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Spec
 from tests.laws.models import ids_for, same
-from tests.laws.parity import moves
-from tests.laws.tolerance import VISIBLE
+from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.weights import filled, telling
 
 MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
@@ -75,19 +73,9 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "part", "fields"),
-    [
-        pytest.param(name, part, fields, id=f"{name} {part.kind} {fields}")
-        for name, mutations in MUTATIONS.items()
-        for part, fields in mutations
-    ],
-)
+@each_mutation(MUTATIONS)
 def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dict[str, Any]) -> None:
-    spec = shrink(preset(name).spec)
-    mutated = changed(spec, part, **fields)
-    assert mutated != spec
-    assert moves(spec, mutated) > VISIBLE
+    check_mutation(name, part, fields)
 
 
 @pytest.mark.parametrize("part", ["shared_gate", "shared_expert"])

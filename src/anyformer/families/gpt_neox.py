@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, parallel, pre_norm, repeat
+from anyformer.families.compose import block, language_model, parallel, pre_norm, repeat, with_biases
 from anyformer.families.preset import Preset
 from anyformer.layers import (
     GELU,
@@ -34,14 +34,7 @@ def gpt_neox(
 ) -> ModelSpec:
     """Return x + attention(norm(x)) + feed-forward(norm'(x)), a quarter of each head rotating (arXiv:2204.06745, 2.1)."""
     norm = LayerNormSpec(eps=eps)
-    heads = GQASpec(
-        n_heads=Count(n_heads),
-        bias_query=bias,
-        bias_key=bias,
-        bias_value=bias,
-        bias_output=bias,
-        rotary=rotary or RotarySpec(fraction=0.25),
-    )
+    heads = with_biases(GQASpec(n_heads=Count(n_heads), rotary=rotary or RotarySpec(fraction=0.25)), bias, bias)
     attention = AttentionSpec(projection=heads, mask=Causal())
     feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=activation or GELU())
     layer = block(pre_norm(norm, attention), pre_norm(norm, feed)) if serial else block(parallel(norm, attention, feed))

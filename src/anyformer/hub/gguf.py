@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families.gguf import config_of, dialect_of, llama3_scaling
 from anyformer.families.mapping import Row
-from anyformer.hub.weights import listed
+from anyformer.hub.weights import refuse_misfits
 from anyformer.text import Tokenizer
 
 SUFFIX = ".gguf"
@@ -93,17 +93,8 @@ class GGUF:
         spare = {FREQUENCIES, *(self._dialect.name(name) for name in optional)}
         missing = [name for name in expected if name not in self]
         surplus = [name for name in self._tensors if name not in named and name not in spare]
-        if missing or surplus:
-            lists = (("missing", missing), ("surplus", surplus))
-            found = "; ".join(f"{kind}: {listed(names)}" for kind, names in lists if names)
-            raise CheckpointError(f"{self.path} does not hold the tensors of {what}; {found}")
-        wrong = [
-            f"{name} is {list(self._shape(name))}, not {list(shape)}"
-            for name, shape in named.items()
-            if name is not None and self._shape(name) != tuple(shape)
-        ]
-        if wrong:
-            raise CheckpointError(f"{self.path} does not fit {what}: {listed(wrong)}")
+        sizes = ((name, self._shape(name), shape) for name, shape in named.items() if name is not None)
+        refuse_misfits(self.path, what, missing, surplus, sizes)
 
     def spelling(self, rows: Iterable[Row], prefix: str) -> Callable[[str], str]:
         """Return what a tensor that rows call by one name is called here: always the same."""

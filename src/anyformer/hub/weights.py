@@ -59,17 +59,8 @@ class Weights:
         """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
         missing = [name for name in expected if name not in self._homes]
         surplus = [name for name in self._homes if name not in expected and name not in optional]
-        if missing or surplus:
-            lists = (("missing", missing), ("surplus", surplus))
-            found = "; ".join(f"{kind}: {listed(names)}" for kind, names in lists if names)
-            raise CheckpointError(f"{self.directory} does not hold the tensors of {what}; {found}")
-        wrong = [
-            f"{name} is {list(self.shape(name))}, not {list(shape)}"
-            for name, shape in expected.items()
-            if self.shape(name) != tuple(shape)
-        ]
-        if wrong:
-            raise CheckpointError(f"{self.directory} does not fit {what}: {listed(wrong)}")
+        sizes = ((name, self.shape(name), shape) for name, shape in expected.items())
+        refuse_misfits(self.directory, what, missing, surplus, sizes)
 
     def spelling(self, rows: Iterable[Row], prefix: str) -> Callable[[str], str]:
         """Return what a tensor that rows call by one name is called in these files.
@@ -86,6 +77,26 @@ class Weights:
             return next((twin for twin in twins.get(name, ()) if twin in self._homes), own)
 
         return spelled
+
+
+def refuse_misfits(
+    where: Path,
+    what: str,
+    missing: Collection[str],
+    surplus: Collection[str],
+    sizes: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    """Refuse missing, surplus and misshapen tensors; `sizes` are (name, found, expected), read if all are there.
+
+    Raises CheckpointError listing them.
+    """
+    lists = (("missing", missing), ("surplus", surplus))
+    named = "; ".join(f"{kind}: {listed(names)}" for kind, names in lists if names)
+    if named:
+        raise CheckpointError(f"{where} does not hold the tensors of {what}; {named}")
+    wrong = [f"{name} is {list(found)}, not {list(wanted)}" for name, found, wanted in sizes if found != tuple(wanted)]
+    if wrong:
+        raise CheckpointError(f"{where} does not fit {what}: {listed(wrong)}")
 
 
 def _files(directory: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Load, Site, Weight, Window
+from anyformer.spec import Cost, Load, PartSpec, Site, Weight, Window
 
 
 class RelativeSinusoidSpec(ScoreSpec):
@@ -87,25 +87,27 @@ def _clipped(query: Tokens, key: Tokens, farthest: int) -> Tensor:
     return (key.position - query.position).clamp(-farthest, farthest) + farthest
 
 
-def _nearest(farthest: int, site: Site) -> Weight:
-    return Weight((2 * farthest + 1, site.shape[-1]), ("distance", "head_dim"), "table")
-
-
-class ShawKeysSpec(ScoreSpec):
-    """q · a, scaled as q · k is: a vector for each distance up to `farthest` either way, one for all heads (equation 5)."""
+class NearestSpec(PartSpec, abstract=True):
+    """A vector for each distance up to `farthest` either way, one table for all heads; those farther share the last."""
 
     farthest: Window
-    reads_content = True
 
     def __post_init__(self) -> None:
         if self.farthest < 1:
             raise self.refusal("farthest", "must be at least 1 token")
 
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": _nearest(self.farthest, site)}
+        return {"weight": Weight((2 * self.farthest + 1, site.shape[-1]), ("distance", "head_dim"), "table")}
 
     def cost(self, site: Site, load: Load) -> Cost:
-        return Cost({"distances": _products(self.farthest, site, load)})
+        n_heads, width = site.shape
+        return Cost({"distances": 2 * load.batch * n_heads * load.query * (2 * self.farthest + 1) * width})
+
+
+class ShawKeysSpec(NearestSpec, ScoreSpec):
+    """q · a, scaled as q · k is: a vector for each distance up to `farthest` either way, one for all heads (equation 5)."""
+
+    reads_content = True
 
 
 class ShawKeys(Part[ShawKeysSpec]):
@@ -116,20 +118,8 @@ class ShawKeys(Part[ShawKeysSpec]):
         return every.gather(-1, _clipped(query, key, self.spec.farthest).expand(*every.shape[:-1], -1))
 
 
-class ShawValuesSpec(ValueSpec):
+class ShawValuesSpec(NearestSpec, ValueSpec):
     """Σ weight · a: a vector for each distance up to `farthest` either way, added to the key's value (equation 3)."""
-
-    farthest: Window
-
-    def __post_init__(self) -> None:
-        if self.farthest < 1:
-            raise self.refusal("farthest", "must be at least 1 token")
-
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": _nearest(self.farthest, site)}
-
-    def cost(self, site: Site, load: Load) -> Cost:
-        return Cost({"distances": _products(self.farthest, site, load)})
 
 
 class ShawValues(Part[ShawValuesSpec]):
@@ -139,8 +129,3 @@ class ShawValues(Part[ShawValuesSpec]):
         rows = _clipped(query, key, self.spec.farthest).expand(weights.shape)
         shares = weights.new_zeros(*weights.shape[:-1], len(self.weight)).scatter_add(-1, rows, weights)
         return shares.to(self.weight.dtype) @ self.weight
-
-
-def _products(farthest: int, site: Site, load: Load) -> int:
-    n_heads, width = site.shape
-    return 2 * load.batch * n_heads * load.query * (2 * farthest + 1) * width

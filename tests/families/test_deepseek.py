@@ -9,7 +9,7 @@ import pytest
 from anyformer.costs import cost
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.mapping import fitting, spec_of
+from anyformer.families.hf.mapping import fitting, spec_of
 from anyformer.layers import AttentionSpec, MLASpec, MoESpec, RotarySpec, RouterSpec, YaRN
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, ScaleSpec, parameters

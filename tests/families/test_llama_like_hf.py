@@ -8,7 +8,7 @@ import transformers
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.compose import changed
-from anyformer.families.mapping import fitting, misfits, spec_of
+from anyformer.families.hf.mapping import fitting, misfits, spec_of
 from anyformer.layers import (
     GELU,
     AttentionSpec,

@@ -7,7 +7,7 @@ import torch
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.mapping import Row, fitting, fused, same, spec_of, their_shapes, transposed
+from anyformer.families.hf.mapping import Row, fitting, fused, same, spec_of, their_shapes, transposed
 from anyformer.layers import (
     GELU,
     AddSpec,

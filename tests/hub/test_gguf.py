@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType as Kind
 from anyformer.errors import AnyformerError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.gguf import DIALECTS, config_of
-from anyformer.families.mapping import theirs_of
+from anyformer.families.hf.mapping import theirs_of
 from anyformer.hub import load, load_spec
 from anyformer.layers import AttentionSpec, Llama3Scaling, RotarySpec
 from anyformer.resizing import shrink

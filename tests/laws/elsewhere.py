@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from anyformer.families.layout_hf import places
+from anyformer.families.hf.layout import places
 from anyformer.spec import ModelSpec
 from tests.laws.parity import Inputs
 from tests.laws.tolerance import close, distance, gradient_distance

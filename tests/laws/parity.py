@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
-from anyformer.families.mapping import fitting, ours_of, theirs_of
+from anyformer.families.hf.mapping import fitting, ours_of, theirs_of
 from anyformer.layers import ALiBiSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from anyformer.families import FAMILIES, PRESETS
-from anyformer.families.mapping import fitting, ours_of, shapes, spec_of, their_shapes, theirs_of
+from anyformer.families.hf.mapping import fitting, ours_of, shapes, spec_of, their_shapes, theirs_of
 from anyformer.hub import load, save
 from anyformer.hub.weights import INDEX
 from anyformer.spec import ModelSpec, TableSpec

@@ -6,7 +6,7 @@ import pytest
 
 from anyformer.families import FAMILIES, preset
 from anyformer.families.compose import changed
-from anyformer.families.mapping import misfits, spec_of
+from anyformer.families.hf.mapping import misfits, spec_of
 from anyformer.layers import (
     GELU,
     AttentionSpec,

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.mapping import fitting, spec_of, theirs_of
+from anyformer.families.hf.mapping import fitting, spec_of, theirs_of
 from anyformer.hub import load, save
 from anyformer.layers import (
     GELU,

@@ -14,8 +14,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from anyformer.cache import KVCache
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import preset
-from anyformer.families.rotary_hf import rotary, rotary_settings
-from anyformer.families.settings import Settings
+from anyformer.families.hf.rotary import rotary, rotary_settings
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     AttentionSpec,
     DynamicNTK,

@@ -34,29 +34,8 @@ from anyformer.families import (
     sparse_transformer,
     transformer,
 )
-from anyformer.families.bloom_hf import BLOOM
-from anyformer.families.cohere_hf import COHERE, COHERE2
-from anyformer.families.deepseek_hf import DEEPSEEK_V2, DEEPSEEK_V3
-from anyformer.families.falcon_hf import FALCON
-from anyformer.families.gemma_hf import GEMMA, GEMMA2, GEMMA3
-from anyformer.families.gpt2_hf import GPT2
-from anyformer.families.gpt_neo_hf import GPT_NEO
-from anyformer.families.gpt_neox_hf import GPT_NEOX
-from anyformer.families.gpt_oss_hf import GPT_OSS
-from anyformer.families.gptj_hf import GPTJ
-from anyformer.families.llama_hf import LLAMA
-from anyformer.families.mapping import Family
-from anyformer.families.mistral_hf import MISTRAL
-from anyformer.families.mixtral_hf import MIXTRAL
-from anyformer.families.nemotron_hf import NEMOTRON
-from anyformer.families.olmo_hf import OLMO, OLMO2
-from anyformer.families.openai_gpt_hf import OPENAI_GPT
-from anyformer.families.opt_hf import OPT
-from anyformer.families.phi_hf import PHI, PHI3
-from anyformer.families.phi_moe_hf import PHI_MOE
+from anyformer.families.hf import FAMILIES, Family
 from anyformer.families.preset import Preset
-from anyformer.families.qwen2_hf import QWEN2
-from anyformer.families.qwen_moe_hf import QWEN_MOE
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
 
 # What is said for a lineage where the size is not meant: a preset of the size that it is known by.
@@ -126,37 +105,7 @@ LINEAGES = (  # in the order of the field's history
     nemotron,
     phi3_small,
 )
-CLASSES = (  # those of transformers; where several compute a model, the first is written
-    GPT2,
-    OPENAI_GPT,
-    GPT_NEO,
-    GPTJ,
-    GPT_NEOX,
-    OPT,
-    BLOOM,
-    FALCON,
-    LLAMA,
-    MISTRAL,
-    MIXTRAL,
-    QWEN_MOE,
-    PHI_MOE,
-    GPT_OSS,
-    QWEN2,
-    DEEPSEEK_V2,
-    DEEPSEEK_V3,
-    GEMMA,
-    GEMMA2,
-    GEMMA3,
-    OLMO,
-    OLMO2,
-    PHI,
-    PHI3,
-    COHERE,
-    COHERE2,
-    NEMOTRON,
-)
 PRESETS: dict[str, Preset] = {preset.name: preset for lineage in LINEAGES for preset in lineage.PRESETS}
-FAMILIES: dict[str, Family] = {family.hf_type: family for family in CLASSES}
 
 
 def find(name: str) -> Preset | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families.gguf import config_of, dialect_of, llama3_scaling
-from anyformer.families.mapping import Row
+from anyformer.families.hf.mapping import Row
 from anyformer.hub.weights import refuse_misfits
 from anyformer.text import Tokenizer
 

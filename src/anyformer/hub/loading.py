@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError
 from anyformer.families import Family
-from anyformer.families.mapping import Row, ours_of, shapes, their_shapes
+from anyformer.families.hf.mapping import Row, ours_of, shapes, their_shapes
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
 from anyformer.hub.source import find
 from anyformer.hub.weights import Weights

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError, RunFailed, SpecError
 from anyformer.families import FAMILIES
-from anyformer.families.mapping import fitting, theirs_of
+from anyformer.families.hf.mapping import fitting, theirs_of
 from anyformer.hub.source import CONFIG, SPEC
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.model import Transformer

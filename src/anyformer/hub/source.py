@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
-from anyformer.families.mapping import spec_of
+from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.weights import FILE
 from anyformer.spec import ModelSpec, is_path, read

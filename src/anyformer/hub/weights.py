@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anyformer.errors import CheckpointError
-from anyformer.families.mapping import Row
+from anyformer.families.hf.mapping import Row
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

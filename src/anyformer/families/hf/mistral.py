@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anyformer.families.llama_hf import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU, TEMPLATE
-from anyformer.families.template_hf import D_MODEL, VOCABULARY, family, heads, layers, positions, tables, window
+from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU, TEMPLATE
+from anyformer.families.hf.template import D_MODEL, VOCABULARY, family, heads, layers, positions, tables, window
 
 MISTRAL = family(
     "mistral",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from anyformer.families.mapping import Row, fused, shapes
-from anyformer.families.settings import Settings
+from anyformer.families.hf.mapping import Row, fused, shapes
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, ByRole, Normal
 from anyformer.spec import BlockSpec, ModelSpec
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.layout_hf import deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.mapping import Family, Row, one
+from anyformer.families.hf.layout import deviation, link, places, rows_of, starts, table_rows, tied
+from anyformer.families.hf.mapping import Family, Row, one
+from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.opt import opt
-from anyformer.families.settings import Settings, spelling
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec
 from anyformer.spec import ModelSpec
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.layout_hf import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.mapping import Family, Row, dropped, one
+from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
+from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.settings import Settings
 from anyformer.families.openai_gpt import openai_gpt
-from anyformer.families.settings import Settings
 from anyformer.layers import (
     GELU,
     ActivationSpec,

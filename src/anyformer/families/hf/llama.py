@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.llama import llama
-from anyformer.families.template_hf import (
+from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
     EVEN,
@@ -16,6 +15,7 @@ from anyformer.families.template_hf import (
     positions,
     tables,
 )
+from anyformer.families.llama import llama
 from anyformer.layers import GatedFeedForwardSpec, RMSNormSpec
 
 TEMPLATE = llama(n_layers=1, d_model=8, n_heads=1, d_ff=8)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.llama_hf import D_FF, FEED, NORMS, PROJECTION, SWIGLU
-from anyformer.families.mapping import one
-from anyformer.families.phi import phi2, phi3
-from anyformer.families.rotary_hf import FRACTION, ORIGINAL
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import (
+from anyformer.families.hf.llama import D_FF, FEED, NORMS, PROJECTION, SWIGLU
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.rotary import FRACTION, ORIGINAL
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import (
     D_MODEL,
     VOCABULARY,
     Pair,
@@ -23,6 +22,7 @@ from anyformer.families.template_hf import (
     tables,
     window,
 )
+from anyformer.families.phi import phi2, phi3
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LongRoPE, RMSNormSpec, RotarySpec
 from anyformer.spec import Length, ModelSpec
 

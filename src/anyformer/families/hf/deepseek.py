@@ -7,12 +7,12 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek
-from anyformer.families.experts_hf import expert_width, gated_experts
-from anyformer.families.latent_hf import latent_heads, latent_rows, latent_scale, layer_eps
-from anyformer.families.llama_hf import D_FF, GATED, NORMS, SWIGLU
-from anyformer.families.mapping import Family, one
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import (
+from anyformer.families.hf.experts import expert_width, gated_experts
+from anyformer.families.hf.latent import latent_heads, latent_rows, latent_scale, layer_eps
+from anyformer.families.hf.llama import D_FF, GATED, NORMS, SWIGLU
+from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import (
     D_MODEL,
     VOCABULARY,
     ExpertRows,

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from anyformer.families.compose import changed
-from anyformer.families.experts_hf import mixtures, router_rows
 from anyformer.families.gpt_oss import gpt_oss
-from anyformer.families.llama_hf import ATTENTION, D_FF, NORMS
-from anyformer.families.mapping import Row, Tensors, one, same
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import (
+from anyformer.families.hf.experts import mixtures, router_rows
+from anyformer.families.hf.llama import ATTENTION, D_FF, NORMS
+from anyformer.families.hf.mapping import Row, Tensors, one, same
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import (
     D_MODEL,
     VOCABULARY,
     ExpertRows,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.gptj import INTERLEAVED, gptj
-from anyformer.families.layout_hf import deviation, link, places, rows_of, starts, table_rows
-from anyformer.families.mapping import Family, Row, dropped, one
-from anyformer.families.settings import Settings, spelling
+from anyformer.families.hf.layout import deviation, link, places, rows_of, starts, table_rows
+from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec
 from anyformer.spec import ModelSpec
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.compose import layered
-from anyformer.families.llama_hf import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU
-from anyformer.families.mistral import windowed
-from anyformer.families.qwen2 import qwen
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import (
+from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import (
     D_MODEL,
     FULL,
     SLIDING,
@@ -24,6 +22,8 @@ from anyformer.families.template_hf import (
     types_of,
     window_of,
 )
+from anyformer.families.mistral import windowed
+from anyformer.families.qwen2 import qwen
 from anyformer.spec import ModelSpec
 
 PLAIN = qwen(n_layers=2, d_model=8, n_heads=1, d_ff=8)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.experts_hf import gated_experts
-from anyformer.families.llama_hf import ATTENTION, D_FF, NORMS, SWIGLU
+from anyformer.families.hf.experts import gated_experts
+from anyformer.families.hf.llama import ATTENTION, D_FF, NORMS, SWIGLU
+from anyformer.families.hf.template import D_MODEL, VOCABULARY, at, family, heads, layers, positions, tables, window
 from anyformer.families.mixtral import mixtral
-from anyformer.families.template_hf import D_MODEL, VOCABULARY, at, family, heads, layers, positions, tables, window
 from anyformer.layers import RMSNormSpec, RotarySpec, RouterSpec
 
 TEMPLATE = mixtral(n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, d_ff=8, top_k=1)

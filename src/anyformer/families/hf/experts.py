@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from anyformer.families.compose import changed
-from anyformer.families.mapping import Row, Tensors, fused, one, same, shapes
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import ExpertRows, Pair
+from anyformer.families.hf.mapping import Row, Tensors, fused, one, same, shapes
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import ExpertRows, Pair
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec
 from anyformer.spec import ModelSpec
 

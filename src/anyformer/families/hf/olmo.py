@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from anyformer.families.llama_hf import ATTENTION, D_FF, GATED, PROJECTION, SWIGLU
-from anyformer.families.olmo import olmo, olmo2
-from anyformer.families.template_hf import (
+from anyformer.families.hf.llama import ATTENTION, D_FF, GATED, PROJECTION, SWIGLU
+from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
     VOCABULARY,
@@ -15,6 +14,7 @@ from anyformer.families.template_hf import (
     positions,
     tables,
 )
+from anyformer.families.olmo import olmo, olmo2
 from anyformer.layers import GQASpec, RMSNormSpec
 
 SIZES = (VOCABULARY, D_MODEL, D_FF, heads(), BIASES, SWIGLU, positions(), tables(tied=False), layers())

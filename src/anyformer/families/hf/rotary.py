@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.errors import did_you_mean
-from anyformer.families.settings import Settings
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     DynamicNTK,
     LinearScaling,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import block, changed, pre_norm
-from anyformer.families.experts_hf import expert_width, gated_experts
-from anyformer.families.llama_hf import ATTENTION, EPS, FEED, GATED, NORMS, SWIGLU
-from anyformer.families.mixtral_hf import TRAINING
+from anyformer.families.hf.experts import expert_width, gated_experts
+from anyformer.families.hf.llama import ATTENTION, EPS, FEED, GATED, NORMS, SWIGLU
+from anyformer.families.hf.mixtral import TRAINING
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import D_MODEL, FULL, VOCABULARY, Pair, at, family, heads, positions, tables
 from anyformer.families.qwen_moe import qwen_moe
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import D_MODEL, FULL, VOCABULARY, Pair, at, family, heads, positions, tables
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, RouterSpec
 from anyformer.spec import BlockSpec, ModelSpec, Width
 

@@ -7,10 +7,10 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from anyformer.families.compose import changed
-from anyformer.families.layout_hf import Link, deviation, rows_of, table_rows
-from anyformer.families.mapping import Family, Row, dropped, one, shapes
-from anyformer.families.rotary_hf import rotary, rotary_settings
-from anyformer.families.settings import ACTIVATIONS, REQUIRED, Settings, spelling
+from anyformer.families.hf.layout import Link, deviation, rows_of, table_rows
+from anyformer.families.hf.mapping import Family, Row, dropped, one, shapes
+from anyformer.families.hf.rotary import rotary, rotary_settings
+from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import ActivationSpec, AttentionSpec, ByRole, Causal, GQASpec, Normal, RotarySpec, SlidingWindow
 from anyformer.spec import BlockSpec, ModelSpec, Spec, StackSpec, TableSpec, Window
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import AnyformerError, CheckpointError, SpecError, did_you_mean
-from anyformer.families.settings import Settings
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, GQASpec
 from anyformer.spec import ModelSpec, Site, Spec, tensors
 from anyformer.spec.difference import Difference, differences, short

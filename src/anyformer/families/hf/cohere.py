@@ -6,10 +6,10 @@ from typing import Any
 
 from anyformer.families.cohere import cohere, cohere2
 from anyformer.families.compose import changed
-from anyformer.families.llama_hf import ATTENTION, D_FF, PROJECTION, SWIGLU
-from anyformer.families.mapping import one
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import (
+from anyformer.families.hf.llama import ATTENTION, D_FF, PROJECTION, SWIGLU
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
     VOCABULARY,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.gpt_neox import gpt_neox
-from anyformer.families.layout_hf import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.mapping import Family, Row, dropped, one
-from anyformer.families.rotary_hf import rotary, rotary_settings
-from anyformer.families.settings import Settings, spelling
+from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
+from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.rotary import rotary, rotary_settings
+from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 

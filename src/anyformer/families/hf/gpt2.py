@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import block, language_model, pre_norm
-from anyformer.families.layout_hf import Link, deviation, link, places, rows_of, table_rows, tied
-from anyformer.families.mapping import Family, Row, dropped, one
-from anyformer.families.settings import Settings, spelling
+from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, table_rows, tied
+from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import (
     AttentionSpec,
     ByRole,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from anyformer.families.llama_hf import ATTENTION, FEED, NORMS
-from anyformer.families.nemotron import nemotron
-from anyformer.families.rotary_hf import FRACTION
-from anyformer.families.template_hf import (
+from anyformer.families.hf.llama import ATTENTION, FEED, NORMS
+from anyformer.families.hf.rotary import FRACTION
+from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
     VOCABULARY,
@@ -17,6 +16,7 @@ from anyformer.families.template_hf import (
     positions,
     tables,
 )
+from anyformer.families.nemotron import nemotron
 from anyformer.layers import FeedForwardSpec, LayerNormSpec, RotarySpec
 
 NEMOTRON = family(

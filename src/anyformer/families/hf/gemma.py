@@ -6,11 +6,11 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.gemma import gemma, gemma2, gemma3
-from anyformer.families.llama_hf import ATTENTION, D_FF, EPS, GATED, NORMS, PROJECTION
-from anyformer.families.mapping import one
-from anyformer.families.rotary_hf import rotary, rotary_settings, within
-from anyformer.families.settings import Settings
-from anyformer.families.template_hf import (
+from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, PROJECTION
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.rotary import rotary, rotary_settings, within
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
     EVEN,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.experts_hf import gated_experts
-from anyformer.families.llama_hf import ATTENTION, D_FF, NORMS, SWIGLU
-from anyformer.families.mixtral_hf import TOP_K, TRAINING
-from anyformer.families.phi_moe import phi_moe
-from anyformer.families.template_hf import (
+from anyformer.families.hf.experts import gated_experts
+from anyformer.families.hf.llama import ATTENTION, D_FF, NORMS, SWIGLU
+from anyformer.families.hf.mixtral import TOP_K, TRAINING
+from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
     VOCABULARY,
@@ -18,6 +17,7 @@ from anyformer.families.template_hf import (
     tables,
     window,
 )
+from anyformer.families.phi_moe import phi_moe
 from anyformer.layers import LayerNormSpec, RotarySpec, RouterSpec
 from anyformer.spec import HeadSpec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.bloom import bloom
-from anyformer.families.layout_hf import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.mapping import Family, Row, one
-from anyformer.families.settings import Settings
+from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
+from anyformer.families.hf.mapping import Family, Row, one
+from anyformer.families.hf.settings import Settings
 from anyformer.layers import GQASpec, LayerNormSpec
 from anyformer.spec import ModelSpec
 

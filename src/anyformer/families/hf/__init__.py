@@ -1,0 +1,59 @@
+"""Classes of transformers as data: settings and tensors of each, by tables that go both ways."""
+
+from __future__ import annotations
+
+from anyformer.families.hf.bloom import BLOOM
+from anyformer.families.hf.cohere import COHERE, COHERE2
+from anyformer.families.hf.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from anyformer.families.hf.falcon import FALCON
+from anyformer.families.hf.gemma import GEMMA, GEMMA2, GEMMA3
+from anyformer.families.hf.gpt2 import GPT2
+from anyformer.families.hf.gpt_neo import GPT_NEO
+from anyformer.families.hf.gpt_neox import GPT_NEOX
+from anyformer.families.hf.gpt_oss import GPT_OSS
+from anyformer.families.hf.gptj import GPTJ
+from anyformer.families.hf.llama import LLAMA
+from anyformer.families.hf.mapping import Family
+from anyformer.families.hf.mistral import MISTRAL
+from anyformer.families.hf.mixtral import MIXTRAL
+from anyformer.families.hf.nemotron import NEMOTRON
+from anyformer.families.hf.olmo import OLMO, OLMO2
+from anyformer.families.hf.openai_gpt import OPENAI_GPT
+from anyformer.families.hf.opt import OPT
+from anyformer.families.hf.phi import PHI, PHI3
+from anyformer.families.hf.phi_moe import PHI_MOE
+from anyformer.families.hf.qwen2 import QWEN2
+from anyformer.families.hf.qwen_moe import QWEN_MOE
+
+CLASSES = (  # those of transformers; where several compute a model, the first is written
+    GPT2,
+    OPENAI_GPT,
+    GPT_NEO,
+    GPTJ,
+    GPT_NEOX,
+    OPT,
+    BLOOM,
+    FALCON,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN_MOE,
+    PHI_MOE,
+    GPT_OSS,
+    QWEN2,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    OLMO,
+    OLMO2,
+    PHI,
+    PHI3,
+    COHERE,
+    COHERE2,
+    NEMOTRON,
+)
+FAMILIES: dict[str, Family] = {family.hf_type: family for family in CLASSES}
+
+__all__ = ["CLASSES", "FAMILIES", "Family"]

@@ -235,6 +235,8 @@ def test_json_keys_of_runs(tmp_path: Path, answer: Answer) -> None:
         answer("tokenizer", "train", "sheep.txt", "--vocab", "300", "--out", "tok")
     )
     assert keys_of("tokenizer encode") == set(answer("tokenizer", "encode", "--tokenizer", "tok", "--text", "a"))
+    found = answer("tokenizer", "compare", "words", "characters", "--data", "sheep.txt", "--vocab", "50")
+    assert keys_of("tokenizer compare") == {*found, *found["tokenizers"][0]}
     train = ("train", "llama2", *data, "--tokenizer", "tok", *sizes, "--out", "runs/a")
     assert keys_of("train --dry-run") == set(answer(*train, "--dry-run"))
     found = answer(*train)

@@ -1,6 +1,8 @@
 """Runs commands in this process, on a text and sizes that take a second."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner, Result
 
@@ -34,3 +36,27 @@ def succeeded(result: Result) -> Result:
 def everything(folder: Path) -> dict[str, bytes]:
     """Every file below, and what it holds."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def answer(*arguments: object) -> dict[str, Any]:
+    return json.loads(succeeded(run(*arguments, "--json")).stdout)
+
+
+def refused(result: Result, *says: str) -> None:
+    """It could not start: status 2, nothing on stdout, one line that says all of this."""
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.endswith("\n")
+    assert result.stderr.count("\n") == 1, result.stderr
+    for words in says:
+        assert words in result.stderr, result.stderr
+
+
+def failed(result: Result, *says: str) -> None:
+    """It ran and failed: status 1, and one last line that says all of this."""
+    assert result.exit_code == 1, result.output
+    *before, last = result.stderr.strip().splitlines()
+    assert last.startswith("error: ")
+    assert not any(line.startswith(("error", "Traceback")) for line in before)
+    for words in says:
+        assert words in last, last

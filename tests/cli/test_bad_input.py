@@ -13,32 +13,12 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.cli import main as cli
+from anyformer.disk.lock import Lock
 from anyformer.train import checkpoint
-from anyformer.train.lock import Lock
-from tests.cli.running import SIZES, SMALL, everything, run, succeeded
+from tests.cli.running import SIZES, SMALL, everything, failed, refused, run, succeeded
 
 pytestmark = pytest.mark.usefixtures("_quick")
 SHARED = {"--vocab": "300", **SIZES}
-
-
-def refused(result: Result, *says: str) -> None:
-    """It could not start: status 2, nothing on stdout, one line that says all of this."""
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.endswith("\n")
-    assert result.stderr.count("\n") == 1, result.stderr
-    for words in says:
-        assert words in result.stderr, result.stderr
-
-
-def failed(result: Result, *says: str) -> None:
-    """It ran and failed: status 1, and one last line that says all of this."""
-    assert result.exit_code == 1, result.output
-    *before, last = result.stderr.strip().splitlines()
-    assert last.startswith("error: ")
-    assert not any(line.startswith(("error", "Traceback")) for line in before)
-    for words in says:
-        assert words in last, last
 
 
 def train(data: Path, out: Path, *, model: object = "llama2-7b", **changed: str) -> Result:

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,13 +10,9 @@ import yaml
 
 import anyformer as af
 from anyformer.text import Tokenizer
-from tests.cli.running import run, succeeded
+from tests.cli.running import answer, run, succeeded
 
 pytestmark = pytest.mark.usefixtures("_quick")
-
-
-def answer(*arguments: object) -> dict[str, Any]:
-    return json.loads(succeeded(run(*arguments, "--json")).stdout)
 
 
 class TestShow:
@@ -87,7 +82,7 @@ class TestCost:
         assert told["cache_nbytes"] == 2 * n * 12 * 2 * 768 * 2  # batch, token, layer, keys and values, width, bf16
         assert told["weights_nbytes"] == 2 * 124_439_808
         assert told["training_nbytes"] == 16 * 124_439_808
-        assert (told["version"], told["model"], told["convention"]) == (1, "gpt2", "exact-causal")
+        assert (told["version"], told["model"], told["convention"]) == (2, "gpt2", "exact-causal")
         full = answer("cost", "gpt2", "--seq-len", n, "--convention", "full-attention", "--dtype", "float32")
         assert full["forward_flops_total"] == 2 * (products * n + 12 * 768 * 2 * n * n)
         assert full["weights_nbytes"] == 4 * 124_439_808

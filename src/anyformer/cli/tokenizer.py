@@ -1,32 +1,49 @@
-"""`anyformer tokenizer`: train a byte-level BPE on one's own text, or see what one makes of a text."""
+"""`anyformer tokenizer`: train one on one's own text, see what one makes of a text, compare several, audit a model's."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from anyformer.cli.amounts import Amount
-from anyformer.cli.terminal import visible
+from anyformer.cli.terminal import console, visible
 from anyformer.errors import UsageError
+from anyformer.spec import is_path
+
+if TYPE_CHECKING:
+    from anyformer.text import Tokenizer
+
+KINDS = ("byte-level-bpe", "bpe", "wordpiece", "unigram", "words", "words-treebank", "words-spacy", "characters")
+EXAMPLE = "I'm in the U.K. till the end. It's a fast-paced, 3.5-hour Überraschung!"
 
 
 @click.group()
 def command() -> None:
-    """Train a tokenizer, or encode text with one."""
+    """Train a tokenizer, encode text with one, compare several, or find what a model never learnt of its own."""
 
 
-@command.command()
+@command.command(
+    epilog="Example: anyformer tokenizer train my-texts/ --kind wordpiece --vocab 30k --min-count 20 --out my-tokenizer"
+)
 @click.argument("text", metavar="TEXT")
+@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True, help="Of the vocabulary.")
 @click.option(
     "--vocab",
     type=Amount(),
     default="4096",
     show_default=True,
-    help="Tokens, the 256 bytes and <|endoftext|> among them.",
+    help="Tokens to learn; special ones come on top (of byte-level-bpe, the 256 bytes and <|endoftext|> count).",
 )
+@click.option(
+    "--min-count", type=click.IntRange(1), default=1, show_default=True, help="Rarer words or pairs are left out."
+)
+@click.option("--special", "specials", multiple=True, help="A special token more, such as <mask>; may be repeated.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Directory for tokenizer.json."
 )
@@ -34,32 +51,38 @@ def command() -> None:
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object: {version, out, vocab_size, kind, fingerprint, bytes_per_token}.",
+    help="One JSON object: {version, out, vocab_size, kind, fingerprint, bytes_per_token, unknown_rate}.",
 )
-def train(text: str, vocab: int, out: Path, as_json: bool) -> None:
-    """Train a byte-level BPE on a file, a folder, or stdlib."""
-    from anyformer.text import Tokenizer, read_corpus
+def train(
+    text: str, kind: str, vocab: int, min_count: int, specials: tuple[str, ...], out: Path, as_json: bool
+) -> None:
+    """Train a tokenizer on a file, a folder, or stdlib."""
+    from anyformer.text import compared, read_corpus, scheme
 
     if (out / "tokenizer.json").exists():
         raise UsageError(f"{out} holds a tokenizer already; name another directory, or remove it first")
     corpus = read_corpus(text)
-    tokenizer = Tokenizer.train(corpus.texts(), vocab)
+    tokenizer = scheme(kind, vocab, min_count).train(corpus.texts())
+    if specials:
+        tokenizer = tokenizer.with_specials(specials)
     tokenizer.save(out)
-    n_tokens = sum(len(ids) for ids in tokenizer.encode_corpus(corpus.texts()))
+    result = compared(tokenizer, corpus.texts())
     found = {
         "version": 1,
         "out": str(out),
         "vocab_size": tokenizer.vocab_size,
         "kind": tokenizer.kind,
         "fingerprint": tokenizer.fingerprint,
-        "bytes_per_token": corpus.nbytes / n_tokens,
+        "bytes_per_token": result.bytes_per_token,
+        "unknown_rate": result.unknown_rate,
     }
     if as_json:
         click.echo(json.dumps(found, indent=1))
-    else:
-        click.echo(
-            f"{tokenizer.vocab_size:,} tokens, {found['bytes_per_token']:.2f} bytes a token on this text; saved in {out}"
-        )
+        return
+    unknown = "" if tokenizer.unknown is None else f", {result.unknown_rate:.2%} of the tokens unknown"
+    click.echo(
+        f"{tokenizer.vocab_size:,} tokens, {result.bytes_per_token:.2f} bytes a token on this text{unknown}; saved in {out}"
+    )
 
 
 @command.command()
@@ -84,3 +107,90 @@ def encode(path: Path, text: str | None, as_json: bool) -> None:
         return
     for token, piece in zip(ids, pieces, strict=True):
         click.echo(f"{token:>7}  {visible(json.dumps(piece, ensure_ascii=False))}")
+
+
+@command.command(epilog="Example: anyformer tokenizer compare byte-level-bpe wordpiece ./my-tokenizer --data my-texts/")
+@click.argument("tokenizers", nargs=-1, required=True)
+@click.option("--data", "text", required=True, help="What they are compared on: a file, a folder, or stdlib.")
+@click.option(
+    "--vocab", type=Amount(), default="4096", show_default=True, help="Tokens of those that are trained here."
+)
+@click.option("--example", "examples", multiple=True, help="A text to show the splits of; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, tokenizers: [{name, …}], examples}.")
+def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[str, ...], as_json: bool) -> None:
+    """Compare tokenizers on a text: directories of them, or kinds, which are trained on nine tenths of that text.
+
+    All are judged on the last tenth, so that no one is judged on what it learnt from.
+    """
+    from anyformer.text import Tokenizer, compared, read_corpus, scheme, spelled
+
+    learned, judged = read_corpus(text).split(0.1)
+    found: dict[str, Tokenizer] = {}
+    for name in tokenizers:
+        found[name] = Tokenizer.load(name) if is_path(name) else scheme(name, vocab).train(learned.texts())
+    results = {name: compared(tokenizer, judged.texts()) for name, tokenizer in found.items()}
+    shown = {example: {n: spelled(t, example) for n, t in found.items()} for example in examples or (EXAMPLE,)}
+    if as_json:
+        entries = [{"name": name, **asdict(result)} for name, result in results.items()]
+        click.echo(json.dumps({"version": 1, "tokenizers": entries, "examples": shown}, indent=1, ensure_ascii=False))
+        return
+    from rich.table import Table
+
+    table = Table(box=None, title=f"{judged.nbytes:,} bytes of {text}", title_justify="left", title_style="bold")
+    table.add_column("tokenizer", style="cyan", overflow="fold")
+    for heading in ("vocabulary", "bytes/token", "unknown", "unused", "median length", "longest", "restored", "MB/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, r in results.items():
+        shares = (f"{r.unknown_rate:.2%}", f"{r.unused_rate:.1%}")
+        lengths = (f"{r.length_median:,.0f}", f"{r.length_max:,}", f"{r.restored_rate:.0%}")
+        row = (f"{r.vocab_size:,}", f"{r.bytes_per_token:.2f}", *shares, *lengths, f"{r.nbytes_per_second / 1e6:.1f}")
+        table.add_row(name, *row)
+    console().print(table)
+    for example, splits in shown.items():
+        click.echo(f"\n{visible(example)}")
+        width = max(map(len, splits))
+        for name, parts in splits.items():
+            click.echo(f"  {name:<{width}}  {len(parts):>3}  {visible(' | '.join(parts))}")
+
+
+@command.command(epilog="Example: anyformer tokenizer audit --model my-run --data my-texts/")
+@click.option("--model", "path", required=True, help="A directory of ours or of Hugging Face, or a .gguf.")
+@click.option("--data", "text", help="A text in which to count the tokens: a file, a folder, or stdlib.")
+@click.option("--top", type=click.IntRange(1), default=30, show_default=True, help="Tokens to show.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}.",
+)
+def audit(path: str, text: str | None, top: int, as_json: bool) -> None:
+    """Find the tokens that a model hardly learnt ("glitch tokens") by their embeddings.
+
+    A similarity near 1 says that a token's vector is like those of tokens that no text can hold.
+    """
+    from anyformer.hub import load
+    from anyformer.measure.audit import audit as audited
+    from anyformer.text import read_corpus
+
+    model, tokenizer = load(path)
+    if tokenizer is None:
+        raise UsageError(f"{path} has no tokenizer beside its weights; put its tokenizer.json there")
+    counts: Counter[int] | None = None
+    if text is not None:
+        counts = Counter()
+        for ids in tokenizer.encode_corpus(read_corpus(text).texts()):
+            counts.update(ids.tolist())
+    found = audited(model, tokenizer, counts)
+    if as_json:
+        entries = [asdict(suspect) for suspect in found.suspects[:top]]
+        about = {"version": 1, "compared_with": found.compared_with, "n_unreachable": found.n_unreachable}
+        click.echo(json.dumps({**about, "suspects": entries}, indent=1, ensure_ascii=False))
+        return
+    click.echo(f"compared with {found.compared_with}; {found.n_unreachable:,} tokens no text is encoded to")
+    click.echo("  token  similarity  norm  in the text  spelling")
+    for suspect in found.suspects[:top]:
+        count = "-" if suspect.count is None else f"{suspect.count:,}"
+        name = visible(json.dumps(suspect.spelling, ensure_ascii=False)) + (
+            "" if suspect.reachable else "  (unreachable)"
+        )
+        click.echo(f"{suspect.token:>7}  {suspect.similarity:>10.2f}  {suspect.norm:>4.2f}  {count:>11}  {name}")

@@ -1,17 +1,34 @@
 """Text: tokenizers, corpora, encoding, packing and sampling. Nothing here needs PyTorch; batches are NumPy arrays."""
 
+from anyformer.text.comparison import Compared, compared, spelled
 from anyformer.text.corpus import Corpus, read_corpus
 from anyformer.text.encoded import EncodedCorpus, cache_directory, encode_corpus
 from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, pack, pack_whole
 from anyformer.text.parallel import EncodedPairs, PairBatch, PairSampler, ParallelCorpus, length_batches, read_parallel
 from anyformer.text.sampler import Sampler
+from anyformer.text.schemes import (
+    SCHEMES,
+    ByteLevelBPE,
+    CharacterBPE,
+    Characters,
+    Scheme,
+    Unigram,
+    WordPiece,
+    Words,
+    scheme,
+)
 from anyformer.text.sources import Document
 from anyformer.text.stream import TextStream
 from anyformer.text.tokenizer import Tokenizer
 
 __all__ = [
     "NOT_PREDICTED",
+    "SCHEMES",
     "Batch",
+    "ByteLevelBPE",
+    "CharacterBPE",
+    "Characters",
+    "Compared",
     "Corpus",
     "Document",
     "EncodedCorpus",
@@ -21,13 +38,20 @@ __all__ = [
     "PairSampler",
     "ParallelCorpus",
     "Sampler",
+    "Scheme",
     "TextStream",
     "Tokenizer",
+    "Unigram",
+    "WordPiece",
+    "Words",
     "cache_directory",
+    "compared",
     "encode_corpus",
     "length_batches",
     "pack",
     "pack_whole",
     "read_corpus",
     "read_parallel",
+    "scheme",
+    "spelled",
 ]

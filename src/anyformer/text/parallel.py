@@ -71,7 +71,7 @@ class EncodedPairs:
         end = tokenizer.end_of_text
         if end is None:
             raise TextError(f"this {tokenizer.kind} tokenizer names no token that ends a text")
-        self._begin = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
+        self._begin = tokenizer.start_of_answer
         closing = np.array([end], dtype=tokenizer.dtype)
         ids = [np.concatenate((line, closing)) for line in tokenizer.encode_corpus(corpus.texts())]
         self.source, self.target = ids[0::2], ids[1::2]

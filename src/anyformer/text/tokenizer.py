@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run
+from anyformer.text.companions import answer_start, closing_ids, read_companions, write_companions
 from anyformer.text.special_tokens import CONFIG_FILE, opening_and_closing, read_config
 from anyformer.text.stream import TextStream
 
@@ -32,22 +33,28 @@ class Tokenizer:
     """Text to ids and back. Made by `Tokenizer.train` or `Tokenizer.load`; immutable.
 
     `begin_of_text` and `end_of_text` are the ids that open and close a document, None where the vocabulary has none;
+    `closing_ids` are those that end a generated text: what generation_config.json beside it names, else `end_of_text`;
     `special_ids` are all ids that stand for no text; `kind` is "byte-level-bpe", "bpe", "unigram", "wordpiece" or
     "wordlevel".
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+    def __init__(
+        self, inner: tokenizers.Tokenizer, config: dict[str, Any], files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """`files` are those it was read from and what lay beside them; they are written again as they were."""
         # Files of sentence encoders cut or pad every text to a length, which would silently lose the rest of a corpus.
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
-        self._config = config
+        self._config, self._files = config, dict(files or {})
         self._data: dict[str, Any] = json.loads(inner.to_str())
         added = inner.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         opening, closing = opening_and_closing(config, {added[token].content for token in self.special_ids})
         self.begin_of_text = inner.token_to_id(opening) if opening else None
         self.end_of_text = inner.token_to_id(closing) if closing else None
+        self._named_closing = closing_ids(self._files)
+        self._named_start = answer_start(self._files)
         model, decoder = self._data["model"]["type"], (self._data.get("decoder") or {}).get("type")
         self.kind = "byte-level-bpe" if (model, decoder) == ("BPE", "ByteLevel") else model.lower()
 
@@ -102,12 +109,15 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises Exception itself
             reason = str(error).splitlines()[0]
             raise TextError(f"{file} is not a tokenizer that Hugging Face tokenizers reads ({reason})") from None
-        return cls(inner, read_config(file.parent))
+        return cls(inner, read_config(file.parent), read_companions(file.parent) if file.name == FILE else None)
 
     def save(self, directory: str | Path) -> None:
-        """Write `tokenizer.json` and `tokenizer_config.json`, which transformers reads too, into `directory`."""
+        """Write `tokenizer.json`, `tokenizer_config.json` and what lay beside them, which transformers reads too."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
+        if self._files:
+            write_companions(self._files, directory)
+            return
         _replace(directory / FILE, self._inner.to_str(pretty=True))
         if self._config:
             _replace(directory / CONFIG_FILE, json.dumps(self._config, indent=2, ensure_ascii=False) + "\n")
@@ -116,6 +126,42 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the largest id: the rows that an embedding table needs."""
         return 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def start_of_answer(self) -> int | None:
+        """The id that begins what a decoder beside an encoder writes: what generation_config.json beside it names, else
+        the one that opens a text, else the one that closes it."""
+        opening = self.end_of_text if self.begin_of_text is None else self.begin_of_text
+        return opening if self._named_start is None else self._named_start
+
+    @property
+    def closing_ids(self) -> tuple[int, ...]:
+        """The ids that end a generated text."""
+        return self._named_closing or (() if self.end_of_text is None else (self.end_of_text,))
+
+    @cached_property
+    def unknown(self) -> int | None:
+        """The id of what the vocabulary cannot spell; None where it has none, and leaves such text out or spells bytes."""
+        model = self._data["model"]
+        spelled = model.get("unk_token")
+        return model.get("unk_id") if spelled is None else self._inner.token_to_id(spelled)
+
+    def with_specials(self, tokens: Iterable[str] = (), roles: Mapping[str, str] | None = None) -> Tokenizer:
+        """Return this vocabulary with special tokens after its last id, those that it has already left where they are.
+
+        `roles` are tokens by what tokenizer_config.json calls them, {"mask_token": "<mask>"}. Raises TextError for an
+        empty token.
+        """
+        from tokenizers import AddedToken
+        from tokenizers import Tokenizer as Inner
+
+        named = dict(roles or {})
+        added: list[str] = list(dict.fromkeys([*named.values(), *tokens]))
+        if not all(added):
+            raise TextError("a special token is empty; give it a spelling such as <mask>")
+        inner = Inner.from_str(self._inner.to_str())
+        inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
+        return Tokenizer(inner, {**self._config, **named})
 
     @property
     def config(self) -> dict[str, Any]:
@@ -154,6 +200,13 @@ class Tokenizer:
             return self._fast.encode_ordinary(text)
         self._inner.encode_special_tokens = not specials
         return self._inner.encode(text, add_special_tokens=False).ids
+
+    def pieces(self, text: str) -> list[tuple[int, str, str]]:
+        """The tokens of `text`, each with its id, its spelling in the vocabulary and the part of the text it stands for."""
+        _refuse_surrogates(text)
+        self._inner.encode_special_tokens = True
+        found = self._inner.encode(text, add_special_tokens=False)
+        return [(i, token, text[a:b]) for i, token, (a, b) in zip(found.ids, found.tokens, found.offsets, strict=True)]
 
     def encode_corpus(self, documents: Iterable[str]) -> Iterator[np.ndarray]:
         """Ids of each document in turn, as `encode` gives them: one array of `dtype` each."""

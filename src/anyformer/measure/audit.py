@@ -1,0 +1,106 @@
+"""Tokens that a model hardly learnt, found by their vectors: "glitch tokens".
+
+Land & Bartolo 2024, arXiv:2405.05417, section 3: a token that training never showed keeps an input vector that only weight
+decay touched, and an output vector that was only ever pushed away, like those of all others of its kind. So each token's
+vectors are compared with those of tokens that no text can hold: special tokens, and those whose own text is encoded otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.layers import TokensSpec
+from anyformer.model import Transformer
+from anyformer.text import Tokenizer
+
+FEWEST = 4  # tokens that no text can hold, to know what an unlearnt vector looks like
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A token beside those that were never learnt."""
+
+    token: int
+    spelling: str
+    similarity: float  # cosine of its vector to the mean of the never-learnt, the mean of all taken away; 1 is alike
+    norm: float  # of its input vector, in units of the median norm
+    reachable: bool  # whether encoding its own text gives it
+    count: int | None  # in the corpus, where one is given
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All tokens, the most suspicious first."""
+
+    suspects: tuple[Suspect, ...]
+    compared_with: str  # what the never-learnt vectors are taken to be
+    n_unreachable: int
+
+
+def audit(model: Transformer, tokenizer: Tokenizer, counts: Mapping[int, int] | None = None) -> Audit:
+    """Return the tokens by how much their vectors are like those of tokens that training cannot have shown.
+
+    `counts` says how often each token occurs in a corpus; then those that never do are what others are compared with.
+    Raises InputError for a vocabulary that is larger than the model's.
+    """
+    table, head = _input_table(model), _output_table(model)
+    if tokenizer.vocab_size > len(table):
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {len(table)}; give the tokenizer it was trained with"
+        )
+    known = [i for i in range(tokenizer.vocab_size) if tokenizer.spelling(i) is not None]
+    reachable = {i: tokenizer.encode(tokenizer.decode([i], specials=True)) == [i] for i in known}
+    unseen = [i for i in known if counts is not None and not counts.get(i)]
+    impossible = [i for i in known if not reachable[i] and i not in _needed(tokenizer)]
+    norms = table[: tokenizer.vocab_size].norm(dim=-1)
+    if len(unseen) >= FEWEST:
+        reference, said = unseen, f"the {len(unseen)} tokens that the text never has"
+    elif len(impossible) >= FEWEST:
+        reference, said = impossible, f"the {len(impossible)} tokens that no text is encoded to"
+    else:
+        reference, said = [], "the mean of all vectors: too few tokens are known never to occur"
+    similar = _likeness(head[: tokenizer.vocab_size], reference)
+    relative = (norms / norms[known].median()).tolist()
+    suspects = [
+        Suspect(
+            i, tokenizer.spelling(i) or "", similar[i], relative[i], reachable[i], counts.get(i, 0) if counts else None
+        )
+        for i in known
+    ]
+    suspects.sort(key=lambda s: (-s.similarity, s.norm, s.token))
+    return Audit(tuple(suspects), said, sum(not reachable[i] for i in known))
+
+
+def _likeness(vectors: Tensor, reference: list[int]) -> list[float]:
+    """Return each vector's cosine to the mean of the reference's; without a reference, how near it is to the mean of all."""
+    centred = vectors - vectors.mean(0)
+    if not reference:
+        distance = centred.norm(dim=-1)
+        return (1 - distance / distance.max().clamp(min=1e-12)).tolist()
+    total = centred[reference].sum(0)
+    mean = total.expand_as(centred).clone()
+    mean[reference] -= centred[reference]  # a token is not compared with itself
+    return torch.nn.functional.cosine_similarity(centred, mean, dim=-1).tolist()
+
+
+def _needed(tokenizer: Tokenizer) -> set[int]:
+    """Tokens that no text holds and that training shows all the same: those that open and close documents."""
+    return {token for token in (tokenizer.begin_of_text, tokenizer.end_of_text) if token is not None}
+
+
+def _input_table(model: Transformer) -> Tensor:
+    terms: Any = model.stack.embedding.terms
+    return next(term.table.weight for term in terms if isinstance(term.spec, TokensSpec)).detach().float()
+
+
+def _output_table(model: Transformer) -> Tensor:
+    """The table of the first head that has one, tied or not; the embedding's where none has."""
+    modules: Any = model.heads
+    heads = [head.table.weight for head in modules if head.table is not None]
+    return heads[0].detach().float() if heads else _input_table(model)

@@ -1,0 +1,272 @@
+"""Ways to make a vocabulary of one's own text: words, letters, pieces by frequency, by score and by likelihood.
+
+Each is a value with a `train`, and comes out as a `tokenizer.json` that Hugging Face's tokenizers and transformers encode by.
+`vocab_size` counts what is learned; special tokens come on top of it (byte-level BPE, whose special token has id 0, counts it).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anyformer.errors import TextError, did_you_mean
+from anyformer.text.splitting import expression
+from anyformer.text.tokenizer import END_OF_TEXT, Tokenizer
+from anyformer.text.wordpiece import CONTINUES, wordpieces
+
+if TYPE_CHECKING:
+    import tokenizers
+
+UNKNOWN = "<unk>"
+PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+BERT_SPECIALS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+# Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
+_WITH_SPACES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
+
+
+class Scheme(Protocol):
+    """A way to train a tokenizer."""
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        """Return the tokenizer learned from texts; the same texts give the same one. Raises TextError for no text."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByteLevelBPE:
+    """Byte-pair encoding of bytes, which encodes everything: Radford et al. 2019 (GPT-2), section 2.2."""
+
+    vocab_size: int
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        return Tokenizer.train(texts, self.vocab_size)
+
+
+@dataclass(frozen=True)
+class CharacterBPE:
+    """Byte-pair encoding of letters: Sennrich et al. 2016, arXiv:1508.07909, section 3.2. What it never saw is unknown.
+
+    The most frequent pair is merged first; a space belongs to the word after it.
+    """
+
+    vocab_size: int
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+        inner = _empty(models.BPE(unk_token=UNKNOWN))
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WITH_SPACES), "isolated")
+        inner.decoder = decoders.Fuse()
+        specials = [END_OF_TEXT, UNKNOWN]
+        n = _at_least(self.vocab_size, 1)
+        trainer = trainers.BpeTrainer(
+            vocab_size=n + len(specials), limit_alphabet=n, special_tokens=specials, show_progress=False
+        )
+        _fit(inner, trainer, texts)
+        return _named(inner, PLAIN_SPECIALS)
+
+
+@dataclass(frozen=True)
+class Unigram:
+    """The vocabulary under which a unigram model finds the text likeliest: Kudo 2018, arXiv:1804.10959, section 3.2."""
+
+    vocab_size: int
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+        inner = _empty(models.Unigram())
+        words = pre_tokenizers.Split(Regex(r" ?\S+|\s+"), "isolated")
+        inner.pre_tokenizer = pre_tokenizers.Sequence(
+            [words, pre_tokenizers.Metaspace(prepend_scheme="never", split=False)]
+        )
+        inner.decoder = decoders.Metaspace(prepend_scheme="never", split=False)
+        specials = [END_OF_TEXT, UNKNOWN]
+        size = _at_least(self.vocab_size, 2) + len(specials)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=size, special_tokens=specials, unk_token=UNKNOWN, show_progress=False
+        )
+        _fit(inner, trainer, texts)
+        learned = json.loads(inner.to_str())["model"]["vocab"]
+        inner.model = models.Unigram([*((name, 0.0) for name in specials), *_settled(learned, specials)], unk_id=1)
+        return _named(inner, PLAIN_SPECIALS)
+
+
+@dataclass(frozen=True)
+class WordPiece:
+    """Pieces by score, see text.wordpiece; words are cut at white space and marks, and encoded greedily, longest first.
+
+    Its special tokens and `##` are BERT's (Devlin et al. 2019, arXiv:1810.04805), whose files of a vocabulary look alike.
+    """
+
+    vocab_size: int
+    min_count: int = 1  # pairs seen less often are never merged
+    lowercase: bool = False
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+        unknown, opening, closing = (BERT_SPECIALS[f"{role}_token"] for role in ("unk", "cls", "sep"))
+        rules = _empty(models.WordPiece({unknown: 0}, unk_token=unknown))
+        rules.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase, strip_accents=False)
+        rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        learned = wordpieces(word_counts(rules, texts), _at_least(self.vocab_size, 1), self.min_count)
+        ids = {piece: i for i, piece in enumerate((*BERT_SPECIALS.values(), *learned))}
+        inner = _empty(models.WordPiece(ids, unk_token=unknown, continuing_subword_prefix=CONTINUES))
+        inner.normalizer, inner.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
+        inner.decoder = decoders.WordPiece(prefix=CONTINUES)
+        inner.post_processor = processors.BertProcessing((closing, ids[closing]), (opening, ids[opening]))
+        inner.add_special_tokens(list(BERT_SPECIALS.values()))
+        return _named(inner, {**BERT_SPECIALS, "bos_token": opening, "eos_token": closing})
+
+
+@dataclass(frozen=True)
+class Words:
+    """A token a word, the most frequent ones; `split` says what a word is (text.splitting)."""
+
+    vocab_size: int
+    split: str = "whitespace"
+    min_count: int = 1
+    lowercase: bool = False
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        from tokenizers import Regex, models, normalizers, pre_tokenizers
+
+        rules = _empty(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+        if self.lowercase:
+            rules.normalizer = normalizers.Lowercase()
+        rules.pre_tokenizer = pre_tokenizers.Split(Regex(expression(self.split)), "removed", invert=True)
+        return _of_counts(rules, word_counts(rules, texts), _at_least(self.vocab_size, 1), self.min_count)
+
+
+@dataclass(frozen=True)
+class Characters:
+    """A token a character, white space among them; the most frequent ones where `vocab_size` is given."""
+
+    vocab_size: int | None = None
+    min_count: int = 1
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        from tokenizers import Regex, decoders, models, pre_tokenizers
+
+        rules = _empty(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+        rules.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        rules.decoder = decoders.Fuse()
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(text)
+        if not counts:
+            raise TextError(NO_TEXT)
+        size = len(counts) if self.vocab_size is None else _at_least(self.vocab_size, 1)
+        return _of_counts(rules, counts, size, self.min_count)
+
+
+SCHEMES: Mapping[str, Callable[[int], Scheme]] = {
+    "byte-level-bpe": ByteLevelBPE,
+    "bpe": CharacterBPE,
+    "wordpiece": WordPiece,
+    "unigram": Unigram,
+    "words": Words,
+    "words-treebank": partial(Words, split="treebank"),
+    "words-spacy": partial(Words, split="spacy"),
+    "characters": Characters,
+}
+
+
+def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
+    """Return the scheme of a name. Raises TextError with the nearest name, and where a scheme knows no `min_count`."""
+    if name not in SCHEMES:
+        raise TextError(
+            f"there is no kind of tokenizer {name!r}{did_you_mean(name, SCHEMES)}; there are {', '.join(SCHEMES)}"
+        )
+    chosen = SCHEMES[name](vocab_size)
+    if min_count == 1:
+        return chosen
+    if not isinstance(chosen, WordPiece | Words | Characters):
+        raise TextError(f"{name} has no min_count ({min_count}): its vocabulary is bounded by its size alone")
+    return replace(chosen, min_count=min_count)
+
+
+NO_TEXT = "no text to train a tokenizer on; give a corpus that is not empty"
+
+
+def word_counts(rules: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
+    """Return how often each word occurs, as the tokenizer's own rules normalise and split. Raises TextError for no text."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        normal = rules.normalizer.normalize_str(text) if rules.normalizer else text
+        counts.update(word for word, _ in rules.pre_tokenizer.pre_tokenize_str(normal))
+    if not counts:
+        raise TextError(NO_TEXT)
+    return counts
+
+
+def _empty(model: Any) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer as Inner
+
+    return Inner(model)
+
+
+def _fit(inner: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str]) -> None:
+    """Let the library learn; its special tokens have the first ids."""
+    characters = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal characters
+        for text in texts:
+            characters += len(text)
+            yield text
+
+    inner.train_from_iterator(counted(), trainer)
+    if not characters:
+        raise TextError(NO_TEXT)
+
+
+def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str, float]]:
+    """Return pieces and log-probabilities as they are whatever order the library summed in: rounded, then by spelling.
+
+    Letters that no longer pay for themselves the library puts below all else, one a little below the other, in the order in
+    which a hash table gives them; here they all stand at one step below the rest.
+    """
+    scores = {piece: score for piece, score in vocabulary if piece not in specials}
+    floor = min((score for piece, score in scores.items() if len(piece) > 1), default=min(scores.values()))
+    settled = {piece: round(floor if score < floor else score, 3) for piece, score in scores.items()}
+    settled |= {piece: round(floor, 3) - 0.001 for piece, score in scores.items() if score < floor}
+    return sorted(settled.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _of_counts(rules: tokenizers.Tokenizer, counts: Mapping[str, int], size: int, min_count: int) -> Tokenizer:
+    """Return a tokenizer of whole words (or letters) with these rules: the most frequent first, then by spelling."""
+    from tokenizers import models
+
+    known = [word for word, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if times >= min_count]
+    ids = {word: i for i, word in enumerate(dict.fromkeys((END_OF_TEXT, UNKNOWN, *known[:size])))}
+    inner = _empty(models.WordLevel(ids, unk_token=UNKNOWN))
+    if rules.normalizer is not None:
+        inner.normalizer = rules.normalizer
+    inner.pre_tokenizer = rules.pre_tokenizer
+    if rules.decoder is not None:
+        inner.decoder = rules.decoder
+    inner.add_special_tokens([END_OF_TEXT, UNKNOWN])
+    return _named(inner, PLAIN_SPECIALS)
+
+
+def _named(inner: tokenizers.Tokenizer, config: Mapping[str, str]) -> Tokenizer:
+    # The class name is what lets transformers' AutoTokenizer open the directory.
+    return Tokenizer(inner, {"tokenizer_class": "PreTrainedTokenizerFast", **config})
+
+
+def _at_least(vocab_size: int, least: int) -> int:
+    if vocab_size < least:
+        raise TextError(f"a vocabulary of {vocab_size} tokens is too small; it has at least {least}")
+    return vocab_size

@@ -1,0 +1,103 @@
+"""Vocabularies trained on one's own text: what they learn, and that transformers encodes with them alike."""
+
+from pathlib import Path
+
+import pytest
+
+from anyformer.errors import TextError
+from anyformer.text import SCHEMES, CharacterBPE, Characters, Tokenizer, WordPiece, Words, compared, scheme, spelled
+from tests.text.samples import TEXTS
+
+HUGS = ["hug"] * 10 + ["pug"] * 5 + ["pun"] * 12 + ["bun"] * 4 + ["hugs"] * 5
+every_kind = pytest.mark.parametrize("kind", SCHEMES)
+
+
+def learned(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.spelling(i) or "" for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids]
+
+
+def test_the_classic_example() -> None:
+    tokenizer = CharacterBPE(vocab_size=10).train(HUGS)
+    assert learned(tokenizer) == ["b", "g", "h", "n", "p", "s", "u", "ug", "un", "hug"]
+    assert spelled(tokenizer, "puns") == ["p", "un", "s"]
+
+
+def test_wordpiece_is_encoded_greedily() -> None:
+    tokenizer = WordPiece(vocab_size=9).train(HUGS)
+    assert learned(tokenizer)[7:] == ["##gs", "pu"]
+    assert spelled(tokenizer, "pugs hugs xs") == ["pu", "##gs", "h", "##u", "##gs", "[xs]"]
+
+
+@every_kind
+def test_transformers_encodes_alike(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = scheme(kind, 400).train(TEXTS)
+    tokenizer.save(tmp_path)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+    assert ours.fingerprint == tokenizer.fingerprint
+    for text in [*TEXTS, "Unseen: 東京, I'm fast-paced…"]:
+        assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text) == ours.encode(text)
+    assert theirs.eos_token_id == tokenizer.end_of_text is not None
+    assert tokenizer.unknown == (None if kind == "byte-level-bpe" else theirs.unk_token_id)
+
+
+@every_kind
+def test_the_same_text_gives_the_same_vocabulary(kind: str) -> None:
+    once, again = (scheme(kind, 400).train(texts) for texts in (TEXTS, TEXTS[::-1]))
+    assert once.fingerprint == again.fingerprint
+    assert once.fingerprint != scheme(kind, 400).train([*TEXTS, "quizzically " * 99]).fingerprint
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "byte-level-bpe"])
+def test_text_comes_back(kind: str) -> None:
+    text = "To be, or not to be:\n\n  that is  the question. "
+    tokenizer = scheme(kind, 300).train([text * 3])
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_words_are_the_most_frequent() -> None:
+    tokenizer = Words(vocab_size=2, split="treebank", min_count=2).train(["a b, b c", "c b. Rare"])
+    assert learned(tokenizer) == ["b", "c"]
+    result = compared(tokenizer, ["a b c."])
+    assert result.unknown_rate == pytest.approx(2 / 4)
+    assert spelled(tokenizer, "a b c.") == ["[a]", "b", "c", "[.]"]
+    assert learned(Words(vocab_size=9, lowercase=True).train(["The the end."])) == ["the", "end."]
+    assert learned(Characters().train(["ab\nb"])) == ["b", "\n", "a"]
+
+
+def test_what_is_compared() -> None:
+    texts = ["abc abc", "abd"]
+    result = compared(Characters().train(["abcx "]), texts)
+    assert (result.vocab_size, result.n_tokens, result.bytes_per_token) == (7, 10, 1.0)
+    assert result.unknown_rate == pytest.approx(0.1)
+    assert result.unused_rate == pytest.approx(1 / 5)  # the x
+    assert (result.length_median, result.length_max, result.restored_rate) == (5.0, 7, 0.5)
+    assert result.nbytes_per_second > 0
+
+
+def test_special_tokens_come_on_top(tmp_path: Path) -> None:
+    tokenizer = scheme("bpe", 40).train(TEXTS)
+    more = tokenizer.with_specials(["<extra_0>", "<|endoftext|>"], roles={"mask_token": "<mask>"})
+    assert more.vocab_size == tokenizer.vocab_size + 2
+    assert more.encode("a<mask>", specials=True)[-1] == tokenizer.vocab_size
+    assert tokenizer.encode("a<mask>") == more.encode("a<mask>")
+    more.save(tmp_path)
+    assert Tokenizer.load(tmp_path).config["mask_token"] == "<mask>"
+    assert pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path).mask_token_id == 42
+    with pytest.raises(TextError, match="special token is empty"):
+        tokenizer.with_specials([""])
+
+
+@every_kind
+def test_no_text_is_refused(kind: str) -> None:
+    with pytest.raises(TextError, match="no text to train a tokenizer on"):
+        scheme(kind, 300).train([""])
+
+
+def test_bad_choices() -> None:
+    with pytest.raises(TextError, match=r"no kind of tokenizer 'wordpeice' .did you mean 'wordpiece'"):
+        scheme("wordpeice", 300)
+    with pytest.raises(TextError, match="bpe has no min_count"):
+        scheme("bpe", 300, min_count=2)
+    with pytest.raises(TextError, match="vocabulary of 0 tokens is too small"):
+        scheme("words", 0).train(TEXTS)

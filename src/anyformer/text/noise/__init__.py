@@ -1,0 +1,29 @@
+"""What is done to a text so that restoring it teaches something: each a pure function of tokens and a random generator.
+
+Token ids are int64 [token], one document; nothing here pads or batches. The generator is the caller's, so that what a step sees
+is a function of the seed, the step and the row alone.
+"""
+
+from anyformer.text.noise.denoising import deleted, infilled, permuted_sentences, rotated
+from anyformer.text.noise.masking import masked, whole_words
+from anyformer.text.noise.permutation import Permuted, permuted
+from anyformer.text.noise.spans import Example, noise_spans, prefix, span_corrupted
+from anyformer.text.noise.ul2 import UL2, Denoiser, denoised
+
+__all__ = [
+    "UL2",
+    "Denoiser",
+    "Example",
+    "Permuted",
+    "deleted",
+    "denoised",
+    "infilled",
+    "masked",
+    "noise_spans",
+    "permuted",
+    "permuted_sentences",
+    "prefix",
+    "rotated",
+    "span_corrupted",
+    "whole_words",
+]

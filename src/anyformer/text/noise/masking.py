@@ -1,0 +1,53 @@
+"""Masked language modelling: Devlin et al. 2019 (BERT), arXiv:1810.04805, section 3.1; masks drawn anew each time, as in
+Liu et al. 2019 (RoBERTa), arXiv:1907.11692, section 4.1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anyformer.text.packing import NOT_PREDICTED
+
+
+def masked(
+    ids: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    mask: int,
+    replacements: np.ndarray,
+    rate: float = 0.15,
+    mask_share: float = 0.8,
+    random_share: float = 0.1,
+    groups: np.ndarray | None = None,
+    spared: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (inputs, labels): of the chosen tokens, some masked, some random, the rest left, and all to be predicted.
+
+    round(rate · n) tokens are chosen, at least one where there is any to choose: single ones, or whole groups (`groups`
+    numbers them, see `whole_words`) until no further group fits. `spared` tokens, special ones, are never chosen. A random
+    token is one of `replacements`.
+    """
+    free = np.ones(len(ids), dtype=bool) if spared is None else ~spared
+    numbers = np.arange(len(ids)) if groups is None else groups
+    wanted = min(int(free.sum()), max(1, round(rate * free.sum())))
+    chosen = np.zeros(len(ids), dtype=bool)
+    candidates = np.unique(numbers[free])
+    for number in rng.permutation(candidates):
+        group = free & (numbers == number)
+        left = wanted - int(chosen.sum())
+        if left <= 0:
+            break
+        if group.sum() <= left or not chosen.any():
+            chosen |= group
+    inputs, labels = ids.copy(), np.where(chosen, ids, NOT_PREDICTED)
+    fate = rng.random(len(ids))
+    inputs[chosen & (fate < mask_share)] = mask
+    swapped = chosen & (fate >= mask_share) & (fate < mask_share + random_share)
+    inputs[swapped] = rng.choice(replacements, int(swapped.sum()))
+    return inputs, labels
+
+
+def whole_words(ids: np.ndarray, begins_word: np.ndarray) -> np.ndarray:
+    """Return the number of the word that each token is of; `begins_word` says of every id whether it begins one."""
+    starts = begins_word[ids].copy()
+    starts[:1] = True
+    return np.cumsum(starts)

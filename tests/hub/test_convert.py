@@ -40,6 +40,24 @@ def test_the_type_is_changed(source: Path, tmp_path: Path) -> None:
     assert str(next(load(tmp_path / "half")[0].parameters()).dtype) == "torch.bfloat16"
 
 
+@pytest.mark.parametrize(("size", "nbytes"), [("20kb", 20_000), ("0.02M", 20_000), ("5GB", 5_000_000_000)])
+def test_files_hold_what_is_asked(source: Path, tmp_path: Path, size: str, nbytes: int) -> None:
+    assert convert(source, tmp_path / "hf", "--shard-size", size).exit_code == 0
+    files = list((tmp_path / "hf").glob("*.safetensors"))
+    sizes = [
+        file.stat().st_size - 8 - int.from_bytes(file.read_bytes()[:8], "little") for file in files
+    ]  # less headers
+    assert len(files) == 1 if sum(sizes) <= nbytes else max(sizes) <= nbytes < sum(sizes)
+
+
+def test_another_class_is_written_where_it_is_named(tmp_path: Path) -> None:
+    save(build(shrink(preset("llama2-7b").spec)), tmp_path / "model")
+    assert convert(tmp_path / "model", tmp_path / "out", "--class", "phi3").exit_code == 0
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["Phi3ForCausalLM"]
+    assert convert(tmp_path / "out", tmp_path / "back").exit_code == 0
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "phi3"  # its own is kept
+
+
 def test_a_model_without_a_class_is_refused_where_one_is_asked_for(tmp_path: Path) -> None:
     save(build(shrink(preset("transformer-lm").spec)), tmp_path / "lm")
     result = convert(tmp_path / "lm", tmp_path / "hf", "--to", "hf")
@@ -55,6 +73,11 @@ def test_a_model_without_a_class_is_refused_where_one_is_asked_for(tmp_path: Pat
         (["nowhere", "out"], "error: there is nothing at nowhere; give a model's directory\n"),
         (["SOURCE", "SOURCE"], "exists already and is not empty; give a new directory\n"),
         (["SOURCE", "out", "--to", "gguf"], "'gguf' is not one of 'hf', 'anyformer'"),
+        (["SOURCE", "out", "--shard-size", "0"], "'0' is no number of bytes above 0; write it as 5GB or 500MB"),
+        (["SOURCE", "out", "--shard-size", "5 apples"], "'5 apples' is no number of bytes above 0"),
+        (["SOURCE", "out", "--class", "gpt"], "error: no class of transformers has the model_type 'gpt' here"),
+        (["SOURCE", "out", "--class", "llama"], "the nearest, LlamaForCausalLM"),
+        (["SOURCE", "out", "--class", "gpt2", "--to", "anyformer"], "is only for Hugging Face's form"),
         (["SOURCE", "out", "--dtype", "int8"], "'int8' is not one of 'float32', 'bfloat16', 'float16'"),
     ],
 )

@@ -134,6 +134,46 @@ def test_the_factors_of_llama_3_become_its_scaling(tmp_path: Path) -> None:
         load_spec(tmp_path / "odd.gguf")
 
 
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
+PLAIN_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+SCALINGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    # settings of the file, the same for transformers; llama.cpp multiplies attn_factor to 1 + ln(factor) / 10
+    "linear": ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+    "yarn": (YARN, PLAIN_YARN),
+    "yarn, cos and sin multiplied": (
+        YARN | {"rope.scaling.attn_factor": 0.5},
+        PLAIN_YARN | {"attention_factor": 0.5 * (1 + np.log(4.0) / 10)},
+    ),
+    "yarn, another ramp": (
+        YARN | {"rope.scaling.yarn_beta_fast": 8.0, "rope.scaling.yarn_beta_slow": 2.0},
+        PLAIN_YARN | {"beta_fast": 8.0, "beta_slow": 2.0},
+    ),
+    "yarn, all else neutral": (
+        YARN
+        | {f"rope.scaling.{name}": 1.0 for name in ("attn_factor", "yarn_attn_factor", "yarn_ext_factor")}
+        | {"rope.scaling.yarn_log_multiplier": 0.0, "rope.scaling.finetuned": 1},
+        PLAIN_YARN,
+    ),
+    "none": ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, None),
+    "only said": ({"rope.scaling.original_context_length": 128, "rope.scaling.finetuned": 0}, None),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_scalings_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    settings, theirs = SCALINGS[name]
+    write(tmp_path / "model.gguf", "llama", turned(llama_tensors()), SIZES | {"vocab_size": VOCAB} | settings)
+    config = transformers.AutoConfig.from_pretrained(tmp_path, gguf_file="model.gguf")
+    config.rope_parameters = {"rope_theta": 10_000.0, **(theirs or {"rope_type": "default"})}
+    other = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="model.gguf", config=config, dtype=torch.float32
+    )
+    ours, _ = load(tmp_path / "model.gguf")
+    ids = torch.randint(0, VOCAB, (2, 60), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert distance(ours(ids).logits, other(ids).logits) < FLOAT32
+
+
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_vocabularies_encode_as_sentencepiece_does(tmp_path: Path, prefix: bool) -> None:
     (tmp_path / "text").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
@@ -205,6 +245,29 @@ def spoilt(tmp_path: Path, **changes: Any) -> Path:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown architecture": ({"architecture": "lama"}, r"architecture 'lama' are not read here \(did you mean 'llama'"),
     "unknown setting": ({"settings": {"attention.magic": 3}}, r"llama\.attention\.magic = 3 is unknown here"),
+    **{
+        f"{key} = {value} with {kind}": (
+            {"settings": {"rope.scaling.type": kind, "rope.scaling.factor": 2.0} | more | {f"rope.scaling.{key}": value}},
+            rf"llama\.rope\.scaling\.{key} = {value} is unknown here and might change",
+        )
+        for kind, more in (("linear", {}), ("yarn", {"rope.scaling.original_context_length": 32}), ("none", {}))
+        for key, value in (
+            ("attn_factor", 0.5), ("yarn_beta_fast", 8.0), ("yarn_ext_factor", 0.5), ("yarn_attn_factor", 2.0),
+            ("yarn_log_multiplier", 0.5), ("alpha", 2.0), ("later_invention", 0.0),
+        )
+        if not (kind == "yarn" and key in ("attn_factor", "yarn_beta_fast"))
+    },
+    "a scaling without its type": (
+        {"settings": {"rope.scaling.factor": 2.0}}, r"llama\.rope\.scaling\.factor = 2\.0 is unknown here"
+    ),
+    "yarn without its context": (
+        {"settings": {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0}},
+        r"llama\.rope\.scaling\.original_context_length is missing; the file is not whole",
+    ),
+    "a factor of nothing": (
+        {"settings": {"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}},
+        r"llama\.rope\.scaling\.factor = 0\.0 is no number above 0",
+    ),
     "unknown scaling": ({"settings": {"rope.scaling.type": "odd"}}, r"llama\.rope\.scaling\.type = 'odd' is unknown"),
     "missing tensor": ({"lost": "model.layers.1.mlp.up_proj.weight"}, r"missing: model\.layers\.1\.mlp\.up_proj\.weight"),
     "surplus tensor": ({"tensors": {"model.layers.2.mlp.up_proj.weight": np.ones((96, 64))}}, r"surplus: blk\.2\.ffn_up\.weight"),

@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from anyformer.disk.atomic import remove_unfinished
 from anyformer.errors import CheckpointError, RunFailed, SpecError
 from anyformer.families import preset
-from anyformer.hub import load, save, saving
+from anyformer.hub import load, save, writing
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.layers import RMSNormSpec
 from anyformer.model import build
@@ -96,12 +97,12 @@ def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
     assert load(tmp_path / "out")[0].spec == load(tmp_path / "out")[0].spec
 
 
-@pytest.mark.parametrize("step", ["save_file", "_write_json", "_sync"])
+@pytest.mark.parametrize("step", ["hub.writing.save_file", "hub.saving.write_json", "disk.atomic.sync"])
 def test_a_full_disk_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"anyformer.hub.saving.{step}", full)
+    monkeypatch.setattr(f"anyformer.{step}", full)
     with pytest.raises(RunFailed, match=r"could not write .*out: .*No space left on device") as caught:
         save(build(LLAMA), tmp_path / "out")
     assert caught.value.exit_status == 1
@@ -113,7 +114,7 @@ def test_a_kill_in_the_middle_leaves_no_directory_of_that_name(tmp_path: Path, m
         assert not (tmp_path / "out").exists()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anyformer.hub.saving.save_file", killed)
+    monkeypatch.setattr("anyformer.hub.writing.save_file", killed)
     with pytest.raises(KeyboardInterrupt):
         save(build(LLAMA), tmp_path / "out")
     assert names(tmp_path) == []
@@ -153,29 +154,29 @@ def left(path: Path) -> Path:
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_of_a_living_one(tmp_path: Path) -> None:
-    left(tmp_path / ".out.4711.part")
-    left(tmp_path / ".other.4711.part")
-    theirs = left(tmp_path / ".out.4712.part")
+    left(tmp_path / ".tmp-4711-out")
+    left(tmp_path / ".tmp-4711-other")
+    theirs = left(tmp_path / ".tmp-4712-out")
     command = [sys.executable, "-c", HOLDING, str(theirs)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living:
         assert living.stdout is not None
         assert living.stdout.readline() == "held\n"
         save(build(LLAMA), tmp_path / "out")
-        assert names(tmp_path) == [".other.4711.part", ".out.4712.part", "out"]
+        assert names(tmp_path) == [".tmp-4711-other", ".tmp-4712-out", "out"]
         living.kill()
     assert load(tmp_path / "out")[0].spec == LLAMA
     (tmp_path / "out").rename(tmp_path / "moved")
     save(build(LLAMA), tmp_path / "out")
-    assert names(tmp_path) == [".other.4711.part", "moved", "out"]
+    assert names(tmp_path) == [".tmp-4711-other", "moved", "out"]
 
 
 def test_a_save_that_goes_on_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = saving.save_file
+    write = writing.save_file
 
     def at_the_same_time(*arguments: Any, **options: Any) -> None:
-        saving._remove_leftovers(tmp_path / "out")
+        remove_unfinished(tmp_path / "out")
         write(*arguments, **options)
 
-    monkeypatch.setattr(saving, "save_file", at_the_same_time)
+    monkeypatch.setattr(writing, "save_file", at_the_same_time)
     save(build(LLAMA), tmp_path / "out")
     assert names(tmp_path) == ["out"]

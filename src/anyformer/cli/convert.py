@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from anyformer.cli.amounts import Nbytes
 from anyformer.cli.names import import_option
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -21,22 +22,43 @@ DTYPES = ("float32", "bfloat16", "float16")
     type=click.Choice(["hf", "anyformer"]),
     help="The format; by default Hugging Face's where transformers has a class for the model, else ours.",
 )
-@click.option("--dtype", type=click.Choice(DTYPES), help="The type of the numbers; by default that of SRC.")
+@click.option(
+    "--class",
+    "hf_type",
+    metavar="TYPE",
+    help="The class of transformers, by its model_type; by default that of SRC, or the first that computes the model.",
+)
+@click.option("--dtype", type=click.Choice(DTYPES), help="The type of the numbers; by default that of each in SRC.")
+@click.option(
+    "--shard-size",
+    "shard_nbytes",
+    type=Nbytes(),
+    default="5GB",
+    show_default=True,
+    help="Bytes a file holds at most; about as much memory is needed.",
+)
 @import_option
 def command(
     source: Path,
     target: Path,
     form: Literal["hf", "anyformer"] | None,
+    hf_type: str | None,
     dtype: Literal["float32", "bfloat16", "float16"] | None,
+    shard_nbytes: int,
 ) -> None:
     """Bring weights from one format into another.
 
-    SRC is a Hugging Face directory, one of ours, or a run; DST a new directory.
-    """
+    SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory. Tensors are read, turned and
+    written one by one. Tokenizer, chat template and defaults for generation go along unchanged.
+
+    \b
+    anyformer convert runs/first first-hf
+    anyformer convert path/to/mistral as-llama --class llama --shard-size 2GB
+    """  # noqa: D301
     import torch
 
-    from anyformer.hub import load, save
+    from anyformer.hub import convert
 
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    model, tokenizer = load(source, dtype=kinds[dtype] if dtype else None)
-    click.echo(save(model, target, tokenizer, form=form))
+    wanted = kinds[dtype] if dtype else None
+    click.echo(convert(source, target, form=form, hf_type=hf_type, dtype=wanted, shard_nbytes=shard_nbytes))

@@ -2,16 +2,23 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from anyformer.cli.names import PresetName, import_option
+from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
+    from anyformer.costs import Card, Diagram
     from anyformer.families import Undisclosed
+    from anyformer.recipe import Recipe
+
+JSON_VERSION = 2
 
 
 @click.command()
@@ -23,60 +30,102 @@ if TYPE_CHECKING:
     help="Print the specification itself, to be saved and changed.",
 )
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object: {version, name, source, published, erratum, tokenizer, recipe, card, …}.",
+    "--diagram", "picture", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw it into a picture as well."
+)
+@click.option("--no-diagram", "plain", is_flag=True, help="Print the card alone, without the diagram in text.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object: {version, name, card, recipe, specification, …}."
 )
 @import_option
-def command(model: str, form: str | None, as_json: bool) -> None:
-    """Show an architecture: a preset, a file of ours, an HF directory or its config.json, or a run."""
-    from anyformer.costs import card
+def command(model: str, form: str | None, picture: Path | None, plain: bool, as_json: bool) -> None:
+    """Show an architecture: its card, row by row, and a block diagram.
+
+    MODEL is a preset, a file of ours, an HF directory or its config.json, or a run. For example:
+
+    anyformer show gemma3-27b --diagram gemma3.svg
+    """
+    from anyformer.costs import card, diagram
     from anyformer.families import UNDISCLOSED, find
     from anyformer.hub import load_spec
     from anyformer.recipe import dumps as dumps_recipe
-    from anyformer.spec import dumps
+    from anyformer.spec import dumps, is_path
 
+    if picture is not None and picture.suffix.lower() != ".svg":
+        raise UsageError(f"--diagram {picture}: pictures are written as SVG; give a name that ends in .svg")
     if model in UNDISCLOSED and form is None:
+        if picture is not None:
+            raise UNDISCLOSED[model].refusal()
         _tell(UNDISCLOSED[model], as_json)
         return
-    spec, preset = load_spec(model), find(model)
+    spec, preset = load_spec(model), None if is_path(model) else find(model)
     if form is not None:
         click.echo(dumps(spec, "json" if form == "json" else "yaml"), nl=False)
         return
-    rows = card(spec)
-    told = {name: getattr(preset, name) for name in ("source", "published", "erratum", "tokenizer")} if preset else {}
+    recipe = preset.recipe if preset else _of_run(model)
+    name, rows, drawn = preset.name if preset else model, card(preset or spec, recipe), diagram(spec)
+    if picture is not None:
+        _draw(drawn, picture, name)
     if as_json:
-        recipe = json.loads(dumps_recipe(preset.recipe, "json")) if preset and preset.recipe else None
-        data = {
-            "version": 1,
-            "name": preset.name if preset else model,
-            **told,
-            "recipe": recipe,
-            "card": rows,
-            "specification": json.loads(dumps(spec, "json")),
-        }
+        data = {"version": JSON_VERSION, "name": name, "card": rows.as_json()}
+        data["recipe"] = json.loads(dumps_recipe(recipe, "json")) if recipe else None
+        data["specification"] = json.loads(dumps(spec, "json"))
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
-    table = _table(preset.name if preset else model)
-    for name, value in {**rows, **{name: text for name, text in told.items() if text}}.items():
-        table.add_row(name, value)
-    if preset and preset.recipe:
-        table.add_row("recipe", dumps_recipe(preset.recipe).rstrip())
-    _print(table)
+    _print_card(name, rows)
+    if not plain:
+        _print_diagram(drawn)
+
+
+def _of_run(model: str) -> "Recipe | None":
+    """Return what a run was trained by, where the model is one."""
+    from anyformer.recipe import read
+
+    path = Path(model) / "recipe.yaml"
+    return read(path) if path.is_file() else None
+
+
+def _draw(drawn: "Diagram", path: Path, title: str) -> None:
+    from anyformer.costs import as_svg
+
+    try:
+        path.write_text(as_svg(drawn, title), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--diagram {path}: {error.strerror or error}; give a place that can be written") from None
+
+
+def _print_card(name: str, rows: "Card") -> None:
+    table = _table(name)
+    for i, section in enumerate(rows.sections):
+        if i:
+            table.add_row("", "")
+        if len(rows.sections) > 1:
+            table.add_row(f"[bold]{section}[/bold]", "")
+        for row in rows.section(section):
+            table.add_row(row.name, escape(row.words))
+    _console().print(table)
+
+
+def _print_diagram(drawn: "Diagram") -> None:
+    from anyformer.costs import as_text
+
+    lines, width = as_text(drawn), _console().width
+    if max(map(len, lines.splitlines())) > width:
+        click.echo(f"\nThe diagram is wider than {width} columns; --diagram FILE.svg draws it as a picture.")
+        return
+    click.echo(f"\n{lines}")
 
 
 def _tell(model: "Undisclosed", as_json: bool) -> None:
     """Say what is public of a model that cannot be built, and what is not."""
     if as_json:
         data = {name: getattr(model, name) for name in ("name", "source", "public", "missing")}
-        click.echo(json.dumps({"version": 1, **data}, indent=1, ensure_ascii=False))
+        click.echo(json.dumps({"version": JSON_VERSION, **data}, indent=1, ensure_ascii=False))
         return
     table = _table(model.name)
     table.add_row("public", "; ".join(model.public))
     table.add_row("not public", f"{model.missing}: it cannot be built or costed")
     table.add_row("source", model.source)
-    _print(table)
+    _console().print(table)
 
 
 def _table(title: str) -> Table:
@@ -86,5 +135,5 @@ def _table(title: str) -> Table:
     return table
 
 
-def _print(table: Table) -> None:
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(table)
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)

@@ -1,131 +1,169 @@
-"""The card of an architecture: the field's rows, read off the specification."""
+"""The card of an architecture: the field's rows, read off the specification, the recipe and the source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from anyformer.layers import MoESpec
-from anyformer.spec import (
-    BranchSpec,
-    HeadSpec,
-    MapSpec,
-    MixerSpec,
-    ModelSpec,
-    Spec,
-    StackSpec,
-    SublayerSpec,
-    TableSpec,
-    parameters,
-)
+from anyformer.costs import words
+from anyformer.costs.card_row import Row, joined
+from anyformer.costs.card_stack import stack_rows
+from anyformer.costs.card_training import training_rows
+from anyformer.families import Preset
+from anyformer.layers import ByRole, Normal, Xavier
+from anyformer.recipe import Recipe
+from anyformer.spec import Architecture, HeadSpec, InitSpec, ModelSpec, TableSpec, parameters, specification
 
-SIZES = ("n_heads", "n_kv_heads", "head_dim", "rotary_dim", "value_dim", "query_rank", "kv_rank", "d_ff")
+PUBLISHED = ", as published"
 
 
-def card(spec: ModelSpec) -> dict[str, str]:
-    """Return name → value in words, in the order in which they are shown; rows that do not apply are left out."""
-    rows: dict[str, str] = {}
-    for name, stack in (("encoder", spec.encoder), ("decoder" if spec.encoder else "", spec.stack)):
-        if stack is not None:
-            prefix = f"{name} " if name else ""
-            rows |= {prefix + key: value for key, value in _stack(stack) if value}
-    rows["heads"] = "; ".join(_head(head, spec) for head in spec.heads)
-    rows["vocabulary"] = f"{spec.vocab_size:,}"
+@dataclass(frozen=True)
+class Card:
+    """All rows, in the order in which they are shown."""
+
+    rows: tuple[Row, ...]
+
+    def __getitem__(self, key: str) -> Row:
+        """Return the first row of this key: of an encoder–decoder, the encoder's."""
+        return next(row for row in self.rows if row.key == key)
+
+    def section(self, name: str) -> tuple[Row, ...]:
+        """Return the rows of one section."""
+        return tuple(row for row in self.rows if row.section == name)
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """The sections that it has, in order."""
+        return tuple(dict.fromkeys(row.section for row in self.rows))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return plain data: one object a row."""
+        return [asdict(row) for row in self.rows]
+
+
+def card(model: Architecture, recipe: Recipe | None = None) -> Card:
+    """Return everything about an architecture, row by row; rows that do not apply are left out.
+
+    Of a preset, its tokenizer, source and recipe too, unless another `recipe` is given. Nothing is allocated. Raises
+    SpecError for what has no specification or whose parts do not fit together.
+    """
+    spec = specification(model)
+    rows = [*_stacks(spec), *_whole(spec)]
+    preset = model if isinstance(model, Preset) else None
+    recipe = recipe or (preset and preset.recipe)
+    rows += training_rows(recipe, spec.stack.d_model) if recipe else ()
+    if preset:
+        told = list(_told(preset)) if recipe is preset.recipe else []
+        better = {row.name.removesuffix(PUBLISHED) for row in told}
+        rows = [row for row in rows if row.key not in ("gradient_dtype", "state_dtype") or row.name not in better]
+        rows += [*told, *_published(preset)]
+    return Card(tuple(rows))
+
+
+def _stacks(spec: ModelSpec) -> Iterator[Row]:
+    if spec.encoder is None:
+        yield from stack_rows(spec.stack, "architecture", 0)
+        return
+    yield from stack_rows(spec.encoder, "encoder", 0)
+    yield from stack_rows(spec.stack, "decoder", spec.encoder.d_model)
+
+
+def _whole(spec: ModelSpec) -> Iterator[Row]:
+    section, count = "model", parameters(spec)
+    yield Row(section, "vocab_size", "vocabulary", f"{spec.vocab_size:,}", spec.vocab_size)
     if spec.context:
-        rows["context"] = f"{spec.context:,} tokens"
-    count = parameters(spec)
-    rows["parameters"] = f"{count.total:,} ({count.embedding:,} in tables, {count.non_embedding:,} beside them)"
+        yield Row(section, "context", "sequence length", f"{spec.context:,}", spec.context)
+    for head in spec.heads:
+        which = "" if len(spec.heads) == 1 else f" ({head.name})"
+        yield Row(section, "head", "head" if not which else f"head{which}", _head(head))
+        if head.table is not None and head.table.rows == spec.vocab_size:
+            yield Row(
+                section, "tied", f"embedding tied{which}", "yes" if _tied(head, spec) else "no", _tied(head, spec)
+            )
+        if head.scale is not None:
+            yield Row(section, "logit_scale", f"logit scale{which}", words.scale(head.scale, "d_model"))
+        if head.softcap is not None:
+            yield Row(section, "logit_softcap", f"logit softcap{which}", words.number(head.softcap), head.softcap)
+    yield Row(section, "init", "initialisation", init(spec.init))
+    yield Row(section, "n_params", "parameters", f"{count.total:,}", count.total)
+    yield Row(section, "n_params_embedding", "parameters in tables", f"{count.embedding:,}", count.embedding)
+    if spec.ahead:
+        n = len(spec.ahead)
+        said = f"{n} further token{'s' if n > 1 else ''}, in training alone"
+        yield Row(section, "n_ahead", "multi-token prediction", said, n)
     if count.inactive:
-        rows["active parameters"] = f"{count.active:,} (used by one token)"
-    return rows
+        yield Row(section, "n_params_active", "active parameters", f"{count.active:,}", count.active)
+    if count.frozen:
+        yield Row(section, "n_frozen", "numbers never trained", f"{count.frozen:,}", count.frozen)
 
 
-def words(value: Any) -> str:
-    """Return a value in a few words: its kind, and the fields that are not at their defaults."""
-    if not isinstance(value, Spec):
-        return (
-            f"{value:,}"
-            if isinstance(value, int) and not isinstance(value, bool)
-            else f"{value:g}"
-            if isinstance(value, float)
-            else str(value)
-        )
-    default = {name: field.default for name, field in type(value).__dataclass_fields__.items()}  # type: ignore[attr-defined]
-    said = []
-    for name, part in value.values().items():
-        if isinstance(part, tuple) and part:
-            said.append(" & ".join(words(item) for item in part))
-        elif part != default[name]:
-            said.append(name.replace("_", " ") if part is True else f"{name.replace('_', ' ')} {words(part)}")
-    return f"{value.kind} ({', '.join(said)})" if said else value.kind
+def _told(preset: Preset) -> Iterator[Row]:
+    """Yield what a source says of training that a recipe cannot: in its words, beside the recipe's rows."""
+    for name, said in (preset.training or {}).items():
+        key = "published_" + "_".join(name.replace(",", " ").replace("-", " ").split())
+        yield Row("training", key, "source of training" if name == "source" else name + PUBLISHED, said)
 
 
-def _stack(stack: StackSpec) -> Iterator[tuple[str, str]]:
-    yield "layers", f"{len(stack.blocks)}"
-    yield "d_model", f"{stack.d_model:,}"
-    mixers = [value for value in stack.nested() if isinstance(value, MixerSpec)]
-    for name in SIZES:
-        yield name, _each(v for m in mixers for value in m.nested() if (v := getattr(value, name, None)) is not None)
-    for value in _distinct(v for m in mixers for v in m.nested() if hasattr(v, "n_heads") and v.head_dim is None):  # type: ignore[attr-defined]
-        yield "head_dim", f"{stack.d_model // value.n_heads}"
-    yield "attention", _pattern(m for m in mixers if hasattr(m, "mask"))
-    yield "experts", _each(_mixture(m) for m in mixers if isinstance(m, MoESpec))
-    yield "feed-forward", _each(f"{m.kind}, {words(m.activation)}" for m in mixers if hasattr(m, "activation"))  # type: ignore[attr-defined]
-    yield (
-        "norms",
-        _each(words(v) for b in stack.blocks[:1] for v in b.nested() if isinstance(v, MapSpec) and "Norm" in v.kind),
+def _published(preset: Preset) -> Iterator[Row]:
+    named = (
+        ("tokenizer", "tokenizer"),
+        ("published", "published parameters"),
+        ("erratum", "erratum"),
+        ("source", "source"),
     )
-    yield "placement", _each(_placement(v) for b in stack.blocks for v in b.sublayers)
-    yield "final norm", words(stack.norm) if stack.norm else "none"
-    terms = [words(term) for term in stack.embedding.terms[1:]]
-    rotary = [words(v) for m in mixers for p in m.nested() if (v := getattr(p, "rotary", None))]
-    scores = [words(score) for m in mixers for score in getattr(m, "scores", ())]
-    yield "positions", _each([*terms, *rotary, *scores]) or "none"
-    yield (
-        "biases",
-        _each(
-            n.replace("_", " ")
-            for m in mixers
-            for v in m.nested()
-            for n, x in v.values().items()
-            if "bias" in n and x is True
-        )
-        or "none",
+    for key, name in named:
+        if value := getattr(preset, key):
+            yield Row("source", key, name, value)
+
+
+def _head(head: HeadSpec) -> str:
+    steps = [*([words.part(head.pool)] if head.pool else []), *map(words.step, head.transform)]
+    table = f"{head.table.rows:,} logits" if head.table else None
+    return ", ".join(filter(None, (head.name, *steps, table, "bias" if head.bias else None)))
+
+
+def _tied(head: HeadSpec, spec: ModelSpec) -> bool:
+    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
+    return head.table is not None and head.table.shared is not None and head.table.shared in tables
+
+
+def init(value: InitSpec) -> str:
+    """Return from what distributions weights start."""
+    if not isinstance(value, ByRole):
+        return words.part(value)
+    named = (
+        ("tables", value.table),
+        ("matrices", value.matrix),
+        ("into the stream", value.output),
+        ("values and into feed-forwards", value.inner),
     )
-    yield "residual", words(stack.residual)
+    roles: dict[str, list[str]] = {}
+    for role, distribution in named:
+        if distribution is not None:
+            roles.setdefault(_distribution(distribution), []).append(role)
+    if len(roles) == 1:
+        return next(iter(roles))
+    return "; ".join(f"{joined(which)}: {said}" for said, which in roles.items())
 
 
-def _placement(sublayer: SublayerSpec) -> str:
-    places = [name for name, on in (("pre", sublayer.norm_in), ("post", sublayer.norm_sum)) if on]
-    branches: Iterable[BranchSpec] = sublayer.branches
-    places += _distinct(
-        place for b in branches for place, on in (("pre", b.norm_in), ("branch output", b.norm_out)) if on
+def _distribution(value: Any) -> str:
+    if not isinstance(value, Normal | Xavier):
+        return words.part(value)
+    depth = (
+        ""
+        if not value.depth_power
+        else " / √branches"
+        if value.depth_power == -0.5
+        else f" · branches^{value.depth_power:g}"
     )
-    parallel = f"{len(sublayer.branches)} in parallel" if len(sublayer.branches) > 1 else ""
-    return ", ".join(filter(None, ("-norm and ".join(places) + "-norm" if places else "no norm", parallel)))
-
-
-def _pattern(attentions: Iterable[Any]) -> str:
-    masks = [f"{words(a.mask)}" + (" over the encoder's output" if a.reads == "memory" else "") for a in attentions]
-    return "; ".join(f"{masks.count(mask)} × {mask}" for mask in _distinct(masks))
-
-
-def _mixture(mixture: MoESpec) -> str:
-    shared = " beside one for all tokens" if mixture.shared_expert else ""
-    capacity = f", {words(mixture.capacity)}" if mixture.capacity else ""
-    return f"{mixture.router.top_k} of {mixture.router.n_experts}{shared}, {words(mixture.router)}{capacity}"
-
-
-def _head(head: HeadSpec, spec: ModelSpec) -> str:
-    tables = {v.shared for v in spec.stack.embedding.nested() if isinstance(v, TableSpec)}
-    tied = "tied to the embedding" if head.table.shared and head.table.shared in tables else "a table of its own"
-    extra = [f"{name} {words(value)}" for name in ("scale", "softcap") if (value := getattr(head, name)) is not None]
-    return ", ".join([head.name, tied, *(["bias"] if head.bias else []), *extra])
-
-
-def _each(values: Iterable[Any]) -> str:
-    return " / ".join(words(value) for value in _distinct(values))
-
-
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    return list(dict.fromkeys(values))
+    if isinstance(value, Xavier):
+        return f"Xavier uniform, gain {value.gain:g}{depth}"
+    fan_in = (
+        ""
+        if not value.fan_in_power
+        else "/√fan-in"
+        if value.fan_in_power == -0.5
+        else f" · fan-in^{value.fan_in_power:g}"
+    )
+    return f"normal, std {value.scale:g}{fan_in}{depth}"

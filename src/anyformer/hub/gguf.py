@@ -87,6 +87,9 @@ class GGUF:
         held = self._held(name)
         return self._dialect.restored(held, self._plain(held), self.config).contiguous()
 
+    def release(self) -> None:
+        """Nothing: each tensor that is read has memory of its own."""
+
     def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
         """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
         named = {self._dialect.name(name): shape for name, shape in expected.items()}

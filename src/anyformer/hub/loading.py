@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from anyformer.errors import CheckpointError
-from anyformer.families import Family
-from anyformer.families.hf.mapping import Row, ours_of, shapes, their_shapes
-from anyformer.hub.gguf import GGUF, SUFFIX, opened
-from anyformer.hub.source import find
-from anyformer.hub.weights import Weights
+from anyformer.families.hf.mapping import computed
+from anyformer.hub.contents import contents
+from anyformer.hub.gguf import opened
+from anyformer.hub.source import Source, find
 from anyformer.model import Transformer, build
-from anyformer.spec import ModelSpec
+from anyformer.spec import first_difference, short
 from anyformer.text import Tokenizer
 
 
@@ -29,52 +26,37 @@ def load(
     Raises CheckpointError, naming the file, setting or tensor.
     """
     source = find(path)
-    packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
-    weights = packed or Weights(source.weights)
-    names, tensors = _foreign(source.spec, source.family, weights) if source.family else _own(source.spec, weights)
-    kept = dtype or weights.dtype(names)
+    held = contents(source)
+    kept = dtype or held.dtype()
     model = build(source.spec, seed=None, device="meta")
-    filled = {name: tensor.to(device=device or "cpu", dtype=kept) for name, tensor in tensors}
+    filled = {name: tensor.to(device=device or "cpu", dtype=kept) for name, tensor in held.ours()}
     model.load_state_dict(filled, assign=True)
-    if packed is not None:
-        return model, packed.tokenizer()
-    return model, Tokenizer.load(source.tokenizer) if source.tokenizer else None
+    return model, tokenizer_of(source)
 
 
-Named = tuple[
-    list[str], Iterator[tuple[str, Tensor]]
-]  # what the files call the tensors that are needed, and ours by name
+def load_tokenizer(path: str | Path) -> Tokenizer | None:
+    """Return the tokenizer of what `load` takes, if there is one. Raises CheckpointError, TextError."""
+    return tokenizer_of(find(path))
 
 
-def _own(spec: ModelSpec, weights: Weights | GGUF) -> Named:
-    expected = shapes(spec)
-    weights.match(expected, "the model")
-    return list(expected), ((name, weights.read(name)) for name in expected)
+def tokenizer_of(source: Source) -> Tokenizer | None:
+    """Return the tokenizer that lies with a checkpoint, or inside its GGUF file, if there is one. Raises TextError."""
+    if source.tokenizer is None:
+        return None
+    return Tokenizer.load(source.tokenizer) if source.tokenizer.is_dir() else opened(source.tokenizer).tokenizer()
 
 
-def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Named:
-    rows = _layout(spec, family, weights)
-    spelled = weights.spelling(rows, family.prefix)
-    expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}
-    duplicates = {spelled(row.theirs[0]): [spelled(name) for name in row.also] for row in rows if row.theirs}
-    spare = {spelled(name) for row in rows for name in row.also}
-    weights.match(expected, family.architecture, spare)
-    for name, others in duplicates.items():
-        for other in others:
-            if other in weights and other != name and not torch.equal(weights.read(name), weights.read(other)):
-                raise CheckpointError(
-                    f"{weights.directory}: {name} and {other} differ, but the configuration ties them; "
-                    "set tie_word_embeddings to false"
-                )
-    return list(expected), ours_of(rows, lambda name: weights.read(spelled(name)))
+def load_into(model: Transformer, path: str | Path) -> None:
+    """Copy the weights of a directory into a model that computes the same, however either's specification spells it.
 
-
-def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[Row]:
-    """Return the rows of the layout that the files are in: that of files, or that of memory, which some write too."""
-    held = family.rows(spec)
-    if family.files is None:
-        return held
-    filed = family.files(spec)
-    names = {name for row in held for name in row.theirs} - {name for row in filed for name in row.theirs}
-    spelled = weights.spelling(held, family.prefix)
-    return held if any(spelled(name) in weights for name in names) else filed
+    Raises CheckpointError, naming the first field that differs.
+    """
+    other = load(path)[0]
+    found = first_difference(computed(other.spec), computed(model.spec))
+    if found is not None:
+        field, there, here = found
+        raise CheckpointError(
+            f"the weights in {path} are of another architecture: {field} is {short(there)} there and {short(here)} here"
+        )
+    # Shared parts may have other names; the order of the tensors follows from the architecture.
+    model.load_state_dict(dict(zip(model.state_dict(), other.state_dict().values(), strict=True)))

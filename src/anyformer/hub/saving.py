@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import glob
-import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
-from anyformer.errors import CheckpointError, RunFailed, SpecError
-from anyformer.families import FAMILIES
-from anyformer.families.hf.mapping import fitting, theirs_of
+from anyformer.errors import CheckpointError, SpecError, did_you_mean
+from anyformer.families import FAMILIES, Family
+from anyformer.families.hf.mapping import Row, fitting, theirs_of
+from anyformer.hub.contents import own_rows
 from anyformer.hub.source import CONFIG, SPEC
-from anyformer.hub.weights import FILE, INDEX
+from anyformer.hub.writing import SHARD_NBYTES, refuse_in_use, whole, write_json, write_tensors
 from anyformer.model import Transformer
-from anyformer.spec import dumps
+from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
+from anyformer.text.companions import GENERATION
 
-SHARD_NBYTES = 5_000_000_000
-UNFINISHED = ".part"
 Form = Literal["hf", "anyformer"]
 
 
@@ -42,6 +34,32 @@ class Saved(NamedTuple):
         return f"{self.path} is {kind}" + (f": {self.reason}" if self.reason else "")
 
 
+class Plan(NamedTuple):
+    """How a model is written: for which class of transformers, or as ours because there is none."""
+
+    spec: ModelSpec
+    family: Family | None
+    config: dict[str, Any]
+    reason: str | None
+
+    def rows(self) -> list[Row]:
+        """Return the rows between our tensors and those of the files."""
+        return own_rows(self.spec) if self.family is None else (self.family.files or self.family.rows)(self.spec)
+
+    def describe(self, directory: Path, dtype: torch.dtype, tokens: dict[str, Any]) -> None:
+        """Write what says how the model computes; `tokens` are the ids that open, close and pad a text."""
+        if self.family is None:
+            (directory / SPEC).write_text(dumps(self.spec), encoding="utf-8")
+            return
+        about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
+        kind = {"dtype": str(dtype).removeprefix("torch.")}
+        write_json(directory / CONFIG, about | tokens | self.config | kind)
+
+    def saved(self, path: Path) -> Saved:
+        """Return what was written."""
+        return Saved(path, "hf" if self.family else "anyformer", self.reason)
+
+
 def save(
     model: Transformer,
     path: str | Path,
@@ -53,146 +71,68 @@ def save(
     """Write a model and its tokenizer to a new directory, in files of at most `shard_nbytes`, or one tensor.
 
     `form` None takes "hf" where a class of transformers computes the model, and says which field has none otherwise.
+    What lay beside the tokenizer where it was loaded (chat template, defaults for generation) is written too.
     Raises CheckpointError for a directory in use or a tokenizer with more tokens than the model, SpecError if `form` is
     "hf" and no class fits, RunFailed where writing fails; nothing half-written stays.
     """
     path = Path(path)
-    _refuse_in_use(path)
-    spec, weights = model.spec, dict(model.named_parameters())
+    refuse_in_use(path)
+    weights = dict(model.named_parameters())
+    refuse_larger(tokenizer, model.spec)
+    plan = planned(model.spec, form)
+    with whole(path) as aside:
+        kind = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
+        tokens = special_tokens(tokenizer, model.spec)
+        plan.describe(aside, kind, tokens)
+        write_tensors(aside, theirs_of(plan.rows(), lambda name: weights[name].detach()), shard_nbytes)
+        if tokenizer is not None:
+            tokenizer.save(aside)
+        if plan.family is not None and not (aside / GENERATION).exists():
+            write_json(aside / GENERATION, {"_from_model_config": True, **tokens})
+    return plan.saved(path)
+
+
+def planned(spec: ModelSpec, form: Form | None, hf_type: str | None = None, preferred: Family | None = None) -> Plan:
+    """Return how to write a model; `hf_type` names the one class that will do, `preferred` the first to try.
+
+    Raises SpecError where a class is asked for and none computes the model, naming the field.
+    """
+    if form == "anyformer":
+        return Plan(spec, None, {}, None)
+    if hf_type is not None and hf_type not in FAMILIES:
+        near = did_you_mean(hf_type, FAMILIES)
+        raise SpecError(
+            f"no class of transformers has the model_type {hf_type!r} here{near}; there are {', '.join(FAMILIES)}"
+        )
+    others = [family for family in FAMILIES.values() if family is not preferred]
+    tried = [FAMILIES[hf_type]] if hf_type else [preferred, *others] if preferred else others
+    try:
+        family, config = fitting(tried, spec)
+    except SpecError as error:
+        if form == "hf" or hf_type is not None:
+            raise
+        return Plan(spec, None, {}, str(error))
+    return Plan(spec, family, config, None)
+
+
+def refuse_larger(tokenizer: Tokenizer | None, spec: ModelSpec) -> None:
+    """Raise CheckpointError for a tokenizer with tokens that the model has no rows for."""
     if tokenizer is not None and tokenizer.vocab_size > spec.vocab_size:
         raise CheckpointError(
             f"the tokenizer has {tokenizer.vocab_size:,} tokens, the model only {spec.vocab_size:,}; "
             "give the tokenizer that it was trained with"
         )
-    reason, family, config = None, None, {}
-    if form != "anyformer":
-        try:
-            family, config = fitting(FAMILIES.values(), spec)
-        except SpecError as error:
-            if form == "hf":
-                raise
-            reason = str(error)
-    aside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
-    held = None
-    try:
-        _remove_leftovers(path)
-        aside.mkdir(parents=True)
-        held = _hold(aside)
-        if family is None:
-            (aside / SPEC).write_text(dumps(spec), encoding="utf-8")
-            _write_weights(aside, ((name, weight.detach()) for name, weight in weights.items()), shard_nbytes)
-        else:
-            kind = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
-            about = {"architectures": [family.architecture], "model_type": family.hf_type}
-            tokens = _special_tokens(tokenizer)
-            _write_json(aside / CONFIG, about | config | tokens | {"dtype": str(kind).removeprefix("torch.")})
-            _write_json(aside / "generation_config.json", {"_from_model_config": True, **tokens})
-            rows = (family.files or family.rows)(spec)
-            _write_weights(aside, theirs_of(rows, lambda name: weights[name].detach()), shard_nbytes)
-        if tokenizer is not None:
-            tokenizer.save(aside)
-        for file in aside.iterdir():
-            file.chmod(0o666 & ~_umask())  # safetensors writes for the owner alone
-            _sync(file)
-        _sync(aside)
-        os.replace(aside, path)
-        _sync(path.parent)
-    except (OSError, SafetensorError) as error:
-        raise RunFailed(f"could not write {path}: {error}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        if held is not None:
-            os.close(held)
-    return Saved(path, "hf" if family else "anyformer", reason)
 
 
-def _refuse_in_use(path: Path) -> None:
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists():
-        raise CheckpointError(f"{path} exists already and is not empty; give a new directory")
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Delete what processes killed while they saved to this path have left beside it: nobody holds it any more."""
-    for aside in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
-        held = _hold(aside)
-        if held is not None:
-            shutil.rmtree(aside)
-            os.close(held)
-
-
-def _hold(directory: Path) -> int | None:
-    """Return the lock on a directory, which ends with this process at the latest; None where there is none to be had."""
-    try:
-        import fcntl
-
-        descriptor = os.open(directory, os.O_RDONLY)
-    except (ImportError, OSError):
-        return None  # Windows; or it is gone already
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # it is another's, or the file system knows no locks
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _special_tokens(tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Return the ids that open and close a text; null, lest transformers takes its own."""
-    opening, closing = (tokenizer.begin_of_text, tokenizer.end_of_text) if tokenizer else (None, None)
-    return {"bos_token_id": opening, "eos_token_id": closing, "pad_token_id": None}
-
-
-def _write_weights(directory: Path, tensors: Iterable[tuple[str, Tensor]], shard_nbytes: int) -> None:
-    shards: list[tuple[Path, list[str]]] = []
-    total = 0
-    for shard in _shards(tensors, shard_nbytes):
-        file = directory / f"model-{len(shards) + 1:05d}.safetensors"
-        save_file(shard, str(file), metadata={"format": "pt"})
-        total += sum(tensor.nbytes for tensor in shard.values())
-        shards.append((file, list(shard)))
-    if len(shards) == 1:
-        shards[0][0].rename(directory / FILE)
-        return
-    weight_map: dict[str, str] = {}
-    for i, (file, names) in enumerate(shards):
-        final = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
-        file.rename(directory / final)
-        weight_map |= dict.fromkeys(names, final)
-    _write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
-
-
-def _shards(tensors: Iterable[tuple[str, Tensor]], shard_nbytes: int) -> Iterator[dict[str, Tensor]]:
-    shard: dict[str, Tensor] = {}
-    for name, tensor in tensors:
-        if shard and sum(held.nbytes for held in shard.values()) + tensor.nbytes > shard_nbytes:
-            yield shard
-            shard = {}
-        shard[name] = tensor.clone(memory_format=torch.contiguous_format) if _is_view(tensor) else tensor.contiguous()
-    yield shard
-
-
-def _write_json(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return  # Windows opens no directories
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _is_view(tensor: torch.Tensor) -> bool:
-    """Return whether others lie in the same storage, as in a model that was laid out for decoding."""
-    return tensor.untyped_storage().nbytes() != tensor.nbytes
+def special_tokens(tokenizer: Tokenizer | None, spec: ModelSpec) -> dict[str, Any]:
+    """Return the ids that open and close a text, or a decoder's answer; null, lest transformers takes its own."""
+    opening, closing = (tokenizer.begin_of_text, list(tokenizer.closing_ids)) if tokenizer else (None, [])
+    found: dict[str, Any] = {
+        "bos_token_id": opening,
+        "eos_token_id": closing[0] if len(closing) == 1 else closing or None,
+        "pad_token_id": None,
+    }
+    if spec.encoder is not None:  # some of its classes refuse null; without a tokenizer nothing says more than 0
+        start = tokenizer.start_of_answer if tokenizer else None
+        found |= {"decoder_start_token_id": start or 0, "forced_eos_token_id": None}
+    return found

@@ -12,7 +12,8 @@ from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.gguf import SUFFIX, opened
-from anyformer.hub.weights import FILE
+from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
+from anyformer.hub.weights import FILE, Weights
 from anyformer.spec import ModelSpec, is_path, read
 
 CONFIG = "config.json"  # Hugging Face's
@@ -30,6 +31,7 @@ class Source(NamedTuple):
     weights: Path  # the directory of the tensors, or the GGUF file
     tokenizer: Path | None  # a directory with a tokenizer.json, or the GGUF file
     family: Family | None  # whose names the tensors have; None: ours
+    settings: dict[str, Any]  # of its config.json; empty for ours
 
 
 def load_spec(name: str | Path) -> ModelSpec:
@@ -45,7 +47,7 @@ def load_spec(name: str | Path) -> ModelSpec:
     if path.is_dir() or path.suffix.lower() == SUFFIX:
         return _described(path)[0]
     if path.suffix.lower() == ".json" and "model_type" in _json(path):
-        return spec_of(FAMILIES, _json(path), str(path))[1]
+        return _computed(_json(path), path)[0]
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
         return read(path)
     raise SpecError(f"{path} is no specification; give a .yaml or .json file, or a model's directory")
@@ -55,10 +57,18 @@ def find(path: str | Path) -> Source:
     """Return what a directory holds. Raises CheckpointError for a path without a model that can be read."""
     path = Path(path)
     _exists(path)
-    spec, family = _described(path)
+    spec, family, settings = _described(path)
     if not path.is_dir():
-        return Source(spec, path, path, family)
-    return Source(spec, _weights(path), _tokenizer(path), family)
+        return Source(spec, path, path, family, settings)
+    weights = _weights(path)
+    if family is not None and family.of_files is not None:
+        spec = family.of_files(spec, opened_weights(weights, settings))
+    return Source(spec, weights, _tokenizer(path), family, settings)
+
+
+def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
+    """Return the tensors of a directory, unpacked where its configuration says that they are packed."""
+    return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
 
 
 def _exists(path: Path) -> None:
@@ -66,19 +76,27 @@ def _exists(path: Path) -> None:
         raise CheckpointError(f"there is nothing at {path}; give a model's directory")
 
 
-def _described(directory: Path) -> tuple[ModelSpec, Family | None]:
+def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any]]:
     if not directory.is_dir():
         if directory.suffix.lower() != SUFFIX:
             raise CheckpointError(f"{directory} is a file; give the directory that holds it")
         family, spec = spec_of(FAMILIES, opened(directory).config, str(directory))
-        return spec, family
+        return spec, family, {}
     for place in (directory, _run(directory)):
         if place is not None and (place / SPEC).is_file():
-            return read(place / SPEC), None
+            return read(place / SPEC), None, {}
     config = directory / CONFIG
     if not config.is_file():
         raise CheckpointError(f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown")
-    family, spec = spec_of(FAMILIES, _json(config), str(config))
+    settings = _json(config)
+    spec, family = _computed(settings, config)
+    return spec, family, settings
+
+
+def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family]:
+    """Return the model and the family of a config.json, however its weights are packed."""
+    is_packed(settings, str(file))
+    family, spec = spec_of(FAMILIES, {name: value for name, value in settings.items() if name != SETTING}, str(file))
     return spec, family
 
 

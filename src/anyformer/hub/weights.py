@@ -26,23 +26,31 @@ class Weights:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._homes: dict[str, Any] = {}
+        self._homes: dict[str, Path] = {}
+        self._open: dict[Path, Any] = {}
         for file in _files(directory):
-            opened = _opened(file)
-            self._homes.update(dict.fromkeys(opened.keys(), opened))
+            self._homes.update(dict.fromkeys(self._opened(file).keys(), file))
 
     def __contains__(self, name: str) -> bool:
         return name in self._homes
 
+    def listed(self) -> list[str]:
+        """Return the names of all tensors."""
+        return list(self._homes)
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it."""
-        return tuple(self._homes[name].get_slice(name).get_shape())
+        return tuple(self._home(name).get_slice(name).get_shape())
+
+    def stored(self, name: str) -> str:
+        """Return the type of a tensor as the format spells it."""
+        return self._home(name).get_slice(name).get_dtype()
 
     def dtype(self, names: Iterable[str]) -> torch.dtype:
         """Return the dtype that holds all of these tensors. Raises CheckpointError for quantised ones."""
         found: set[torch.dtype] = set()
         for name in names:
-            spelled = self._homes[name].get_slice(name).get_dtype()
+            spelled = self.stored(name)
             if spelled not in DTYPES:
                 raise CheckpointError(
                     f"{self.directory}: {name} is of type {spelled}, quantised or packed; "
@@ -52,29 +60,40 @@ class Weights:
         return reduce(torch.promote_types, found)
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor."""
-        return self._homes[name].get_tensor(name)
+        """Return a tensor. It lies in a map of its file, which takes memory for what was read of it."""
+        return self._home(name).get_tensor(name)
+
+    def release(self) -> None:
+        """Give back the memory of what was read, as far as no tensor lies in it any more."""
+        self._open.clear()
+
+    def _home(self, name: str) -> Any:
+        return self._opened(self._homes[name])
+
+    def _opened(self, file: Path) -> Any:
+        if file not in self._open:
+            self._open[file] = _opened(file)
+        return self._open[file]
 
     def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
         """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
-        missing = [name for name in expected if name not in self._homes]
-        surplus = [name for name in self._homes if name not in expected and name not in optional]
+        missing = [name for name in expected if name not in self]
+        surplus = [name for name in self.listed() if name not in expected and name not in optional]
         sizes = ((name, self.shape(name), shape) for name, shape in expected.items())
         refuse_misfits(self.directory, what, missing, surplus, sizes)
 
     def spelling(self, rows: Iterable[Row], prefix: str) -> Callable[[str], str]:
         """Return what a tensor that rows call by one name is called in these files.
 
-        Files of a model without its head lack the prefix; of tied tensors a file may hold only the duplicate.
+        Files of a model without its head lack the prefix, and those of one with a head have it, whichever the rows are of;
+        of tied tensors a file may hold only the duplicate.
         """
-        plain = not any(name.startswith(prefix) for name in self._homes)
+        plain = not any(name.startswith(prefix) for name in self.listed())
         twins = {row.theirs[0]: row.also for row in rows if row.theirs}
 
         def spelled(name: str) -> str:
-            own = name.removeprefix(prefix) if plain else name
-            if own in self._homes:
-                return own
-            return next((twin for twin in twins.get(name, ()) if twin in self._homes), own)
+            each = [one.removeprefix(prefix) if plain else one for one in (name, *twins.get(name, ()))]
+            return next((one for one in (*each, *(prefix + one for one in each)) if one in self._homes), each[0])
 
         return spelled
 

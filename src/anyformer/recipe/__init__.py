@@ -3,7 +3,16 @@
 from anyformer.recipe.file import dumps, loads, read
 from anyformer.recipe.optimizer import Adam, AdamW, OptimizerSpec
 from anyformer.recipe.published import OLMO_1B_0724, RECIPES, SMALL, TRANSFORMER_2017, named
-from anyformer.recipe.recipe import CausalLM, DropoutSpec, LearningRates, ObjectiveSpec, Precision, Recipe, Seq2Seq
+from anyformer.recipe.recipe import (
+    CausalLM,
+    DropoutSpec,
+    LearningRates,
+    MultiToken,
+    ObjectiveSpec,
+    Precision,
+    Recipe,
+    Seq2Seq,
+)
 from anyformer.recipe.router import LoadBalance, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
 from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
 
@@ -25,6 +34,7 @@ __all__ = [
     "DropoutSpec",
     "InverseSqrtDecay",
     "LearningRates",
+    "MultiToken",
     "LinearDecay",
     "ObjectiveSpec",
     "OptimizerSpec",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.recipe.optimizer import Adam, AdamW
+from anyformer.recipe.published_gpt import GPT_RECIPES
+from anyformer.recipe.published_llama import LLAMA_RECIPES
 from anyformer.recipe.recipe import DropoutSpec, Recipe, Seq2Seq
 from anyformer.recipe.schedule import CosineDecay, InverseSqrtDecay, LinearDecay, Warmup
 from anyformer.spec import ScaleSpec
@@ -41,11 +45,22 @@ TRANSFORMER_2017 = Recipe(
 """Vaswani et al. 2017, arXiv:1706.03762, section 5, the base model: 100,000 steps of about 25,000 source and 25,000
 target tokens; dropout on what sub-layers write and on the sums of embeddings and positions (section 5.4)."""
 
-RECIPES = {"small": SMALL, "quick": QUICK, "olmo-1b-0724": OLMO_1B_0724, "transformer-2017": TRANSFORMER_2017}
+RECIPES: Mapping[str, Recipe] = {
+    "small": SMALL,
+    "quick": QUICK,
+    "transformer-2017": TRANSFORMER_2017,
+    "olmo-1b-0724": OLMO_1B_0724,
+    **GPT_RECIPES,
+    **LLAMA_RECIPES,
+}
+"""The default ones, and those of presets, by the preset's name."""
 
 
 def named(name: str) -> Recipe:
     """Return a recipe by its name. Raises SpecError with the nearest name."""
     if name not in RECIPES:
-        raise SpecError(f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; there are {', '.join(RECIPES)}")
+        raise SpecError(
+            f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; there are {', '.join(list(RECIPES)[:4])} and those "
+            "of presets, such as gpt3-175b: `anyformer show NAME` has a preset's, if it is published"
+        )
     return RECIPES[name]

@@ -52,7 +52,7 @@ def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:
 
     Raises TextError where a file is missing or not UTF-8, the counts differ, or no pair is left.
     """
-    sides = [_lines(Path(path)) for path in (source, target)]
+    sides = [read_lines(Path(path)) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise TextError(
             f"{source} has {len(sides[0])} lines but {target} has {len(sides[1])}; line n of one must translate line n "
@@ -151,7 +151,8 @@ class PairSampler:
         self._batches = length_batches(self._lengths, self.batch_tokens, self.seed, self.epoch)
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file (plain or .gz), without their ends. Raises TextError where it is missing or not UTF-8."""
     if not path.is_file():
         raise TextError(f"no parallel text at {path}: it is not a file")
     lines = read_text(path).split("\n")  # str.splitlines would also cut at U+2028 and form feeds, inside a sentence

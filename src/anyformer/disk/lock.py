@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ class Lock:
         """Take the lock. `owned` is the directory to name in the error."""
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not _taken(self._descriptor, fcntl.LOCK_EX):
+        while not _taken(self._descriptor):
             if time.monotonic() > deadline:
                 holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
                 self.release()
@@ -51,14 +50,34 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _taken(descriptor, fcntl.LOCK_SH)
+        return not _taken(descriptor, shared=True)
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int, mode: int) -> bool:
+def hold(directory: Path) -> int | None:
+    """Return the lock on a directory itself, for `os.close` to release; None where there is none to be had.
+
+    It is another's, or the directory is gone, or the file system or the operating system knows no locks.
+    """
     try:
-        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # Windows opens no directories
+    try:
+        if _taken(descriptor) and os.path.samestat(os.fstat(descriptor), os.stat(directory)):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _taken(descriptor: int, *, shared: bool = False) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

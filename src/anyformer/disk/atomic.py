@@ -1,29 +1,38 @@
 """Files and directories that are there whole or not at all, whenever the process or the machine stops."""
 
+from __future__ import annotations
+
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ASIDE = ".tmp-"  # what begins so is unfinished or on its way out: nobody reads it, and the next owner removes it
+from anyformer.disk.lock import hold
+
+ASIDE = ".tmp-"  # what begins so is unfinished or on its way out: nobody reads it, and the next writer removes it
 
 
 @contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
     """Yield an empty directory beside `target` to fill; when the block ends it is synced and takes that name.
 
-    `target` must not exist, or be empty. If anything fails nothing is left behind. Raises OSError.
+    `target` must not exist, or be empty. If anything fails nothing is left behind; what killed processes left of the same
+    directory is removed, what living ones are filling is not. Raises OSError.
     """
     create_directories(target.parent)
+    remove_unfinished(target)
     aside = target.parent / f"{ASIDE}{os.getpid()}-{target.name}"
-    shutil.rmtree(aside, ignore_errors=True)
+    os.mkdir(aside)
+    held = hold(aside)
     try:
-        os.mkdir(aside)
         yield aside
+        readable = 0o666 & ~_umask()
         for directory, _, names in os.walk(aside, topdown=False):
             for name in sorted(names):
+                os.chmod(Path(directory, name), readable)  # safetensors writes for the owner alone
                 sync(Path(directory, name))
             sync(Path(directory))
         os.rename(aside, target)
@@ -31,6 +40,9 @@ def new_directory(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -73,6 +85,16 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(aside)
 
 
+def remove_unfinished(target: Path) -> None:
+    """Delete what processes killed while they made this directory have left beside it: nobody holds it any more."""
+    for aside in sorted(target.parent.glob(f"{ASIDE}*")):
+        if re.fullmatch(rf"\d+-{re.escape(target.name)}", aside.name.removeprefix(ASIDE)):
+            held = hold(aside)
+            if held is not None:
+                shutil.rmtree(aside)
+                os.close(held)
+
+
 def remove_leftovers(directory: Path) -> None:
     """Delete what a killed process has left unfinished; only the owner of `directory` may do so. Raises OSError."""
     for path in sorted(directory.glob(f"{ASIDE}*")):
@@ -93,6 +115,8 @@ def create_directories(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Have the disk hold what was written to a file, or the names in a directory. Raises OSError."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no directories
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -102,3 +126,9 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

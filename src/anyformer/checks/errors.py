@@ -1,0 +1,145 @@
+"""What cannot work: found where parts meet, by shapes on the meta device and by what masks and tables say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from anyformer.checks.finding import Finding
+from anyformer.checks.reading import attentions, own_parts, reduced, sees_ahead, stacks, where
+from anyformer.errors import AnyformerError
+from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
+from anyformer.model import build
+from anyformer.spec import ModelSpec, PartSpec, Site, tensors
+
+N_TOKENS = 4  # of the pass without numbers
+
+
+def misfits(spec: ModelSpec) -> Iterator[Finding]:
+    """Yield at most one error: the first place where the sizes of two parts do not fit.
+
+    Widths are followed through the parts of this package; a model with parts of a user's own is run without numbers.
+    """
+    try:
+        few = reduced(spec)
+        for _ in tensors(few, Site()):
+            pass
+        for part in few.nested():
+            if isinstance(part, PartSpec) and type(part).module is None and type(part).build is PartSpec.build:
+                part.build(Site())
+        wrong = next(_widths(few), None)
+        if wrong is not None:
+            yield Finding("error", "sizes", wrong)
+        elif own_parts(spec):
+            _run(few)
+    except AnyformerError as error:
+        yield Finding("error", "sizes", str(error))
+    except Exception as error:  # a part of a user's own may raise anything
+        said = " ".join(str(error).split())
+        if "meta" not in said:  # what goes by the numbers themselves cannot run without them
+            yield Finding("error", "sizes", f"a forward pass fails: {said or type(error).__name__}")
+
+
+def _widths(spec: ModelSpec) -> Iterator[str]:
+    """Yield where vectors of one width meet a part for another."""
+    for name, stack in stacks(spec).items():
+        of, embedding, d_model = f"{name} " if name else "", stack.embedding, stack.d_model
+        sum_width = embedding.width or d_model
+        site = Site(d_model, (d_model,), spec.encoder.d_model if spec.encoder else d_model)
+        for term in embedding.terms:
+            if isinstance(term, TokensSpec):
+                width = term.table.width or sum_width
+                width = term.projection.width_out(site.at(width)) if term.projection else width
+                if width != sum_width:
+                    yield f"{of}tokens are vectors of {width}, and the embedding's sum has {sum_width}; project them"
+        if embedding.projection and (width := embedding.projection.width_out(site.at(sum_width))) != d_model:
+            yield f"the {of}embedding's projection gives {width} numbers, and d_model is {d_model}"
+        for sublayer in (sublayer for block in stack.blocks for sublayer in block.sublayers):
+            inner = [m for branch in sublayer.branches for m in (branch.norm_in, branch.norm_out)]
+            for step in (sublayer.norm_in, sublayer.norm_sum, *inner):
+                if step is not None and (width := step.width_out(site)) != d_model:
+                    yield f"{of}{step.kind} between the branches gives {width} numbers, and d_model is {d_model}"
+    for head in spec.heads:
+        site = Site(spec.stack.d_model, (spec.stack.residual.width(spec.stack.d_model),))
+        for step in head.transform:
+            site = site.at(step.width_out(site))
+        if head.table is not None and head.table.width not in (None, site.shape[-1]):
+            remedy = "make Table.width equal, or add a Linear to Head.transform"
+            yield f"the head {head.name!r} has rows of {head.table.width}, and what it reads has {site.shape[-1]}; {remedy}"
+
+
+def errors(spec: ModelSpec) -> Iterator[Finding]:
+    """Yield what fails although the sizes fit."""
+    yield from _later_tokens(spec)
+    yield from _positions(spec)
+    yield from _vocabulary(spec)
+    reads = any(attention.spec.reads == "memory" for attention in attentions(spec) if attention.stack == "decoder")
+    if spec.encoder is not None and not reads:
+        remedy = "give its layers an Attention that reads 'memory', or leave the encoder out"
+        yield Finding("error", "encoder", f"no layer of the decoder reads the encoder's output; {remedy}")
+
+
+def _run(spec: ModelSpec) -> None:
+    """Run the model on tensors without numbers. Raises whatever a pass raises."""
+    model = build(spec, device="meta")
+    ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device="meta")
+    target = ids if spec.encoder else None
+    with torch.no_grad():
+        model(ids, decoder_input_ids=target, token_type_ids=ids)
+
+
+def _later_tokens(spec: ModelSpec) -> Iterator[Finding]:
+    """A head that predicts the next token must not see it: where it is called lm, and in a decoder that writes."""
+    if not any(head.name == "lm" for head in spec.heads):
+        return
+    main = "decoder" if spec.encoder else ""
+    seeing = []
+    for attention in attentions(spec):
+        waived = any(caveat.law == "causality" for value in attention.spec.mask.nested() for caveat in value.caveats())
+        if attention.stack != main or attention.spec.reads == "memory" or waived:
+            continue
+        try:
+            n_heads = attention.spec.projection.sizes(attention.site)[0]
+        except TypeError:  # a user's own projection need not say
+            n_heads = 1
+        if sees_ahead(attention.spec.mask, n_heads):
+            seeing.append(attention)
+    if seeing:
+        kinds = ", ".join(dict.fromkeys(attention.spec.mask.kind for attention in seeing))
+        yield Finding(
+            "error",
+            "causality",
+            f"the head 'lm' predicts the next token, which attention in {where(seeing, spec)} sees (mask {kinds}); "
+            "add Causal to the mask, or name the head for what it does ('mlm')",
+        )
+
+
+def _positions(spec: ModelSpec) -> Iterator[Finding]:
+    for name, stack in stacks(spec).items():
+        for term in stack.embedding.terms:
+            if isinstance(term, LearnedPositionsSpec):
+                n, field = term.n_positions, "n_positions"
+            elif isinstance(term, FactorisedPositionsSpec):
+                n, field = math.prod(term.shape), "shape"
+            else:
+                continue
+            if spec.context is not None and n < spec.context:
+                yield Finding(
+                    "error",
+                    "positions",
+                    f"the {f'{name} ' if name else ''}table has {n:,} learned positions, and the context is "
+                    f"{spec.context:,} tokens: those beyond are refused; raise {term.kind}.{field} or lower the context",
+                )
+
+
+def _vocabulary(spec: ModelSpec) -> Iterator[Finding]:
+    for head in spec.heads:
+        if head.name == "lm" and head.table is not None and head.table.rows != spec.vocab_size:
+            yield Finding(
+                "error",
+                "vocabulary",
+                f"the head 'lm' gives {head.table.rows:,} logits, and the embedding takes {spec.vocab_size:,} ids; "
+                "make Table.rows equal, so that what is written can be read",
+            )

@@ -1,0 +1,80 @@
+"""`anyformer check`: is this a sane design?"""
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from anyformer.cli.names import PresetName, import_option
+
+if TYPE_CHECKING:
+    from anyformer.checks import Finding, Place
+
+JSON_VERSION = 1
+COLOURS = {"error": "bold red", "consequence": "cyan", "note": "yellow"}
+FEW = 4  # presets that break a habit
+
+
+@click.command()
+@click.argument("spec", type=PresetName())
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, model, ok, findings, field}.")
+@import_option
+def command(spec: str, as_json: bool) -> None:
+    """Say what cannot work in an architecture, what follows from it, and where it stands in the field.
+
+    SPEC is a preset, a file of ours, an HF directory or its config.json, or a run. Exit status 1 where there is an error.
+    For example:
+
+    anyformer check my-model.yaml
+    """
+    from anyformer.checks import check, standing
+    from anyformer.errors import RunFailed
+    from anyformer.hub import load_spec
+
+    model = load_spec(spec)
+    found = check(model)
+    errors = [finding for finding in found if finding.severity == "error"]
+    places = () if any(finding.about == "sizes" for finding in errors) else standing(model)
+    if as_json:
+        findings = [vars(finding) for finding in found]
+        data = {"version": JSON_VERSION, "model": spec, "ok": not errors, "findings": findings}
+        click.echo(json.dumps({**data, "field": [place.as_json() for place in places]}, indent=1, ensure_ascii=False))
+    else:
+        _print(spec, found, places)
+    if errors:
+        more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+        raise RunFailed(f"{spec}: {errors[0].text}{more}")
+
+
+def _print(name: str, found: tuple["Finding", ...], places: tuple["Place", ...]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    table = _table(name)
+    for finding in found:
+        colour = COLOURS[finding.severity]
+        table.add_row(f"[{colour}]{finding.severity}[/{colour}]", finding.about, escape(finding.text))
+    console.print(table)
+    if not places:
+        return
+    field = _table("in the field")
+    for place in places:
+        habit = f"published {place.range_in_words}"
+        breakers = [f"{name} {place.shown(value)}" for name, value in list(place.breakers.items())[:FEW]]
+        more = len(place.breakers) - len(breakers)
+        if breakers:
+            habit += f"; unlike the others: {', '.join(breakers)}" + (f" and {more} more" if more else "")
+        rule = f" ({place.rule})" if place.rule else ""
+        field.add_row(f"{place.name}{rule}", place.shown(place.value), f"{place.strip}\n{escape(habit)}")
+    console.print()
+    console.print(field)
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(style="cyan")
+    table.add_column(overflow="fold")
+    return table

@@ -1,0 +1,202 @@
+"""`anyformer diff`: where architectures part, and what each difference does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from anyformer.cli.names import PresetName, import_option
+from anyformer.errors import UsageError
+
+if TYPE_CHECKING:
+    from anyformer.costs import Comparison, Diff, Effect, Measure, Row
+    from anyformer.costs.diff_keys import KeyChange
+
+WIDTH = 120
+CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
+FEW = 12  # groups of keys that are listed without --keys
+
+
+@click.command()
+@click.argument("models", type=PresetName(), nargs=-1, metavar="A B [C …]")
+@click.option("--all", "everything", is_flag=True, help="Show the parts that are equal too.")
+@click.option("--keys", "with_keys", is_flag=True, help="List the tensors that are added, removed and reshaped.")
+@click.option("--lineage", is_flag=True, help="Walk from A to B through the family tree, one step at a time.")
+@click.option("--seq-len", type=click.IntRange(min=1), help="Tokens that FLOPs and cache are for; the shorter context.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with the same rows and figures.")
+@import_option
+def command(
+    models: tuple[str, ...], everything: bool, with_keys: bool, lineage: bool, seq_len: int | None, as_json: bool
+) -> None:
+    """Compare architectures part by part; of two, say what each difference does by itself.
+
+    A model is a preset, a file of ours, an HF directory or its config.json, or a run.
+
+    \b
+    anyformer diff llama2-7b gemma3-27b
+    anyformer diff transformer llama llama2
+    anyformer diff gpt2 mixtral --lineage
+    """  # noqa: D301 - click's mark, a backspace
+    from anyformer.costs import Diff, diff, side_by_side
+    from anyformer.families import find
+    from anyformer.hub import load_spec
+
+    if len(models) < 2:
+        raise UsageError("diff compares two architectures or more; give another, as in `anyformer diff gpt2 llama2`")
+    if lineage:
+        from anyformer.cli.lineage import show
+
+        show(models, as_json=as_json)
+        return
+    chosen = [find(model) or load_spec(model) for model in models]
+    names = tuple(getattr(each, "name", model) for each, model in zip(chosen, models, strict=True))
+    if len(models) == 2:
+        found: Comparison = diff(chosen[0], chosen[1], seq_len=seq_len, names=(names[0], names[1]))
+    else:
+        found = side_by_side(*chosen, seq_len=seq_len, names=names)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    if found.equal:
+        console.print(f"{' and '.join(names)} are equal: every part, every tensor.")
+    if not found.equal or everything:
+        console.print(table(found, everything=everything))
+        console.print()
+        console.print(totals(found))
+    if isinstance(found, Diff) and not found.equal:
+        _footnotes(console, found)
+        _keys(console, found.keys, with_keys)
+
+
+def table(found: Comparison, *, everything: bool) -> Table:
+    """Return the rows, each with what its difference does where that was measured."""
+    effects = getattr(found, "effects", None)
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False)
+    shown.add_column("part", style="cyan", no_wrap=True)
+    for name in found.names:
+        shown.add_column(name, overflow="fold", ratio=1)
+    if effects is not None:
+        for title in ("parameters", "FLOPs/token", "cache/token", "tensors"):
+            shown.add_column(title, justify="right", no_wrap=True, style="dim")
+    for row in found.rows:
+        if row.differs or everything or (effects is None and row.part in CORE):
+            cells = () if effects is None else _effect_cells(row, effects)
+            shown.add_row(row.part, *row.values, *cells, style=None if row.differs else "dim")
+    return shown
+
+
+def totals(found: Comparison) -> Table:
+    """Return what each architecture costs, and the whole difference of two."""
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False)
+    shown.add_column("all together", style="cyan", no_wrap=True)
+    for name in found.names:
+        shown.add_column(name, justify="right", no_wrap=True)
+    change = getattr(found, "change", None)
+    if change is not None:
+        shown.add_column("difference", justify="right", no_wrap=True)
+    for title, name, text in FIGURES:
+        values = [getattr(measure, name) for measure in found.totals]
+        if name == "active" and all(m.active == m.parameters for m in found.totals):
+            continue
+        more = () if change is None else (_both(values[0], getattr(change, name), text),)
+        shown.add_row(title.format(seq_len=f"{found.seq_len:,}"), *(text(value) for value in values), *more)
+    return shown
+
+
+def count(value: float) -> str:
+    """Return a number of things: 6.74B."""
+    return _prefixed(value, 1000, ("", "k", "M", "B", "T", "Q"), "")
+
+
+def flops(value: float) -> str:
+    """Return FLOPs: 13.3 G."""
+    return _prefixed(value, 1000, ("", "k", "M", "G", "T", "P"), " ")
+
+
+def nbytes(value: float) -> str:
+    """Return bytes: 512 KiB."""
+    return _prefixed(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), " ")
+
+
+FIGURES: tuple[tuple[str, str, Any], ...] = (
+    ("parameters", "parameters", count),
+    ("active parameters", "active", count),
+    ("forward FLOPs/token at {seq_len} tokens", "flops_per_token", flops),
+    ("cache/token at {seq_len} tokens, bfloat16", "cache_nbytes_per_token", nbytes),
+)
+
+
+def _prefixed(value: float, step: int, units: Sequence[str], gap: str) -> str:
+    size, i = abs(value), 0
+    while size >= step * (1 if step == 1024 else 0.9995) and i + 1 < len(units):
+        size, i = size / step, i + 1
+    whole = size >= 999.5 or (i == 0 and size == int(size))
+    text = f"{size:,.0f}" if whole else f"{size:#.3g}".rstrip(".")
+    return f"{'−' if value < 0 else ''}{text}{gap if units[i] else ''}{units[i]}"
+
+
+def _signed(value: float, text: Any) -> str:
+    return "" if value == 0 else text(value) if value < 0 else f"+{text(value)}"
+
+
+def _both(before: float, change: float, text: Any) -> str:
+    share = "" if not before or not change else f" ({_percent(change / before)})"
+    return (_signed(change, text) or "none") + share
+
+
+def _percent(share: float) -> str:
+    if share >= 9.995:
+        return f"× {share + 1:,.0f}" if share >= 99 else f"× {share + 1:.1f}"
+    return f"{'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %")
+
+
+def _effect_cells(row: Row, effects: Any) -> tuple[str, ...]:
+    if not row.differs or row.part not in effects:
+        return "", "", "", ""
+    effect: Effect | None = effects[row.part]
+    if effect is None:
+        return "†", "†", "†", "†"
+    change: Measure = effect.change
+    mark = "*" if effect.measured_in == "b" else ""
+    keys = " ".join(
+        f"{sign}{n:,}" for sign, n in (("+", effect.added), ("−", effect.removed), ("~", effect.reshaped)) if n
+    )
+    cells = (
+        _signed(change.parameters, count),
+        _signed(change.flops_per_token, flops),
+        _signed(change.cache_nbytes_per_token, nbytes),
+        keys,
+    )
+    return tuple(f"{cell or '0'}{mark}" for cell in cells)
+
+
+def _footnotes(console: Console, found: Diff) -> None:
+    a, b = found.names
+    console.print(
+        f"\nA figure in a row is what that difference does by itself: {a} with that one part of {b}. Such figures need not add "
+        "up to the whole. Tensors of the state dict: + added, − removed, ~ reshaped.",
+        style="dim",
+    )
+    if any(effect and effect.measured_in == "b" for effect in found.effects.values()):
+        console.print(f"* {a} has no place for it: {b} against {b} with that part of {a}.", style="dim")
+    if any(effect is None for effect in found.effects.values()):
+        console.print("† changes only together with other rows.", style="dim")
+
+
+def _keys(console: Console, keys: tuple[KeyChange, ...], listed: bool) -> None:
+    numbers = {kind: sum(key.count for key in keys if key.change == kind) for kind in ("added", "removed", "reshaped")}
+    said = ", ".join(f"{n:,} {kind}" for kind, n in numbers.items() if n) or "the same names and shapes"
+    more = "" if listed or len(keys) <= FEW else "; --keys lists them"
+    console.print(f"\n[bold]state dict[/bold]: {said}{more}")
+    for key in keys if listed or len(keys) <= FEW else ():
+        sign = {"added": "+", "removed": "−", "reshaped": "~"}[key.change]
+        shape = " → ".join("×".join(map(str, shape)) for shape in (key.before, key.after) if shape is not None)
+        layers = f"  i = {key.layers}" if key.layers else ""
+        console.print(f"  {sign} {key.key}  {shape}{layers}", markup=False, soft_wrap=True)

@@ -1,0 +1,100 @@
+"""`anyformer history`: the field's table, read off the presets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from anyformer.errors import UsageError
+
+if TYPE_CHECKING:
+    from anyformer.costs.history import Entry, History
+
+WIDE = 168  # columns that the whole table takes; a narrower terminal folds cells
+HEAD = """# The field's table
+
+Every generation of models that this package knows, by year: written by `anyformer history --markdown` from the
+specifications, and a test fails where this page is behind them. A lineage is shown by the one preset that it is known by;
+`anyformer diff A B --lineage` tells what each generation changed. Cells with a number are printed otherwise in published
+versions of this table; the reasons are below it.
+
+"""
+
+
+@click.command()
+@click.option("--since", type=int, metavar="YEAR", help="Only models of this year and later.")
+@click.option("--markdown", is_flag=True, help="A page of Markdown: docs/history.md.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with the same cells.")
+def command(since: int | None, markdown: bool, as_json: bool) -> None:
+    """Print year, norm, wiring, positions, activation, attention and tricks for stability of each lineage.
+
+    \b
+    anyformer history --since 2023
+    anyformer history --markdown > history.md
+    """  # noqa: D301 - click's mark, a backspace
+    from anyformer.costs import history
+
+    if markdown and as_json:
+        raise UsageError("--markdown and --json are two forms of the same table; give one")
+    found = history()
+    chosen = tuple(entry for entry in found.entries if since is None or entry.year >= since)
+    if not chosen:
+        raise UsageError(f"--since {since}: the table ends in {found.entries[-1].year}")
+    found = type(found)(found.columns, chosen)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+    elif markdown:
+        click.echo(page(found), nl=False)
+    else:
+        _print(found)
+
+
+def rows(found: History) -> tuple[list[list[str]], list[str]]:
+    """Return the table's lines, marks numbered, and the notes to the marks."""
+    lines, notes = [], []
+    for entry in found.entries:
+        cells = dict(entry.cells)
+        for mark in entry.marks:
+            notes.append(f"{entry.model}, {mark.column}: often printed as {mark.printed}; {mark.reason}")
+            cells[mark.column] += f" [{len(notes)}]"
+        lines.append([str(entry.year), entry.model, _size(entry), *(cells[column] for column in found.columns)])
+    return lines, notes
+
+
+def page(found: History) -> str:
+    """Return the table as a page of Markdown."""
+    lines, notes = rows(found)
+    columns = ["year", "model", "parameters", *found.columns]
+    text = HEAD + f"| {' | '.join(columns)} |\n|---|---|---:|{'---|' * len(found.columns)}\n"
+    text += "".join(f"| {' | '.join([line[0], f'`{line[1]}`', *line[2:]])} |\n" for line in lines)
+    return text + "\nPrinted otherwise elsewhere:\n\n" + "".join(f"{i}. {note}.\n" for i, note in enumerate(notes, 1))
+
+
+def _size(entry: Entry) -> str:
+    for power, unit in ((9, "B"), (6, "M")):
+        if entry.parameters >= 10**power:
+            size = entry.parameters / 10**power
+            return f"{size:.0f}{unit}" if size >= 99.5 else f"{size:.3g}{unit}"
+    return f"{entry.parameters:,}"
+
+
+def _print(found: History) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    lines, notes = rows(found)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for column in ("year", "model", "size", *found.columns):
+        table.add_column(column, overflow="fold", no_wrap=column in ("year", "model"))
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    console = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
+    console.print(table)
+    if notes:
+        console.print("\nPrinted otherwise elsewhere:")
+        for i, note in enumerate(notes, start=1):
+            console.print(f"[{i}] {note}", style="dim")

@@ -1,0 +1,1 @@
+"""Writing that a killed process or a full disk cannot leave half done."""

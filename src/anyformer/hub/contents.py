@@ -1,0 +1,104 @@
+"""The tensors of a checkpoint, checked against its model, each read when it is asked for, by their names or ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import CheckpointError
+from anyformer.families import Family
+from anyformer.families.hf.mapping import Row, ours_of, same, shapes, their_shapes
+from anyformer.hub.gguf import GGUF, SUFFIX, opened
+from anyformer.hub.source import Source, opened_weights
+from anyformer.hub.weights import Weights
+from anyformer.spec import ModelSpec
+
+
+class Contents(NamedTuple):
+    """What a checkpoint holds. `rows` are between our names and those that its family has; ours alone without one."""
+
+    weights: Weights | GGUF
+    rows: list[Row]
+    spelled: Callable[[str], str]  # what the files call a tensor of the rows
+    names: list[str]  # in the files, of all tensors that are needed
+
+    def dtype(self) -> torch.dtype:
+        """Return the dtype that holds all tensors. Raises CheckpointError for quantised ones."""
+        return self.weights.dtype(self.names)
+
+    def read(self, theirs: str) -> Tensor:
+        """Return a tensor by the name that the rows have for it."""
+        return self.weights.read(self.spelled(theirs))
+
+    def ours(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield our tensors by name."""
+        return ours_of(self.rows, self.read)
+
+    def through(self, rows: list[Row], *, alike: bool) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors of other rows' theirs, holding no more than a row of each side needs.
+
+        `alike`: both tables are of one family, so that a row of the same names needs no turning there and back.
+        """
+        known = {(row.ours, row.theirs) for row in self.rows} if alike else set()
+        sources = {name: row for row in self.rows for name in row.ours}
+        waiting: dict[str, Tensor] = {}  # made along with one that was asked for
+
+        def ours(name: str) -> Tensor:
+            if name not in waiting:
+                row = sources[name]
+                waiting.update(zip(row.ours, row.load(tuple(map(self.read, row.theirs))), strict=True))
+            return waiting.pop(name)
+
+        for row in rows:
+            if (row.ours, row.theirs) in known:
+                yield from ((name, self.read(name)) for name in row.theirs)
+            else:
+                yield from zip(row.theirs, row.save(tuple(map(ours, row.ours))), strict=True)
+
+
+def contents(source: Source) -> Contents:
+    """Return the tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
+    packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
+    weights = packed or opened_weights(source.weights, source.settings)
+    if source.family is not None:
+        return _foreign(source.spec, source.family, weights)
+    expected = shapes(source.spec)
+    weights.match(expected, "the model")
+    return Contents(weights, own_rows(source.spec), str, list(expected))
+
+
+def own_rows(spec: ModelSpec) -> list[Row]:
+    """Return the rows of our own files: each tensor as it is."""
+    return [same(name, name) for name in shapes(spec)]
+
+
+def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Contents:
+    rows = _layout(spec, family, weights)
+    spelled = weights.spelling(rows, family.prefix)
+    expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}
+    duplicates = {spelled(row.theirs[0]): [spelled(name) for name in row.also] for row in rows if row.theirs}
+    spare = {spelled(name) for row in rows for name in row.also}
+    weights.match(expected, family.architecture, spare)
+    for name, others in duplicates.items():
+        for other in others:
+            if other in weights and other != name and not torch.equal(weights.read(name), weights.read(other)):
+                raise CheckpointError(
+                    f"{weights.directory}: {name} and {other} differ, but the configuration ties them; "
+                    "set tie_word_embeddings to false"
+                )
+    weights.release()
+    return Contents(weights, rows, spelled, list(expected))
+
+
+def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[Row]:
+    """Return the rows of the layout that the files are in: that of files, or that of memory, which some write too."""
+    held = family.rows(spec)
+    if family.files is None:
+        return held
+    filed = family.files(spec)
+    names = {name for row in held for name in row.theirs} - {name for row in filed for name in row.theirs}
+    spelled = weights.spelling(held, family.prefix)
+    return held if any(spelled(name) in weights for name in names) else filed

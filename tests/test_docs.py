@@ -221,9 +221,36 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def test_json_keys_of_architectures(answer: Answer) -> None:
     assert keys_of("presets") == {*(found := answer("presets")), *found["presets"][0], *found["undisclosed"][0]}
-    assert keys_of("show") == {*answer("show", "gpt2"), *answer("show", "gpt-4")}
+    found = answer("show", "gpt2")
+    assert keys_of("show") == {*found, *found["card"][0], *answer("show", "gpt-4")}
+    found = answer("check", "gpt2")
+    field = found["field"][0]
+    assert keys_of("check") == {*found, *found["findings"][0], *field, *field["breakers"][0]}
     found = answer("cost", "gpt2")
-    assert keys_of("cost") == {*found, *found["parameters"], *found["cache"][0]}
+    inner = ("parameters", "activations", "state")
+    assert keys_of("cost") == {*found, *found["cache"][0], *(key for name in inner for key in found[name])}
+
+
+def test_json_keys_of_differences(answer: Answer) -> None:
+    found = answer("diff", "gpt2", "gpt2-medium")
+    effect = found["effects"]["d_ff"]
+    rows, totals, keys = found["rows"][0], found["totals"][0], found["keys"][0]
+    assert keys_of("diff") == {*found, *rows, *totals, *effect, *keys}
+    assert {*answer("diff", "gpt2", "opt", "llama")} == {*found} - {"effects", "together", "keys"}
+    found = answer("diff", "gpt2", "gpt2-medium", "--lineage")
+    step = found["steps"][0]
+    assert keys_of("diff --lineage") == {*found, *step, *step["rows"][0], "names"}
+    found = answer("history")
+    marked = next(entry for entry in found["entries"] if entry["marks"])
+    assert keys_of("history") == {*found, *marked, *marked["marks"][0]}
+
+
+def test_three_side_by_side_are_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        application.main(["diff", "transformer", "llama", "llama2"], "anyformer")
+    shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    (block,) = (block.text for block in blocks(ROOT / "docs" / "diff.md") if block.language == "text")
+    assert block.rstrip() == shown.rstrip()
 
 
 def test_json_keys_of_runs(tmp_path: Path, answer: Answer) -> None:

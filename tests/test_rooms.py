@@ -18,6 +18,7 @@ EVERYBODYS = {"errors", "version"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
+    "disk": set(),
     "spec": set(),
     "layers": {"spec"},
     "kernels": {"layers", "spec"},
@@ -26,10 +27,11 @@ ROOMS: dict[str, set[str]] = {
     "recipe": {"spec"},
     "families": {"spec", "layers", "recipe"},
     "resizing": {"spec"},
-    "costs": {"spec", "layers", "recipe", "families", "resizing"},
+    "costs": {"spec", "layers", "kernels", "recipe", "families", "resizing"},
+    "checks": {"spec", "layers", "kernels", "model", "families", "costs"},
     "text": set(),
-    "hub": {"model", "families", "text", "spec", "layers", "cache", "resizing"},
-    "train": {"model", "recipe", "text", "costs", "hub", "spec", "layers"},
+    "hub": {"disk", "model", "families", "text", "spec", "layers", "cache", "resizing"},
+    "train": {"disk", "model", "recipe", "text", "costs", "hub", "spec", "layers"},
     "generation": {"model", "text", "cache", "layers", "spec"},
 }
 ROOMS["measure"] = set(ROOMS)
@@ -38,7 +40,7 @@ ROOMS["cli"] = {*ROOMS, "anyformer"}
 ROOMS["__main__"] = {"cli"}
 ROOMS["anyformer"] = {room for room in ROOMS if room not in {"cli", "__main__"}}  # src/anyformer/__init__.py
 
-LIGHT = ("errors", "version", "spec", "recipe")  # what is known without torch
+LIGHT = ("errors", "version", "disk", "spec", "recipe")  # what is known without torch
 HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
 LONGEST_FILE = 300  # lines
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "managers"}

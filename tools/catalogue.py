@@ -15,7 +15,8 @@ HEAD = """# The catalogue
 
 Every architecture known by name. Written by `make catalogue` from the specifications; a test fails where this page is
 behind them. *Parameters* are counted from the specification, *published* is what the source prints.
-`anyformer presets` lists the same, `anyformer show NAME` says what one is made of.
+`anyformer presets` lists the same, `anyformer show NAME` says what one is made of, [parity](parity.md) how near each is to an
+independent implementation, cached to uncached, and ours to theirs after conversion either way.
 """
 
 

@@ -9,10 +9,12 @@ from anyformer.version import __version__
 
 if TYPE_CHECKING:
     from anyformer.cache import KVCache
-    from anyformer.costs import cost
+    from anyformer.checks import check
+    from anyformer.costs import card, cost, diagram, diff, history, side_by_side
     from anyformer.families import Preset, preset, presets
     from anyformer.generation import generate
-    from anyformer.hub import load, load_spec, loads, save
+    from anyformer.hub import convert, load, load_spec, loads, save
+    from anyformer.measure import plan, roofline
     from anyformer.model import Transformer, build
     from anyformer.resizing import resize, shrink
     from anyformer.spec import ModelSpec, dumps, parameters
@@ -24,18 +26,27 @@ _HOMES = {
     "Preset": "families",
     "Transformer": "model",
     "build": "model",
+    "card": "costs",
+    "check": "checks",
+    "convert": "hub",
     "cost": "costs",
+    "diagram": "costs",
+    "diff": "costs",
     "dumps": "spec",
     "generate": "generation",
+    "history": "costs",
     "load": "hub",
     "load_spec": "hub",
     "loads": "hub",
     "parameters": "spec",
+    "plan": "measure",
     "preset": "families",
     "presets": "families",
     "resize": "resizing",
+    "roofline": "measure",
     "save": "hub",
     "shrink": "resizing",
+    "side_by_side": "costs",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Literal
@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.cache import KVCache
-from anyformer.errors import InputError
+from anyformer.errors import InputError, did_you_mean
 from anyformer.kernels import choose
+from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import KEEP_NOTHING, Stack
 from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Dropout, Kernel, Notes, Now, Store, Tokens, plain_tokens
-from anyformer.spec import Architecture, ModelSpec, Site, specification
+from anyformer.spec import Architecture, HeadSpec, ModelSpec, Recompute, Site, specification
 
 
 @dataclass
@@ -38,10 +39,15 @@ class Output:
     notes: list[Notes] = field(
         default_factory=list
     )  # what each mixer reports, the encoder's first, in the order of calls
+    ahead: list[Tensor] = field(
+        default_factory=list
+    )  # what the first head reads to predict k tokens further, [batch, token - k, width] for k = 1, 2 …
 
     @property
     def logits(self) -> Tensor:
-        """The first head's [batch, token, vocab]."""
+        """The first head's [batch, token, vocab], or [batch, rows] where it pools. Raises InputError without a head."""
+        if not self.outputs:
+            raise InputError("no head was asked, or the model has none; what it gives is last_hidden_state")
         return next(iter(self.outputs.values()))
 
 
@@ -51,19 +57,26 @@ Known = tuple[
 
 
 class Transformer(Part[ModelSpec]):
-    """The module of a whole specification. `kernel` names how attention runs; None takes the fastest that can."""
+    """The module of a whole specification.
+
+    `kernel` names how attention runs; None takes the fastest that can. `recompute` says what a backward pass makes again
+    instead of keeping it: nothing, attention ("selective") or whole layers ("full"); results are the same to the bit.
+    """
 
     encoder: Stack | None
     stack: Stack
     heads: Any
+    ahead: Any
 
     def __init__(self, spec: ModelSpec, site: Site | None = None) -> None:
         site = site or Site()
         super().__init__(spec, site)
         self.shared = nn.ModuleDict(site.modules)
         self.kernel: str | None = None
-        attentions = {value.key: value for value in spec.nested() if isinstance(value, AttentionSpec)}
-        self._attentions = attentions
+        self.recompute: Recompute = "none"
+        # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
+        keys = {value.key: value for value in spec.nested()}
+        self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
         self._kernels: dict[str | None, Mapping[str, Kernel]] = {}
 
     def forward(
@@ -79,8 +92,10 @@ class Transformer(Part[ModelSpec]):
         cache: KVCache | None = None,
         logits_to_keep: int = 0,
         output_logits: bool = True,
+        heads: Collection[str] | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        output_ahead: bool = False,
         kernel: str | None = None,
         dropout: Dropout | None = None,
     ) -> Output:
@@ -90,7 +105,9 @@ class Transformer(Part[ModelSpec]):
         `attention_mask` [batch, token]: 0 for padding, and tokens of equal numbers see each other, so 1 … n are packed documents;
         with a cache it covers the new tokens, or all of them. `position_ids` that start again at 0 mark packed documents too.
         `facts`: more about the tokens of `input_ids` that this model's masks and scores read, "order" or "mark" [batch, token].
-        `logits_to_keep`: only of the last so many tokens; 0: all. Raises InputError and KernelError.
+        `logits_to_keep`: only of the last so many tokens; 0: all. `heads`: which to ask, by name; None: all. A head that pools
+        gives one answer a row, and refuses rows that hold several documents. `output_ahead`: run what predicts further tokens
+        too, which takes whole rows and no cache. Raises InputError and KernelError.
         """
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
         kernels = self._choose(name)
@@ -112,10 +129,13 @@ class Transformer(Part[ModelSpec]):
         tokens = describe(ids, *known, cache=cache)
         stores: Iterator[Store] = repeat(KEEP_NOTHING)
         if cache is not None:
+            if output_ahead:
+                raise InputError("output_ahead is for whole rows, in training; leave the cache out")
             cache.admit(tokens, ids.shape[0])
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
         now = Now(tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name))
+        now.recompute = self.recompute if torch.is_grad_enabled() and cache is None else "none"
         hidden: list[Tensor] | None = [] if output_hidden_states else None
         x, own = self.stack(ids, now, stores, hidden)
         out = Output(x, encoder_last_hidden_state=memory, notes=[*notes, *own])
@@ -123,14 +143,25 @@ class Transformer(Part[ModelSpec]):
             out.hidden_states = tuple(hidden)
         if output_attentions:
             out.attentions = tuple(note["attention"] for note in own if "attention" in note)
+        if output_ahead:
+            out.ahead, more = run_ahead(self.ahead, x, now, self.stack.residual)
+            out.notes += more
         if output_logits:
             kept = x[:, -logits_to_keep:] if logits_to_keep else x
-            out.outputs = {head.spec.name: head(kept) for head in self.heads}
+            asked = self.heads if heads is None else [self.head(one) for one in heads]
+            _refuse_pooling([head.spec for head in asked if head.pool is not None], tokens, cache)
+            out.outputs = {head.spec.name: head(kept if head.pool is None else x, tokens) for head in asked}
         return out
 
     def head(self, name: str | None = None) -> Head:
-        """Return a head by name, or the first."""
-        return next(head for head in self.heads if name in (None, head.spec.name))
+        """Return a head by name, or the first. Raises InputError where there is none."""
+        for head in self.heads:
+            if name in (None, head.spec.name):
+                return head
+        known = [head.spec.name for head in self.heads]
+        if not known:
+            raise InputError("this model has no head; what it gives is last_hidden_state")
+        raise InputError(f"there is no head {name!r}{did_you_mean(name or '', known)}; there are {', '.join(known)}")
 
     def _encode(
         self,
@@ -145,6 +176,7 @@ class Transformer(Part[ModelSpec]):
         assert self.encoder is not None
         tokens = describe(ids, *known)
         now = Now(tokens, kernels, dropout=dropout, experts=_experts(kernel))
+        now.recompute = self.recompute if torch.is_grad_enabled() else "none"
         memory, notes = self.encoder(ids, now, repeat(KEEP_NOTHING))
         return memory, replace(tokens, name="memory"), notes
 
@@ -152,6 +184,20 @@ class Transformer(Part[ModelSpec]):
         if name not in self._kernels:
             self._kernels[name] = {key: choose(name, spec) for key, spec in self._attentions.items()}
         return self._kernels[name]
+
+
+def _refuse_pooling(heads: Sequence[HeadSpec], tokens: Tokens, cache: KVCache | None) -> None:
+    """Refuse rows of several documents, and rows of which a cache holds a part; compiled, what tokens say is not looked at."""
+    if cache is not None and cache.n > tokens.n and (late := [h.name for h in heads if h.pool and h.pool.needs_all]):
+        raise InputError(f"the head {late[0]!r} pools all tokens of a row; give it whole rows, without a cache")
+    if not heads or tokens.document is None or torch.compiler.is_compiling():
+        return
+    first = tokens.document.amax(1, keepdim=True)
+    if bool(((tokens.document != first) & (tokens.document > 0)).any()):
+        raise InputError(
+            f"the head {heads[0].name!r} gives one answer a row, and these rows hold several documents; "
+            "give each a row of its own, or ask other heads by heads=[…]"
+        )
 
 
 def _experts(kernel: str | None) -> Literal["sorted", "loop"]:

@@ -27,7 +27,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def test_every_example_is_tested_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_part", "cost_table", "train_tiny", "llama2c"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_part", "cost_table", "train_tiny", "llama2c", "norms"}
 
 
 def test_own_part(tmp_path: Path) -> None:
@@ -75,3 +75,16 @@ def test_train_tiny(tmp_path: Path) -> None:
     model, tokenizer = af.load(tmp_path / "tiny")
     assert tokenizer is not None
     assert sum(p.numel() for p in model.parameters()) == af.parameters(model.spec).total
+
+
+def test_norms(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "norms.py"), "--params", "1.3M", "--seq-len", "32", "--batch", "1")
+    rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:-1]] for line in out.splitlines()[2:]}
+    spec = af.resize(af.preset("llama2-7b"), n_params=1_300_000, vocab_size=8192)
+    norms = (2 * spec.n_layers + 1) * spec.stack.d_model
+    assert [int(rows[name][0].replace(",", "")) for name in ("RMSNorm", "LayerNorm")] == [
+        af.cost(spec).parameters.total,
+        af.cost(spec).parameters.total + norms,  # a bias beside each gain
+    ]
+    flops, seconds = (float(share.rstrip("%")) for share in rows["LayerNorm"][2:])
+    assert flops < 5 < seconds < 90

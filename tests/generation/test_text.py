@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
+from anyformer.families.compose import changed
 from anyformer.generation import Sampling, generate, generate_ids, generate_text, lay_out_for_decoding
 from anyformer.generation.text import encode_prompt
 from anyformer.model import Transformer
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
 from tests.laws.models import SHRUNK, randomised
 
@@ -23,10 +24,7 @@ def tokenizer() -> Tokenizer:
 
 def sized(spec: ModelSpec, vocab_size: int) -> ModelSpec:
     """Return the decoder with another vocabulary."""
-    table = spec.heads[0].table.but(rows=vocab_size)
-    (tokens, *others) = spec.stack.embedding.terms
-    embedding = spec.stack.embedding.but(terms=(tokens.but(table=table), *others))
-    return spec.but(stack=spec.stack.but(embedding=embedding), heads=(spec.heads[0].but(table=table),))
+    return changed(spec, TableSpec, rows=vocab_size)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import anyformer.layers as L
+from anyformer.families.deepseek import predicting_further
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
@@ -122,6 +123,9 @@ def latent(draw: st.DrawFn) -> L.MLASpec:
     )
 
 
+DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.LayerNormSpec(), shared="distances")
+
+
 @st.composite
 def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
     projection = draw(st.one_of(grouped(), latent()))
@@ -134,6 +138,10 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
                 (L.RelativeSinusoidSpec(bidirectional=True),),
                 (L.RelativeSinusoidSpec(base=100.0), L.ALiBiSpec()),
                 (L.ShawKeysSpec(farthest=Window(3)),),
+                (
+                    L.ContentToPositionSpec(table=DISTANCES, projection=L.LinearSpec()),
+                    L.PositionToContentSpec(table=DISTANCES, projection=L.LinearSpec(bias=True)),
+                ),
             ]
         )
     )
@@ -213,13 +221,16 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         d_model=Width(D_MODEL),
         embedding=embedding,
         blocks=(draw(blocks(masks)), draw(blocks(masks))),
-        residual=draw(st.sampled_from([L.AddSpec(), L.AddSpec(scale=0.7), L.ReversibleSpec()])),
+        residual=draw(
+            st.sampled_from([L.AddSpec(), L.AddSpec(scale=0.7), L.AddByDepthSpec(power=0.1), L.ReversibleSpec()])
+        ),
         norm=draw(norms),
     )
     if isinstance(stack.residual, L.ReversibleSpec):
         stack = stack.but(blocks=tuple(_without_norm_sum(block) for block in stack.blocks))
         head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
-    return ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
+    model = ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
+    return predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
 
 
 def _without_norm_sum(block: BlockSpec) -> BlockSpec:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.families.hf.layout import places
 from anyformer.spec import ModelSpec
-from tests.laws.parity import Inputs
+from tests.laws.inputs import Inputs
 from tests.laws.tolerance import close, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
@@ -43,8 +43,8 @@ def texts(given: Inputs) -> Iterator[tuple[int, Tensor]]:
     """Yield (row, which columns) of each document of real tokens."""
     for row, real in enumerate(given.real):
         columns = torch.arange(len(real))
-        for document in given.documents:
-            yield row, columns[document][real[document]]
+        for piece in given.pieces:
+            yield row, columns[piece.tokens][real[piece.tokens]]
 
 
 def compare(spec: ModelSpec, oracle: Oracle, given: Inputs, kernel: str | None = None) -> None:

@@ -1,55 +1,23 @@
 """One model twice, ours and transformers', with the same weights, on the same tokens: how far apart they are."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
-from anyformer.families.hf.mapping import fitting, ours_of, theirs_of
-from anyformer.layers import ALiBiSpec
+from anyformer.families.hf.mapping import class_of, fitting, ours_of, theirs_of
+from anyformer.layers import ALiBiSpec, SinusoidSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
-from tests.laws.tolerance import FLOAT64, FLOAT64_ALIBI, distance, gradient_distance
+from tests.laws.inputs import Inputs, inputs_for
+from tests.laws.models import waives
+from tests.laws.tolerance import FLOAT64, FLOAT64_ALIBI, FLOAT64_TABLE, distance, gradient_distance
 from tests.laws.weights import filled, telling
-
-LENGTH = 40  # beyond the context (32) from which a shrunk llama3 scaling was stretched
-
-
-@dataclass
-class Inputs:
-    """Arguments of a forward pass, alike on both sides, and which tokens are real.
-
-    Of packed documents, theirs is given one after the other: not all of its classes keep them apart by position_ids.
-    """
-
-    input_ids: Tensor
-    real: Tensor  # [batch, token]
-    ours: dict[str, Tensor]
-    theirs: dict[str, Tensor]
-    documents: tuple[slice, ...] = (slice(None),)
-
-
-def inputs(kind: str, vocab_size: int, seed: int = 0) -> Inputs:
-    """Return two rows of tokens: plain, padded on the right or left, or packed documents."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, vocab_size, (2, LENGTH), generator=generator)
-    mask = torch.ones_like(ids)
-    if kind == "plain":
-        return Inputs(ids, mask.bool(), {}, {})
-    if kind == "packed":
-        positions = torch.cat((torch.arange(15), torch.arange(LENGTH - 15))).expand(2, -1)
-        return Inputs(ids, mask.bool(), {"position_ids": positions}, {}, (slice(0, 15), slice(15, None)))
-    padding = slice(LENGTH - 7, None) if kind == "right" else slice(0, 7)
-    mask[1, padding] = 0
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    theirs = {"attention_mask": mask} | ({"position_ids": positions} if kind == "left" else {})
-    return Inputs(ids, mask.bool(), {"attention_mask": mask}, theirs)
 
 
 @dataclass
@@ -63,9 +31,20 @@ class Pair:
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradients of their parameters by the names of ours; what no gradient moves is a buffer there."""
-        found = {name: parameter.grad for name, parameter in self.theirs.named_parameters()}
+        found = {name: _moved(parameter) for name, parameter in self.theirs.named_parameters()}
         rows = [row for row in self.family.rows(self.spec) if found.keys() >= set(row.theirs)]
         return dict(ours_of(rows, lambda name: found[name]))
+
+    def our_gradients(self) -> dict[str, Tensor]:
+        """Return those of ours; not of what we train and they hold as a buffer (BART's bias of the logits)."""
+        buffers = {name for name, _ in self.theirs.named_buffers()}
+        held = {name for row in self.family.rows(self.spec) if set(row.theirs) & buffers for name in row.ours}
+        return {n: _moved(p) for n, p in self.ours.named_parameters() if p.requires_grad and n not in held}
+
+
+def _moved(parameter: Tensor) -> Tensor:
+    """Return the gradient: zero for a head that was not asked."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def pair(
@@ -73,24 +52,32 @@ def pair(
     attention: str = "eager",
     least_row: float | None = None,
     seed: int = 0,
-    longest_row: float = 1.0,
+    longest_row: float | None = None,
 ) -> Pair:
     """Return our model and transformers' with telling weights."""
     family, settings = fitting(FAMILIES.values(), spec)
     weights = telling(spec, seed, least_row, longest_row)
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # a pad's row would get no gradient
-    config = transformers.AutoConfig.for_model(family.hf_type, **settings, **tokens)
-    kind: Any = transformers.AutoModelForCausalLM._model_mapping[type(config)]  # type: ignore[attr-defined]
+    config = transformers.AutoConfig.for_model(family.hf_type, **(tokens | settings))
+    kind: Any = getattr(transformers, class_of(family, settings))
     if attention == "sdpa" and not kind._supports_sdpa:
         attention = "eager"  # all that the class has
     if family.hf_type == "falcon" and config.alibi:
         attention = "sdpa"  # its eager adds ALiBi twice
     # Their grouped_mm, which is the default, has no float64.
     theirs = kind._from_config(config, attn_implementation=attention, experts_implementation="eager")
-    named = dict(theirs_of(family.rows(spec), weights.__getitem__))
+    if theirs.can_generate():
+        theirs.generation_config.forced_eos_token_id = None  # BART and Marian end what is cut off, whatever was likely
+    head = theirs.get_output_embeddings()
+    if head is not None and not spec.heads[0].tied and config.tie_word_embeddings:
+        head.weight = nn.Parameter(head.weight.clone())  # T5's says so of all, and unties what files hold apart
+    rows = family.rows(spec)
+    named = dict(theirs_of(rows, weights.__getitem__))
     missing, surplus = theirs.load_state_dict(named, strict=False)
-    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    assert set(missing) <= tied, missing
+    held = dict(theirs.named_parameters(remove_duplicate=False))
+    filled_too = {id(held[name]) for name in named if name in held}
+    constant = {name for row in rows if not row.theirs for name in row.also}
+    assert {name for name in missing if name not in held or id(held[name]) not in filled_too} <= constant, missing
     assert not surplus, surplus
     return Pair(filled(spec, weights), theirs.eval(), family, spec)
 
@@ -129,20 +116,26 @@ class Differences:
 
 def differences(both: Pair, given: Inputs) -> Differences:
     """Run both sides forward and backward."""
-    out = both.ours(given.input_ids, output_hidden_states=True, **given.ours)
-    known = inspect.signature(both.theirs.forward).parameters  # BLOOM's and others' go by the mask alone
-    theirs = {name: value for name, value in given.theirs.items() if name in known}
-    each = [
-        both.theirs(given.input_ids[:, document], output_hidden_states=True, use_cache=False, **theirs)
-        for document in given.documents
-    ]
-    reference_logits = torch.cat([part.logits for part in each], 1)
-    reference_states = [torch.cat(states, 1) for states in zip(*(part.hidden_states for part in each), strict=True)]
+    given = given.fit_for(both.theirs, both.spec)
+    each = list(given.references(both.theirs))
+    asked = given.comparable(both.spec)
+    out = given.run(both.ours, output_hidden_states=True, heads=[head.name for head in asked])
+    main = "hidden_states" if given.source is None else "decoder_hidden_states"
+    n_states = len(getattr(each[0][1], main))
+    reference_states = [given.assembled(each, lambda part, i=i: getattr(part, main)[i]) for i in range(n_states)]
     real, generator = given.real, torch.Generator().manual_seed(1)
-    weight = torch.randn(reference_logits[real].shape, generator=generator)
-    for model, logits in ((both.ours, out.logits), (both.theirs, reference_logits)):
+    totals, logits = [torch.zeros(()), torch.zeros(())], 0.0
+    for head in asked:
+        ours, theirs = out.outputs[head.name], given.answers(each, head)
+        if head.pool is None:
+            ours, theirs = ours[real], theirs[real]
+        logits = max(logits, distance(ours, theirs))
+        weight = torch.randn(theirs.shape, generator=generator)
+        totals = [total + (side * weight).sum() for total, side in zip(totals, (ours, theirs), strict=True)]
+    for model, total in zip((both.ours, both.theirs), totals, strict=True):
         model.zero_grad(set_to_none=True)
-        (logits[real] * weight).sum().backward()
+        total.backward()
+    assert out.hidden_states is not None
     assert len(out.hidden_states) == len(reference_states) == both.spec.n_layers + 1
     ours = list(out.hidden_states)
     if ours[-1].shape != reference_states[-1].shape:  # OPT-350M counts the projection before its head to the stack
@@ -150,30 +143,69 @@ def differences(both: Pair, given: Inputs) -> Differences:
             ours[-1] = step(ours[-1])
     states = zip(ours, reference_states, strict=True)
     return Differences(
-        distance(out.logits[real], reference_logits[real]),
+        logits,
         max(distance(a[real], b[real]) for a, b in states),
-        gradient_distance({n: p.grad for n, p in both.ours.named_parameters() if p.requires_grad}, both.gradients()),
+        gradient_distance(both.our_gradients(), both.gradients()),
     )
 
 
-def greedy(model: Transformer, ids: Tensor, mask: Tensor, n: int) -> Tensor:
-    """Return the n likeliest next tokens of each row, one by one, without a cache."""
+def beginning(given: Inputs, n: int) -> Inputs:
+    """Return the first n tokens of each row, to be continued; a decoder beside an encoder begins with 0, unpadded."""
+    ids, mask = given.input_ids[:, :n].clone(), given.real[:, :n].long()
+    if given.source is not None:
+        ids[:, 0], mask = 0, torch.ones_like(mask)
+    return given.begun(ids, mask)
+
+
+def greedy(model: Transformer, start: Inputs, n: int) -> Tensor:
+    """Return the rows and the n likeliest next tokens of each, one by one, without a cache."""
+    ids, mask = start.input_ids, start.real.long()
     for _ in range(n):
         with torch.no_grad():
-            logits = model(ids, mask, logits_to_keep=1).logits
+            logits = start.begun(ids, mask).run(model, logits_to_keep=1).logits
         ids = torch.cat((ids, logits[:, -1].argmax(-1, keepdim=True)), -1)
         mask = torch.cat((mask, torch.ones_like(mask[:, :1])), -1)
     return ids
 
 
+def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
+    """Return the rows and the n next tokens that transformers' `generate` writes, by default likewise."""
+    how = {
+        "use_cache": not waives(both.spec, "cache"),
+        "do_sample": False,
+        "max_new_tokens": n,
+        "pad_token_id": 0,
+        **options,
+    }
+    rows = []
+    for piece in start.fit_for(both.theirs, both.spec).pieces:
+        ids = start.input_ids[piece.rows]
+        if start.source is None or start.source_real is None:
+            rows.append(both.theirs.generate(ids, attention_mask=start.real.long(), **how))
+            continue
+        source, mask = (t[piece.rows, piece.source] for t in (start.source, start.source_real.long()))
+        rows.append(
+            both.theirs.generate(source, attention_mask=mask, decoder_input_ids=ids, decoder_start_token_id=0, **how)
+        )
+    return torch.cat(rows)
+
+
+def theirs_on(theirs: Any, given: Inputs, spec: ModelSpec) -> Tensor:
+    """Return the logits of their model."""
+    given = given.fit_for(theirs, spec)
+    return given.answers(list(given.references(theirs)), spec.heads[0])
+
+
 def rounding(spec: ModelSpec) -> float:
     """Return how far both sides may lie apart in float64."""
+    if any(isinstance(part, SinusoidSpec) for part in spec.nested()):
+        return FLOAT64_TABLE
     return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in spec.nested()) else FLOAT64
 
 
 def moves(spec: ModelSpec, mutated: ModelSpec) -> float:
     """Return how far another model's logits are from this one's with the same weights, in tolerances of float64."""
-    weights, given = telling(spec), inputs("plain", spec.vocab_size)
+    weights, given = telling(spec), inputs_for("plain", spec)
     with torch.no_grad(), InDouble():
-        before, after = (filled(s, weights).double()(given.input_ids).logits for s in (spec, mutated))
+        before, after = (given.run(filled(s, weights).double()).logits for s in (spec, mutated))
     return distance(after, before) / rounding(spec)

@@ -5,6 +5,7 @@ Run it from the repository's root with `PYTHONPATH=src`.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -13,16 +14,20 @@ import torch
 import transformers
 
 from anyformer.cache import KVCache
-from anyformer.families import PRESETS
+from anyformer.families import FAMILIES, PRESETS
+from anyformer.families.hf.mapping import class_of, fitting
 from anyformer.hub import load, save
-from anyformer.spec import ModelSpec, parameters
-from tests.laws.models import SHRUNK, waives
-from tests.laws.parity import differences, greedy, inputs, pair
-from tests.laws.references import COMPARED, ELSEWHERE
+from anyformer.layers.init import DistributionSpec
+from anyformer.spec import AheadSpec, InitSpec, ModelSpec, parameters
+from tests.laws.inputs import inputs_for
+from tests.laws.models import SHRUNK, WRITERS, waives
+from tests.laws.parity import beginning, differences, generated, greedy, pair, theirs_on
+from tests.laws.references import COMPARED, HERE, elsewhere
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import filled, telling
 
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+COMMON = {"Tokens", "Add", "And", "Linear"}
 KINDS = ("plain", "right", "left", "packed")
 HEAD = """# Parity
 
@@ -36,8 +41,12 @@ the CPU. Each row is one structure, shrunk to a width of 32, under the presets t
 - **greedy**: twelve tokens, one after the other, are those that transformers' `generate` writes.
 - **cached**: the largest difference between decoding token by token and one pass; "waived" where a part of the
   architecture rules it out (longrope rotates a short text by other frequencies than a long one).
-- **both ways**: our directory, loaded by transformers, gives these logits; theirs, loaded by us, does too.
+- **both ways**: how far the logits are from these after our directory was loaded by transformers, and after theirs was
+  loaded by us. Without a class a model goes to a directory of ours and back, bit for bit (`tests/laws/test_checkpoints.py`).
+- **parts**: the kinds of parts that it is made of; `anyformer show NAME` says how, [the catalogue](catalogue.md) from
+  which source.
 - **parameters**: ours at full size, and what the source prints.
+- **–**: what there is not to be: a continuation by an encoder, a class of transformers.
 
 """
 COLUMNS = (
@@ -48,6 +57,7 @@ COLUMNS = (
     "greedy",
     "cached",
     "both ways",
+    "parts",
     "parameters: ours (printed)",
 )
 
@@ -60,74 +70,93 @@ def row(names: str, spec: ModelSpec) -> tuple[str, ...]:
     )
     label = names.replace(" = ", ", ")
     if names not in COMPARED:
-        file = ELSEWHERE[first.family]
-        return label, f"[{file}](../tests/laws/{file})", "–", "–", "–", cached(spec), "–", sizes
+        file = elsewhere(first) or ""
+        link = f"[{Path(file).name}]({relative(HERE / file)})"
+        return label, link, "–", "–", "–", cached(names, spec), "–", parts(spec), sizes
     found = [
-        differences(pair(spec, attention), inputs(kind, spec.vocab_size))
-        for attention in ("eager", "sdpa")
-        for kind in KINDS
+        differences(pair(spec, attention), inputs_for(kind, spec)) for attention in ("eager", "sdpa") for kind in KINDS
     ]
     return (
         label,
-        pair(spec).family.architecture,
+        class_of(*fitting(FAMILIES.values(), spec)),
         f"{max(d.logits for d in found):.1e}",
         f"{max(d.gradients for d in found):.1e}",
-        "equal" if continues_alike(spec) else "**differs**",
-        cached(spec),
-        f"{both_ways(spec):.1e}",
+        "–" if names not in WRITERS else "equal" if continues_alike(spec) else "**differs**",
+        cached(names, spec),
+        both_ways(spec),
+        parts(spec),
         sizes,
     )
 
 
+def relative(file: Path) -> str:
+    """Return the link from the page to a file of the repository."""
+    return os.path.relpath(file.resolve(), PAGE.parent)
+
+
 def continues_alike(spec: ModelSpec) -> bool:
     """Return whether both write the same twelve tokens after a padded and a plain prompt."""
-    both, given = pair(spec, least_row=1.0), inputs("left", spec.vocab_size)
-    ids, mask = given.input_ids[:, :20], given.real[:, :20].long()
-    theirs = both.theirs.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=12, pad_token_id=0)
-    return torch.equal(greedy(both.ours, ids, mask, 12), theirs)
+    both, start = pair(spec, least_row=1.0), beginning(inputs_for("left", spec), 20)
+    return torch.equal(greedy(both.ours, start, 12), generated(both, start, 12))
 
 
-def cached(spec: ModelSpec) -> str:
+def parts(spec: ModelSpec) -> str:
+    """Return the kinds of parts in the order in which they stand, but those that every model has and how weights start."""
+    own = "anyformer.layers."
+    said = (v for v in spec.nested() if type(v).__module__.startswith(own) or isinstance(v, AheadSpec))
+    kinds = dict.fromkeys(value.kind for value in said if not isinstance(value, InitSpec | DistributionSpec))
+    return ", ".join(kind for kind in kinds if kind not in COMMON)
+
+
+def cached(names: str, spec: ModelSpec) -> str:
     """Return how far decoding token by token is from one pass; what a part says against that where it does."""
+    if names not in WRITERS:
+        return "–"
     if waives(spec, "cache"):
         return "waived"
     model = filled(spec, telling(spec))
-    ids = inputs("plain", spec.vocab_size).input_ids
+    given = inputs_for("plain", spec)
+    ids = given.input_ids
     cache = KVCache(spec, batch=ids.shape[0], length=ids.shape[1])
     with torch.no_grad():
         if spec.encoder is not None:
-            whole = model(ids, decoder_input_ids=ids).logits
-            steps = [model(ids, decoder_input_ids=ids[:, i : i + 1], cache=cache).logits for i in range(ids.shape[1])]
+            whole = given.run(model).logits
+            each = (ids[:, i : i + 1] for i in range(ids.shape[1]))
+            steps = [model(given.source, decoder_input_ids=token, cache=cache).logits for token in each]
         else:
             whole = model(ids).logits
             steps = [model(ids[:, i : i + 1], cache=cache).logits for i in range(ids.shape[1])]
     return f"{distance(torch.cat(steps, 1), whole):.1e}"
 
 
-def both_ways(spec: ModelSpec) -> float:
-    """Return the largest difference after a directory of ours went to transformers, and one of theirs came to us."""
+def both_ways(spec: ModelSpec) -> str:
+    """Return the largest differences after a directory of ours went to transformers, and after one of theirs came to us."""
     both = pair(spec)
-    ids = inputs("plain", spec.vocab_size).input_ids
+    given = inputs_for("plain", spec)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        expected = both.ours(ids).logits
+        expected = given.run(both.ours).logits
         save(both.ours, Path(folder, "ours"), form="hf")
-        kind = getattr(transformers, both.family.architecture)
-        there = kind.from_pretrained(Path(folder, "ours")).eval()(ids).logits
+        kind = getattr(transformers, class_of(*fitting(FAMILIES.values(), spec)))
+        there = theirs_on(kind.from_pretrained(Path(folder, "ours")).eval(), given, spec)
         both.theirs.save_pretrained(Path(folder, "theirs"))
-        here = load(Path(folder, "theirs"))[0](ids).logits
-    return max(distance(there, expected), distance(here, expected))
+        here = given.run(load(Path(folder, "theirs"))[0]).logits
+    return f"{distance(there, expected):.1e}, {distance(here, expected):.1e}"
 
 
 def main() -> None:
-    """Write the page, a row at a time to the terminal."""
+    """Write the page, a row at a time to the terminal; with words as arguments, only show the rows whose names have one."""
+    words = sys.argv[1:]
     transformers.utils.logging.disable_progress_bar()
     head = HEAD.format(torch=torch.__version__.split("+")[0], transformers=transformers.__version__, limit=FLOAT32)
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for names, spec in SHRUNK.items():
+        if words and not any(word in names for word in words):
+            continue
         lines.append(f"| {' | '.join(row(names, spec))} |")
         sys.stdout.write(lines[-1] + "\n")
         sys.stdout.flush()
-    PAGE.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    if not words:
+        PAGE.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 from anyformer.cache import KVCache
 from anyformer.errors import CacheError
 from anyformer.families import preset
-from anyformer.layers import ALiBiSpec, AttentionSpec, Causal, RelativeSinusoidSpec, ShawKeysSpec, SlidingWindow
+from anyformer.layers import (
+    ALiBiSpec,
+    AttentionSpec,
+    Causal,
+    MoESpec,
+    RelativeSinusoidSpec,
+    ShawKeysSpec,
+    SlidingWindow,
+)
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
 from tests.laws.combinations import decoders
-from tests.laws.models import DECODERS, every_preset, ids_for, randomised, runner
+from tests.laws.models import DECODERS, every_writer, ids_for, randomised, runner
 from tests.laws.tolerance import close
 from tests.laws.weights import edited
 
@@ -51,12 +59,22 @@ def check_cached(spec: ModelSpec, sizes: list[int], left: int = 0, right: int = 
     close(torch.cat(outs, 1)[real], whole[real])
 
 
-@every_preset
+@every_writer
 @pytest.mark.parametrize("sizes", [[N], [1] * N, [7, 1, 1, 5, 1, 7]], ids=["one", "each", "mixed"])
 def test_presets(spec: ModelSpec, sizes: list[int]) -> None:
+    """Without what limits how many tokens an expert takes: they compete within a pass."""
+    spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
     check_cached(spec, sizes)
     if spec.encoder is None:
         check_cached(spec, sizes, left=5)
+
+
+def test_a_capacity_bites() -> None:
+    """Else what it waives would be waived for nothing."""
+    spec = shrink(preset("switch-base-8").spec)
+    check_cached(spec, [N])
+    with pytest.raises(AssertionError, match="apart, relative"):
+        check_cached(spec, [1] * N)
 
 
 @given(

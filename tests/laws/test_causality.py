@@ -17,7 +17,7 @@ from anyformer.layers import (
 )
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
-from tests.laws.models import every_decoder, every_preset, ids_for, randomised, runner, same
+from tests.laws.models import every_encoder, every_of_one_stack, every_writer, ids_for, randomised, runner, same, told
 from tests.laws.tolerance import FLOAT32
 
 N = 20
@@ -39,7 +39,7 @@ def check_causal(spec: ModelSpec) -> None:
     assert (before[:, at] - after[:, at]).abs().max() > 1e-3, "the changed token itself must matter"
 
 
-@every_preset
+@every_writer
 def test_presets_are_causal(spec: ModelSpec) -> None:
     check_causal(spec)
 
@@ -50,7 +50,18 @@ def test_combinations_are_causal(spec: ModelSpec) -> None:
     check_causal(spec)
 
 
-def test_an_encoder_sees_all() -> None:
+@every_encoder
+def test_encoders_see_all(spec: ModelSpec) -> None:
+    """The last token changes every state and every head's answer, if by way of those that are told to see all."""
+    model, ids = randomised(spec), ids_for(spec, 2, N)
+    with torch.no_grad():
+        before, after = (model(x, **told(spec, x)) for x in (ids, changed(ids, N - 1)))
+    for head, answer in before.outputs.items():
+        assert ((answer - after.outputs[head]).abs().amax(-1) > 1e-4).all(), head
+    assert ((before.last_hidden_state - after.last_hidden_state).abs().amax(-1) > 1e-4).all()
+
+
+def test_an_encoder_beside_a_decoder_sees_all() -> None:
     from anyformer.families import preset
     from anyformer.resizing import shrink
 
@@ -61,7 +72,7 @@ def test_an_encoder_sees_all() -> None:
     assert ((runs[0] - runs[1]).abs().amax(-1) > 1e-4).all(), "the last token changes every state of the encoder"
 
 
-@every_decoder
+@every_of_one_stack
 def test_relative_positions_can_be_shifted(spec: ModelSpec) -> None:
     absolute = any(isinstance(value, ABSOLUTE) for value in spec.nested())
     model, ids = randomised(spec), ids_for(spec, 1, N)

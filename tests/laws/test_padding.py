@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anyformer.errors import InputError
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
-from tests.laws.models import every_decoder, every_preset, ids_for, randomised, runner
+from tests.laws.models import every_of_one_stack, every_preset, ids_for, per_token, randomised, runner
 from tests.laws.tolerance import close
 
 N = 14
@@ -21,7 +23,10 @@ def check_padded(spec: ModelSpec, left: int, right: int, garbage: int) -> None:
     padded = torch.cat((pad.expand(1, left), ids, pad.expand(1, right)), 1)
     mask = torch.cat((torch.zeros(1, left), torch.ones(1, N), torch.zeros(1, right)), 1).long()
     with torch.no_grad():
-        close(run(padded, mask).logits[:, left : left + N], run(ids).logits)
+        found, expected = run(padded, mask).outputs, run(ids).outputs
+    for head in spec.heads:
+        answer = found[head.name]
+        close(answer if head.pool else answer[:, left : left + N], expected[head.name])
 
 
 def check_packed(spec: ModelSpec, by_positions: bool) -> None:
@@ -30,10 +35,15 @@ def check_packed(spec: ModelSpec, by_positions: bool) -> None:
     ids = ids_for(spec, 2, sum(sizes))
     documents = torch.repeat_interleave(torch.tensor([1, 2, 3]), torch.tensor(sizes))[None].expand(2, -1)
     positions = torch.cat([torch.arange(size) for size in sizes])[None].expand(2, -1)
+    told = {"position_ids": positions} if by_positions else {"attention_mask": documents}
     with torch.no_grad():
-        packed = model(ids, position_ids=positions) if by_positions else model(ids, attention_mask=documents)
-        alone = torch.cat([model(document).logits for document in ids.split(sizes, 1)], 1)
-    close(packed.logits, alone)
+        packed = model(ids, heads=per_token(spec), **told).outputs
+        alone = [model(document).outputs for document in ids.split(sizes, 1)]
+    for head in per_token(spec):
+        close(packed[head], torch.cat([one[head] for one in alone], 1))
+    if len(packed) < len(spec.heads):
+        with pytest.raises(InputError, match="these rows hold several documents"):
+            model(ids, **told)
 
 
 @every_preset
@@ -42,7 +52,7 @@ def test_presets_padded(spec: ModelSpec) -> None:
     check_padded(spec, 6, 0, garbage=3)
 
 
-@every_decoder
+@every_of_one_stack
 def test_presets_packed(spec: ModelSpec) -> None:
     check_packed(spec, by_positions=False)
     check_packed(spec, by_positions=True)

@@ -25,8 +25,8 @@ from anyformer.layers import (
 from anyformer.resizing import shrink
 from anyformer.spec import Count, HeadSpec, ModelSpec, Spec, Window
 from tests.laws.elsewhere import Oracle, compare, greedy_is_the_oracles
+from tests.laws.inputs import inputs
 from tests.laws.mutations import check_seen
-from tests.laws.parity import inputs
 from tests.laws.weights import edited
 from tests.oracles import decoders
 

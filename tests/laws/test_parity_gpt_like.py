@@ -26,8 +26,9 @@ from anyformer.layers import (
 )
 from anyformer.resizing import shrink
 from anyformer.spec import EmbeddingSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec, Window
+from tests.laws.inputs import inputs
 from tests.laws.mutations import check_seen
-from tests.laws.parity import differences, inputs, moves, pair
+from tests.laws.parity import differences, moves, pair
 from tests.laws.tolerance import FLOAT32, VISIBLE, distance
 from tests.laws.weights import edited, filled, telling
 

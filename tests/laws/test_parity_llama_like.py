@@ -26,8 +26,9 @@ from anyformer.layers import (
 )
 from anyformer.resizing import shrink
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
+from tests.laws.inputs import inputs
 from tests.laws.mutations import check_mutation, each_mutation
-from tests.laws.parity import differences, inputs, moves, pair
+from tests.laws.parity import differences, moves, pair
 from tests.laws.tolerance import FLOAT32, VISIBLE
 
 Change = tuple[type[Spec], dict[str, Any]]

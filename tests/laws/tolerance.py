@@ -16,6 +16,9 @@ FLOAT64 = 1e-12
 # BLOOM writes √(2/π) with 8 digits; measured: 4.8e-8.
 FLOAT64_ALIBI = 3e-7
 
+# Marian holds its sinusoids in float32; measured: 4e-7, for gradients.
+FLOAT64_TABLE = 1e-6
+
 # A mutated field must be seen this much more clearly than rounding is.
 VISIBLE = 100
 

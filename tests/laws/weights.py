@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.layers import AttentionSpec, GQASpec, TokensSpec
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Site, Spec, tensors
 
 
 def telling(
-    spec: ModelSpec, seed: int = 0, least_row: float | None = None, longest_row: float = 1.0
+    spec: ModelSpec, seed: int = 0, least_row: float | None = None, longest_row: float | None = None
 ) -> dict[str, Tensor]:
     """Return a tensor for each name of the state dict: gains 1 ± 0.3, biases ± 0.3, matrices that multiply a
     vector's length by about 1.5, and rows of tables of deviations from `least_row` to `longest_row`.
@@ -21,8 +22,10 @@ def telling(
     if least_row is None:
         first = spec.stack.blocks[0].sublayers[0]
         norms = (spec.stack.embedding.norm, first.norm_in, *(branch.norm_in for branch in first.branches))
-        least_row = 0.003 if any(norms) else 1.0
-    generator = torch.Generator().manual_seed(seed)
+        least_row = 0.003 if any(norms) else longest_row or min(1.0, 2 / token_scale(spec))
+        longest_row = longest_row or (1.0 if any(norms) else least_row)
+    longest_row = longest_row or 1.0
+    generator, query = torch.Generator().manual_seed(seed), query_scale(spec)
     found: dict[str, Tensor] = {}
     for name, weight in tensors(spec, Site()):
         uniform = 2 * torch.rand(weight.shape, generator=generator) - 1
@@ -33,11 +36,29 @@ def telling(
             found[name] = 0.3 * uniform
         elif weight.role == "table":
             share = torch.rand(weight.shape[0], 1, generator=generator)
-            lengths = longest_row * (least_row / longest_row) ** share
+            few = name.startswith("heads.") and weight.shape[0] < spec.vocab_size  # no words: each row is an answer
+            lengths = 1.0 if few else longest_row * (least_row / longest_row) ** share
             found[name] = lengths * normal
         else:
             found[name] = 1.5 * weight.shape[-1] ** -0.5 * normal
+        if weight.role == "query":
+            found[name] *= query
     return found
+
+
+def token_scale(spec: ModelSpec) -> float:
+    """Return what rows of the table are multiplied by; where no norm follows, all the weight would fall on one key."""
+    scales = (term.scale for term in spec.stack.embedding.terms if isinstance(term, TokensSpec) and term.scale)
+    return next((scale.value(spec.stack.d_model) for scale in scales), 1.0)
+
+
+def query_scale(spec: ModelSpec) -> float:
+    """Return what queries' weights are multiplied by where scores are not scaled (T5): else all weight falls on one key."""
+    for attention in spec.stack.nested():
+        if isinstance(attention, AttentionSpec) and isinstance(attention.projection, GQASpec):
+            width = attention.projection.head_dim or spec.stack.d_model // attention.projection.n_heads
+            return min(1.0, width**-0.5 / attention.scale.value(width))
+    return 1.0
 
 
 def filled(spec: ModelSpec, weights: dict[str, Tensor]) -> Transformer:

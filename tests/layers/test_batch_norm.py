@@ -1,5 +1,7 @@
 """Batch normalisation against torch's BatchNorm1d on the real tokens alone: training, kept statistics, evaluation."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,14 +9,20 @@ from torch import Tensor, nn
 from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed
-from anyformer.layers import BatchNormSpec, ChainSpec, Dropout, GQASpec, LayerNormSpec
+from anyformer.layers import BatchNormSpec, ChainSpec, Dropout, GQASpec, LayerNormSpec, RMSNormSpec
 from anyformer.layers.batch_norm import BatchNorm
 from anyformer.layers.tokens import Now, Tokens
 from anyformer.model import build
+from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Site
+from anyformer.train.evaluation import evaluate, sample_loss
+from anyformer.train.objectives import objective_of
+from anyformer.train.step import Trainer
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import edited
+from tests.train.models import decoder
+from tests.train.texts import text_data
 
 D = 12
 
@@ -94,6 +102,33 @@ def test_a_model_with_it_learns_and_is_causal_when_it_does_not() -> None:
         trained, changed_later = (model(x, dropout=Dropout()).logits for x in (ids, other))
         assert not torch.equal(trained[:, :8], changed_later[:, :8])  # the caveat bites
     assert [caveat.law for caveat in BatchNormSpec().caveats()] == ["causality"]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_a_trainer_moves_the_kept_statistics_and_evaluation_only_reads_them(rate: float) -> None:
+    """A step is a pass of training whatever the rates; looks at the validation text, and calls of the model, are none."""
+    spec = edited(decoder(), RMSNormSpec, lambda norm: BatchNormSpec())
+    data, recipe = text_data(), Recipe(tokens=640, batch_tokens=64, seq_len=16, dropout=DropoutSpec(residual=rate))
+    trainer = Trainer(build(spec, seed=0), recipe, objective_of(recipe.objective, spec))
+    rows, validation = next(data.feed(recipe)), data.validation(recipe)
+    assert validation is not None
+    model = trainer.model
+    seen: list[Tensor] = []
+    last: Any = model.stack.norm
+    last.register_forward_hook(lambda module, given, out: seen.append(given[0].detach()))
+    trainer.step(1, rows)
+    assert (rows.document > 0).all(), "every token of the batch is real"
+    mean = seen[0].flatten(0, 1).mean(0)
+    assert distance(last.mean, 0.1 * mean) < FLOAT32, "from 0, a tenth of the way to the batch's"
+    kept = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
+    assert kept
+    first, again = (evaluate(model, trainer.objective, validation).loss for _ in range(2))
+    sample_loss(model, trainer.objective, validation, 64)
+    model(torch.zeros(1, 4, dtype=torch.long))
+    assert first == again
+    assert all(torch.equal(p, kept[name]) for name, p in model.named_parameters() if name in kept)
+    trainer.step(2, rows)
+    assert not any(torch.equal(p, kept[name]) for name, p in model.named_parameters() if name in kept)
 
 
 def test_where_it_cannot_stand_it_is_refused() -> None:

@@ -13,7 +13,7 @@ from anyformer.families.depth import deep_norm, deep_norm_start, fixup, fixup_st
 from anyformer.layers import GELU, AttentionSpec, Causal, FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
 from anyformer.model import build
 from anyformer.resizing import resize
-from anyformer.spec import Count, ModelSpec, SublayerSpec, Width
+from anyformer.spec import Count, ModelSpec, SublayerSpec, Width, dumps, loads
 from tests.laws.tolerance import FLOAT32, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
@@ -40,7 +40,7 @@ DEEP = model_of(lambda mixer: post_norm(NORM, mixer), init=deep_norm_start())
 MODELS: dict[str, ModelSpec] = {
     "rezero": model_of(rezero),
     "fixup": model_of(fixup, norm=None, init=fixup_start()),
-    "deepnorm": DEEP.but(stack=DEEP.stack.but(residual=deep_norm(LAYERS))),
+    "deepnorm": DEEP.but(stack=DEEP.stack.but(residual=deep_norm())),
 }
 
 
@@ -106,6 +106,16 @@ def test_deepnorm_starts_as_its_paper_says() -> None:
         if kind in ("q", "k", "v", "o", "up", "down") and path.endswith("weight"):
             wanted = (2 / sum(parameter.shape)) ** 0.5 * (1.0 if kind in "qk" else beta)
             assert parameter.std().item() == pytest.approx(wanted, rel=0.03), path
+
+
+@pytest.mark.parametrize("n_layers", [1, 3, 8, 24])
+def test_deepnorms_residual_follows_the_depth(n_layers: int) -> None:
+    deep = resize(MODELS["deepnorm"], d_model=D, n_layers=n_layers)
+    model, state = build(deep, seed=0), torch.ones(1, 1, D)
+    written = model.stack.residual.write(state, torch.zeros_like(state))
+    assert written[0, 0, 0].item() == pytest.approx((2 * n_layers) ** 0.25, rel=1e-6)
+    assert loads(dumps(deep)) == deep
+    assert deep.stack.residual == MODELS["deepnorm"].stack.residual
 
 
 def test_fixup_divides_by_the_root_of_the_branches() -> None:

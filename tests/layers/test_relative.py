@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.cache import KVCache
 from anyformer.errors import KernelError, SpecError
@@ -24,7 +25,7 @@ from anyformer.layers.relative import RelativeSinusoid
 from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import build
 from anyformer.resizing import shrink
-from anyformer.spec import Count, ModelSpec, Site, Width, Window
+from anyformer.spec import Count, Load, ModelSpec, Site, Width, Window
 from tests.laws.tolerance import FLOAT32, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
@@ -166,6 +167,39 @@ def test_the_shifted_rows_are_the_gathered_ones(past: int) -> None:
         results.append((y.detach(), q.grad, part.r.grad.clone()))
     assert all(distance(a, b) < FLOAT32 for a, b in zip(*results, strict=True))
     assert results[0][0].abs().max() > 1
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("batch", "n", "past"), [(1, 1, 6), (2, 1, 7), (1, 1, 8), (1, 2, 15), (3, 2, 30), (1, 5, 0)])
+def test_projected_queries_give_what_projected_distances_do(
+    batch: int, n: int, past: int, bidirectional: bool, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward with and without gradients (tables are kept only without), gradients, and the products that are counted."""
+    spec, site, keys = RelativeSinusoidSpec(bidirectional=bidirectional), Site(D, (HEADS, WIDTH)), past + n
+    part = RelativeSinusoid(spec, site)
+    for i, parameter in enumerate(part.parameters()):
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(i))
+    tokens = plain_tokens(n, torch.device("cpu"), past), plain_tokens(keys, torch.device("cpu"))
+    query, key = tokens if plain else (Tokens(given.position) for given in tokens)
+    seen = query.as_queries().position >= key.as_keys().position
+    results, by_rule = [], spec.folds(site, batch, n, keys)
+    assert by_rule == (n <= 2 and past > 0)
+    with FlopCounterMode(display=False) as counter:
+        part.by_distance(torch.zeros(batch, HEADS, n, WIDTH), query.as_queries(), key.as_keys())
+    assert counter.get_total_flops() == spec.cost(site, Load(batch=batch, query=n, past=past)).flops
+    for folds in (True, False):
+        monkeypatch.setattr(RelativeSinusoidSpec, "folds", lambda *sizes, folds=folds: folds)
+        part.zero_grad()
+        q = torch.randn(batch, HEADS, n, WIDTH, generator=torch.Generator().manual_seed(9)).requires_grad_()
+        y = torch.where(seen, part.by_distance(q, query.as_queries(), key.as_keys()), 0.0)
+        (y * torch.arange(y.numel()).view(y.shape).sin()).sum().backward()
+        with torch.no_grad():
+            again = torch.where(seen, part.by_distance(q, query.as_queries(), key.as_keys()), 0.0)
+        assert q.grad is not None
+        assert part.r.grad is not None
+        results.append((y.detach(), again, q.grad, part.r.grad.clone()))
+    assert all(distance(a, b) < FLOAT32 for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[1]])

@@ -30,8 +30,9 @@ from anyformer.layers import (
 from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Length, ModelSpec, dumps, loads
+from tests.laws.inputs import inputs
 from tests.laws.models import ids_for, randomised
-from tests.laws.parity import differences, inputs, moves, pair
+from tests.laws.parity import differences, moves, pair
 from tests.laws.tolerance import FLOAT32, VISIBLE, close
 from tests.laws.weights import edited
 

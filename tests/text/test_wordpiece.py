@@ -59,7 +59,7 @@ def test_equal_to_counting_everything_anew(words: dict[str, int], vocab_size: in
 
 
 def test_by_score_is_not_by_frequency() -> None:
-    """"##gs" has 5 / (20 · 5), more than "ug", the most frequent, with 20 / (36 · 20); then all have 1 / 36, "pu" most often."""
+    """ "##gs" has 5 / (20 · 5), more than "ug", the most frequent, with 20 / (36 · 20); then all have 1 / 36, "pu" most often."""
     words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
     assert wordpieces(words, 7) == ["##g", "##n", "##s", "##u", "b", "h", "p"]
     assert wordpieces(words, 9)[7:] == ["##gs", "pu"]

@@ -118,10 +118,11 @@ class Injection:
                 die()
             if moment == "middle" and middle is not None:
                 middle(call, *arguments)
-            result = call(*arguments, **options)
-            if hit:
-                die()
-            return result
+            try:
+                return call(*arguments, **options)
+            finally:
+                if hit:  # also where the call failed: there may have been nothing to unlink
+                    die()
 
         return counting
 

@@ -6,11 +6,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer import layers
+from anyformer.layers import head as home
 from anyformer.layers.head import Head
 from anyformer.model import build
 from anyformer.spec import HeadSpec, ScaleSpec, Site, TableSpec
 from anyformer.spec.part import Vocab
-from anyformer.train import cross_entropy as module
 from anyformer.train.cross_entropy import LossOptions, cross_entropy
 from tests.train.models import VOCAB, decoder
 
@@ -65,7 +65,7 @@ HEADS = {
 def test_equals_the_full_one(
     fields: dict[str, object], options: LossOptions, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_ROWS", chunk)
+    monkeypatch.setattr(home, "MOST_ROWS", chunk)
     head, (hidden, labels) = head_of(**fields), inputs()
     hidden.requires_grad_()
     ours, each = cross_entropy(head, hidden, labels, options)
@@ -154,7 +154,7 @@ def test_all_logits_never_exist(monkeypatch: pytest.MonkeyPatch) -> None:
                     Largest.numel = max(Largest.numel, value.numel())
             return out
 
-    monkeypatch.setattr(module, "MOST_ROWS", 4)
+    monkeypatch.setattr(home, "MOST_ROWS", 4)
     head, (hidden, labels) = head_of(bias=True, softcap=2.0), inputs()
     hidden.requires_grad_()
     with Largest():

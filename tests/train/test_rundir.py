@@ -13,11 +13,11 @@ import yaml
 
 from anyformer import recipe as recipes
 from anyformer import spec as specs
+from anyformer.disk import atomic
+from anyformer.disk.lock import hold, is_held
 from anyformer.errors import CheckpointError, RunFailed, UsageError
 from anyformer.recipe import AdamW, Recipe
 from anyformer.spec import ModelSpec
-from anyformer.train import atomic
-from anyformer.train.lock import Lock, is_held
 from anyformer.train.provenance import code_fingerprint
 from anyformer.train.rundir import RunDirectory, is_run, read_record
 from tests.train.killing import recipe, spec
@@ -168,16 +168,17 @@ class TestRefused:
         (tmp_path / ".tmp-1-a" / "lock").touch()
         (tmp_path / ".tmp-1-b").mkdir()
         (tmp_path / ".tmp-2-a").mkdir()
-        lock = Lock(tmp_path / ".tmp-2-a" / "lock", tmp_path / "a")  # being made at this moment
+        held = hold(tmp_path / ".tmp-2-a")  # being made at this moment
+        assert held is not None
         created(tmp_path / "a").close()
-        lock.release()
+        os.close(held)
         assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-1-b", ".tmp-2-a", "a"]
 
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from anyformer.train.lock import Lock
+from anyformer.disk.lock import Lock
 lock = Lock(Path(sys.argv[1]) / "lock", Path(sys.argv[1]))
 child = os.fork()
 if child == 0:

@@ -23,3 +23,18 @@ class Amount(click.ParamType):
         if number < 1:
             self.fail(f"'{value}' is no number above 0; write it as 3000000, 3M or 1.5B", param, ctx)
         return number
+
+
+class Nbytes(click.ParamType):
+    """A number of bytes above 0: 5GB, 500MB, powers of ten."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?", str(value).strip(), re.IGNORECASE)
+        nbytes = round(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
+        if nbytes < 1:
+            self.fail(f"'{value}' is no number of bytes above 0; write it as 5GB or 500MB", param, ctx)
+        return nbytes

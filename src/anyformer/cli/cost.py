@@ -1,16 +1,24 @@
-"""`anyformer cost`: parameters, FLOPs, cache and training state, each with its convention."""
+"""`anyformer cost`: parameters, FLOPs, activations, training state and cache, each with its convention."""
+
+from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from anyformer.cli.devices import DeviceName, found_device
 from anyformer.cli.names import PresetName, import_option
+from anyformer.errors import UsageError
 
-CHOICES = ("exact-causal", "full-attention")
+if TYPE_CHECKING:
+    from anyformer.costs.sections import Section
+    from anyformer.spec import Recompute
+
+DEFAULT = click.core.ParameterSource.DEFAULT
+CONVENTIONS = ("exact-causal", "full-attention", "palm-mfu", "megatron", "chinchilla", "narang-macs", "opt-table")
 
 
 @click.command()
@@ -19,79 +27,114 @@ CHOICES = ("exact-causal", "full-attention")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences.")
 @click.option(
     "--convention",
-    type=click.Choice(CHOICES),
-    default=CHOICES[0],
+    type=click.Choice(CONVENTIONS),
+    default=CONVENTIONS[0],
     show_default=True,
-    help="Which pairs attention counts.",
+    help="What is counted as FLOPs.",
 )
 @click.option(
-    "--dtype", default="bfloat16", show_default=True, help="Of weights and cache: float32, bfloat16 or float16."
+    "--dtype",
+    default="bfloat16",
+    show_default=True,
+    help="Of inference's weights and cache: float32, bfloat16, float16.",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "bf16"]),
+    default="bf16",
+    show_default=True,
+    help="Of matrix products in training; all that is kept is float32.",
+)
+@click.option(
+    "--recompute",
+    type=click.Choice(["none", "selective", "full"]),
+    default="none",
+    show_default=True,
+    help="What the backward pass makes again.",
+)
+@click.option("--device", type=DeviceName(), help="Times on one: H100, A100-80GB, TPUv4 …, this, or a YAML file.")
+@click.option("--price-per-hour", type=float, help="Of the device, in your currency.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
 @import_option
-def command(model: str, seq_len: int | None, batch: int, convention: str, dtype: str, as_json: bool) -> None:
-    """Say what an architecture costs. Nothing is allocated; a FLOP is one addition or multiplication."""
-    from anyformer.costs import CONVENTIONS, cost
+def command(
+    model: str,
+    seq_len: int | None,
+    batch: int,
+    convention: str,
+    dtype: str,
+    precision: Any,
+    recompute: Recompute,
+    device: str | None,
+    price_per_hour: float | None,
+    as_json: bool,
+) -> None:
+    """Say what an architecture costs. Nothing is allocated; a FLOP is one addition or multiplication.
+
+    Example: anyformer cost llama3-8b --seq-len 8192 --batch 4 --recompute full
+    """
+    from anyformer.costs import cost
+    from anyformer.costs.sections import sections
     from anyformer.hub import load_spec
 
-    report = cost(load_spec(model), seq_len=seq_len, batch=batch, convention=convention, dtype=dtype)
+    spec = load_spec(model)
+    report = cost(
+        spec,
+        seq_len=seq_len,
+        batch=batch,
+        convention=convention,
+        dtype=dtype,
+        precision=precision,
+        recompute=recompute,
+    )
+    times = None
+    if device is not None:
+        from anyformer.costs.roofline import roofline
+
+        where = found_device(device)
+        dtypes = (
+            (dtype, "float16", "float32")
+            if click.get_current_context().get_parameter_source("dtype") == DEFAULT
+            else (dtype,)
+        )
+        times = roofline(
+            spec,
+            device=where,
+            seq_len=report.seq_len,
+            batch=batch,
+            dtype=next((each for each in dtypes if each in where.peak_flops_per_second), dtype),
+            price_per_hour=price_per_hour,
+        )
+    elif price_per_hour is not None:
+        raise UsageError("--price-per-hour is of a --device; name one")
     if as_json:
-        click.echo(json.dumps({"model": model, **report.as_json()}, indent=1))
+        click.echo(json.dumps({"model": model, **report.as_json(), "roofline": times and times.as_json()}, indent=1))
         return
+    tables = list(sections(report))
+    if times is not None:
+        from anyformer.costs.roofline_sections import roofline_sections
+
+        tables += roofline_sections(times)
+    _print(f"{model}, {report.batch} × {report.seq_len:,} tokens", tables)
+
+
+def _print(title: str, tables: Iterable[Section]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    count = report.parameters
-    summary = _table(f"{model}, {report.batch} × {report.seq_len:,} tokens")
-    summary.add_row(
-        "parameters", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them"
-    )
-    if count.inactive:
-        summary.add_row("active", f"{count.active:,}", "used by one token: the experts it chooses, and all else")
-    summary.add_row(
-        "forward", f"{_si(report.forward_flops_per_token)}FLOPs/token", f"{convention}: {CONVENTIONS[convention]}"
-    )
-    summary.add_row("decoding", f"{_si(report.decode_flops_per_token)}FLOPs/token", "the last token, all others cached")
-    summary.add_row(
-        "training", f"{_si(report.training_flops_per_token)}FLOPs/token", "forward and backward, nothing recomputed"
-    )
-    summary.add_row("weights", _bytes(report.weights_nbytes), dtype)
-    summary.add_row(
-        "training state",
-        _bytes(report.training_nbytes),
-        "weights, gradients, AdamW's moments in float32; no activations",
-    )
-    summary.add_row("cache", _bytes(report.cache_nbytes), f"{dtype}, the whole batch at this context")
-    console.print(summary)
-    parts = _table("forward FLOPs by part")
-    for term, flops in report.forward_flops.items():
-        parts.add_row(term, f"{_si(flops)}FLOPs", f"{flops / report.forward_flops_total:6.1%}")
-    console.print(parts)
-    cache = _table("cache by kind")
-    for kind in report.cache:
-        said = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
-        cache.add_row(kind.kind, _bytes(kind.nbytes), said)
-    if report.cache:
-        console.print(cache)
-
-
-def _table(title: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
-    )
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    return table
-
-
-def _si(value: float) -> str:
-    for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= 10**power:
-            return f"{value / 10**power:.3g} {prefix}"
-    return f"{value:.3g} "
-
-
-def _bytes(nbytes: Any) -> str:
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if nbytes >= 1024**power:
-            return f"{nbytes / 1024**power:.3g} {unit}"
-    return f"{nbytes} bytes"
+    console.print(title, style="bold")
+    for section in tables:
+        table = Table(
+            title=section.title,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            show_header=False,
+            padding=(0, 2, 0, 0),
+        )
+        table.add_column(style="cyan", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(style="dim")
+        for line in section.lines:
+            table.add_row(*line)
+        console.print(table)

@@ -16,7 +16,7 @@ from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
     from anyformer.costs import Comparison, Diff, Effect, Measure, Row
-    from anyformer.costs.diff_keys import KeyChange
+    from anyformer.costs.diff.keys import KeyChange
 
 WIDTH = 120
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always

@@ -14,7 +14,10 @@ from anyformer.cli.names import import_option
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
+    from anyformer.measure.bleu import Bleu
+    from anyformer.model import Transformer
     from anyformer.spec import ModelSpec
+    from anyformer.text import Tokenizer
     from anyformer.train.data import Validation
 
 JSON_VERSION = 1
@@ -32,6 +35,11 @@ LONGEST = 1024  # tokens a row where the model says nothing
 @click.option("--tokenizer", "tokenizer_path", type=FILE, help="Where the model's directory has none.")
 @click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
 @click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+@click.option(
+    "--bleu", "with_bleu", is_flag=True, help="Translate --source too, and compare with --target (sacrebleu)."
+)
+@click.option("--beams", default=4, show_default=True, help="For --bleu: search so many translations side by side.")
+@click.option("--length-penalty", default=1.0, show_default=True, help="For --bleu: as of `anyformer generate`.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @import_option
 def command(
@@ -44,13 +52,21 @@ def command(
     tokenizer_path: Path | None,
     precision: str,
     device: str | None,
+    with_bleu: bool,
+    beams: int,
+    length_penalty: float,
     as_json: bool,
 ) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.
 
-    `--json` gives version, loss (nats a token), perplexity, bits_per_byte, nats, tokens, nbytes, documents and seq_len.
+    `--json` gives version, loss (nats a token), perplexity, bits_per_byte, nats, tokens, nbytes, documents and seq_len;
+    with `--bleu` also bleu and bleu_signature:
+
+      anyformer evaluate RUN --source test.de --target test.en --bleu --beams 4 --length-penalty 0.6
     """
     check_sources(data, source, target)
+    if with_bleu and source is None:
+        raise UsageError("--bleu compares translations: give --source and --target")
 
     from anyformer.hub import load
     from anyformer.recipe import CausalLM, Seq2Seq
@@ -73,17 +89,33 @@ def command(
     check_positions(spec, length)
     validation = _validation(data, source, target, held_out, tokenizer, length)
     found = evaluate(transformer, objective, validation, precision="bf16" if precision == "bf16" else "float32")
+    score = _bleu(transformer, tokenizer, validation, beams, length_penalty) if with_bleu else None
     if as_json:
         figures = {
             name: getattr(found, name) for name in ("loss", "perplexity", "bits_per_byte", "nats", "tokens", "nbytes")
         }
         told = {"version": JSON_VERSION, **figures, "documents": len(found.documents), "seq_len": length}
+        told |= {} if score is None else {"bleu": score.score, "bleu_signature": score.signature}
         click.echo(json.dumps(told, indent=1))
         return
     click.echo(
         f"{found.loss:.4f} nats a token, perplexity {found.perplexity:.3f}, {found.bits_per_byte:.4f} bits a byte "
         f"({found.tokens:,} tokens, {found.nbytes:,} bytes, {len(found.documents):,} documents, rows of {length})"
     )
+    if score is not None:
+        click.echo(f"BLEU {score.score:.2f} ({score.signature}), beams {beams}, length penalty {length_penalty:g}")
+
+
+def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beams: int, length_penalty: float) -> Bleu:
+    from anyformer.generation import BeamSearch, lay_out_for_decoding, translate
+    from anyformer.measure.bleu import bleu
+    from anyformer.train.data import PairValidation
+
+    assert isinstance(validation, PairValidation)
+    sources, references = zip(*validation.corpus.pairs, strict=True)
+    how = BeamSearch(beams, length_penalty)
+    found = translate(lay_out_for_decoding(model), tokenizer, sources, search=how if beams > 1 else None)
+    return bleu(found, references)
 
 
 def _validation(

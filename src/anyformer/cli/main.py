@@ -15,8 +15,14 @@ from anyformer.version import __version__
 # One line each, stated here, so that `--help` and shell completion import nothing heavy.
 COMMANDS: dict[str, str] = {
     "show": "What an architecture is: its parts, its size.",
+    "diff": "Where architectures part, and what each difference does.",
+    "history": "The field's table: year, norm, positions, activation … of each lineage.",
     "presets": "The published architectures known by name.",
+    "check": "Is it a sane design? What cannot work, what follows, what is unusual.",
     "cost": "Parameters, FLOPs, cache and memory of an architecture.",
+    "plan": "Does it fit on some hardware, how, and how long does it train?",
+    "calibrate": "Measure this machine once, for cost, plan and profile.",
+    "profile": "Run a model: measured beside predicted, and where its time goes.",
     "train": "Train an architecture on text.",
     "evaluate": "Nats, perplexity and bits per byte on a text.",
     "generate": "Continue a prompt.",

@@ -18,7 +18,7 @@ from anyformer.spec import label
 if TYPE_CHECKING:
     import torch
 
-    from anyformer.spec import ModelSpec
+    from anyformer.spec import ModelSpec, Recompute
     from anyformer.train.data import TrainingData
     from anyformer.train.run import TrainingResult
 
@@ -54,6 +54,13 @@ FILE = click.Path(exists=True, path_type=Path)
 @click.option(
     "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."
 )
+@click.option(
+    "--recompute",
+    type=click.Choice(["none", "selective", "full"]),
+    default="none",
+    show_default=True,
+    help="What the backward pass makes again to need less memory: attention, or whole layers; the result is the same.",
+)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model first.")
 @click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
 @click.option("--init", type=click.Path(path_type=Path), help="Directory of weights to start from.")
@@ -79,6 +86,7 @@ def command(
     seed: int | None,
     precision: str | None,
     micro_tokens: int | None,
+    recompute: Recompute,
     compiled: bool,
     device: str | None,
     init: Path | None,
@@ -102,14 +110,18 @@ def command(
     if lr is not None:
         chosen = chosen.but(optimizer=chosen.optimizer.but(lr=lr))
     kept = out / "tokenizer" if out is not None and (out / "tokenizer" / "tokenizer.json").is_file() else None
-    text, trained = _data(data, source, target, validation, tokenizer_path or kept or _beside(init), vocab)
-    architecture = _resized(spec, params, vocab or (text.vocab_size if trained or kept or params else None))
+    text, trained = _data(data, source, target, validation, tokenizer_path or kept, init, vocab)
+    # Given weights have the rows that they have, be they more than the tokenizer's tokens.
+    follows = params or (init is None and (trained or kept))
+    architecture = _resized(spec, params, vocab or (text.vocab_size if follows else None))
 
     from anyformer.train.device import choose_device
     from anyformer.train.live import live_view
     from anyformer.train.run import How, foresee, train
 
-    how = How(device=choose_device(device), compiled=compiled, micro_tokens=micro_tokens, peak=_peak)
+    how = How(
+        device=choose_device(device), compiled=compiled, micro_tokens=micro_tokens, recompute=recompute, peak=_peak
+    )
     if dry_run:
         plan = foresee(architecture, chosen, text, out=out, init=init, how=how)
         click.echo(
@@ -133,21 +145,19 @@ def _data(
     target: Path | None,
     validation: float,
     tokenizer: Path | None,
+    init: Path | None,
     vocab: int | None,
 ) -> tuple[TrainingData, bool]:
     """Return the data, and whether its tokenizer was trained on it just now."""
+    from anyformer.hub import load_tokenizer
     from anyformer.text import Tokenizer, read_corpus
 
-    known = Tokenizer.load(tokenizer) if tokenizer is not None else None
+    beside = load_tokenizer(init) if tokenizer is None and init is not None else None
+    known = Tokenizer.load(tokenizer) if tokenizer is not None else beside
     if source is not None and target is not None:
         return pair_data(source, target, validation, known, vocab), known is None
     assert data is not None
     return text_data(read_corpus(data), validation, known, vocab), known is None
-
-
-def _beside(init: Path | None) -> Path | None:
-    places = [] if init is None else [init, init / "tokenizer"]
-    return next((place for place in places if (place / "tokenizer.json").is_file()), None)
 
 
 def _resized(name: str, n_params: int | None, vocab_size: int | None) -> ModelSpec:

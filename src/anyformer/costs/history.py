@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anyformer.costs import diff_words as words
-from anyformer.costs.diff_parts import attentions, feeds, layers, norms, stacks
+from anyformer.costs.diff import words as words
+from anyformer.costs.diff.parts import attentions, feeds, layers, norms, stacks
 from anyformer.families import PRESETS, Preset
 from anyformer.families.misprints import MISPRINTS
 from anyformer.families.tree import TREE

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from anyformer.costs.diff import Row, rows_of
-from anyformer.costs.diff_rows import SIZES
+from anyformer.costs.diff.diff import Row, rows_of
+from anyformer.costs.diff.rows import SIZES
 from anyformer.families import PRESETS, Preset
 from anyformer.families.tree import lineage_of, path
 

@@ -1,4 +1,4 @@
-"""Parameters, FLOPs, cache and training state of an architecture, each with its convention."""
+"""What an architecture costs: parameters, FLOPs, activations, training state and cache, each with its convention."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from anyformer.costs.activations import Activations, Precision, activations
+from anyformer.costs.conventions import convention_of
+from anyformer.costs.formulas import active_parameters
+from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.spec import Architecture, Load, ModelSpec, Parameters, Site, cached_calls, parameters, specification
+from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
+from anyformer.spec import (
+    Architecture,
+    Load,
+    ModelSpec,
+    Parameters,
+    Recompute,
+    Site,
+    StackSpec,
+    cached_calls,
+    parameters,
+    specification,
+)
 
-CONVENTIONS: Mapping[str, str] = {
-    "exact-causal": "attention counts the pairs of query and key that the masks show",
-    "full-attention": "attention counts every pair, as PaLM's and Megatron's formulas do",
-}
-BACKWARD = 2  # a backward pass costs twice the forward's products: one for the input's gradient, one for the weight's
 NBYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-ADAMW_NBYTES = 16  # a parameter in float32: weight, gradient and two moments
 
 
 @dataclass(frozen=True)
@@ -32,15 +42,22 @@ class CacheKind:
 
 @dataclass(frozen=True)
 class CostReport:
-    """What `cost` found. FLOPs are of matrix products, 2 a multiply-add; bytes are of tensors alone."""
+    """What `cost` found. FLOPs are as the convention counts them; bytes are of tensors alone."""
 
     seq_len: int
     batch: int
     convention: str
-    dtype: str
+    unit: str  # "FLOPs", or "MACs": multiply-adds counted once
+    dtype: str  # of weights and cache in inference
+    precision: str  # of training
+    recompute: str
     parameters: Parameters
-    forward_flops: Mapping[str, int]  # of the whole batch, by term
-    decode_flops: Mapping[str, int]  # of the last token of each row after all others are cached, by term
+    active: Mapping[str, int]  # parameters that one token uses, by convention
+    forward_flops: Mapping[str, int]  # of the whole batch, by part
+    training_flops: Mapping[str, int]  # of one step over the batch, by part, with what the policy makes again
+    decode_flops: Mapping[str, int]  # of the last token of each row after all others are cached, by part
+    activations: Activations
+    state: StateBytes
     cache: tuple[CacheKind, ...]
 
     @property
@@ -54,19 +71,24 @@ class CostReport:
         return sum(self.forward_flops.values())
 
     @property
+    def training_flops_total(self) -> int:
+        """Of one step over the batch."""
+        return sum(self.training_flops.values())
+
+    @property
     def forward_flops_per_token(self) -> float:
         """The average over the sequence."""
         return self.forward_flops_total / self.tokens
 
     @property
+    def training_flops_per_token(self) -> float:
+        """Forward and backward, and what the policy makes again."""
+        return self.training_flops_total / self.tokens
+
+    @property
     def decode_flops_per_token(self) -> float:
         """Of one new token at the end of this context, the others cached."""
         return sum(self.decode_flops.values()) / self.batch
-
-    @property
-    def training_flops_per_token(self) -> float:
-        """Forward and backward, without recomputation: three times the forward's."""
-        return (1 + BACKWARD) * self.forward_flops_per_token
 
     @property
     def cache_nbytes(self) -> int:
@@ -79,26 +101,32 @@ class CostReport:
         return (self.parameters.total + self.parameters.frozen) * NBYTES[self.dtype]
 
     @property
+    def activation_nbytes(self) -> int:
+        """At the peak of a training step over the whole batch at once."""
+        return self.activations.nbytes
+
+    @property
     def training_nbytes(self) -> int:
-        """Weights, gradients and AdamW's two moments in float32; activations are not counted."""
-        return self.parameters.total * ADAMW_NBYTES
+        """Weights, gradients and AdamW's moments; activations are counted by themselves."""
+        return self.state.total
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; keys are stable within a `version`."""
-        totals = (
-            "forward_flops_total",
-            "forward_flops_per_token",
-            "decode_flops_per_token",
-            "training_flops_per_token",
-        )
-        nbytes = ("cache_nbytes", "weights_nbytes", "training_nbytes")
-        own = {"non_embedding": self.parameters.non_embedding, "active": self.parameters.active}
+        count = self.parameters
+        totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
+        nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
         return {
-            "version": 1,
-            **asdict(self),
-            "parameters": {**asdict(self.parameters), **own},
+            "version": 2,
+            **{name: getattr(self, name) for name in ("seq_len", "batch", "convention", "unit", "dtype", "precision")},
+            "recompute": self.recompute,
+            "parameters": {**asdict(count), "non_embedding": count.non_embedding, "active": dict(self.active)},
             "forward_flops": dict(self.forward_flops),
+            "training_flops": dict(self.training_flops),
             "decode_flops": dict(self.decode_flops),
+            "decode_flops_per_token": self.decode_flops_per_token,
+            "activations": {"saved": dict(self.activations.saved), "passing": dict(self.activations.passing)},
+            "state": asdict(self.state),
+            "cache": [asdict(kind) for kind in self.cache],
             **{name: getattr(self, name) for name in (*totals, *nbytes)},
         }
 
@@ -110,31 +138,55 @@ def cost(
     batch: int = 1,
     convention: str = "exact-causal",
     dtype: str = "bfloat16",
+    precision: Precision = "bf16",
+    recompute: Recompute = "none",
 ) -> CostReport:
-    """Return what one forward pass over `batch` sequences of `seq_len` tokens costs; an encoder reads as many.
+    """Return what a pass over `batch` sequences of `seq_len` tokens costs; an encoder reads as many.
 
-    `seq_len` defaults to the published context. Raises SpecError for sizes or a convention that make no sense.
+    `seq_len` defaults to the published context. `dtype` is of weights and cache in inference; `precision` and `recompute`
+    are how a training step runs. Raises SpecError for sizes, names or a convention that make no sense.
     """
-    spec = specification(architecture)
-    for name, known in (("convention", CONVENTIONS), ("dtype", NBYTES)):
-        value = {"convention": convention, "dtype": dtype}[name]
-        if value not in known:
-            raise SpecError(f"{name} = {value!r} is unknown{did_you_mean(value, known)}; there are {', '.join(known)}")
+    spec, counts = specification(architecture), convention_of(convention)
+    if dtype not in NBYTES:
+        raise SpecError(f"dtype = {dtype!r} is unknown{did_you_mean(dtype, NBYTES)}; there are {', '.join(NBYTES)}")
     seq_len = seq_len if seq_len is not None else (spec.context or 2048)
     if seq_len < 1 or batch < 1:
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
-    memory = seq_len if spec.encoder else 0
-    load = Load(batch=batch, query=seq_len, memory=memory, causal_exact=convention == "exact-causal")
+    for stack in (spec.encoder, spec.stack):
+        _refuse_beyond_positions(stack, seq_len)
+    count, memory = parameters(spec), seq_len if spec.encoder else 0
+    load = Load(batch=batch, query=seq_len, memory=memory, causal_exact=convention != "full-attention")
     return CostReport(
         seq_len=seq_len,
         batch=batch,
         convention=convention,
+        unit=counts.unit,
         dtype=dtype,
-        parameters=parameters(spec),
-        forward_flops=spec.cost(Site(), load).terms,
+        precision=precision,
+        recompute=recompute,
+        parameters=count,
+        active=active_parameters(spec),
+        forward_flops=counts.forward(spec, load),
+        training_flops=counts.training(spec, load, recompute),
         decode_flops=_decode(spec, replace(load, query=1, past=seq_len - 1)),
+        activations=activations(spec, batch=batch, seq_len=seq_len, precision=precision, recompute=recompute),
+        state=state_nbytes(count.total, precision=precision),
         cache=tuple(_cache(spec, seq_len, memory, batch, NBYTES[dtype])),
     )
+
+
+def _refuse_beyond_positions(stack: StackSpec | None, seq_len: int) -> None:
+    for term in stack.embedding.terms if stack is not None else ():
+        most = seq_len
+        if isinstance(term, LearnedPositionsSpec):
+            most = term.n_positions
+        elif isinstance(term, FactorisedPositionsSpec):
+            most = math.prod(term.shape)
+        if seq_len > most:
+            raise SpecError(
+                f"seq_len = {seq_len:,} goes beyond the {most:,} positions that this model has learned; "
+                f"take at most {most:,}, or resize its context"
+            )
 
 
 def _decode(spec: ModelSpec, load: Load) -> dict[str, int]:

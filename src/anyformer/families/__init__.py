@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.families import (
+    albert,
+    bart,
+    bert,
     bloom,
     cohere,
+    deberta,
     deepseek,
+    electra,
     falcon,
     gemma,
     gopher,
@@ -19,6 +24,8 @@ from anyformer.families import (
     lamda,
     llama,
     llama_like,
+    longformer,
+    marian,
     mistral,
     mixtral,
     nemotron,
@@ -32,15 +39,37 @@ from anyformer.families import (
     qwen2,
     qwen_moe,
     sparse_transformer,
+    switch,
+    t5,
     transformer,
+    xlnet,
 )
 from anyformer.families.hf import FAMILIES, Family
 from anyformer.families.preset import Preset
+from anyformer.families.training import trained
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
 
 # What is said for a lineage where the size is not meant: a preset of the size that it is known by.
 ALIASES = {
     "transformer": "transformer-base",
+    "marian": "opus-mt-en-de",
+    "t5": "t5-base",
+    "t5-v1.1": "t5-v1.1-base",
+    "mt5": "mt5-base",
+    "bart": "bart-base",
+    "switch": "switch-base-8",
+    "bert": "bert-base",
+    "roberta": "roberta-base",
+    "distilbert": "distilbert-base",
+    "minilm": "minilm-l6-h384",
+    "albert": "albert-base",
+    "electra": "electra-base",
+    "deberta": "deberta-base",
+    "deberta-v2": "deberta-v2-xlarge",
+    "deberta-v3": "deberta-v3-base",
+    "longformer": "longformer-base-4096",
+    "xlnet": "xlnet-base",
+    "led": "led-base-16384",
     "sparse-transformer": "sparse-transformer-enwik8",
     "gpt3": "gpt3-175b",
     "gpt-neo": "gpt-neo-2.7b",
@@ -77,6 +106,16 @@ ALIASES = {
 LINEAGES = (  # in the order of the field's history
     transformer,
     openai_gpt,
+    bert,
+    albert,
+    xlnet,
+    electra,
+    deberta,
+    marian,
+    t5,
+    bart,
+    longformer,
+    switch,
     sparse_transformer,
     gpt2,
     gpt3,
@@ -105,7 +144,7 @@ LINEAGES = (  # in the order of the field's history
     nemotron,
     phi3_small,
 )
-PRESETS: dict[str, Preset] = {preset.name: preset for lineage in LINEAGES for preset in lineage.PRESETS}
+PRESETS: dict[str, Preset] = {preset.name: trained(preset) for lineage in LINEAGES for preset in lineage.PRESETS}
 
 
 def find(name: str) -> Preset | None:

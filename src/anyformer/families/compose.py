@@ -127,6 +127,38 @@ def language_model(
     return ModelSpec(stack=stack, heads=(head,), init=init or ByRole(), context=length)
 
 
+def encoder_decoder(
+    *,
+    vocab_size: int,
+    d_model: int,
+    encoder: tuple[BlockSpec, ...],
+    decoder: tuple[BlockSpec, ...],
+    norm: MapSpec | None = None,
+    tied: bool = True,
+    positions: Sequence[TermSpec] = (),
+    token_scale: ScaleSpec | None = None,
+    embedding_norm: MapSpec | None = None,
+    head_bias: bool = False,
+    logit_scale: ScaleSpec | None = None,
+    init: InitSpec | None = None,
+    context: int | None = None,
+) -> ModelSpec:
+    """Return two stacks on one table of tokens, which the head shares too if `tied`; norms and positions of each alike."""
+    table = TableSpec(rows=Vocab(vocab_size), shared="tokens")
+
+    def stack(blocks: tuple[BlockSpec, ...]) -> StackSpec:
+        terms = embedding(table, *positions, scale=token_scale, norm=embedding_norm)
+        return StackSpec(d_model=Width(d_model), embedding=terms, blocks=blocks, residual=AddSpec(), norm=norm)
+
+    return ModelSpec(
+        stack=stack(decoder),
+        heads=(HeadSpec(table=table if tied else table.but(shared=None), bias=head_bias, scale=logit_scale),),
+        encoder=stack(encoder),
+        init=init or ByRole(),
+        context=None if context is None else Length(context),
+    )
+
+
 def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:
     """Return the projection with biases of queries, keys and values, and of the output, or without."""
     return heads.but(bias_query=qkv, bias_key=qkv, bias_value=qkv, bias_output=output)

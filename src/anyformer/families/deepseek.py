@@ -10,6 +10,7 @@ from anyformer.layers import (
     ByRole,
     Causal,
     GatedFeedForwardSpec,
+    LinearSpec,
     MLASpec,
     MoESpec,
     Normal,
@@ -20,7 +21,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.layers.rope_scaling import sharpening
-from anyformer.spec import BlockSpec, Count, MixerSpec, ModelSpec, ScaleSpec, Width
+from anyformer.spec import AheadSpec, BlockSpec, Count, MixerSpec, ModelSpec, ScaleSpec, Width
 
 INIT = ByRole(table=Normal(scale=0.006), matrix=Normal(scale=0.006))
 STRETCH = 40.0  # from 4,096 tokens to 163,840
@@ -80,6 +81,18 @@ def deepseek(
     )
 
 
+def predicting_further(model: ModelSpec, n_tokens: int) -> ModelSpec:
+    """Return the model with modules that predict so many further tokens in training (arXiv:2412.19437, section 2.2).
+
+    Each has a layer like the stack's last, and norms like the stack's.
+    """
+    norm, linear = model.stack.norm, LinearSpec()
+    module = AheadSpec(
+        hidden=linear, token=linear, block=model.stack.blocks[-1], norm_hidden=norm, norm_token=norm, norm=norm
+    )
+    return model.but(ahead=(module,) * n_tokens)
+
+
 # No weight is divided by their sum; V2's are multiplied by 16, and its experts are of three groups of eight.
 LITE_ROUTER = RouterSpec(n_experts=Count(64), top_k=6)
 V2_ROUTER = RouterSpec(n_experts=Count(160), top_k=6, n_groups=8, top_groups=3, factor=16.0)
@@ -129,6 +142,7 @@ V3 = deepseek(
     router=V3_ROUTER,
     vocab_size=129_280,
 )
+V3_FURTHER = predicting_further(V3, 1)
 _7B = llama(n_layers=30, d_model=4096, n_heads=32, d_ff=11_008, vocab_size=102_400, context=4096).but(init=INIT)
 _67B = llama(n_layers=95, d_model=8192, n_heads=64, n_kv_heads=8, d_ff=22_016, vocab_size=102_400, context=4096).but(
     init=INIT
@@ -140,6 +154,13 @@ DEEPSEEK_LITE = "DeepSeek-AI 2024, arXiv:2405.04434, appendix B and the released
 DEEPSEEK_V3 = (
     "DeepSeek-AI 2024, arXiv:2412.19437, section 4.2, without the layer of multi-token prediction; active: 37B"
 )
+DEEPSEEK_FURTHER = (
+    "DeepSeek-AI 2024, arXiv:2412.19437, sections 2.2 and 4.2, and the released weights; the total as on Hugging Face"
+)
+TWICE = (
+    "the released files hold the embedding and the head a second time, 1.85B, for the layer of multi-token prediction, "
+    "which shares them, and the scales of FP8 blocks; counted once and without those it is 682.6B"
+)
 BPE = "byte-level BPE, {}"
 
 PRESETS = (
@@ -148,4 +169,5 @@ PRESETS = (
     Preset("deepseek-v2-lite", "deepseek", V2_LITE, DEEPSEEK_LITE, "15.7B", None, BPE.format("102,400")),
     Preset("deepseek-v2", "deepseek", V2, DEEPSEEK_V2, "236B", None, BPE.format("102,400")),
     Preset("deepseek-v3", "deepseek", V3, DEEPSEEK_V3, "671B", None, BPE.format("129,280")),
+    Preset("deepseek-v3-mtp", "deepseek", V3_FURTHER, DEEPSEEK_FURTHER, "685B", TWICE, BPE.format("129,280")),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.layers import AddSpec, ByRole, ChainSpec, GainSpec, Normal, ShiftSpec, Xavier
+from anyformer.layers import AddByDepthSpec, ByRole, ChainSpec, GainSpec, Normal, ShiftSpec, Xavier
 from anyformer.spec import BranchSpec, MixerSpec, SublayerSpec
 
 
@@ -29,12 +29,12 @@ def fixup_start(scale: float = 0.02) -> ByRole:
     return ByRole(table=start, matrix=start, inner=Normal(scale=scale, depth_power=-0.5), output=Normal(scale=0.0))
 
 
-def deep_norm(n_layers: int) -> AddSpec:
+def deep_norm() -> AddByDepthSpec:
     """Return the residual of a post-norm stack of attention and feed-forward: norm(α x + mixer(x)), α = (2 n_layers)^(1/4).
 
-    The number belongs to this depth: after resizing a model to another, put the residual of that depth.
+    The depth is that of the stack, whatever it is resized to.
     """
-    return AddSpec(scale=(2 * n_layers) ** 0.25)
+    return AddByDepthSpec(power=0.25)
 
 
 def deep_norm_start() -> ByRole:

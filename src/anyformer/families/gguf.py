@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError, did_you_mean
+from anyformer.layers.rope_scaling import sharpening
 
 Undo = Callable[[Tensor, Mapping[str, Any]], Tensor]  # (tensor, configuration) → as Hugging Face stores it
 
@@ -131,9 +132,18 @@ DIALECTS: dict[str, Dialect] = {
 
 # Keys that change no number of the model, below the architecture's name.
 HARMLESS = re.compile(
-    r"vocab_size|rope\.dimension_count|attention\.(key|value)_length|rope\.scaling\.finetuned|attention\.causal|"
-    r"tensor_data_layout|rope\.scaling\.type"
+    r"vocab_size|rope\.dimension_count|attention\.(key|value)_length|attention\.causal|tensor_data_layout"
 )
+SCALING = "rope.scaling."
+# Below it: what is only said, and what changes no number while it has this value.
+SAID = ("type", "finetuned", "original_context_length")
+NEUTRAL = {
+    "attn_factor": 1.0,
+    "yarn_attn_factor": 1.0,
+    "yarn_ext_factor": 1.0,
+    "yarn_log_multiplier": 0.0,
+    "alpha": 0.0,
+}
 
 
 def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
@@ -162,14 +172,11 @@ def config_of(
         short = key.removeprefix(f"{architecture}.")
         if short in dialect.settings:
             config[dialect.settings[short]] = _one(value, f"{where}: {key}")
-        elif (short == "rope.scaling.type" and value not in ("none", None)) or not HARMLESS.fullmatch(short):
-            scaling = _scaling(metadata, architecture, where) if short.startswith("rope.scaling.") else None
-            if scaling is None:
-                raise CheckpointError(
-                    f"{where}: {key} = {value!r} is unknown here and might change what is computed; "
-                    "give the model's Hugging Face directory"
-                )
-            config["rope_scaling"] = scaling
+        elif not short.startswith(SCALING) and not HARMLESS.fullmatch(short):
+            raise _unknown(where, key, value)
+    scaling = _scaling(metadata, f"{architecture}.{SCALING}", where)
+    if scaling is not None:
+        config["rope_scaling"] = scaling
     missing = [key for key in ("block_count", "embedding_length", "attention.head_count") if SIZES[key] not in config]
     if missing:
         raise CheckpointError(f"{where} has no {architecture}.{missing[0]}; it is no whole model, convert it again")
@@ -191,17 +198,47 @@ def _one(value: Any, what: str) -> Any:
     return value[0]
 
 
-def _scaling(metadata: Mapping[str, Any], architecture: str, where: str) -> dict[str, Any] | None:
-    def of(name: str) -> Any:
-        return metadata.get(f"{architecture}.rope.scaling.{name}")
+def _unknown(where: str, key: str, value: Any) -> CheckpointError:
+    return CheckpointError(
+        f"{where}: {key} = {value!r} is unknown here and might change what is computed; "
+        "give the model's Hugging Face directory"
+    )
 
-    kind, factor = of("type"), of("factor")
-    if kind == "linear" and factor is not None:
-        return {"rope_type": "linear", "factor": float(factor)}
-    if kind == "yarn" and factor is not None and of("original_context_length") is not None:
-        original = int(of("original_context_length"))
-        return {"rope_type": "yarn", "factor": float(factor), "original_max_position_embeddings": original}
-    return None
+
+def _scaling(metadata: Mapping[str, Any], start: str, where: str) -> dict[str, Any] | None:
+    """Return the scaling of rotary positions, all of whose keys, which begin with `start`, are used or refused."""
+    said = {key.removeprefix(start): value for key, value in metadata.items() if key.startswith(start)}
+    kind, used = said.get("type"), {*SAID}
+    found: dict[str, Any] | None = None
+    if kind == "none":
+        used.add("factor")
+    elif kind == "linear":
+        used.add("factor")
+        found = {"rope_type": "linear", "factor": _number(said, "factor", start, where)}
+    elif kind == "yarn":
+        used |= {"factor", "attn_factor", "yarn_beta_fast", "yarn_beta_slow"}
+        factor = _number(said, "factor", start, where)
+        original = int(_number(said, "original_context_length", start, where))
+        found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+        for name, setting in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+            if name in said:
+                found[setting] = _number(said, name, start, where)
+        if said.get("attn_factor", 1.0) != 1.0:  # of what cos and sin are multiplied by anyway
+            found["attention_factor"] = sharpening(factor) * _number(said, "attn_factor", start, where)
+    elif kind is not None:
+        raise _unknown(where, f"{start}type", kind)
+    for name, value in said.items():
+        if name not in used and (name not in NEUTRAL or value != NEUTRAL[name]):
+            raise _unknown(where, start + name, value)
+    return found
+
+
+def _number(said: Mapping[str, Any], name: str, start: str, where: str) -> float:
+    value = said.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        is_ = "is missing" if value is None else f"= {value!r} is no number above 0"
+        raise CheckpointError(f"{where}: {start}{name} {is_}; the file is not whole, convert it again")
+    return float(value)
 
 
 def llama3_scaling(factors: Tensor, theta: float, where: str) -> dict[str, Any]:

@@ -68,9 +68,9 @@ PRESETS = (
     Preset(
         "olmo-1b-0724",
         "olmo",
-        olmo(16, 2048, 16, 8192, tied=True, context=4096),
+        olmo(16, 2048, 16, 8192, context=4096),
         LATER.format("July 2024") + " (from memory: no clipping)",
-        "1.18B",
+        "1.28B",
         None,
         BPE,
     ),

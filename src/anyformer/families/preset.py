@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
@@ -20,3 +21,4 @@ class Preset:
     erratum: str | None = None  # why our count, or another figure, differs from what is printed
     tokenizer: str = ""  # its kind and size, as published
     recipe: Recipe | None = None  # how it was trained, where that is published
+    training: Mapping[str, str] | None = field(default=None, hash=False)  # what else of it is, in words, and the source

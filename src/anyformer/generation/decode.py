@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ class Decoding(Iterator[dict[int, int]]):
 
     `input_ids` [batch, token] with padding, if any, on the left, where `attention_mask` is 0; they are the encoder's
     where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
-    of its own, of seed + i. A row ends with `end_of_text` (which it gives), after `max_new_tokens`, or when `stop` is
-    called on it. Ended rows leave the batch and the cache. `cache=False` computes every step anew, the slow way to the
-    same tokens. Raises InputError for prompts that the model cannot continue.
+    of its own, of seed + i. A row ends with `end_of_text`, one id or any of several (which it gives), after
+    `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
+    every step anew, the slow way to the same tokens. Raises InputError for prompts that the model cannot continue.
     """
 
     def __init__(
@@ -35,11 +35,12 @@ class Decoding(Iterator[dict[int, int]]):
         decoder_input_ids: Tensor | None = None,
         sampling: Sampling = GREEDY,
         seed: int = 0,
-        end_of_text: int | None = None,
+        end_of_text: int | Collection[int] | None = None,
         cache: bool = True,
     ) -> None:
-        _check(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
-        self.model, self.sampling, self.end_of_text = model, sampling, end_of_text
+        check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
+        self.model, self.sampling = model, sampling
+        self.closing_ids = (end_of_text,) if isinstance(end_of_text, int) else end_of_text or ()
         self.rows = list(range(input_ids.shape[0]))  # that still grow, in the order of the batch
         self.steps_left = max_new_tokens
         self.encoder_ids = input_ids if model.encoder is not None else None
@@ -68,7 +69,7 @@ class Decoding(Iterator[dict[int, int]]):
             # What a cache holds it knows the mask of; only without one is it needed again.
             self.mask = None if self.cache else torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), -1)
         tokens = dict(zip(self.rows, new.tolist(), strict=True))
-        self.ended.update(row for row, token in tokens.items() if token == self.end_of_text)
+        self.ended.update(row for row, token in tokens.items() if token in self.closing_ids)
         return tokens
 
     def stop(self, row: int) -> None:
@@ -132,9 +133,10 @@ def n_positions(spec: ModelSpec) -> int | None:
     return min((n for n in found if n is not None), default=None)
 
 
-def _check(
+def check_prompts(
     model: Transformer, ids: Tensor, mask: Tensor | None, decoder_ids: Tensor | None, max_new_tokens: int
 ) -> None:
+    """Raise InputError for prompts that the model cannot continue by so many tokens."""
     if max_new_tokens < 0:
         raise InputError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
     if ids.dim() != 2 or not ids.numel():

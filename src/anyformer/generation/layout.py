@@ -32,7 +32,7 @@ def lay_out_for_decoding(model: Transformer) -> Transformer:
             module.weight.data = module.weight.data.t().contiguous().t()
     for head in model.heads:
         table = head.table  # a tied one is looked up by rows as well, and stays
-        if table.spec.shared is None and _reads_by_columns(table.weight):
+        if table is not None and table.spec.shared is None and _reads_by_columns(table.weight):
             table.weight.data = table.weight.data.t().contiguous().t()
     return model
 

@@ -9,6 +9,7 @@ from typing import Literal, overload
 import torch
 
 from anyformer.errors import InputError
+from anyformer.generation.beam import BeamSearch, Stopping, search_ids
 from anyformer.generation.decode import Decoding
 from anyformer.generation.sampling import Sampling
 from anyformer.generation.stop import StopStrings
@@ -42,15 +43,24 @@ def generate_text(
     stop: Sequence[str] = (),
     on_text: Callable[[int, str], None] | None = None,
     cache: bool = True,
+    search: BeamSearch | None = None,
 ) -> list[Continuation]:
     """Return what follows each prompt: text without the prompt and without the stop string, tokens, why it ended.
 
+    Of a model with an encoder the prompts are what that reads, and the text is its answer. `search` looks for the
+    likeliest text instead of writing token by token; then text is told of when all is found.
+
     `on_text(row, piece)` is called as text becomes certain: whole characters, and nothing that a stop string would take
     back. Temperature 0 is greedy; row i draws with seed + i, alone or in a batch. A text begins with the tokenizer's
-    `begin_of_text` where it has one. Raises InputError for an empty prompt that nothing begins, and for prompts and new
-    tokens that the model cannot take.
+    `begin_of_text` where it has one and ends at any of its `closing_ids`. Raises InputError for an empty prompt that
+    nothing begins, and for prompts and new tokens that the model cannot take.
     """
-    ids = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    if search is not None and (temperature, top_k, top_p) != (0.0, None, None):
+        raise InputError(
+            "beam search takes the likeliest text and draws nothing; leave temperature, top_k and top_p out"
+        )
+    reads_source = model.encoder is not None
+    ids = [(encode_source if reads_source else encode_prompt)(tokenizer, prompt) for prompt in prompts]
     if not ids:
         return []
     limit = model.spec.vocab_size
@@ -63,15 +73,22 @@ def generate_text(
     padding = [width - len(row) for row in ids]
     input_ids = torch.tensor([[0] * n + row for n, row in zip(padding, ids, strict=True)], device=device)
     mask = torch.tensor([[0] * n + [1] * len(row) for n, row in zip(padding, ids, strict=True)], device=device)
-    texts = [_Growing(tokenizer, row, stop, i, on_text) for i, row in enumerate(ids)]
+    texts = [_Growing(tokenizer, [] if reads_source else row, stop, i, on_text) for i, row in enumerate(ids)]
+    given = (model, input_ids, mask if any(padding) else None)
+    answer = torch.full((len(ids), 1), _answer_start(tokenizer), device=device) if reads_source else None
+    if search is not None:
+        closing = tokenizer.closing_ids
+        found = search_ids(
+            *given, max_new_tokens=max_new_tokens, how=search, decoder_input_ids=answer, closing_ids=closing
+        )
+        return [text.whole(best.token_ids) for text, (best, *_) in zip(texts, found, strict=True)]
     steps = Decoding(
-        model,
-        input_ids,
-        mask if any(padding) else None,
+        *given,
         max_new_tokens=max_new_tokens,
+        decoder_input_ids=answer,
         sampling=Sampling(temperature, top_k, top_p),
         seed=seed,
-        end_of_text=tokenizer.end_of_text,
+        end_of_text=tokenizer.closing_ids,
         cache=cache,
     )
     for step in steps:
@@ -95,6 +112,9 @@ def generate(
     seed: int = ...,
     stop: Sequence[str] = ...,
     on_text: Callable[[int, str], None] | None = ...,
+    beams: int = ...,
+    length_penalty: float = ...,
+    stopping: Stopping = ...,
 ) -> str: ...
 @overload
 def generate(
@@ -109,6 +129,9 @@ def generate(
     seed: int = ...,
     stop: Sequence[str] = ...,
     on_text: Callable[[int, str], None] | None = ...,
+    beams: int = ...,
+    length_penalty: float = ...,
+    stopping: Stopping = ...,
 ) -> list[str]: ...
 def generate(
     model: Transformer,
@@ -122,8 +145,15 @@ def generate(
     seed: int = 0,
     stop: Sequence[str] = (),
     on_text: Callable[[int, str], None] | None = None,
+    beams: int = 1,
+    length_penalty: float = 1.0,
+    stopping: Stopping = "estimate",
 ) -> str | list[str]:
-    """Return the text that follows a prompt, or each of several, without the prompt; see `generate_text`."""
+    """Return the text that follows a prompt, or each of several, without the prompt; see `generate_text`.
+
+    `beams` above 1 search for the likeliest text; see `BeamSearch` for them, `length_penalty` and `stopping`.
+    """
+    how = BeamSearch(beams, length_penalty, stopping)
     found = generate_text(
         model,
         tokenizer,
@@ -135,6 +165,7 @@ def generate(
         seed=seed,
         stop=stop,
         on_text=on_text,
+        search=how if beams > 1 else None,
     )
     return found[0].text if isinstance(prompt, str) else [each.text for each in found]
 
@@ -149,6 +180,22 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return ids
 
 
+def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of what an encoder reads, after `begin_of_text` where the configuration says so; `end_of_text` is last."""
+    ids, begin, end = tokenizer.encode(text, specials=True), tokenizer.begin_of_text, tokenizer.end_of_text
+    if begin is not None and begin != end and tokenizer.config.get("add_bos_token", False) and ids[:1] != [begin]:
+        ids = [begin, *ids]
+    return ids if end is None or ids[-1:] == [end] else [*ids, end]
+
+
+def _answer_start(tokenizer: Tokenizer) -> int:
+    if tokenizer.start_of_answer is None:
+        raise InputError(
+            "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
+        )
+    return tokenizer.start_of_answer
+
+
 class _Growing:
     """A continuation, the decoder that spells it and the stop strings that end it."""
 
@@ -160,7 +207,7 @@ class _Growing:
         row: int,
         on_text: Callable[[int, str], None] | None,
     ) -> None:
-        self.row, self.on_text, self.end_of_text = row, on_text, tokenizer.end_of_text
+        self.row, self.on_text, self.closing_ids = row, on_text, tokenizer.closing_ids
         self.stops, self.stream = StopStrings(stop), tokenizer.stream()
         self.result = Continuation()
         primer = prompt[-PRIMER:]
@@ -172,11 +219,19 @@ class _Growing:
         return self.stops.met is not None
 
     def push(self, token: int) -> None:
-        if token == self.end_of_text:
+        if token in self.closing_ids:
             self.result.ended_by = "end_of_text"
             return
         self.result.token_ids.append(token)
         self._show(self.stops.push(self._new(self.stream.push(token))))
+
+    def whole(self, token_ids: Sequence[int]) -> Continuation:
+        """Return the continuation of tokens that are all known."""
+        for token in token_ids:
+            self.push(token)
+            if self.done:
+                break
+        return self.finish()
 
     def finish(self) -> Continuation:
         self._show(self.stops.push(self._new(self.stream.finish())) + self.stops.finish())

@@ -86,8 +86,8 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
         for other in others:
             if other in weights and other != name and not torch.equal(weights.read(name), weights.read(other)):
                 raise CheckpointError(
-                    f"{weights.directory}: {name} and {other} differ, but the configuration ties them; "
-                    "set tie_word_embeddings to false"
+                    f"{weights.directory}: {name} and {other} differ, but the configuration has one tensor stand for both; "
+                    "set tie_word_embeddings to false where it has that, or copy the files again"
                 )
     weights.release()
     return Contents(weights, rows, spelled, list(expected))

@@ -8,8 +8,9 @@ from typing import Protocol
 from anyformer.errors import KernelError, did_you_mean
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.sdpa import SDPA
-from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.attention import AttentionSpec, Shown
 from anyformer.layers.tokens import Kernel
+from anyformer.spec import Tape, Value
 
 
 class Candidate(Kernel, Protocol):
@@ -17,6 +18,12 @@ class Candidate(Kernel, Protocol):
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Return why it cannot compute this attention, or None."""
+        ...
+
+    def keeps(
+        self, shown: Shown, content: Value | None, q: Value, k: Value, v: Value, tape: Tape
+    ) -> tuple[Value, Value | None]:
+        """Write down what stays until the backward pass; return (the result, the weights if the kernel has them)."""
         ...
 
 

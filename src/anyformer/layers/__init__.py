@@ -18,7 +18,10 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.block import Stack
 from anyformer.layers.block_sparse import LocalAndVertical
+from anyformer.layers.by_segment import BySegmentSpec
 from anyformer.layers.capacity import CapacityFactor, CapacitySpec, FixedCapacity
+from anyformer.layers.convolution import ConvolutionSpec
+from anyformer.layers.disentangled import ContentToPositionSpec, PositionToContentSpec, RelativeTableSpec
 from anyformer.layers.embedding import (
     FactorisedPositionsSpec,
     LearnedPositionsSpec,
@@ -32,6 +35,7 @@ from anyformer.layers.gqa import GQASpec, Projection, ProjectionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.init import ByRole, DistributionSpec, Normal, Xavier
 from anyformer.layers.linear import ChainSpec, GainSpec, LinearSpec, ShiftSpec
+from anyformer.layers.local_global import LocalAndGlobalSpec, MarkedKeys, MarkedQueries
 from anyformer.layers.mask import (
     And,
     BlockEnds,
@@ -51,8 +55,9 @@ from anyformer.layers.mla import MLASpec
 from anyformer.layers.moe import MoESpec
 from anyformer.layers.norm import LayerNormSpec, NormSpec, RMSNormSpec
 from anyformer.layers.part import Part
+from anyformer.layers.pool import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
 from anyformer.layers.relative import RelativeSinusoidSpec, ShawKeysSpec, ShawValuesSpec
-from anyformer.layers.residual import AddSpec, ReversibleSpec
+from anyformer.layers.residual import AddByDepthSpec, AddSpec, ReversibleSpec
 from anyformer.layers.rope_scaling import (
     DynamicNTK,
     LinearScaling,
@@ -66,6 +71,7 @@ from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.scores import ALiBiSpec, Content, RelativeBucketsSpec, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Dropout, Notes, Now, Store, Tokens
+from anyformer.layers.two_streams import BlanksSpec, TwoStreams
 
 __all__ = [
     "BatchNormSpec",
@@ -89,10 +95,13 @@ __all__ = [
     "SELU",
     "ALiBiSpec",
     "ActivationSpec",
+    "AddByDepthSpec",
     "AddSpec",
     "And",
     "AttentionSpec",
+    "BlanksSpec",
     "ByRole",
+    "BySegmentSpec",
     "Causal",
     "ChainSpec",
     "Content",
@@ -112,7 +121,10 @@ __all__ = [
     "LinearScaling",
     "LinearSpec",
     "Llama3Scaling",
+    "LocalAndGlobalSpec",
     "LocalAndVertical",
+    "MarkedKeys",
+    "MarkedQueries",
     "LongRoPE",
     "MLASpec",
     "Mask",
@@ -149,7 +161,16 @@ __all__ = [
     "SymmetricWindow",
     "Tanh",
     "TokensSpec",
+    "TwoStreams",
     "Tokens",
     "Xavier",
     "YaRN",
+    "ContentToPositionSpec",
+    "ConvolutionSpec",
+    "PositionToContentSpec",
+    "RelativeTableSpec",
+    "FirstTokenSpec",
+    "LastTokenSpec",
+    "MeanTokensSpec",
+    "UnitLengthSpec",
 ]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec
+from anyformer.spec import MapSpec, Site, Tape, Value
 
 
 class ActivationSpec(MapSpec, abstract=True):
     """A function of each number by itself. A subclass writes `__call__`; its module is `Activation`."""
+
+    keeps: ClassVar[Literal["x", "y", "x and a factor", "nothing"]] = "x"  # for the backward pass
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        y = x if self.keeps == "nothing" else tape.value(x.numel, x)
+        kept = {"x": (x,), "y": (y,), "x and a factor": (x, tape.value(x.numel, x)), "nothing": ()}
+        tape.keep(*kept[self.keeps])
+        return y
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the function of x, of the same shape."""
@@ -29,17 +37,25 @@ class Activation(Part[ActivationSpec]):
 
 
 class Identity(ActivationSpec):
+    keeps = "nothing"
+
     def __call__(self, x: Tensor) -> Tensor:
         return x
 
 
 class ReLU(ActivationSpec):
+    keeps = "y"
+
     def __call__(self, x: Tensor) -> Tensor:
         return F.relu(x)
 
 
 class ReLU2(ActivationSpec):
     """Squared ReLU: So et al. 2021, arXiv:2109.08668."""
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        tape.keep(tape.value(x.numel, x))  # ReLU's result, which squaring keeps too
+        return tape.value(x.numel, x)
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.relu(x).square()
@@ -49,6 +65,10 @@ class GELU(ActivationSpec):
     """Hendrycks & Gimpel 2016, arXiv:1606.08415: x·Φ(x) by erf, its tanh approximation, or x·σ(1.702 x)."""
 
     form: Literal["erf", "tanh", "quick"] = "erf"
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        tape.keep(x, tape.value(x.numel, x) if self.form == "quick" else None)
+        return tape.value(x.numel, x)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.form == "quick":
@@ -67,17 +87,22 @@ class Swish(ActivationSpec):
     """x·σ(βx): Ramachandran et al. 2017, arXiv:1710.05941."""
 
     beta: float = 1.0
+    keeps = "x and a factor"
 
     def __call__(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(self.beta * x)
 
 
 class Sigmoid(ActivationSpec):
+    keeps = "y"
+
     def __call__(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
 
 class Tanh(ActivationSpec):
+    keeps = "y"
+
     def __call__(self, x: Tensor) -> Tensor:
         return torch.tanh(x)
 

@@ -5,18 +5,33 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.mask import Everything, Mask
+from anyformer.layers.mask import Causal, Everything, Mask
 from anyformer.layers.part import Part
+from anyformer.layers.recompute import made_again
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Notes, Now, Store, Tokens
-from anyformer.spec import Cost, Length, Load, MixerSpec, Placed, ScaleSpec, Site, Weight
+from anyformer.layers.tokens import Notes, Now, Store, Tokens, plain_tokens
+from anyformer.spec import Cost, Length, Load, MixerSpec, Placed, ScaleSpec, Site, Tape, Value, Weight
+
+
+class Shown(NamedTuple):
+    """What a kernel is given in a training pass, in sizes; `keeps` of a kernel says what of it stays."""
+
+    spec: AttentionSpec
+    width: int  # of a query
+    value_width: int
+    pairs: int  # of every query and key in the batch, by every head
+    causal: bool  # a token sees itself and what comes before, and nothing is added to the scores
+    mask: Value | None  # booleans; None: all is seen, or `causal` says it
+    bias: Value | None  # added to the scores, by position
+    learned: bool  # the bias has a gradient
+    name: str | None  # of what `prepare` gives, which layers share; None: a layer's own
 
 
 class AttentionSpec(MixerSpec):
@@ -92,11 +107,75 @@ class AttentionSpec(MixerSpec):
             inner += self.relative_values.cost(site.at(n_heads, value_width), load)
         return self.projection.cost(place, dataclasses.replace(load, memory=made)) + inner
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """A pass over whole rows of one document, without padding."""
+        place, source = self._place(site), {"self": x, "memory": tape.memory, "input": tape.input}[self.reads]
+        assert source is not None
+        with tape.term("projections"), tape.at("projection", self.projection):
+            q, k, v = self.projection.projected(place, x, source, tape)
+            if self.logn is not None:
+                tape.keep(tape.once(f"logn {self.logn}", lambda: tape.value(tape.load.query)))
+                q = tape.value(q.numel, q)
+        with tape.term("attention"):
+            shown = self._given(site, tape)
+            if tape.recompute == "selective":
+                with tape.again(q, k, v):
+                    y = self._core(site, shown, q, k, v, tape)
+            else:
+                y = self._core(site, shown, q, k, v, tape)
+        with tape.term("projections"), tape.at("projection", self.projection):
+            return self.projection.put_out(place, y, tape)
+
+    def _given(self, site: Site, tape: Tape) -> Shown:
+        """Return what the kernel is given beside q, k and v."""
+        n_heads, width, value_width = self.projection.sizes(self._place(site))
+        here, load, own = site.at(n_heads, width), tape.load, self.reads != "memory"
+        keys = load.query if own else load.memory
+        scores = [score for score in self.scores if not score.reads_content]
+        alone = any(score.shared is None and dict(score.weights(here)) for score in scores)
+        name = f"{self.mask.key} {[score.shared or score.key for score in scores]} {own} {load}"
+
+        def bias() -> Value | None:
+            every = [score.added(here, None, keys, tape) for score in scores]
+            return every[0] if every else None
+
+        mask, causal = self._shown(load.query, keys, n_heads)
+        return Shown(
+            self,
+            width,
+            value_width,
+            load.batch * n_heads * load.query * keys,
+            causal and not scores,
+            tape.once(f"mask {name}", lambda: tape.value(mask, "bool") if mask and (scores or not causal) else None),
+            tape.once(None if alone else f"bias {name}", bias),
+            any(score.learned for score in scores),
+            None if alone else name,
+        )
+
+    def _core(self, site: Site, shown: Shown, q: Value, k: Value, v: Value, tape: Tape) -> Value:
+        n_heads = self.projection.sizes(self._place(site))[0]
+        here, keys = site.at(n_heads, shown.width), shown.pairs // (tape.load.tokens * n_heads)
+        content = [score.added(here, (q, k), keys, tape) for score in self.scores if score.reads_content]
+        y, weights = tape.kernels(self).keeps(shown, content[0] if content else None, q, k, v, tape)
+        if self.relative_values is not None:
+            self.relative_values.added(site.at(n_heads, shown.value_width), weights, tape)
+            y = tape.value(y.numel, y)
+        return y
+
+    def _shown(self, query: int, keys: int, n_heads: int) -> tuple[int, bool]:
+        """Return (numbers of the dense mask, 0 where all is seen; whether it is plainly causal)."""
+        left = self.mask.within((0, query), (0, keys))
+        if left == Everything():
+            return 0, False
+        one = plain_tokens(1, torch.device("cpu"))
+        seen = left(one.as_queries(), one.as_keys(), torch.arange(n_heads).view(1, -1, 1, 1))
+        return seen.shape[1] * query * keys, self.reads != "memory" and left == Causal()
+
     def absorbs(self, query: int, keys: int) -> bool:
         """Return whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
         return not self.by_head and self.projection.absorbs(query, keys)
 
-    @cached_property
+    @property
     def by_head(self) -> bool:
         """Whether a score or a value is made of the queries and keys of each head."""
         return self.relative_values is not None or any(score.reads_content for score in self.scores)
@@ -134,19 +213,24 @@ class Attention(Part[AttentionSpec]):
         seen = now.once(
             self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, now, keys)
         )
-        y, weights = kernel(
-            q,
-            k,
-            v,
-            seen,
-            scale=self.scale,
-            softcap=spec.softcap,
-            sink=self.sink,
-            scores=self._sum(self.by_content, Content(q, k, p, self.scale), now.tokens, keys),
-            dropout=now.dropout.attention if now.dropout else 0.0,
-        )
-        if self.relative_values is not None:
-            y = y + self.relative_values(weights, now.tokens.as_queries(), keys.as_keys())
+
+        def core(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+            y, weights = kernel(
+                q,
+                k,
+                v,
+                seen,
+                scale=self.scale,
+                softcap=spec.softcap,
+                sink=self.sink,
+                scores=self._sum(self.by_content, Content(q, k, p, self.scale), now.tokens, keys),
+                dropout=now.dropout.attention if now.dropout else 0.0,
+            )
+            if self.relative_values is not None:
+                y = y + self.relative_values(weights, now.tokens.as_queries(), keys.as_keys())
+            return y, weights
+
+        y, weights = made_again(core, q, k, v, now=now) if now.recompute == "selective" else core(q, k, v)
         y = p.unfold(y) if absorbed else y
         return p.output(y), {"attention": weights} if now.weights and weights is not None else {}
 
@@ -158,7 +242,8 @@ class Attention(Part[AttentionSpec]):
         total = None
         for i in which:
             score = self.scores[i](content, query.as_queries(), keys.as_keys())
-            total = score if total is None else total + score
+            if score is not None:
+                total = score if total is None else total + score
         return total
 
     def _memo_key(self) -> str | None:

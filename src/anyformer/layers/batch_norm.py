@@ -11,7 +11,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.norm import NormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Now
-from anyformer.spec import Caveat, Site, Weight
+from anyformer.spec import Caveat, Site, Tape, Value, Weight
 
 
 class BatchNormSpec(NormSpec):
@@ -41,6 +41,11 @@ class BatchNormSpec(NormSpec):
             "variance": Weight(site.shape, axes, "gain", fill=1.0, trainable=False),
         }
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """Each token's distance from the mean, for the variance and for the result."""
+        tape.keep(tape.value(x.numel), tape.value(x.numel))
+        return tape.value(x.numel, x)
+
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("causality", "in training, the statistics are of all tokens of the batch, later ones too"),)
 
@@ -69,6 +74,8 @@ class BatchNorm(Part[BatchNormSpec]):
         n, share = real.sum(), real[..., None]
         mean = (x * share).sum((0, 1)) / n
         variance = ((x - mean).square() * share).sum((0, 1)) / n
+        if now.again:  # in the backward pass: this batch has moved them already
+            return mean, variance
         with torch.no_grad():
             self.mean.lerp_(mean.to(self.mean.dtype), self.spec.momentum)
             unbiased = variance * (n / (n - 1).clamp(min=1))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.embedding import Embedding
 from anyformer.layers.part import Part
+from anyformer.layers.recompute import layer_made_again
 from anyformer.layers.tokens import Notes, Now, Store
 from anyformer.spec import BlockSpec, BranchSpec, StackSpec, SublayerSpec
 
@@ -62,6 +63,8 @@ class Block(Part[BlockSpec]):
     sublayers: Any
 
     def forward(self, state: Tensor, residual: Any, now: Now, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
+        if now.recompute == "full":
+            return layer_made_again(lambda state, now: self(state, residual, now, stores), state, now)
         notes: list[Notes] = []
         for sublayer in self.sublayers:
             state, more = sublayer(state, residual, now, stores)

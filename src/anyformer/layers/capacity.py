@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from anyformer.spec import Spec
+from anyformer.spec import Sizes, Spec, Window
 
 
 class CapacitySpec(Spec, abstract=True):
@@ -42,6 +42,10 @@ class FixedCapacity(CapacitySpec):
 
     def places(self, n_tokens: int, n_experts: int, top_k: int) -> int:
         return self.tokens
+
+    def resized(self, to: Sizes) -> FixedCapacity:
+        """A number of tokens, as a window's is: it stays small enough to matter."""
+        return self.but(tokens=to.field(Window, self.tokens))
 
 
 def admitted(chosen: Tensor, n_experts: int, places: int, real: Tensor) -> Tensor:

@@ -13,7 +13,20 @@ from torch.nn import functional as F
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Now, Tokens
-from anyformer.spec import Count, EmbeddingSpec, Length, MapSpec, Placed, ScaleSpec, Site, TableSpec, TermSpec, Weight
+from anyformer.spec import (
+    Count,
+    EmbeddingSpec,
+    Length,
+    MapSpec,
+    Placed,
+    ScaleSpec,
+    Site,
+    TableSpec,
+    Tape,
+    TermSpec,
+    Value,
+    Weight,
+)
 
 
 class Table(Part[TableSpec]):
@@ -37,6 +50,11 @@ class TokensSpec(TermSpec):
         narrow = site.at(self.table.width or site.shape[-1])
         return {"table": (self.table, narrow), "projection": self.projection and (self.projection, narrow)}
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        tape.keep(x)
+        rows = tape.value(x.numel * (self.table.width or site.shape[-1]))
+        return tape.run("projection", self.parts(site)["projection"], rows)
+
 
 class TokenEmbedding(Part[TokensSpec]):
     table: Table
@@ -58,6 +76,10 @@ class LearnedPositionsSpec(TermSpec):
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
         shape = (self.n_positions + self.offset, site.shape[-1])
         return {"weight": Weight(shape, ("position", "d_model"), "table")}
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        tape.keep(tape.value(tape.load.query, "int64"))
+        return tape.value(tape.load.query * site.shape[-1])
 
 
 class LearnedPositions(Part[LearnedPositionsSpec]):
@@ -89,6 +111,10 @@ class FactorisedPositionsSpec(TermSpec):
         axes = ("position", "d_model")
         return {f"weight_{i}": Weight((n, site.shape[-1]), axes, "table") for i, n in enumerate(self.shape)}
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        tape.keep(*(tape.value(tape.load.query, "int64") for _ in self.shape))
+        return tape.value(tape.load.query * site.shape[-1])
+
 
 class FactorisedPositions(Part[FactorisedPositionsSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
@@ -113,6 +139,9 @@ class SinusoidSpec(TermSpec):
     frequencies: Literal["d", "half-1"] = "d"  # exponents -2i/d (the paper), or -i/(d/2 - 1) (tensor2tensor, fairseq)
     start: int = 0  # the first token's position
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        return tape.value(tape.load.query * site.shape[-1])
+
     def angles(self, width: int) -> list[float]:
         """Return the frequency of each pair, in radians a token."""
         steps = width / 2 if self.frequencies == "d" else width // 2 - 1
@@ -136,6 +165,9 @@ class SegmentsSpec(TermSpec):
 
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
         return {"weight": Weight((self.n_segments, site.shape[-1]), ("segment", "d_model"), "table")}
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        return tape.value(site.shape[-1])  # all tokens are of one segment
 
 
 class Segments(Part[SegmentsSpec]):

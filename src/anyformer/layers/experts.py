@@ -12,13 +12,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
-from anyformer.layers.feed_forward import ExpertSpec
+from anyformer.layers.feed_forward import ExpertSpec, linear_maps
 from anyformer.layers.grouped import Spans, outer, products, products_op, spans_of, sums
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.precision import as_given, autocast_dtype
 from anyformer.layers.tokens import Now
-from anyformer.spec import Count, MixerSpec, PartSpec, Placed, Site, Weight
+from anyformer.spec import Count, MixerSpec, PartSpec, Placed, Site, Tape, Value, Weight
 
 
 class StackedLinearSpec(PartSpec):
@@ -62,6 +62,24 @@ class ExpertsSpec(PartSpec):
                 raise SpecError(f"{part.kind} cannot be a part of an expert: only linear maps are stacked")
             found[name] = part, place
         return found
+
+    def chosen(self, site: Site, x: Value, share: Value, tape: Tape) -> Value:
+        """Write down what the experts keep of the tokens x [token, d_model] and the share of each choice; return the sum."""
+        assert isinstance(self.expert, ExpertSpec)
+        *into, out = linear_maps(self.expert, site)
+        for name, linear, place in (*into, out):
+            tape.weights(self.n_experts * (place.shape[-1] + linear.bias) * linear.width_out(place), name)
+        x = Value(x.numel, "bfloat16") if tape.half and x.number == "float32" else x
+        share = share if share.number == x.number else tape.value(share.numel, x)
+        widths = [linear.width_out(place) for _, linear, place in into]
+        hidden = [tape.value(share.numel * width, x) for width in widths]
+        if "activation" not in tape.rates:
+            tape.keep(x, share, *hidden)
+            return tape.value(x.numel, x)
+        rows = tape.value(share.numel * site.shape[-1], x)
+        tape.keep(tape.value(share.numel, "int64"), rows, self.expert.between(site, hidden, tape))
+        tape.keep(tape.value(share.numel, "int64"), tape.value(rows.numel, x), share)
+        return tape.value(x.numel, x)
 
 
 class Experts(Part[ExpertsSpec]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +12,7 @@ from anyformer.layers.frugal import GatedDown, keeps_less
 from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Notes, Now, Store
-from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Width
+from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Tape, Value, Width, inside
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -24,6 +24,17 @@ class ExpertSpec(MixerSpec, abstract=True):
     def inner(self, *hidden: Tensor, now: Now) -> Tensor:
         """Return what goes into the last map, given what comes out of the first ones."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
+
+    def between(self, site: Site, hidden: Sequence[Value], tape: Tape) -> Value:
+        """Write down what `inner` keeps, and return what it gives; by default it keeps all that it is given."""
+        tape.keep(*hidden)
+        return tape.value(hidden[0].numel, hidden[0])
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        *into, out = linear_maps(self, site)
+        with tape.term("feed-forward"):
+            hidden = [tape.run(name, (part, place), x) for name, part, place in into]
+            return tape.run(out[0], out[1:], self.between(out[2], hidden, tape))
 
 
 class FeedForwardSpec(ExpertSpec):
@@ -44,6 +55,9 @@ class FeedForwardSpec(ExpertSpec):
     def inner(self, *hidden: Tensor, now: Now) -> Tensor:
         (up,) = hidden
         return _dropped(self.activation(up), now)
+
+    def between(self, site: Site, hidden: Sequence[Value], tape: Tape) -> Value:
+        return tape.dropped(self.activation.trace(site, hidden[0], tape), "activation")
 
     def cost(self, site: Site, load: Load) -> Cost:
         return super().cost(site, load).named("feed-forward")
@@ -87,6 +101,30 @@ class GatedFeedForwardSpec(ExpertSpec):
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return gate, up + self.up_offset if self.up_offset else up
 
+    def between(self, site: Site, hidden: Sequence[Value], tape: Tape) -> Value:
+        gate, up = self._bounded(hidden, tape)
+        active = self.activation.trace(site, gate, tape)
+        tape.keep(active, up)
+        return tape.dropped(tape.value(up.numel, up), "activation")
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """Return what comes out; without dropout gate and up stay, and what is made of them is made again."""
+        *into, out = linear_maps(self, site)
+        if tape.rates:
+            return super().trace(site, x, tape)
+        with tape.term("feed-forward"):
+            gate, up = self._bounded([tape.run(name, (part, place), x) for name, part, place in into], tape)
+            tape.keep(gate, up)
+            tape.weights(self.d_ff * out[1].width_out(out[2]), out[0], kept=False)
+            return tape.value(x.numel, up)
+
+    def _bounded(self, hidden: Sequence[Value], tape: Tape) -> Sequence[Value]:
+        if self.limit is not None:
+            tape.keep(*hidden)
+            hidden = [tape.value(each.numel, each) for each in hidden]
+        gate, up = hidden
+        return gate, tape.value(up.numel, up) if self.up_offset else up
+
     def cost(self, site: Site, load: Load) -> Cost:
         return super().cost(site, load).named("feed-forward")
 
@@ -108,6 +146,11 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
             gate, up = self.spec.bounded(gate, up)
             return GatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
         return self.down(self.spec.inner(gate, up, now=now)), {}
+
+
+def linear_maps(spec: ExpertSpec, site: Site) -> list[tuple[str, LinearSpec, Site]]:
+    """Return (name, map, place) of an expert's linear maps, the one out last."""
+    return [(name, part, place) for name, part, place in inside(spec, site) if isinstance(part, LinearSpec)]
 
 
 def _dropped(hidden: Tensor, now: Now) -> Tensor:

@@ -12,7 +12,7 @@ from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import Now
-from anyformer.spec import Cost, Count, Load, MapSpec, PartSpec, Placed, Site, Sizes, Width
+from anyformer.spec import Cost, Count, Load, MapSpec, PartSpec, Placed, Site, Sizes, Tape, Value, Width
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -40,6 +40,24 @@ class ProjectionSpec(PartSpec, abstract=True):
     def between(self, query: int, keys: int, *, absorbed: bool) -> int:
         """Return the FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
         return 0
+
+    def projected(self, site: Site, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
+        """Write down what making q of x, and k and v of the source, leaves; return them as the kernels take them.
+
+        By default x and the source stay, and there are as many keys and values as queries.
+        """
+        n_heads, width, value_width = self.sizes(site)
+        queries, keys = (tape.product(of).numel // n for of, n in ((x, site.d_model), (source, site.d_source)))
+        q, k, v = (tape.value(n * n_heads * w, x) for n, w in ((queries, width), (keys, width), (keys, value_width)))
+        return q, k, v
+
+    def put_out(self, site: Site, y: Value, tape: Tape) -> Value:
+        """Write down what `output` keeps of the kernel's result, and return what it gives."""
+        y = tape.value(y.numel, y) if y.by_head else y
+        if "o" in (parts := self.parts(site)):
+            return tape.run("o", parts["o"], y)
+        y = tape.product(y)
+        return tape.value(tape.load.tokens * site.d_model, y)
 
 
 P = TypeVar("P", bound=ProjectionSpec)
@@ -126,11 +144,11 @@ class GQASpec(ProjectionSpec):
             shapes = {"head": (head_dim,), "heads": (n, head_dim), "projection": (n * head_dim,)}
             return spec and (spec, site.at(*shapes[self.norm_over]))
 
-        def into(d_out: int, bias: bool, role: Literal["matrix", "inner"] = "matrix") -> LinearSpec:
+        def into(d_out: int, bias: bool, role: Literal["matrix", "query", "inner"] = "matrix") -> LinearSpec:
             return LinearSpec(d_out=Width(d_out), bias=bias, role=role, axes=("heads", "d_model"))
 
         return {
-            "q": (into(width, self.bias_query), site),
+            "q": (into(width, self.bias_query, "query"), site),
             "k": (into(kv_width, self.bias_key), source),
             "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source),
             "o": (
@@ -151,6 +169,20 @@ class GQASpec(ProjectionSpec):
         per_query = 2 * site.d_model * n_heads * (head_dim + value_dim)
         per_key = 2 * site.d_source * self.kv_heads * (head_dim + value_dim)
         return Cost({"projections": load.batch * (load.query * per_query + load.memory * per_key)})
+
+    def projected(self, site: Site, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
+        parts, head_dim = self.parts(site), self.sizes(site)[1]
+
+        def made(name: str, of: Value, norm: Placed = None, *, turns: bool = True) -> Value:
+            y = tape.run(name, parts[name], of)
+            if self.clip is not None:
+                tape.keep(y)
+                y = tape.value(y.numel, y)
+            y = tape.run(f"norm_{name}", norm, y)
+            return self.rotary.rotated(y, head_dim, tape) if turns and self.rotary else y
+
+        q = made("q", x, parts["norm_query"])
+        return q, made("k", source, parts["norm_key"]), made("v", source, turns=False)
 
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)

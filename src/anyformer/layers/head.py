@@ -7,20 +7,36 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.embedding import Table
 from anyformer.layers.part import Part
+from anyformer.layers.tokens import Tokens
 from anyformer.spec import HeadSpec
+
+MOST_ROWS, MOST_LOGITS = 1024, 2**25  # of one chunk; fewer rows where the vocabulary is large
+
+
+def rows_at_once(n: int, vocab_size: int) -> int:
+    """Return of how many of n tokens a loss that works in chunks holds the logits at once."""
+    return max(1, min(n, MOST_ROWS, max(128, MOST_LOGITS // vocab_size)))
 
 
 class Head(Part[HeadSpec]):
+    pool: Any
     transform: Any
-    table: Table
+    table: Any  # None: what `transform` gives is the answer
     bias: Tensor | None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits [batch, token, rows] of x [batch, token, width]."""
+    def forward(self, x: Tensor, tokens: Tokens | None = None) -> Tensor:
+        """Return the answer [batch, token, rows] to x [batch, token, width], or [batch, rows] where the head pools.
+
+        A head that pools needs to know the tokens.
+        """
+        if self.pool is not None:
+            assert tokens is not None, f"the head {self.spec.name!r} pools, and was not told of its tokens"
+            x = self.pool(x, tokens)
         for step in self.transform:
             x = step(x)
+        if self.table is None:
+            return x
         logits = F.linear(x, self.table.weight, self.bias)
         if self.spec.scale is not None:
             logits = logits * self.spec.scale.value(self.site.d_model)

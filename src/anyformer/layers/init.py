@@ -55,12 +55,13 @@ class ByRole(InitSpec):
     matrix: DistributionSpec = Normal()
     output: DistributionSpec | None = None  # None: as matrix
     inner: DistributionSpec | None = None  # of values and of a feed-forward's first matrices; None: as matrix
+    query: DistributionSpec | None = None  # of queries (T5, whose scores are not scaled); None: as matrix
 
     def of(self, weight: Weight) -> DistributionSpec:
         """Return the distribution of a weight that has no constant to start from."""
         if weight.role == "table":
             return self.table
-        special = {"output": self.output, "inner": self.inner}.get(weight.role)
+        special = {"output": self.output, "inner": self.inner, "query": self.query}.get(weight.role)
         return special or self.matrix
 
 

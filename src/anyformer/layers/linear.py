@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, Load, MapSpec, Site, Weight, Width
+from anyformer.spec import Cost, Load, MapSpec, Site, Tape, Value, Weight, Width
 
 
 class LinearSpec(MapSpec):
@@ -18,7 +18,7 @@ class LinearSpec(MapSpec):
 
     d_out: Width | None = None  # None: d_model
     bias: bool = False
-    role: Literal["matrix", "inner", "output"] = "matrix"
+    role: Literal["matrix", "query", "inner", "output"] = "matrix"
     axes: tuple[str, str] = ("d_out", "d_in")
 
     def width_out(self, site: Site) -> int:
@@ -33,6 +33,12 @@ class LinearSpec(MapSpec):
 
     def cost(self, site: Site, load: Load) -> Cost:
         return Cost({"linear": 2 * self.width_out(site) * site.shape[-1] * load.tokens})
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        d_in, d_out = site.shape[-1], self.width_out(site)
+        tape.weights(d_in * d_out)
+        x = tape.product(x)
+        return tape.value(x.numel // d_in * d_out, x)
 
 
 class Linear(Part[LinearSpec]):
@@ -89,6 +95,10 @@ class GainSpec(MapSpec):
         shape = () if self.over == "all" else site.shape
         return {"weight": Weight(shape, ("d_model",) * len(shape), "gain", fill=self.start)}
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        tape.keep(x)
+        return tape.value(x.numel)
+
 
 class Gain(Part[GainSpec]):
     weight: Tensor
@@ -107,6 +117,9 @@ class ShiftSpec(MapSpec):
         shape = () if self.over == "all" else site.shape
         return {"bias": Weight(shape, ("d_model",) * len(shape), "bias", fill=self.start)}
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        return tape.value(x.numel)
+
 
 class Shift(Part[ShiftSpec]):
     bias: Tensor
@@ -123,6 +136,9 @@ class ChainSpec(MapSpec):
     def __post_init__(self) -> None:
         if reading := [step.kind for step in self.maps if step.reads_tokens]:
             raise self.refusal("maps", f"hold {reading[0]}, which asks what is padding; let it stand by itself")
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        return tape.run("maps", self.parts(site)["maps"], x)
 
 
 class Chain(Part[ChainSpec]):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.layers.tokens import Span, Tokens, plain_tokens
+from anyformer.layers.counting import counted, ignores_heads, sum_of_minima
+from anyformer.layers.tokens import Span, Tokens
 from anyformer.spec import Caveat, Count, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
-TILE = 1024  # queries and keys counted at once where a mask has no closed form
 
 
 class Mask(Spec, abstract=True):
@@ -38,17 +38,14 @@ class Mask(Spec, abstract=True):
         """Return how many (head, query, key) are seen by `query` new tokens after `past` ones: in closed form for a band."""
         band, total = self.band(), past + query
         if band is not None:
-            before = _sum_of_minima(past, total, band[0])
-            after = _sum_of_minima(0, query, band[1])
+            before = sum_of_minima(past, total, band[0])
+            after = sum_of_minima(0, query, band[1])
             return n_heads * (before + after + query)
-        count, head = 0, torch.arange(n_heads).view(1, -1, 1, 1)
-        for q in range(past, total, TILE):
-            for k in range(0, total, TILE):
-                queries = plain_tokens(min(TILE, total - q), torch.device("cpu"), q).as_queries()
-                keys = plain_tokens(min(TILE, total - k), torch.device("cpu"), k).as_keys()
-                seen = self(queries, keys, head)
-                count += int(seen.expand(1, n_heads, queries.position.shape[2], keys.position.shape[3]).sum())
-        return count
+        return counted(self, query, past, n_heads)
+
+    def causal_pairs(self, query: int, past: int, n_heads: int) -> int | None:
+        """Return the same together with a causal mask, in closed form; None where there is none."""
+        return None
 
     def within(self, query: Span, key: Span) -> Mask:
         """Return what is left of the mask for plain tokens at these positions: the parts that hide nothing fall away."""
@@ -122,6 +119,9 @@ class Strided(Mask):
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return (query.position - key.position) % self.stride == 0
+
+    def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
+        return n_heads * (_multiples(past + query, self.stride) - _multiples(past, self.stride))
 
 
 class SameBlock(Mask):
@@ -198,6 +198,11 @@ class And(Mask):
         reaches = [mask.reach() for mask in self.masks]
         return min((reach for reach in reaches if reach is not None), default=None)
 
+    def pairs(self, query: int, past: int, n_heads: int) -> int:
+        others = [mask for mask in self.masks if mask != Causal()]
+        closed = others[0].causal_pairs(query, past, n_heads) if len(self.masks) == 2 and len(others) == 1 else None
+        return super().pairs(query, past, n_heads) if closed is None else closed
+
     def within(self, query: Span, key: Span) -> Mask:
         masks = [mask.within(query, key) for mask in self.masks]
         left = tuple(mask for mask in masks if mask != Everything())
@@ -245,6 +250,12 @@ class Heads(Mask):
     def reach(self) -> int | None:
         return Or(masks=self.masks).reach()
 
+    def pairs(self, query: int, past: int, n_heads: int) -> int:
+        if not all(ignores_heads(mask) for mask in self.masks):
+            return super().pairs(query, past, n_heads)
+        n = len(self.masks)
+        return sum(mask.pairs(query, past, len(range(i, n_heads, n))) for i, mask in enumerate(self.masks))
+
 
 def visible(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Tensor | None:
     """Return who sees whom as booleans [batch or 1, heads or 1, query, key]; None where everything is seen."""
@@ -270,8 +281,7 @@ def _flat(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
     return mask.masks if isinstance(mask, kind) else (mask,)
 
 
-def _sum_of_minima(start: int, stop: int, bound: float) -> int:
-    """Return the sum over i from start to stop - 1 of min(i, bound)."""
-    bent = max(start, min(stop, stop if math.isinf(bound) else int(bound)))
-    rising = (bent * (bent - 1) - start * (start - 1)) // 2
-    return rising + (0 if bent == stop else (stop - bent) * int(bound))
+def _multiples(n: int, stride: int) -> int:
+    """Return how many distances from 0 on are multiples of the stride, of n queries and the keys before each."""
+    whole, rest = divmod(n, stride)
+    return stride * whole * (whole + 1) // 2 + rest * (whole + 1)

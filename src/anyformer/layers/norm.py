@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.frugal import NormByRoot, keeps_less
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec, Site, Weight
+from anyformer.spec import MapSpec, Site, Tape, Value, Weight
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -41,6 +42,16 @@ class LayerNormSpec(NormSpec):
         bias = Weight(site.shape, _axes(site.shape), "bias", fill=0.0)
         return {"weight": gain if self.weight else None, "bias": bias if self.bias else None}
 
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """x, each vector's mean and root; where heads have weights of their own, also what these multiply."""
+        x = tape.exact(x) if tape.fused else x  # where autocast of GPUs casts to, and that of CPUs doesn't
+        alone, rows = len(site.shape) > 1, x.numel // site.shape[-1]
+        tape.keep(x, *(tape.value(rows, x if alone else "float32") for _ in range(2)))
+        if not alone or not self.weight:
+            return tape.value(x.numel, x)
+        tape.keep(tape.value(x.numel, x))
+        return tape.value(x.numel)
+
 
 class LayerNorm(Part[LayerNormSpec]):
     weight: Tensor | None
@@ -68,6 +79,19 @@ class RMSNormSpec(NormSpec):
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
         gain = Weight(site.shape, _axes(site.shape), "gain", fill=1.0 - self.weight_offset)
         return {"weight": gain if self.weight else None}
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """x, whose division by the root is made again; written out, also the roots and what the weight multiplies."""
+        if self.weight and self.weight_offset:
+            tape.keep(tape.value(math.prod(site.shape)))
+        if x.number == "float32" and len(site.shape) == 1:
+            tape.keep(x)
+            return tape.value(x.numel)
+        tape.keep(tape.exact(x), tape.value(x.numel // site.shape[-1]))
+        after = self.weight and self.cast == "after"
+        if self.weight:
+            tape.keep(tape.value(x.numel, "float32" if after else x))
+        return tape.value(x.numel, "float32" if self.weight and not after else x)
 
 
 class RMSNorm(Part[RMSNormSpec]):

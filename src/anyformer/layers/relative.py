@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Load, PartSpec, Site, Weight, Window
+from anyformer.spec import Cost, Load, PartSpec, Site, Tape, Value, Weight, Window
 
 
 class RelativeSinusoidSpec(ScoreSpec):
@@ -35,12 +36,41 @@ class RelativeSinusoidSpec(ScoreSpec):
         }
 
     def cost(self, site: Site, load: Load) -> Cost:
-        """Return the projection of the distances' sinusoids, and their product with the queries."""
+        """Return the products with W and those of queries and distances."""
+        queries, keys = load.batch * load.query, load.past + load.query
+        folds = self.folds(site, load.batch, load.query, keys)
+        made, product = self.products(site, queries, keys, folded=folds)
+        return Cost({"sinusoids": 2 * made, "distances": 2 * product})
+
+    def folds(self, site: Site, batch: int, query: int, keys: int) -> bool:
+        """Return whether applying W to the queries takes fewer multiplications than to every distance, as it does to decode.
+
+        A whole sequence at once, as in training, has its distances projected.
+        """
+        folded, projected = (sum(self.products(site, batch * query, keys, folded=f)) for f in (True, False))
+        return query < keys and folded < projected
+
+    def products(self, site: Site, queries: int, keys: int, *, folded: bool) -> tuple[int, int]:
+        """Return the multiplications with W, of queries or else of distances, and those of queries with distances."""
         n_heads, width = site.shape
-        keys = load.past + load.query
         distances = 2 * keys - 1 if self.bidirectional else keys
-        made = 2 * distances * site.d_model * n_heads * width
-        return Cost({"distances": made + 2 * load.batch * n_heads * load.query * distances * width})
+        between = queries * n_heads * distances * (site.d_model if folded else width)
+        return (queries if folded else distances) * site.d_model * n_heads * width, between
+
+    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        """Write down k, q with its bias, and each distance's sinusoids and their projection."""
+        assert content is not None
+        (q, k), (n_heads, width) = content, site.shape
+        distances = 2 * keys - 1 if self.bidirectional else keys
+        tape.keep(k if k.numel == q.numel else tape.value(q.numel, k))
+        sinusoids = tape.product(tape.value(distances * site.d_model))
+        tape.weights(n_heads * width * site.d_model, "r")
+        tape.product(tape.value(q.numel))
+        tape.keep(tape.value(tape.load.batch * distances * n_heads * width, sinusoids))
+        if self.bidirectional:  # then the scores of all distances are gathered from
+            every = tape.value(q.numel // width * distances, sinusoids)
+            tape.keep(every, tape.value(tape.load.query * keys, "int64"))
+        return super().added(site, content, keys, tape)
 
     def sinusoids(self, distances: Tensor, d_model: int) -> Tensor:
         """Return [distance, d_model] for distances in tokens."""
@@ -67,19 +97,40 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
         if in_order and not self.spec.bidirectional:
             # Row i wants the distances n_keys - n + i … 0, then those of keys to come, which no mask shows: what lies in
             # memory after them will do. So the rows are read one column further apart (Dai et al. 2019, appendix B).
-            every = q @ self.distances(keys - 1, 0).mT
+            every = self.products(q, keys, keys - 1, 0)
             return every if n == 1 else F.pad(every, (1, 0)).flatten(-2)[..., n:].unflatten(-1, (n, keys))
         farthest = max(n, keys) - 1
         first = -farthest if self.spec.bidirectional else 0
-        every = q @ self.distances(farthest, first).mT
+        every = self.products(q, keys, farthest, first)
         wanted = farthest - (query.position - key.position).clamp(first, farthest)
         return every.gather(-1, wanted.expand(*every.shape[:-1], -1))
+
+    def products(self, q: Tensor, keys: int, start: int, stop: int) -> Tensor:
+        """Return q·(W r) for the distances from start down to stop [batch, heads, query, distance]."""
+        if not self.spec.folds(self.site, q.shape[0], q.shape[2], keys):
+            return q @ self.distances(start, stop).mT
+        folded = q @ self.r.unflatten(0, (len(self.bias_key), -1))
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            steps = torch.arange(start, stop - 1, -1, device=self.r.device)
+            return folded @ self.spec.sinusoids(steps, self.site.d_model).to(q.dtype).mT
+        length = 1 << start.bit_length()  # so that tokens decoded one after the other find the table of the one before
+        table = _table(self.spec, self.site.d_model, length, stop < 0, q.device, q.dtype)
+        return folded @ table[length - 1 - start : length - stop].mT
 
     def distances(self, start: int, stop: int) -> Tensor:
         """Return W r for the distances from start down to stop, as [heads, distance, head_dim]."""
         steps = torch.arange(start, stop - 1, -1, device=self.r.device)
         sinusoids = self.spec.sinusoids(steps, self.site.d_model).to(self.r.dtype)
         return F.linear(sinusoids, self.r).unflatten(-1, (len(self.bias_key), -1)).transpose(0, 1)
+
+
+@lru_cache(maxsize=4)
+def _table(
+    spec: RelativeSinusoidSpec, d_model: int, length: int, both: bool, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Return the sinusoids of the distances from length - 1 down to 0, or, for `both` ways, to 1 - length."""
+    steps = torch.arange(length - 1, -length if both else -1, -1, device=device)
+    return spec.sinusoids(steps, d_model).to(dtype)
 
 
 def _clipped(query: Tokens, key: Tokens, farthest: int) -> Tensor:
@@ -109,6 +160,14 @@ class ShawKeysSpec(NearestSpec, ScoreSpec):
 
     reads_content = True
 
+    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        assert content is not None
+        q, distances = tape.product(content[0]), 2 * self.farthest + 1
+        tape.product(tape.value(distances * site.shape[-1]))
+        every = tape.value(q.numel // site.shape[-1] * distances, q)
+        tape.keep(every, tape.value(tape.load.query * keys, "int64"))
+        return super().added(site, content, keys, tape)
+
 
 class ShawKeys(Part[ShawKeysSpec]):
     weight: Tensor
@@ -120,6 +179,11 @@ class ShawKeys(Part[ShawKeysSpec]):
 
 class ShawValuesSpec(NearestSpec, ValueSpec):
     """Σ weight · a: a vector for each distance up to `farthest` either way, added to the key's value (equation 3)."""
+
+    def added(self, site: Site, weights: Value, tape: Tape) -> None:
+        keys = weights.numel // (tape.load.batch * site.shape[0] * tape.load.query)
+        tape.keep(tape.value(tape.load.query * keys, "int64"))
+        tape.product(tape.value(weights.numel // keys * (2 * self.farthest + 1)))
 
 
 class ShawValues(Part[ShawValuesSpec]):

@@ -6,13 +6,22 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.part import Part
-from anyformer.spec import ResidualSpec
+from anyformer.spec import ResidualSpec, Value
 
 
 class AddSpec(ResidualSpec):
-    """scale · x + y; DeepNorm's α is the scale."""
+    """scale · x + y."""
 
     scale: float = 1.0
+
+
+class AddByDepthSpec(ResidualSpec):
+    """α x + y, where α is the number of the stack's branches to this power; DeepNorm's is 1/4, and follows the depth."""
+
+    power: float = 0.25
+
+    def within(self, n_branches: int) -> AddSpec:
+        return AddSpec(scale=n_branches**self.power)
 
 
 class Add(Part[AddSpec]):
@@ -38,6 +47,12 @@ class ReversibleSpec(ResidualSpec):
 
     def width(self, d_model: int) -> int:
         return 2 * d_model
+
+    def opened(self, x: Value) -> Value:
+        return Value(2 * x.numel, x.number)
+
+    def read(self, state: Value) -> Value:
+        return Value(state.numel // 2, state.number, whole=state)
 
 
 class Reversible(Part[ReversibleSpec]):

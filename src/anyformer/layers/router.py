@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.layers.part import Part
 from anyformer.layers.precision import as_given
 from anyformer.layers.tokens import Now
-from anyformer.spec import Cost, Count, Load, PartSpec, Site, Sizes, Weight
+from anyformer.spec import Cost, Count, Load, PartSpec, Site, Sizes, Tape, Value, Weight
 
 TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
 
@@ -22,7 +22,8 @@ class RouterSpec(PartSpec):
 
     softmax: of all scores (Switch, Mixtral, DeepSeek-V2); softmax-of-chosen: of those chosen (gpt-oss);
     sigmoid: each by itself (DeepSeek-V3, arXiv:2412.19437, section 2.1.2); sparsemixer: expert after expert, each time the
-    softmax of the scores that are near the best one left (Phi-3.5-MoE; Liu et al. 2024, arXiv:2409.12136).
+    softmax of the scores that are near the best one left; in training each is drawn from that softmax, and the gradient is an
+    estimate of what other draws would have given (Phi-3.5-MoE; Liu et al. 2024, arXiv:2409.12136).
     """
 
     n_experts: Count
@@ -59,6 +60,11 @@ class RouterSpec(PartSpec):
         if self.tolerance <= 0:
             raise self.refusal("tolerance", "must be above 0")
 
+    @property
+    def draws(self) -> bool:
+        """Whether the choice is random in training."""
+        return self.score == "sparsemixer"
+
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
         one_each = Weight((self.n_experts,), ("experts",), "bias", fill=0.0)
         moved = Weight((self.n_experts,), ("experts",), "bias", fill=0.0, trainable=False)
@@ -70,6 +76,29 @@ class RouterSpec(PartSpec):
 
     def cost(self, site: Site, load: Load) -> Cost:
         return Cost({"router": 2 * self.n_experts * site.shape[-1] * load.tokens})
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """Return the weights of the chosen experts for the tokens x."""
+        tokens = x.numel // site.shape[-1]
+        x = tape.exact(x)
+        if "router_jitter" in tape.rates:
+            tape.keep(tape.value(x.numel))
+            x = tape.value(x.numel)
+        tape.keep(x)
+        scores, chosen = tape.value(tokens * self.n_experts), tokens * self.top_k
+        weights = tape.value(chosen)
+        if self.score == "sparsemixer":
+            every = [tape.value(scores.numel, "bool") for _ in range(self.top_k)]
+            every += [tape.value(scores.numel) for _ in range(self.top_k)]
+            tape.keep(*every, tape.value(chosen, "int64"))
+        else:
+            tape.keep(scores, tape.value(chosen, "int64"))
+        if self.score == "softmax-of-chosen" or self.renormalise:
+            tape.keep(weights)
+        if self.renormalise:
+            tape.keep(tape.value(tokens))
+            weights = tape.value(chosen)
+        return tape.value(chosen) if self.factor != 1 else weights
 
     def resized(self, to: Sizes) -> Self:
         """Experts and groups follow the rule for counts; how many are chosen stays a share of them that is still a choice."""
@@ -123,13 +152,13 @@ class Router(Part[RouterSpec]):
                 jitter = now.dropout.router_jitter
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
-            return self.choose(logits)
+            return self.choose(logits, training=now.dropout is not None)
 
-    def choose(self, logits: Tensor) -> Routing:
-        """Return the choice for logits [token, experts]."""
+    def choose(self, logits: Tensor, *, training: bool = False) -> Routing:
+        """Return the choice for logits [token, experts]; in training some scores draw it from torch's random numbers."""
         spec = self.spec
         if spec.score == "sparsemixer":
-            return Routing(*_sparsemixer(logits, spec.top_k, spec.tolerance), logits)
+            return Routing(*_sparsemixer(logits, spec.top_k, spec.tolerance, sampled=training), logits)
         if spec.score == "softmax":
             scores = logits.softmax(-1)
         else:
@@ -155,14 +184,33 @@ class Router(Part[RouterSpec]):
         return scores.topk(spec.top_k, -1).indices
 
 
-def _sparsemixer(scores: Tensor, top_k: int, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Return (weights, chosen) without sampling; the weights are of several softmaxes and need not sum to 1."""
+def _sparsemixer(scores: Tensor, top_k: int, tolerance: float, *, sampled: bool) -> tuple[Tensor, Tensor]:
+    """Return (weights, chosen); the weights are of several softmaxes and need not sum to 1."""
     weights, chosen, left = [], [], scores
     for _ in range(top_k):
         best, index = left.detach().max(-1, keepdim=True)
         size = scores.detach().abs().maximum(best)
         far = (best - scores.detach()) / size > 2 * tolerance
-        weights.append(left.masked_fill(far, float("-inf")).softmax(-1).gather(-1, index))
-        chosen.append(index)
-        left = left.scatter(-1, index, float("-inf"))
+        near = left.masked_fill(far, float("-inf"))
+        drawn = _drawn(near.detach()) if sampled else index
+        weight = near.softmax(-1).gather(-1, drawn)
+        weights.append(_at_a_node(weight, drawn == index) if sampled else weight)
+        chosen.append(drawn)
+        left = left.scatter(-1, drawn, float("-inf"))
     return torch.cat(weights, -1), torch.cat(chosen, -1)
+
+
+def _drawn(scores: Tensor) -> Tensor:
+    """Return an expert for each token [token, 1], drawn from the softmax of scores [token, experts] (Gumbel's way)."""
+    return (scores - torch.empty_like(scores).exponential_().log()).argmax(-1, keepdim=True)
+
+
+def _at_a_node(weight: Tensor, best: Tensor) -> Tensor:
+    """Return the weight or a third of it, with the gradient of the whole one.
+
+    What an expert is worth beside none is an integral along its weight, which Heun's third-order method takes from a quarter of
+    the slope at the whole and three quarters of that at a third: here one of them is drawn, and its slope stands for both (Liu
+    et al. 2023, arXiv:2310.00811; 2024, arXiv:2409.12136, section 2). The best expert is always taken whole.
+    """
+    whole = best | (torch.rand_like(weight) > 0.75)
+    return weight - torch.where(whole, 0.0, 2 / 3 * weight).detach()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, PartSpec, ScaleSpec, Site, Weight, Window
+from anyformer.spec import Count, PartSpec, ScaleSpec, Site, Sizes, Tape, Value, Weight, Window
 
 
 class Content(NamedTuple):
@@ -27,11 +27,18 @@ class Content(NamedTuple):
 class ScoreSpec(PartSpec, abstract=True):
     """A summand of the scaled scores; its place's shape is (n_heads, head_dim).
 
-    Its module is called with (content, query, key) and returns [batch or 1, heads, query, key]; query and key are the facts
-    about the tokens, shaped to broadcast against each other, and content is None unless the part `reads_content`.
+    Its module is called with (content, query, key) and returns [batch or 1, heads, query, key], or None where it adds nothing;
+    query and key are the facts about the tokens, shaped to broadcast against each other, and content is None unless the part
+    `reads_content`.
     """
 
     reads_content: ClassVar[bool] = False
+    learned: ClassVar[bool] = True  # whether the summand has a gradient
+
+    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        """Write down what making the summand leaves, given q and k where it reads content, and return it."""
+        batch = tape.load.batch if self.reads_content else 1
+        return tape.value(batch * site.shape[0] * tape.load.query * keys)
 
 
 class ValueSpec(PartSpec, abstract=True):
@@ -40,6 +47,10 @@ class ValueSpec(PartSpec, abstract=True):
     Its module is called with (weights [batch, heads, query, key], query, key), facts as a score's, and returns
     [batch, heads, query, width].
     """
+
+    def added(self, site: Site, weights: Value, tape: Tape) -> None:
+        """Write down what reading the weights leaves; by default they stay."""
+        tape.keep(weights)
 
 
 class ALiBiSpec(ScoreSpec):
@@ -50,6 +61,7 @@ class ALiBiSpec(ScoreSpec):
 
     scale: ScaleSpec | None = None  # of head_dim
     rounding: Literal["none", "bfloat16"] = "none"
+    learned = False
 
     def slopes(self, n_heads: int) -> list[float]:
         """Return 2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
@@ -76,8 +88,24 @@ class RelativeBucketsSpec(ScoreSpec):
     max_distance: Window = Window(128)
     bidirectional: bool = False  # half of the buckets are for keys that come after
 
+    def __post_init__(self) -> None:
+        exact = self.n_buckets // (4 if self.bidirectional else 2)
+        if exact < 1:
+            raise self.refusal("n_buckets", f"must be at least {4 if self.bidirectional else 2}")
+        if self.max_distance <= exact:
+            raise self.refusal("max_distance", f"must be beyond the {exact} tokens that have a bucket each")
+
+    def resized(self, to: Sizes) -> RelativeBucketsSpec:
+        """Buckets stay enough that near and far ones differ, either way."""
+        small = super().resized(to)
+        return small.but(n_buckets=Count(max(small.n_buckets, min(self.n_buckets, 8))))
+
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
         return {"weight": Weight((self.n_buckets, site.shape[0]), ("bucket", "heads"), "table")}
+
+    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        tape.keep(tape.value(tape.load.query * keys, "int64"))
+        return super().added(site, content, keys, tape)
 
 
 class RelativeBuckets(Part[RelativeBucketsSpec]):

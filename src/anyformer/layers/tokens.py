@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from anyformer.spec import Recompute
+
 Span = tuple[int, int]  # positions from the first up to, not including, the second
 
 
@@ -118,6 +120,8 @@ class Now:
     dropout: Dropout | None = None  # None: evaluation
     weights: bool = False  # note attention's weights
     experts: Literal["sorted", "loop"] = "sorted"  # how a mixture runs its experts
+    recompute: Recompute = "none"  # what is made again in the backward pass: attention (selective), whole layers (full)
+    again: bool = False  # it is being made again
     memo: dict[str, Any] = field(default_factory=dict)
 
     def given(self, what: Literal["memory", "input"]) -> Tensor:

@@ -9,13 +9,12 @@ import hashlib
 import json
 import os
 import platform
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
+from anyformer.measure.clock import fastest
 from anyformer.text import cache_directory
 
 SIDES = (512, 1024, 2048)  # of square products; the best counts, since caches and tiles favour different ones
@@ -39,13 +38,18 @@ class Machine:
         """What the peaks depend on: on another machine, or with other threads, they are measured anew."""
         return self.processor, self.device, self.threads, self.torch_version
 
+    @staticmethod
+    def here(device: torch.device) -> Machine:
+        """Return this machine, nothing of it measured."""
+        return Machine(_processor(device), str(device), torch.get_num_threads(), torch.__version__, {}, 0.0)
+
 
 def calibrate(
     device: torch.device | str = "cpu", dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
 ) -> Machine:
     """Return the machine with its peaks, measured once (a second for each) and then kept in the cache directory."""
     device = torch.device(device)
-    fresh = Machine(_processor(device), str(device), torch.get_num_threads(), torch.__version__, {}, 0.0)
+    fresh = Machine.here(device)
     path = _path(fresh)
     known = _kept(path, fresh) or fresh
     missing = {_name(dtype): dtype for dtype in dtypes if _name(dtype) not in known.peak_flops_per_second}
@@ -64,7 +68,7 @@ def gemm_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "
     for side in SIDES:
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
-        seconds = _fastest(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device, SECONDS / len(SIDES))
+        seconds = fastest(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device, SECONDS / len(SIDES))
         best = max(best, 2 * side**3 / seconds)
     return best
 
@@ -73,23 +77,7 @@ def memory_bandwidth(device: torch.device | str = "cpu") -> float:
     """Return bytes per second of reading memory that no cache holds, in about a second."""
     device = torch.device(device)
     numbers = torch.ones(READ_NBYTES // 4, device=device)
-    return READ_NBYTES / _fastest(numbers.sum, device, SECONDS)
-
-
-def _fastest(work: Callable[[], object], device: torch.device, budget_seconds: float) -> float:
-    """Return the least seconds that a call took, of as many as the budget allows and at least two after a warm-up."""
-    synchronise = getattr(torch, device.type).synchronize
-    work()
-    synchronise()
-    least, n, end = float("inf"), 0, time.perf_counter() + budget_seconds
-    while n < 2 or time.perf_counter() < end:
-        start = time.perf_counter()
-        work()
-        synchronise()
-        least, n = min(least, time.perf_counter() - start), n + 1
-        if least > budget_seconds:  # a size that is far too large for this machine: one call says enough
-            break
-    return least
+    return READ_NBYTES / fastest(numbers.sum, device, SECONDS)
 
 
 def _processor(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
+from anyformer.families.hf.mapping import class_of
 from anyformer.hub import load
 from anyformer.hub.source import Source, find
 from anyformer.model import Transformer
@@ -73,24 +75,29 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
             "verify compares with transformers, which is not installed; pip install transformers"
         ) from None
     ours, tokenizer = load(path, dtype=torch.float32)
-    ids = _ids(ours, tokenizer, text, n_tokens)
-    eager, sdpa = (_theirs(transformers, source, kernel, ids) for kernel in ("eager", "sdpa"))
-    here = _here(ours, ids)
+    kind = class_of(source.family, source.family.to_config(ours.spec))
+    ids = _ids(ours, tokenizer, text, n_tokens, source.settings.get("pad_token_id"))
+    here, heads = _here(ours, ids), [head.name for head in ours.spec.heads]
+    eager, sdpa = (_theirs(getattr(transformers, kind), source, kernel, ids, heads) for kernel in ("eager", "sdpa"))
     places = tuple(
         Place(name, _distance(mine, first), _distance(second, first))
         for (name, mine), (_, first), (_, second) in zip(here, eager, sdpa, strict=True)
     )
     same = (here[-1][1].argmax(-1) == eager[-1][1].argmax(-1)).float().mean()
-    return Verification(source.family.architecture, transformers.__version__, ids.shape[1], places, float(same))
+    return Verification(kind, transformers.__version__, ids.shape[1], places, float(same))
 
 
 Places = list[tuple[str, Tensor]]
 
 
-def _ids(model: Transformer, tokenizer: Tokenizer | None, text: str | None, n_tokens: int) -> Tensor:
+def _ids(
+    model: Transformer, tokenizer: Tokenizer | None, text: str | None, n_tokens: int, padding: int | None
+) -> Tensor:
     n_tokens = min(n_tokens, model.spec.context or n_tokens)
     if text is None or tokenizer is None:
-        return torch.randint(0, model.spec.vocab_size, (1, n_tokens), generator=torch.Generator().manual_seed(0))
+        n = model.spec.vocab_size
+        drawn = torch.randint(0, n, (1, n_tokens), generator=torch.Generator().manual_seed(0))
+        return drawn if padding is None else drawn.where(drawn != padding, (padding + 1) % n)  # some count no padding
     ids = tokenizer.encode(text)[:n_tokens]
     if len(ids) < FEWEST:
         raise UsageError(f"the text has {len(ids)} tokens; give one of at least {FEWEST}")
@@ -102,28 +109,30 @@ def _here(model: Transformer, ids: Tensor) -> Places:
     with torch.no_grad():
         out = model(ids, output_hidden_states=True)
     assert out.hidden_states is not None
-    return list(_named(out.hidden_states, out.logits))
+    return list(_named(out.hidden_states, list(out.outputs), list(out.outputs.values())))
 
 
-def _theirs(library: Any, source: Source, kernel: str, ids: Tensor) -> Places:
-    assert source.family is not None
+def _theirs(kind: Any, source: Source, kernel: str, ids: Tensor, heads: list[str]) -> Places:
     path = source.weights
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": kernel, "local_files_only": True}
     if not path.is_dir():
         path, options["gguf_file"] = path.parent, path.name
     with redirect_stderr(StringIO()):  # bars of progress, which not all of its readers let one switch off
-        model = getattr(library, source.family.architecture).from_pretrained(path, **options)
+        model = kind.from_pretrained(path, **options)
+    switches = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
-        out = model.eval()(ids, output_hidden_states=True, use_cache=False)
-    return list(_named(out.hidden_states, out.logits))
+        out = model.eval()(ids, output_hidden_states=True, **switches)
+    answers = [value for name, value in out.items() if name.endswith("logits") or name == "pooler_output"]
+    return list(_named(out.hidden_states, heads, answers))
 
 
-def _named(states: tuple[Tensor, ...], logits: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _named(states: tuple[Tensor, ...], heads: list[str], answers: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
     last = len(states) - 1
     for i, state in enumerate(states):
         yield "embedding" if i == 0 else f"layer {i - 1}" + (" and final norm" if i == last else ""), state
-    yield "logits", logits
+    for head, answer in zip(heads, answers, strict=True):
+        yield "logits" if len(heads) == 1 else head, answer
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max())
+    return float((a - b.reshape(a.shape)).abs().max() / b.abs().max())

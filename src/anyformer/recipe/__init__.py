@@ -1,18 +1,21 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
 from anyformer.recipe.file import dumps, loads, read
-from anyformer.recipe.optimizer import Adam, AdamW, OptimizerSpec
-from anyformer.recipe.published import OLMO_1B_0724, RECIPES, SMALL, TRANSFORMER_2017, named
-from anyformer.recipe.recipe import (
+from anyformer.recipe.objectives import (
+    UL2,
     CausalLM,
-    DropoutSpec,
-    LearningRates,
+    Denoiser,
+    Denoising,
+    MaskedLM,
     MultiToken,
     ObjectiveSpec,
-    Precision,
-    Recipe,
+    PrefixLM,
     Seq2Seq,
+    SpanCorruption,
 )
+from anyformer.recipe.optimizer import Adam, AdamW, OptimizerSpec
+from anyformer.recipe.published import OLMO_1B_0724, RECIPES, SMALL, TRANSFORMER_2017, named
+from anyformer.recipe.recipe import DropoutSpec, LearningRates, Precision, Recipe
 from anyformer.recipe.router import LoadBalance, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
 from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
 
@@ -34,6 +37,12 @@ __all__ = [
     "DropoutSpec",
     "InverseSqrtDecay",
     "LearningRates",
+    "Denoiser",
+    "Denoising",
+    "MaskedLM",
+    "PrefixLM",
+    "SpanCorruption",
+    "UL2",
     "MultiToken",
     "LinearDecay",
     "ObjectiveSpec",

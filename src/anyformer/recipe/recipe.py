@@ -4,37 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from anyformer.recipe.objectives import CausalLM, ObjectiveSpec
 from anyformer.recipe.optimizer import AdamW, OptimizerSpec
 from anyformer.recipe.router import RouterTraining
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
 from anyformer.spec import Spec
 
 Precision = Literal["float32", "bf16"]
-
-
-class ObjectiveSpec(Spec, abstract=True):
-    """What the model is to predict; `train.objectives` has the function of each."""
-
-
-class CausalLM(ObjectiveSpec):
-    """The next token of the same document."""
-
-
-class MultiToken(CausalLM):
-    """And further ones: `weight` times the mean of the losses of the model's modules for them is added to the loss.
-
-    DeepSeek-V3: arXiv:2412.19437, equations 24 and 25; 0.3 for the first 10T tokens there, then 0.1.
-    """
-
-    weight: float = 0.3
-
-    def __post_init__(self) -> None:
-        if not 0 < self.weight < float("inf"):
-            raise self.refusal("weight", "must be above 0; the objective CausalLM predicts the next token alone")
-
-
-class Seq2Seq(ObjectiveSpec):
-    """The next token of the translation, given the source and the true tokens before it (teacher forcing)."""
 
 
 class DropoutSpec(Spec):
@@ -76,7 +52,7 @@ class Recipe(Spec):
         for name in ("tokens", "batch_tokens", "seq_len"):
             if getattr(self, name) < 1:
                 raise self.refusal(name, "must be at least 1")
-        if isinstance(self.objective, CausalLM) and self.batch_tokens % self.seq_len:
+        if self.objective.reads == "text" and self.batch_tokens % self.seq_len:
             raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
         if self.clip is not None and self.clip <= 0:
             raise self.refusal("clip", "must be above 0; null leaves gradients as they are")

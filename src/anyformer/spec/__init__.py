@@ -22,8 +22,10 @@ from anyformer.spec.part import (
     tensors,
 )
 from anyformer.spec.paths import is_path, label
+from anyformer.spec.saved import Recompute, Tape, Value
 from anyformer.spec.sizes import Sizes
 from anyformer.spec.structure import (
+    AheadSpec,
     BlockSpec,
     BranchSpec,
     EmbeddingSpec,
@@ -32,6 +34,7 @@ from anyformer.spec.structure import (
     MapSpec,
     MixerSpec,
     ModelSpec,
+    PoolSpec,
     ResidualSpec,
     ScaleSpec,
     StackSpec,
@@ -41,6 +44,7 @@ from anyformer.spec.structure import (
 )
 
 __all__ = [
+    "AheadSpec",
     "Architecture",
     "BlockSpec",
     "BranchSpec",
@@ -59,6 +63,8 @@ __all__ = [
     "Parameters",
     "PartSpec",
     "Placed",
+    "Recompute",
+    "PoolSpec",
     "ResidualSpec",
     "ScaleSpec",
     "Site",
@@ -67,7 +73,9 @@ __all__ = [
     "StackSpec",
     "SublayerSpec",
     "TableSpec",
+    "Tape",
     "TermSpec",
+    "Value",
     "Vocab",
     "Weight",
     "Width",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anyformer.spec.described import Described, specification
-from anyformer.spec.part import PartSpec, Site, tensors
+from anyformer.spec.part import PartSpec, Site, Weight, tensors
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
 
@@ -33,8 +34,13 @@ class Parameters:
 def parameters(architecture: PartSpec | Described) -> Parameters:
     """Return the parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
     spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
+    return counted(weight for _, weight in tensors(spec, Site()))
+
+
+def counted(weights: Iterable[Weight]) -> Parameters:
+    """Return the parameters that these tensors hold."""
     total = embedding = frozen = inactive = 0
-    for _, weight in tensors(spec, Site()):
+    for weight in weights:
         if not weight.trainable:
             frozen += weight.numel
             continue

@@ -14,6 +14,7 @@ from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Load
 
 if TYPE_CHECKING:
+    from anyformer.spec.saved import Tape, Value
     from anyformer.spec.sizes import Sizes
 
 Width = NewType("Width", int)  # of vectors: d_model, d_ff, head_dim
@@ -22,7 +23,7 @@ Length = NewType("Length", int)  # of sequences, in tokens: contexts, learned po
 Window = NewType("Window", int)  # of distances, in tokens: sliding windows, the reach of buckets
 Vocab = NewType("Vocab", int)  # rows of a table of tokens
 
-Role = Literal["matrix", "inner", "output", "table", "bias", "gain"]
+Role = Literal["matrix", "query", "inner", "output", "table", "bias", "gain"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class Weight:
     shape: tuple[int, ...]
     axes: tuple[str, ...]  # a name for each axis: "vocab", "d_model", "heads", "d_ff" …
     role: Role = (
-        "matrix"  # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with
+        # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with;
+        # "query": one that makes attention's queries
+        "matrix"
     )
     fill: float | None = None  # the constant it starts from; None: drawn from the distribution of its role
     trainable: bool = True
@@ -158,6 +161,10 @@ class PartSpec(Spec, abstract=True):
     def cost(self, site: Site, load: Load) -> Cost:
         """Return the FLOPs of one forward pass, by term; by default the sum over the parts inside."""
         return sum((part.cost(place, load) for _, part, place in inside(self, site)), Cost())
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """Write down what of a pass over x stays until the backward pass, and return what comes out."""
+        raise SpecError(f"{self.kind} does not say what it keeps for the backward pass; give it a `trace`")
 
     def build(self, site: Site) -> Any:
         """Return the part as an `nn.Module` with unset weights. Raises SpecError for a part that is only data yet."""

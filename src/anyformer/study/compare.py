@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from anyformer.disk.atomic import replace_file
 from anyformer.errors import AnyformerError, UsageError
 from anyformer.generation import generate_text
 from anyformer.generation.decode import n_positions
@@ -21,7 +22,6 @@ from anyformer.spec import Load, ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
-from anyformer.train.atomic import replace_file
 from anyformer.train.checks import check_run
 from anyformer.train.data import TextData
 from anyformer.train.live import Watcher

@@ -9,6 +9,7 @@ where a row ended sees nothing of that row, so its first predictions have less t
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,6 +54,13 @@ class Packed:
     def predictions(self) -> int:
         """Labels in all rows together, padding not counted."""
         return int(self.length.sum())
+
+    def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+        """Numbers of all rows, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
+        wanted = self.n_rows if most_tokens is None else min(self.n_rows, max(1, most_tokens // self.seq_len))
+        rows = np.arange(wanted) * self.n_rows // wanted  # evenly spread: the first rows hold the longest documents
+        size = max(1, batch_tokens // self.seq_len)
+        return (rows[start : start + size] for start in range(0, wanted, size))
 
     def batch(self, rows: np.ndarray) -> Batch:
         """The rows of these numbers, in their order. Each field is [len(rows), seq_len]."""

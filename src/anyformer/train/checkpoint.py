@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
 
+from anyformer.disk import atomic
 from anyformer.errors import CheckpointError, RunFailed
-from anyformer.train import atomic
 from anyformer.train.rng import random_state, set_random_state
 from anyformer.train.training_state import (
     check_model_tensors,

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyformer.layers.head import Head
+from anyformer.layers.head import Head, rows_at_once
 from anyformer.text import NOT_PREDICTED
-
-MOST_ROWS, MOST_LOGITS = 1024, 2**25  # of one chunk; fewer rows where the vocabulary is large
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
                 torch.zeros_like(bias, dtype=torch.float32) if wanted[2] and bias is not None else None,
             )
             n, vocab = len(x), len(w)
-            size = max(1, min(n, MOST_ROWS, max(128, MOST_LOGITS // vocab)))
+            size = rows_at_once(n, vocab)
             each = torch.empty(n, device=x.device, dtype=torch.float32)
             total = torch.zeros((), device=x.device, dtype=torch.float32)
             # Reused by all chunks: a fresh page costs more than the arithmetic on it.

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from anyformer.text import (
     pack,
     pack_whole,
 )
+from anyformer.train.noise import NoisyFeed, NoisyValidation, load_of, noise_of
 from anyformer.train.objectives import Rows
 
 
@@ -57,6 +58,11 @@ class Validation(Protocol):
 
 class TrainingData(Protocol):
     """Text of one kind, for one kind of objective."""
+
+    @property
+    def reads(self) -> Literal["text", "pairs"]:
+        """Which kind it is, as `ObjectiveSpec.reads`."""
+        ...
 
     @property
     def vocab_size(self) -> int:
@@ -109,23 +115,22 @@ class PackedValidation:
         self.document_nbytes = packed.encoded.document_nbytes
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
-        n, wanted = self._packed.n_rows, self._packed.n_rows
-        if most_tokens is not None:
-            wanted = min(n, max(1, most_tokens // self._packed.seq_len))
-        rows = np.arange(wanted) * n // wanted  # evenly spread: the first rows hold the longest documents
-        size = max(1, batch_tokens // self._packed.seq_len)
-        for start in range(0, wanted, size):
-            batch = self._packed.batch(rows[start : start + size])
+        for numbers in self._packed.some_rows(batch_tokens, most_tokens):
+            batch = self._packed.batch(numbers)
             yield batch, batch.source
 
 
 @dataclass(frozen=True, eq=False)
 class TextData:
-    """Plain text, for causal language modelling."""
+    """Plain text: for causal language modelling, or with noise that the recipe's objective asks for."""
 
     train: EncodedCorpus
     held_out: EncodedCorpus | None = None
     tokenizer: Tokenizer | None = None
+
+    @property
+    def reads(self) -> Literal["text", "pairs"]:
+        return "text"
 
     @property
     def vocab_size(self) -> int:
@@ -137,17 +142,26 @@ class TextData:
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def feed(self, recipe: Recipe) -> Feed:
+        noise = noise_of(recipe, self.tokenizer)
         packed = pack(self.train, recipe.seq_len, seed=recipe.seed)
-        return PackedFeed(packed, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
+        sampler = Sampler(packed.n_rows, recipe.batch_rows, recipe.seed)
+        return NoisyFeed(packed, sampler, noise) if noise else PackedFeed(packed, sampler)
 
     def validation(self, recipe: Recipe) -> Validation | None:
-        return PackedValidation(pack_whole(self.held_out, recipe.seq_len)) if self.held_out else None
+        if self.held_out is None:
+            return None
+        noise, packed = noise_of(recipe, self.tokenizer), pack_whole(self.held_out, recipe.seq_len)
+        return NoisyValidation(packed, noise, recipe.seed) if noise else PackedValidation(packed)
 
     def longest(self, recipe: Recipe) -> int:
-        return recipe.seq_len
+        noise = noise_of(recipe, self.tokenizer)
+        return noise.longest(recipe.seq_len) if noise else recipe.seq_len
 
     def load(self, recipe: Recipe) -> Load:
-        return Load(batch=1, query=recipe.seq_len)
+        noise = noise_of(recipe, self.tokenizer)
+        if noise is None:
+            return Load(batch=1, query=recipe.seq_len)
+        return load_of(noise, pack(self.train, recipe.seq_len, seed=recipe.seed))
 
 
 class PairFeed:
@@ -165,7 +179,7 @@ class PairValidation:
     """Pairs, each a document: the bytes are the target's."""
 
     def __init__(self, corpus: ParallelCorpus, pairs: EncodedPairs) -> None:
-        self._pairs = pairs
+        self.corpus, self._pairs = corpus, pairs
         self.document_nbytes = np.array([len(target.encode()) for _, target in corpus.pairs], dtype=np.int64)
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
@@ -186,6 +200,10 @@ class PairData:
     train: ParallelCorpus
     held_out: ParallelCorpus | None
     tokenizer: Tokenizer
+
+    @property
+    def reads(self) -> Literal["text", "pairs"]:
+        return "pairs"
 
     @cached_property
     def _pairs(self) -> EncodedPairs:

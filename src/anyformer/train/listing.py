@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from anyformer.disk.lock import is_held
 from anyformer.errors import CheckpointError
-from anyformer.train.lock import is_held
 from anyformer.train.metrics import read_metrics
 from anyformer.train.rundir import CHECKPOINTS, LOCK, is_run, read_record
 

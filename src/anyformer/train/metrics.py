@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed
-from anyformer.train.atomic import replace_file
 
 FILE = "metrics.jsonl"
 
@@ -30,6 +30,7 @@ class StepMetrics:
     expert_load_max: float | None = None  # of the busiest expert, as a multiple of its layer's mean
     expert_load_entropy: float | None = None  # as a share of an even load's, the mean over layers
     expert_dropped: float | None = None  # share of choices that no expert had a place for
+    further_losses: list[float] | None = None  # as `loss`, of tokens one place after the next, two …; None without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class ValidationMetrics:
     seconds: float
     validation_loss: float  # nats a token
     whole: bool = False
+    unigram_loss: float | None = None  # of predicting by the frequency of labels alone, on the whole text; else None
 
 
 Metrics = StepMetrics | ValidationMetrics

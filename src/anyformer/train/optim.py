@@ -14,7 +14,7 @@ from anyformer.spec.part import Role
 
 # Tables don't decay: a token that is rare would be pulled to zero between its appearances, and a tied table would
 # lose the scale that the embedding needs.
-DECAYING: frozenset[Role] = frozenset({"matrix", "inner", "output"})
+DECAYING: frozenset[Role] = frozenset({"matrix", "query", "inner", "output"})
 
 
 def decaying(spec: ModelSpec) -> dict[str, bool]:

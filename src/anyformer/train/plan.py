@@ -50,7 +50,7 @@ class Plan:
 
 def flops_per_token(spec: ModelSpec, load: Load) -> float:
     """Return the FLOPs of training on one token, forward once and backward twice, masked pairs not counted."""
-    return 3 * spec.cost(Site(), load).flops / load.tokens
+    return 3 * (spec.cost(Site(), load) + spec.cost_ahead(Site(), load)).flops / load.tokens
 
 
 def disk_needed(n_params: int, kept: int, out: Path) -> int:

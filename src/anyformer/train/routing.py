@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -80,12 +81,12 @@ def routers_of(model: Transformer) -> list[Router]:
     """Return the router of each call of a mixture, in the order of the notes; a shared one as often as it is called."""
 
     def each() -> Iterator[Router]:
-        for stack in (model.encoder, model.stack):
-            for block in stack.blocks if stack is not None else ():
-                for sublayer in block.sublayers:
-                    for branch in sublayer.branches:
-                        if isinstance(branch.mixer, MoE):
-                            yield branch.mixer.router
+        blocks = [stack.blocks for stack in (model.encoder, model.stack) if stack is not None]
+        for block in (*chain(*blocks), *(module.block for module in model.ahead)):
+            for sublayer in block.sublayers:
+                for branch in sublayer.branches:
+                    if isinstance(branch.mixer, MoE):
+                        yield branch.mixer.router
 
     return list(each())
 

@@ -13,7 +13,8 @@ import torch
 from anyformer.errors import RunFailed
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, Recompute
+from anyformer.train.baseline import unigram_loss
 from anyformer.train.checks import check_run
 from anyformer.train.data import TrainingData
 from anyformer.train.device import best_device, compute_dtype
@@ -37,6 +38,7 @@ class How:
     device: torch.device | None = None  # None: the best there is
     compiled: bool = False
     micro_tokens: int | None = None  # places computed at once; None: the batch
+    recompute: Recompute = "none"  # what a backward pass makes again instead of keeping it
     validations: int = 8  # looks at the validation text on the way
     validation_share: float = 0.025  # of the run's tokens: what one of these looks reads at most
     save_every: int | None = None  # steps; None: about ten times a run
@@ -55,6 +57,11 @@ class TrainingResult:
     evaluation: Evaluation | None  # of the whole validation text, after the last step
     flops_per_token: float
     n_params: int
+
+    @property
+    def unigram_loss(self) -> float | None:
+        """Of the whole validation text, nats a label, predicted by the frequency of the training labels alone."""
+        return next((look.unigram_loss for look in reversed(self.validations) if look.whole), None)
 
     @property
     def tokens(self) -> int:
@@ -118,21 +125,24 @@ class Run:
     ) -> None:
         check_run(spec, recipe, data)
         self.recipe, self.how, self.watcher = recipe, how, watcher
-        self.feed, self.validation = data.feed(recipe), data.validation(recipe)
+        self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
         device = how.device or best_device()
         self.model = build(spec, recipe.seed, device=device)
         if init is not None:
-            _take_weights(self.model, init)
+            from anyformer.hub import load_into
+
+            load_into(self.model, init)
         self.trainer = Trainer(
             self.model,
             recipe,
             objective_of(recipe.objective, spec),
             micro_tokens=how.micro_tokens,
             compiled=how.compiled,
+            recompute=how.recompute,
         )
         self.n_params = sum(p.numel() for p in self.model.parameters())
-        self.flops_per_token = flops_per_token(spec, data.load(recipe))
+        self.flops_per_token = flops_per_token(spec, data.load(recipe)) / recipe.objective.predicted_share
         self.steps = recipe.steps
         self.saved = Saved()
         self.saving = Saving(None, spec, recipe, data, init, how.keep_last)
@@ -224,6 +234,7 @@ class Run:
             expert_load_max=result.load.busiest if result.load else None,
             expert_load_entropy=result.load.entropy if result.load else None,
             expert_dropped=result.load.dropped_share if result.load else None,
+            further_losses=result.further,
         )
         self.saved = Saved(step, tokens, seconds_all, self.saved.validation_loss)
         self.log.add(metrics)
@@ -238,21 +249,27 @@ class Run:
             loss = sample_loss(
                 self.model, self.trainer.objective, self.validation, most, precision=self.recipe.precision
             )
-            self._validated(loss, whole=False)
+            self._validated(loss, False)
 
     def _evaluate(self) -> Evaluation | None:
         if self.validation is None:
             return None
         evaluation = evaluate(self.model, self.trainer.objective, self.validation, precision=self.recipe.precision)
         if not any(entry.whole for entry in self.log.validations):
-            self._validated(evaluation.loss, whole=True)
+            fresh, vocab_size = self.data.feed(self.recipe), self.data.vocab_size
+            self._validated(evaluation.loss, True, unigram_loss(fresh, self.steps, self.validation, vocab_size))
         return evaluation
 
-    def _validated(self, loss: float, whole: bool) -> None:
+    def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:
         s = self.saved
-        flops = s.tokens * self.flops_per_token
         metrics = ValidationMetrics(
-            step=s.step, tokens=s.tokens, flops=flops, seconds=s.seconds, validation_loss=loss, whole=whole
+            step=s.step,
+            tokens=s.tokens,
+            flops=s.tokens * self.flops_per_token,
+            seconds=s.seconds,
+            validation_loss=loss,
+            whole=whole,
+            unigram_loss=unigram,
         )
         self.log.add(metrics)
         self.watcher.validation(metrics)
@@ -262,19 +279,11 @@ class Run:
         self.saving.save(self.saved, self.model, self.trainer.optimizer, self.feed)
 
 
-def _take_weights(model: Transformer, directory: Path) -> None:
-    from anyformer.hub import load
-    from anyformer.train.saving import refuse_other_spec
-
-    other = load(directory)[0]
-    refuse_other_spec(model.spec, other.spec, f"the weights in {directory}")
-    model.load_state_dict(other.state_dict())
-
-
 def _out_of_memory(error: BaseException) -> BaseException:
     """Return what to raise: RunFailed for memory that ran out, anything else as it is."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return RunFailed(
-            "out of memory; take fewer tokens at once (--micro-tokens), a smaller batch, or a smaller model"
+            "out of memory; take fewer tokens at once (--micro-tokens), make layers again instead of keeping what they make "
+            "(--recompute full), or take a smaller batch or model"
         )
     return error

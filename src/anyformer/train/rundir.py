@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer import recipe as recipes
 from anyformer import spec as specs
+from anyformer.disk import atomic
+from anyformer.disk.lock import Lock
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Site, first_difference, short, tensors
-from anyformer.train import atomic
-from anyformer.train.lock import Lock, is_held
 from anyformer.train.provenance import code_fingerprint, provenance
 
 if TYPE_CHECKING:
@@ -76,7 +74,6 @@ class RunDirectory:
         }
         lock: Lock | None = None
         try:
-            _remove_unfinished(path)
             with atomic.new_directory(path) as aside:
                 lock = Lock(aside / LOCK, path)  # held before the directory can be seen
                 atomic.write_file(aside / SPEC, specs.dumps(spec).encode())
@@ -166,13 +163,6 @@ def read_record(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is damaged ({error}); restore it from a copy, or begin a new run") from None
     return record
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Delete what processes killed while they made this directory have left beside it."""
-    for aside in path.parent.glob(f"{atomic.ASIDE}*-{glob.escape(path.name)}"):
-        if not is_held(aside / LOCK):
-            shutil.rmtree(aside)
 
 
 def _refuse_others(path: Path) -> None:

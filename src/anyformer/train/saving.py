@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anyformer.errors import CheckpointError, RunFailed
+from anyformer.disk import atomic
+from anyformer.errors import RunFailed
 from anyformer.model import Transformer
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec, first_difference, short
-from anyformer.train import atomic
+from anyformer.spec import ModelSpec
 from anyformer.train.data import Feed, TrainingData
 
 if TYPE_CHECKING:
@@ -115,13 +115,3 @@ class Saving:
         if self.out is None:
             return "nothing is saved, as the run has no directory"
         return f"the last good checkpoint is {self._last}" if self._last else "there is no checkpoint yet"
-
-
-def refuse_other_spec(mine: ModelSpec, theirs: ModelSpec, what: str) -> None:
-    """Raise CheckpointError, naming the first field that differs, where two specifications are not equal."""
-    found = first_difference(theirs, mine)
-    if found is not None:
-        field, there, here = found
-        raise CheckpointError(
-            f"{what} are of another architecture: {field} is {short(there)} there and {short(here)} here"
-        )

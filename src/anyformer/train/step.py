@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -12,13 +13,15 @@ import numpy as np
 import torch
 
 from anyformer.layers.batch_norm import BatchNormSpec
+from anyformer.layers.router import RouterSpec
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
+from anyformer.spec import Recompute, Spec
 from anyformer.text import NOT_PREDICTED
 from anyformer.train.cross_entropy import LossOptions
 from anyformer.train.device import autocast
-from anyformer.train.objectives import Forward, Losses, Objective, Rows
+from anyformer.train.objectives import Forward, Further, Losses, Objective, Rows
 from anyformer.train.optim import clip, optimizer_of, set_learning_rate
 from anyformer.train.routing import Load, Routed, correct, routers_of
 
@@ -32,6 +35,9 @@ class StepResult(NamedTuple):
     tokens: int  # predicted
     router_loss: float | None = None  # the routers' losses, weighted; None without any
     load: Load | None = None  # of the experts; None without experts
+    further: list[float] | None = (
+        None  # as `loss`, of tokens one place after the next, two …; None where none are learnt
+    )
 
     @property
     def finite(self) -> bool:
@@ -53,8 +59,10 @@ class Trainer:
         *,
         micro_tokens: int | None = None,
         compiled: bool = False,
+        recompute: Recompute = "none",
     ) -> None:
         self.model, self.recipe, self.objective = model, recipe, objective
+        model.recompute = recompute
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = next(model.parameters()).device
         self.optimizer = optimizer_of(model, model.spec, recipe.optimizer)
@@ -63,11 +71,12 @@ class Trainer:
         self.routers = routers_of(model)
         self.router_losses = recipe.router.losses if self.routers else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
-        if any(isinstance(part, BatchNormSpec) for part in model.spec.nested()):
+        if any(map(_trains_otherwise, model.spec.nested())):
             self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
         self._router_loss: float | None = None
         self._load: Load | None = None
-        self.micro_tokens = micro_tokens or recipe.batch_tokens
+        self._further: list[float] | None = None
+        self.micro_tokens = micro_tokens or sys.maxsize
         self.forward: Forward = torch.compile(model) if compiled else model
 
     def step(self, number: int, batch: Rows) -> StepResult:
@@ -76,7 +85,7 @@ class Trainer:
         router_loss, load = self._router_loss, self._load
         norm = clip(self.parameters, self.recipe.clip)
         lr = self.learning_rate(number)
-        result = StepResult(nats / tokens, float(norm), lr, tokens, router_loss, load)
+        result = StepResult(nats / tokens, float(norm), lr, tokens, router_loss, load, self._further)
         if result.finite:
             set_learning_rate(self.optimizer, lr)
             self.optimizer.step()
@@ -91,7 +100,7 @@ class Trainer:
         parts = list(split(batch, self.micro_tokens))
         whole = self._foreseen(number, parts)
         self._draw(number)
-        sums, routers, loads = [], [], []
+        sums, routers, loads, further = [], [], [], []
         for rows in parts:
             losses = self.losses(rows)
             total = losses.total / tokens
@@ -103,7 +112,9 @@ class Trainer:
                     total = total + routers[-1]
             total.backward()
             sums.append(losses.each.sum())
+            further.append(losses.further)
         self._load = reduce(add, loads) if loads else None
+        self._further = _means(further)
         self._router_loss = float(torch.stack(routers).detach().sum()) if routers else None
         return float(torch.stack(sums).cpu().double().sum()), tokens
 
@@ -125,6 +136,17 @@ class Trainer:
             return self.objective(self.forward, self.model.head(), rows, self.device, self.dropout, self.options)
 
 
+def _trains_otherwise(part: Spec) -> bool:
+    """Return whether a part computes something else in training, be all rates 0."""
+    return isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws)
+
+
+def _means(parts: Sequence[Sequence[Further]]) -> list[float] | None:
+    """Return nats a label for each distance ahead, over all parts of a batch; a batch without such a label has 0."""
+    each = [(sum(float(f.nats) for f in same), sum(int(f.labels) for f in same)) for same in zip(*parts, strict=True)]
+    return [nats / max(1, labels) for nats, labels in each] or None
+
+
 def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
     """Return the rates as the model takes them; None where all are 0."""
     if not any(dropout.values().values()) and not router_jitter:
@@ -134,7 +156,7 @@ def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
 
 def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
     """Yield the batch in parts of whole rows, each of at most `micro_tokens` places where a row is no longer."""
-    size = max(1, micro_tokens // batch.labels.shape[1])
+    size = max(1, micro_tokens // max(field.shape[1] for field in batch))
     for start in range(0, len(batch.labels), size):
         yield type(batch)(*(field[start : start + size] for field in batch))
 

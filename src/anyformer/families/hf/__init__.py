@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from anyformer.families.hf.albert import ALBERT
+from anyformer.families.hf.bart import BART, MARIAN
+from anyformer.families.hf.bert import BERT
 from anyformer.families.hf.bloom import BLOOM
 from anyformer.families.hf.cohere import COHERE, COHERE2
+from anyformer.families.hf.deberta import DEBERTA
+from anyformer.families.hf.deberta_v2 import DEBERTA_V2
 from anyformer.families.hf.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from anyformer.families.hf.distilbert import DISTILBERT
+from anyformer.families.hf.electra import ELECTRA
 from anyformer.families.hf.falcon import FALCON
 from anyformer.families.hf.gemma import GEMMA, GEMMA2, GEMMA3
 from anyformer.families.hf.gpt2 import GPT2
@@ -12,7 +19,9 @@ from anyformer.families.hf.gpt_neo import GPT_NEO
 from anyformer.families.hf.gpt_neox import GPT_NEOX
 from anyformer.families.hf.gpt_oss import GPT_OSS
 from anyformer.families.hf.gptj import GPTJ
+from anyformer.families.hf.led import LED
 from anyformer.families.hf.llama import LLAMA
+from anyformer.families.hf.longformer import LONGFORMER
 from anyformer.families.hf.mapping import Family
 from anyformer.families.hf.mistral import MISTRAL
 from anyformer.families.hf.mixtral import MIXTRAL
@@ -24,8 +33,14 @@ from anyformer.families.hf.phi import PHI, PHI3
 from anyformer.families.hf.phi_moe import PHI_MOE
 from anyformer.families.hf.qwen2 import QWEN2
 from anyformer.families.hf.qwen_moe import QWEN_MOE
+from anyformer.families.hf.roberta import ROBERTA
+from anyformer.families.hf.switch import SWITCH
+from anyformer.families.hf.t5 import MT5, T5
+from anyformer.families.hf.xlnet import XLNET
 
 CLASSES = (  # those of transformers; where several compute a model, the first is written
+    LONGFORMER,
+    XLNET,
     GPT2,
     OPENAI_GPT,
     GPT_NEO,
@@ -53,6 +68,19 @@ CLASSES = (  # those of transformers; where several compute a model, the first i
     COHERE,
     COHERE2,
     NEMOTRON,
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    ALBERT,
+    ELECTRA,
+    DEBERTA,
+    DEBERTA_V2,
+    T5,
+    MT5,
+    SWITCH,
+    BART,
+    MARIAN,
+    LED,
 )
 FAMILIES: dict[str, Family] = {family.hf_type: family for family in CLASSES}
 

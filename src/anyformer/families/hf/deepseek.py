@@ -8,6 +8,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek
 from anyformer.families.hf.experts import expert_width, gated_experts
+from anyformer.families.hf.further import further, further_rows
 from anyformer.families.hf.latent import latent_heads, latent_rows, latent_scale, layer_eps
 from anyformer.families.hf.llama import D_FF, GATED, NORMS, SWIGLU
 from anyformer.families.hf.mapping import Family, one
@@ -144,7 +145,7 @@ def _family(
     architecture: str,
     router: RouterSpec,
     own: Iterable[Pair],
-    *,
+    *last: Pair,
     n_dense: int,
     n_shared: int,
     d_expert: int,
@@ -166,6 +167,7 @@ def _family(
         latent_scale(),
         tables(tied=False),
         _depth(n_dense),
+        *last,
     )
     return family(hf_type, architecture, template, pairs, MODULES, experts=ROWS, ignored=IDLE)
 
@@ -180,15 +182,20 @@ LAYOUT = at(
     into=lambda interleaved: "interleaved" if interleaved else "half",
     out=lambda layout: layout == "interleaved",
 )
-# The layers that predict further tokens are not in the class, which passes over their tensors.
-NO_FURTHER = Pair(
-    lambda settings, spec: (settings.ignore("num_nextn_predict_layers", "num_mtp_layers"), spec)[1], lambda spec: {}
-)
-
-V2_OWN, V3_OWN = (_v2_router(), NO_BIASES), (_v3_router(), LAYOUT, NO_FURTHER)
+V2_OWN, V3_OWN = (_v2_router(), NO_BIASES), (_v3_router(), LAYOUT)
 DEEPSEEK_V2 = _family(
     "deepseek_v2", "DeepseekV2ForCausalLM", LITE_ROUTER, V2_OWN, n_dense=0, n_shared=2, d_expert=1407, context=2048
 )
-DEEPSEEK_V3 = _family(
-    "deepseek_v3", "DeepseekV3ForCausalLM", V3_ROUTER, V3_OWN, n_dense=3, n_shared=1, d_expert=2048, context=4096
+DEEPSEEK_V3 = further_rows(
+    _family(
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        V3_ROUTER,
+        V3_OWN,
+        further(),
+        n_dense=3,
+        n_shared=1,
+        d_expert=2048,
+        context=4096,
+    )
 )

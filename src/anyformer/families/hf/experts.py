@@ -40,9 +40,14 @@ def gated_experts(router: str, experts: str, filed_router: str, filed: str, each
             yield from router_rows(spec, f"{ours}.router", f"{theirs}.{filed_router}")
             for own, name in zip(("gate", "up", "down"), each, strict=True):
                 names = tuple(f"{theirs}.{filed}.{i}.{name}.weight" for i in range(n_experts))
-                yield Row((f"{ours}.experts.{own}.weight",), names, _stacked, _alone)
+                yield each_alone(f"{ours}.experts.{own}.weight", names)
 
     return ExpertRows(held, split)
+
+
+def each_alone(ours: str, theirs: tuple[str, ...]) -> Row:
+    """Return the row of a tensor of all experts and their tensors, one for each expert."""
+    return Row((ours,), theirs, _stacked, _alone)
 
 
 def router_rows(spec: ModelSpec, ours: str, theirs: str) -> Iterator[Row]:

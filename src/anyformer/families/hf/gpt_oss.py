@@ -51,6 +51,15 @@ def _alpha(spec: ModelSpec) -> dict[str, Any]:
     return {"swiglu_alpha": activation.beta if isinstance(activation, Swish) else QUICK}
 
 
+def _repeated(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Take what the released files say a second time by another name; it must be the same."""
+    settings.require("experts_per_token", one(spec, RouterSpec, "router").top_k)
+    scaling = one(spec, RotarySpec, "rotary positions").scaling
+    if isinstance(scaling, YaRN):
+        settings.require("initial_context_length", int(scaling.original_context))
+    return spec
+
+
 def rows(spec: ModelSpec) -> Iterator[Row]:
     """Yield the rows of sinks, routers and experts."""
     for ours, theirs in mixtures(spec):
@@ -103,6 +112,7 @@ GPT_OSS = family(
         positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
         at("num_local_experts", int, RouterSpec, "n_experts", default=128),
         at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
+        Pair(_repeated, lambda spec: {}),
         layer_types(full_every=2, size=128),
         tables(tied=False),
     ),

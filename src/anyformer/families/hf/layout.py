@@ -74,7 +74,7 @@ def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[R
 
     `aliases` are what files may call the head instead.
     """
-    names, shared = shapes(spec), spec.heads[0].table.shared
+    names, shared = shapes(spec), spec.heads[0].tied
     heads = [f"{name}.weight" for name in (head, *aliases)]
     if shared:
         found = [fused((f"shared.{shared}.weight",), f"{tokens}.weight", also=tuple(heads))]
@@ -90,7 +90,7 @@ def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[R
 
 def tied(spec: ModelSpec) -> bool:
     """Return whether the first head's table is shared."""
-    return bool(spec.heads and spec.heads[0].table.shared)
+    return bool(spec.heads and spec.heads[0].tied)
 
 
 def starts(settings: Settings, name: str = "initializer_range") -> ByRole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,16 @@ from anyformer.spec.difference import Difference, differences, short
 
 Tensors = tuple[Tensor, ...]
 Part = TypeVar("Part", bound=Spec)
+
+
+class Files(Protocol):
+    """Tensors of theirs by name, as files hold them."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor."""
+        ...
 
 
 class Row(NamedTuple):
@@ -43,6 +53,13 @@ class Family(NamedTuple):
     files: Callable[[ModelSpec], list[Row]] | None = (
         None  # the rows of what it writes to files, where that is laid out otherwise
     )
+    # The model, given the tensors that there are, where its configuration leaves something to them.
+    of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None
+
+
+def class_of(family: Family, config: Mapping[str, Any]) -> str:
+    """Return the class that a configuration names, or the one that the family is known by."""
+    return next(iter(config.get("architectures") or ()), family.architecture)
 
 
 def same(ours: str, theirs: str, *also: str) -> Row:
@@ -144,7 +161,7 @@ def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Diffe
     """
     config = family.to_config(spec)
     nearest = family.to_spec(Settings(config, family.hf_type))
-    return config, list(differences(_compared(nearest), _compared(spec)))
+    return config, list(differences(computed(nearest), computed(spec)))
 
 
 def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> tuple[Family, ModelSpec]:
@@ -179,7 +196,8 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
     raise SpecError(f"no class of transformers computes this model; the nearest, {min(reasons)[1]}")
 
 
-def _compared(spec: ModelSpec) -> ModelSpec:
+def computed(spec: ModelSpec) -> ModelSpec:
+    """Return what a model computes, spelled in one way: without how its weights start and the context."""
     return _spelled_alike(spec, spec.stack.d_model, {}).but(init=ByRole(), context=None)
 
 

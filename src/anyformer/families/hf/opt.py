@@ -48,7 +48,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
         "max_position_embeddings": one(spec.stack, LearnedPositionsSpec, "learned positions").n_positions,
         "do_layer_norm_before": norm_first,
         "_remove_final_layer_norm": norm_first and spec.stack.norm is None,
-        "word_embed_proj_dim": (spec.heads[0].table.width if spec.heads else None) or spec.stack.d_model,
+        "word_embed_proj_dim": (spec.heads[0].table.width if spec.heads and spec.heads[0].table else None)
+        or spec.stack.d_model,
         "num_attention_heads": heads.n_heads,
         "activation_function": spelling(feed.activation) or "relu",
         "init_std": deviation(spec),

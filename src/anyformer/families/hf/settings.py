@@ -48,6 +48,8 @@ HARMLESS = frozenset((
     "summary_proj_to_labels", "summary_first_dropout", "gradient_checkpointing", "attn_implementation",
     "tie_encoder_decoder", "use_bfloat16", "tf_legacy_loss", "unsloth_fixed", "unsloth_version", "classifier_dropout",
     "dropout", "embed_dropout", "resid_dropout", "layerdrop", "ffn_dropout",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "pooler_dropout", "qa_dropout",
+    "seq_classif_dropout", "summary_last_dropout", "output_past", "eos_token_ids",
 ))
 # fmt: on
 

@@ -84,7 +84,7 @@ def tables(tied: bool, start: float = 0.02) -> Pair:
         return changed(spec, TableSpec, shared=shared).but(init=ByRole(table=drawn, matrix=drawn))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        shared = any(head.table.shared for head in spec.heads)
+        shared = any(head.tied for head in spec.heads)
         return {"tie_word_embeddings": shared, "initializer_range": deviation(spec)}
 
     return Pair(read, write)
@@ -153,13 +153,13 @@ def window_of(spec: Spec) -> int | None:
     return next((value.size for value in spec.nested() if isinstance(value, SlidingWindow)), None)
 
 
-def layers() -> Pair:
+def layers(name: str = "num_hidden_layers") -> Pair:
     """Return the depth of a model whose layers are alike."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return spec.but(stack=spec.stack.but(blocks=spec.stack.blocks * settings.take("num_hidden_layers", int)))
+        return spec.but(stack=spec.stack.but(blocks=spec.stack.blocks * settings.take(name, int)))
 
-    return Pair(read, lambda spec: {"num_hidden_layers": spec.n_layers})
+    return Pair(read, lambda spec: {name: spec.n_layers})
 
 
 def two_kinds(model: ModelSpec) -> ModelSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout
@@ -33,11 +34,15 @@ class CausalObjective:
         dropout: Dropout | None,
         options: LossOptions = PLAIN,
     ) -> Losses:
-        """Return the losses; rows that are one document from end to end need no mask."""
-        plain = bool((rows.document == 1).all())
-        inputs = {
-            "input_ids": on(device, rows.input_ids),
-            "attention_mask": None if plain else on(device, rows.document),
-            "position_ids": None if plain else on(device, rows.positions),
-        }
-        return losses_of_labels(forward, head, inputs, on(device, rows.labels), dropout, options)
+        """Return the losses."""
+        return losses_of_labels(forward, head, inputs_of(rows, device), on(device, rows.labels), dropout, options)
+
+
+def inputs_of(rows: Rows, device: torch.device) -> dict[str, Tensor | None]:
+    """Return what the model takes; rows that are one document from end to end need no mask."""
+    plain = bool((rows.document == 1).all())
+    return {
+        "input_ids": on(device, rows.input_ids),
+        "attention_mask": None if plain else on(device, rows.document),
+        "position_ids": None if plain else on(device, rows.positions),
+    }

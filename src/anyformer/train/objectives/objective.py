@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.convolution import ConvolutionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.mask import Prefix, visible
 from anyformer.layers.tokens import Dropout, Notes, plain_tokens
-from anyformer.spec import ModelSpec, StackSpec
+from anyformer.spec import ModelSpec, Spec
 from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
@@ -22,12 +23,20 @@ Forward = Callable[..., Any]  # the model, compiled or not
 _PROBE = 16  # tokens that a mask is tried on
 
 
+class Further(NamedTuple):
+    """Predictions of the tokens that many places further ahead."""
+
+    nats: Tensor  # plain cross-entropy, summed over labels; has no gradient
+    labels: Tensor  # how many
+
+
 class Losses(NamedTuple):
     """The losses of some rows."""
 
     total: Tensor  # what is minimised, summed over labels: has the gradient
     each: Tensor  # [batch, token], plain cross-entropy in nats, 0 where nothing is predicted
     notes: Sequence[Notes] = ()  # of the model's mixers
+    further: Sequence[Further] = ()  # of tokens one place after the next, two …; `each` is of the next alone
 
 
 class Objective(Protocol):
@@ -68,10 +77,12 @@ def on(device: torch.device, array: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
-def later_tokens_seen(stack: StackSpec) -> str | None:
-    """Return the kind of a mask of the stack that shows a token what comes after it; None where all hide it."""
+def later_tokens_seen(stack: Spec) -> str | None:
+    """Return the kind of a mask of a stack, or another part, that shows a token what comes after it; None where all hide it."""
     tokens = plain_tokens(_PROBE, torch.device("cpu"))
     for value in stack.nested():
+        if isinstance(value, ConvolutionSpec) and value.size > 1:
+            return value.kind
         if not isinstance(value, AttentionSpec) or value.reads == "memory":
             continue
         mask = value.mask
@@ -80,4 +91,16 @@ def later_tokens_seen(stack: StackSpec) -> str | None:
         seen = visible(mask, tokens, tokens, n_heads=_PROBE)
         if seen is None or bool(seen.expand(1, -1, _PROBE, _PROBE).triu(1).any()):
             return mask.kind
+    return None
+
+
+def no_vocabulary_head(spec: ModelSpec, name: str = "lm") -> str | None:
+    """Return why a model's first head predicts no tokens, or None; `name` is what such a head is called."""
+    if not spec.heads:
+        return f"it has no head that predicts tokens; give the model one over its vocabulary, called {name}"
+    head = spec.heads[0]
+    if head.pool is not None or head.table is None or head.table.rows < spec.vocab_size:
+        return (
+            f"its first head, {head.name!r}, does not predict tokens; put one over its vocabulary, called {name}, first"
+        )
     return None

@@ -1,0 +1,67 @@
+"""Arguments and words about devices that commands share: which one, and times, bytes and FLOPs as people read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from anyformer.costs.devices import Device
+
+NAMES = (
+    *("H100", "H800", "H200", "B200", "A100-40GB", "A100-80GB", "V100", "L4", "RTX4090"),
+    *("TPUv4", "TPUv5e", "TPUv5p", "MI300X"),
+)
+THIS = "this"
+JOULES_PER_KWH = 3.6e6
+
+
+class DeviceName(click.ParamType):
+    """The name of a device, `this`, or the YAML file of one; it is looked up when the command runs."""
+
+    name = "device"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in (THIS, *NAMES) if name.lower().startswith(incomplete.lower())]
+
+
+def found_device(name: str) -> Device:
+    """Return the device of a name or file; `this` is this machine, calibrated before. Raises UsageError."""
+    if name == THIS:
+        from anyformer.measure.here import device
+
+        return device(name)
+    from anyformer.costs.devices import device as known
+
+    return known(name)
+
+
+def seconds(value: float) -> str:
+    """Return a time in the unit that suits it."""
+    if value >= 3600:
+        return f"{value / 3600:,.3g} h" if value < 72 * 3600 else f"{value / 86400:,.3g} days"
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+
+
+def gigabytes(nbytes: float) -> str:
+    """Return bytes in decimal units."""
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        if nbytes >= 1000**power:
+            return (
+                f"{nbytes / 1000**power:,.3g} {unit}"
+                if nbytes < 999.5 * 1000**power
+                else f"{nbytes / 1000**power:,.0f} {unit}"
+            )
+    return f"{nbytes:.0f} bytes"
+
+
+def short(value: float) -> str:
+    """Return a number with a prefix: "3.4 T"; a space ends it where there is none."""
+    for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if value >= 10**power:
+            return f"{value / 10**power:.3g} {prefix}"
+    return f"{value:.3g} "

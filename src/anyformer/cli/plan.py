@@ -1,0 +1,187 @@
+"""`anyformer plan`: does it fit, how, how long, and what it takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from anyformer.cli.amounts import Amount
+from anyformer.cli.devices import THIS, found_device, gigabytes, seconds, short
+from anyformer.cli.names import PresetName, import_option
+from anyformer.errors import UsageError
+
+if TYPE_CHECKING:
+    from anyformer.costs.plan import Plan
+    from anyformer.spec import ModelSpec
+
+
+@click.command(
+    epilog="Example: anyformer plan llama3-70b --hardware 256xH100 --tokens 15T --price-per-hour 2.5",
+)
+@click.argument("model", type=PresetName())
+@click.option("--hardware", required=True, metavar="NxDEVICE", help="8xH100, H200, 4xMINE.yaml, or this: this machine.")
+@click.option("--tokens", type=Amount(), help="To train on: how long does it take?")
+@click.option("--hours", type=float, help="To train for: how many tokens is that?")
+@click.option("--seq-len", type=Amount(), help="Tokens of a sequence.  [default: the context, at most 8192]")
+@click.option("--batch-tokens", type=Amount(), help="Tokens of a step.  [default: 4Mi; on one device 64Ki]")
+@click.option("--mesh", metavar="AXES", help="This one and no other: dp=4,tp=8,pp=2; also cp, vp, ep, zero.")
+@click.option("--precision", help="mixed-main-grads, mixed, bf16 or float32: what is kept of a parameter.")
+@click.option("--params", type=Amount(), help="Resize the architecture to so many parameters.")
+@click.option("--vocab", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
+@click.option("--price-per-hour", type=float, help="Of one device, in your currency.")
+@click.option("--write", type=click.Path(dir_okay=False, path_type=Path), help="On one device: a recipe for `train`.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
+@import_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: str,
+    hardware: str,
+    tokens: int | None,
+    hours: float | None,
+    seq_len: int | None,
+    batch_tokens: int | None,
+    mesh: str | None,
+    precision: str | None,
+    params: int | None,
+    vocab: int | None,
+    price_per_hour: float | None,
+    write: Path | None,
+    as_json: bool,
+) -> None:
+    """Say whether and how MODEL can be trained on some hardware, how long it takes, and what it needs.
+
+    All meshes, micro-batches and recomputations are worked out; nothing is run. Exit status 1: it does not fit.
+    """
+    from anyformer.costs.plan import hardware as parsed
+    from anyformer.costs.plan import plan
+    from anyformer.hub import load_spec
+
+    spec: ModelSpec = load_spec(model)
+    if params is not None or vocab is not None:
+        from anyformer.resizing import resize
+
+        spec = resize(spec, n_params=params, vocab_size=vocab)
+    this = found_device(THIS) if hardware.strip().removeprefix("1x") == THIS else None
+    found = plan(
+        spec,
+        parsed(hardware, this),
+        seq_len=seq_len,
+        batch_tokens=batch_tokens,
+        tokens=tokens,
+        hours=hours,
+        mesh=mesh,
+        precision=precision,
+        price_per_hour=price_per_hour,
+    )
+    train = None
+    if write is not None and found.best is not None:
+        train = _write(found, write, model, {"--params": params, "--vocab": vocab})
+    if as_json:
+        recipe = {"recipe": None if train is None else str(write), "train": train}
+        click.echo(json.dumps({"model": model, **found.as_json(), **recipe}, indent=1))
+    else:
+        _show(found, model)
+        if train is not None:
+            click.echo(f"\nwritten to {write}; train with\n  {train}")
+    ctx.exit(0 if found.best else 1)
+
+
+def _show(plan: Plan, model: str) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    facts, said = plan.as_json(), _table(f"{model} on {plan.hardware}")
+    size = f"{plan.parameters.total:,}"
+    said.add_row("parameters", size, f"{plan.parameters.active:,} active" if plan.parameters.inactive else "")
+    rows = plan.batch_tokens // plan.seq_len
+    said.add_row("batch", f"{plan.batch_tokens:,} tokens", f"{rows:,} sequences of {plan.seq_len:,} tokens")
+    best = plan.best
+    if best is None:
+        said.add_row("fits", "no", plan.reason or "")
+        said.add_row("nearest", "", plan.nearest or "none found; take a smaller model (--params) or another device")
+        console.print(said)
+        return
+    said.add_row("mesh", str(best.mesh), f"of {plan.tried:,} ways tried, the fastest that fits")
+    rows_at_once = f"{best.micro_batch:,} × {plan.seq_len:,} tokens"
+    said.add_row("micro-batch", rows_at_once, f"{best.micro_batches:,} one after the other a step")
+    said.add_row("recomputation", best.recompute, f"state: {plan.precision}")
+    usable = gigabytes(facts["usable_nbytes"])
+    said.add_row("memory", gigabytes(best.nbytes), f"a device, of {usable} to use")
+    e = plan.efficiency
+    shares = f"at {e.products:.0%} of the peak in products, {e.attention:.0%} in attention, {e.memory:.0%} of bandwidth"
+    said.add_row("step", seconds(best.step_seconds), shares)
+    said.add_row("speed", f"{short(plan.tokens_per_second)}tokens/s", f"{plan.share_of_peak:.1%} of the peak (MFU)")
+    if plan.hours_needed is not None:
+        said.add_row("time", seconds(plan.hours_needed * 3600), f"for {short(plan.tokens or 0)}tokens")
+    if plan.tokens_reached is not None:
+        said.add_row("tokens", f"{short(plan.tokens_reached)}".strip(), f"in {plan.hours:g} hours")
+    if facts["device_hours"]:
+        said.add_row("device hours", f"{facts['device_hours']:,.0f}", "")
+    if facts["kwh"]:
+        watts = f"at {plan.hardware.device.power_watts:g} W a device"
+        said.add_row("energy", f"{facts['kwh']:,.0f} kWh", f"{watts}; hosts, network and cooling not counted")
+    if facts["price"]:
+        said.add_row("price", f"{facts['price']:,.0f}", f"at {plan.price_per_hour:g} an hour a device")
+    optimal = plan.optimal_tokens
+    said.add_row(
+        "optimal tokens",
+        f"{short(optimal['20_per_parameter'])}".strip(),
+        f"20 a parameter (Chinchilla); its fit says {short(optimal['hoffmann_fit']).strip()}, the fit of 2024 "
+        f"{short(optimal['besiroglu_fit']).strip()}",
+    )
+    console.print(said)
+    memory = _table("memory of a device")
+    for name, nbytes in best.memory.items():
+        memory.add_row(name, gigabytes(nbytes), f"{nbytes / best.nbytes:6.1%}")
+    console.print(memory)
+    step = _table("a step")
+    for name, value in best.seconds.items():
+        if value:
+            step.add_row(name, seconds(value), f"{value / best.step_seconds:6.1%}")
+    console.print(step)
+
+
+def _write(plan: Plan, path: Path, model: str, sizes: Mapping[str, int | None]) -> str:
+    """Write the recipe and return the command that trains by it. Raises UsageError where `train` cannot do it."""
+    from anyformer.recipe import RECIPES
+    from anyformer.recipe.file import dumps
+
+    best = plan.best
+    assert best is not None
+    if plan.hardware.devices > 1:
+        raise UsageError("--write: recipes are for one device; meshes of several are planned here and not yet run")
+    if plan.precision not in ("float32", "bf16"):
+        raise UsageError(f"--write: `train` computes in float32 or bf16; leave --precision {plan.precision} out")
+    tokens = plan.tokens or int(plan.tokens_reached or plan.optimal_tokens["20_per_parameter"])
+    recipe = RECIPES["small"].but(
+        tokens=max(tokens, plan.batch_tokens),
+        batch_tokens=plan.batch_tokens,
+        seq_len=plan.seq_len,
+        precision=plan.precision,
+    )
+    try:
+        path.write_text(dumps(recipe, "json" if path.suffix == ".json" else "yaml"), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--write {path}: {error.strerror}") from None
+    words = ["anyformer", "train", model, "--data", "TEXT", "--recipe", str(path)]
+    words += [word for option, size in sizes.items() if size is not None for word in (option, str(size))]
+    words += ["--micro-tokens", str(best.micro_batch * plan.seq_len)]
+    words += ["--recompute", best.recompute] if best.recompute != "none" else []
+    return shlex.join([*words, "--out", "run"])
+
+
+def _table(title: str) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
+    )
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    return table

@@ -1,0 +1,128 @@
+"""Bytes of activations that training holds until the backward pass, by part: the tensors that this implementation keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from anyformer.errors import SpecError, did_you_mean
+from anyformer.kernels import choose
+from anyformer.layers.head import rows_at_once
+from anyformer.recipe import DropoutSpec
+from anyformer.spec import Architecture, HeadSpec, Load, ModelSpec, Site, Tape, Value, specification
+from anyformer.spec.saved import NBYTES, Recompute
+
+Precision = Literal["float32", "bf16"]
+Device = Literal["cpu", "cuda"]
+NO_DROPOUT = DropoutSpec()
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes by part. `saved` stays from the forward to the backward pass; `passing` is there for a while, at the worst time."""
+
+    saved: Mapping[str, int]
+    passing: Mapping[str, int]
+
+    @property
+    def saved_nbytes(self) -> int:
+        """What the forward pass leaves."""
+        return sum(self.saved.values())
+
+    @property
+    def nbytes(self) -> int:
+        """At the peak: what stays, and the largest of what passes."""
+        return self.saved_nbytes + max(self.passing.values(), default=0)
+
+
+def activations(
+    architecture: Architecture,
+    *,
+    batch: int,
+    seq_len: int,
+    source_len: int | None = None,
+    precision: Precision = "bf16",
+    recompute: Recompute = "none",
+    device: Device = "cuda",
+    dropout: DropoutSpec = NO_DROPOUT,
+) -> Activations:
+    """Return what one forward pass over `batch` rows of `seq_len` tokens, each one document, holds of training with `train`.
+
+    bf16 is autocast's: the stream stays float32, products are of copies in bf16, of weights too. `source_len` is the
+    encoder's length (None: as the decoder's). `device`: a GPU's fused dropout and attention, or what CPUs keep.
+    Raises SpecError for names that are not known.
+    """
+    spec = specification(architecture)
+    for name, value, known in (
+        ("precision", precision, get_args(Precision)),
+        ("recompute", recompute, get_args(Recompute)),
+        ("device", device, get_args(Device)),
+    ):
+        if value not in known:
+            raise SpecError(f"{name} = {value!r} is unknown{did_you_mean(value, known)}; there are {', '.join(known)}")
+    memory = (source_len or seq_len) if spec.encoder else 0
+    tape = Tape(
+        load=Load(batch, seq_len, memory=memory),
+        half=precision == "bf16",
+        kernels=lambda attention: choose(None, attention),
+        fused=device != "cpu",
+        rates=frozenset(name for name, rate in dropout.values().items() if rate),
+        recompute=recompute,
+    )
+    x = _stacks(spec, tape)
+    _loss(spec, x, tape)
+    return Activations(dict(tape.saved), dict(tape.passing))
+
+
+def activation_nbytes(
+    architecture: Architecture,
+    *,
+    batch: int,
+    seq_len: int,
+    precision: Precision = "bf16",
+    recompute: Recompute = "none",
+    device: Device = "cuda",
+) -> Mapping[str, int]:
+    """Return the bytes of activations at the peak of training, by part; their sum is that peak."""
+    found = activations(
+        architecture, batch=batch, seq_len=seq_len, precision=precision, recompute=recompute, device=device
+    )
+    largest = max(found.passing, key=lambda term: found.passing[term], default=None)
+    return {**found.saved, **({f"{largest}, for a while": found.passing[largest]} if largest else {})}
+
+
+def _stacks(spec: ModelSpec, tape: Tape) -> Value:
+    """Return the last hidden state."""
+    parts, load = spec.parts(Site()), tape.load
+    if spec.encoder is not None:
+        tape.load = Load(load.batch, load.memory)
+        tape.memory = tape.run("encoder", parts["encoder"], tape.value(tape.load.tokens, "int64"))
+        tape.load = load
+    return tape.run("stack", parts["stack"], tape.value(load.tokens, "int64"))
+
+
+def _loss(spec: ModelSpec, x: Value, tape: Tape) -> None:
+    """Write down the gradients that `train.cross_entropy` makes in the forward pass, and its buffers of logits."""
+    head = next(iter(spec.heads), None)
+    if head is None or head.table is None:
+        return
+    heads = spec.parts(Site())["heads"]
+    assert isinstance(heads, list)
+    x, table, rows = _transformed(head, heads[0][1], x, tape), head.table, tape.load.tokens
+    numel = table.rows * (x.numel // rows)
+    with tape.term("loss"):
+        tape.keep(tape.value(x.numel, x))
+    with tape.term("gradient of the head's table"):
+        tape.keep(tape.value(numel), tape.value(table.rows) if head.bias else None)
+    size, half = rows_at_once(rows, table.rows), NBYTES["bfloat16"] if tape.half else NBYTES["float32"]
+    buffers = size * table.rows * (half + NBYTES["float32"])
+    beside = tape.passing.pop("weights in bf16", 0)  # autocast holds them until the loss is there
+    tape.passing["logits, weights in bf16" if beside else "logits"] = (
+        buffers + beside + (2 * numel * half if tape.half else 0)
+    )
+
+
+def _transformed(head: HeadSpec, site: Site, x: Value, tape: Tape) -> Value:
+    with tape.term("head"):
+        return tape.run("transform", head.parts(site)["transform"], x)

@@ -1,0 +1,197 @@
+"""What papers count as FLOPs: each convention is a record with its source, and says which architectures it is not for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from anyformer.costs.formulas import Uniform, palm_parameters, uniform
+from anyformer.errors import SpecError, did_you_mean
+from anyformer.layers import AttentionSpec, TokensSpec
+from anyformer.spec import Load, ModelSpec, Recompute, Site, inside
+
+Flops = Mapping[str, int]  # of the whole batch, by part
+BACKWARD = 2  # a backward pass has two products for each of the forward's: for the input's gradient and the weight's
+CORE = ("scores", "values", "sinusoids", "distances")  # what selective recomputation makes again
+CONSTANTS = ("sinusoids",)  # projected, but never changed: they need no gradient
+OUTSIDE_LAYERS = ("logits", "linear")
+
+
+@dataclass(frozen=True)
+class Convention:
+    """`forward` gives what one pass costs; a training step is `times` that, for each part."""
+
+    name: str
+    says: str
+    source: str
+    forward: Callable[[ModelSpec, Load], Flops]
+    unit: Literal["FLOPs", "MACs"] = "FLOPs"
+    times: Mapping[str, int] = field(default_factory=dict)  # of a part in training; by default 3
+    by_formula: bool = False  # of sizes, not of what is executed: a policy of recomputation changes nothing
+
+    def training(self, spec: ModelSpec, load: Load, recompute: Recompute = "none") -> Flops:
+        """Return what forward and backward cost, and what is made again under the policy."""
+        return {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, load).items()}
+
+    def _times(self, part: str, recompute: Recompute) -> int:
+        again = 0
+        if not self.by_formula:
+            again = {"none": False, "selective": part in CORE, "full": part not in OUTSIDE_LAYERS}[recompute]
+        return self.times.get(part, BACKWARD if part in CONSTANTS else 1 + BACKWARD) + again
+
+
+def _exact(spec: ModelSpec, load: Load) -> Flops:
+    return dict(spec.cost(Site(), replace(load, causal_exact=True)))
+
+
+def _full(spec: ModelSpec, load: Load) -> Flops:
+    return dict(spec.cost(Site(), replace(load, causal_exact=False)))
+
+
+def _palm(spec: ModelSpec, load: Load) -> Flops:
+    if spec.encoder is not None:
+        raise _unfit("palm-mfu", "one stack of layers", "an encoder and a decoder")
+    attention = 0
+    for name, stack, place in inside(spec, Site()):
+        if name == "stack":
+            attention = _attention_widths(stack, place)
+    # 2N and 4LHQT, a third of what the paper counts for training: its 2 · 2 · LHQ is Σ heads · (width of q·k + of values) · 2.
+    return {
+        "parameters": 2 * palm_parameters(spec) * load.tokens,
+        "scores and values": 2 * attention * load.query * load.tokens,
+    }
+
+
+def _attention_widths(part: object, place: Site) -> int:
+    """Return the sum over all attentions of heads · (width of a query + width of a value)."""
+    from anyformer.spec import PartSpec
+
+    assert isinstance(part, PartSpec)
+    if isinstance(part, AttentionSpec):
+        projection = part.parts(place)["projection"]
+        assert isinstance(projection, tuple)
+        n_heads, width, value_width = part.projection.sizes(projection[1])
+        return n_heads * (width + value_width)
+    return sum(_attention_widths(inner, there) for _, inner, there in inside(part, place))
+
+
+def _megatron(spec: ModelSpec, load: Load) -> Flops:
+    u, s, tokens = _uniform("megatron", spec), load.query, load.tokens
+    return {
+        "projections": 8 * u.d_model**2 * u.n_layers * tokens,
+        "scores": 2 * s * u.d_model * u.n_layers * tokens,
+        "values": 2 * s * u.d_model * u.n_layers * tokens,
+        "feed-forward": 16 * u.d_model**2 * u.n_layers * tokens,
+        "logits": 2 * u.d_model * u.vocab_size * tokens,
+    }
+
+
+def _opt_table(spec: ModelSpec, load: Load) -> Flops:
+    u, s, tokens = _uniform("opt-table", spec), load.query, load.tokens
+    padded = -(-u.vocab_size // 1024) * 1024  # Megatron pads to a multiple of 128 on each of 8 devices: 51,200
+    return {
+        "MHA": (2 * u.d_model**2 + 8 * s * u.d_model) * u.n_layers * tokens,  # as printed; 8·d² would be right
+        "FFN": 16 * u.d_model**2 * u.n_layers * tokens,
+        "attention": 4 * s * u.d_model * u.n_layers * tokens,
+        "logits": 2 * u.d_model * padded * tokens,
+    }
+
+
+def _chinchilla(spec: ModelSpec, load: Load) -> Flops:
+    u, s, tokens = _uniform("chinchilla", spec, any_width=True), load.query, load.tokens
+    width = u.n_heads * u.head_dim
+    return {
+        "projections": (6 + 2) * u.d_model * width * u.n_layers * tokens,
+        "scores": 2 * s * width * u.n_layers * tokens,
+        "softmax": 3 * u.n_heads * s * u.n_layers * tokens,
+        "values": 2 * s * width * u.n_layers * tokens,
+        "feed-forward": 4 * u.d_model * u.d_ff * u.n_layers * tokens,
+    }
+
+
+def _narang(spec: ModelSpec, load: Load) -> Flops:
+    macs = {part: flops // 2 for part, flops in _full(spec, load).items()}
+    gathered = 0
+    for stack, tokens in ((spec.encoder, load.batch * load.memory), (spec.stack, load.tokens)):
+        terms = stack.embedding.terms if stack is not None else ()
+        for term in terms:
+            if stack is not None and isinstance(term, TokensSpec):
+                width = term.table.width or stack.embedding.width or stack.d_model
+                gathered += tokens * term.table.rows * width
+    return {**macs, "embeddings": gathered}
+
+
+def _uniform(name: str, spec: ModelSpec, *, any_width: bool = False) -> Uniform:
+    found = uniform(spec, any_width=any_width)
+    if isinstance(found, str):
+        wants = "decoder layers of multi-head attention and a plain feed-forward"
+        raise _unfit(name, wants if any_width else f"{wants} of 4 · d_model", found)
+    return found
+
+
+def _unfit(name: str, of: str, has: str) -> SpecError:
+    return SpecError(f"convention {name!r} is a formula for {of}, and this model has {has}; take exact-causal")
+
+
+_LAYERS_AGAIN = {"projections": 4, "scores": 4, "values": 4, "feed-forward": 4, "MHA": 4, "FFN": 4, "attention": 4}
+_EACH = (
+    Convention(
+        "exact-causal",
+        "2 for a multiply-add of every product; attention counts the pairs of query and key that the masks show",
+        "the products that are needed, counted",
+        _exact,
+    ),
+    Convention(
+        "full-attention",
+        "the same, but attention counts every pair, as most formulas and PyTorch's counter do",
+        "torch.utils.flop_counter",
+        _full,
+    ),
+    Convention(
+        "palm-mfu",
+        "2N + 4LHQT a token forward, three times that in training; N: what one token uses, look-ups left out",
+        "Chowdhery et al. 2022, arXiv:2204.02311, appendix B",
+        _palm,
+        by_formula=True,
+    ),
+    Convention(
+        "megatron",
+        "96Bslh²(1 + s/6h + V/16lh) a step: layers four times forward (all is made again), logits three times",
+        "Narayanan et al. 2021, arXiv:2104.04473, section 5.1 and appendix",
+        _megatron,
+        times=_LAYERS_AGAIN,
+        by_formula=True,
+    ),
+    Convention(
+        "chinchilla",
+        "3·L·(8sd² + 4s²d + 3Hs² + 4sdf) a sequence in training, softmax in, embeddings and logits out, as table A4 needs",
+        "Hoffmann et al. 2022, arXiv:2203.15556, appendix F",
+        _chinchilla,
+        by_formula=True,
+    ),
+    Convention(
+        "narang-macs",
+        "multiply-adds counted once, every pair, and look-ups as products with one-hot vectors",
+        "Narang et al. 2021, arXiv:2102.11972, tables 1 and 2",
+        _narang,
+        unit="MACs",
+    ),
+    Convention(
+        "opt-table",
+        "as the CS336 table of OPT prints it; its MHA column is 2d² + 8sd where 8d² is right: see docs/cost.md",
+        "Stanford CS336, lecture 1; sizes of Zhang et al. 2022, arXiv:2205.01068, table 1",
+        _opt_table,
+        times=_LAYERS_AGAIN,
+        by_formula=True,
+    ),
+)
+CONVENTIONS: Mapping[str, Convention] = {convention.name: convention for convention in _EACH}
+
+
+def convention_of(name: str) -> Convention:
+    """Return a convention by name. Raises SpecError, with the nearest name, for one that there isn't."""
+    if name not in CONVENTIONS:
+        known = ", ".join(CONVENTIONS)
+        raise SpecError(f"convention = {name!r} is unknown{did_you_mean(name, CONVENTIONS)}; there are {known}")
+    return CONVENTIONS[name]

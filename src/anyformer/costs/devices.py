@@ -1,0 +1,167 @@
+"""Accelerators as data: peaks, memory, links and power as their makers print them, each with its source.
+
+Products are dense: figures that are printed "with sparsity" are halved. A rate of a link is one way, out of one device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anyformer.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from anyformer.costs.rates import Rates
+
+THIS = "this"
+_ALIASES = {"a100": "A100-80GB", "h100sxm": "H100", "4090": "RTX4090"}
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The share of a printed peak that well-written kernels reach; of a calibrated device all are 1.
+
+    The defaults are assumptions of ours, near what large products (cuBLAS), FlashAttention-2 and 3 (Dao 2023,
+    arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608) and copies are reported to reach on A100 and H100.
+    """
+
+    products: float = 0.7
+    attention: float = 0.5
+    memory: float = 0.85
+    links: float = 0.75
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator, or processor, and its place among others. All rates are of one device."""
+
+    name: str
+    peak_flops_per_second: Mapping[str, float]  # by dtype, dense; a multiply-add is two FLOPs
+    memory_nbytes: int
+    nbytes_per_second: float  # of its memory
+    source: str
+    link_nbytes_per_second: float | None = None  # to the others of its node, one way
+    devices_per_node: int = 1
+    network_nbytes_per_second: float | None = None  # to other nodes, one way
+    power_watts: float | None = None
+    overhead_seconds: float = 0.0  # from one operator to the next, beside its work
+    efficiency: Efficiency = Efficiency()
+    rates: Rates | None = field(default=None, compare=False, repr=False)  # measured, of this machine
+
+    def peak(self, dtype: str) -> float:
+        """Return FLOPs a second in a dtype. Raises UsageError for one that the device does not say."""
+        if dtype not in self.peak_flops_per_second:
+            known = ", ".join(self.peak_flops_per_second)
+            raise UsageError(f"{self.name} states no peak for {dtype}; it does for {known}")
+        return self.peak_flops_per_second[dtype]
+
+    def ridge(self, dtype: str) -> float:
+        """Return the FLOPs a byte above which products bound, and below which memory does."""
+        return self.peak(dtype) / self.nbytes_per_second
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data; without the measured rates, these are the keys of a device's file."""
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "rates"}
+        return named | {
+            "peak_flops_per_second": dict(self.peak_flops_per_second),
+            "efficiency": dataclasses.asdict(self.efficiency),
+        }
+
+
+@lru_cache(maxsize=1)
+def devices() -> Mapping[str, Device]:
+    """Return the devices known by name."""
+    import yaml
+
+    text = resources.files("anyformer").joinpath("costs", "devices.yaml").read_text(encoding="utf-8")
+    return {found.name: found for found in (_decoded(data, "devices.yaml") for data in yaml.safe_load(text))}
+
+
+def device(name: str | Path) -> Device:
+    """Return a device by name, case and dashes ignored, or from a YAML file. Raises UsageError."""
+    text = str(name)
+    if text.endswith((".yaml", ".yml", ".json")) or "/" in text:
+        return read(Path(text))
+    plain = {_plain(known): known for known in devices()} | {_plain(alias): known for alias, known in _ALIASES.items()}
+    if _plain(text) in plain:
+        return devices()[plain[_plain(text)]]
+    if text == THIS:
+        raise UsageError("this machine is not calibrated yet; run `anyformer calibrate` first (about a minute)")
+    nearest = did_you_mean(_plain(text), plain)
+    for known, shown in plain.items():
+        nearest = nearest.replace(f"'{known}'", f"'{shown}'")
+    raise UsageError(
+        f"no device {text!r}{nearest}; there are {', '.join(devices())}, {THIS!r} (calibrated), and files.yaml"
+    )
+
+
+def read(path: Path) -> Device:
+    """Return the device that a YAML or JSON file holds, with the fields of `Device`. Raises UsageError."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the device {path}: {getattr(error, 'strerror', None) or error}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is neither YAML nor JSON ({' '.join(str(error).split())})") from None
+    return _decoded(data, str(path))
+
+
+def _decoded(data: Any, path: str) -> Device:
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} holds no device: it must be a mapping with name, peak_flops_per_second, …")
+    fields = {f.name: f for f in dataclasses.fields(Device) if f.name != "rates"}
+    _known(data, fields, path)
+    for key, f in fields.items():
+        if key not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise UsageError(f"{path}: {key} is missing; a device has {', '.join(fields)}")
+    data = dict(data)
+    peaks = data["peak_flops_per_second"]
+    if not isinstance(peaks, dict) or not peaks:
+        raise UsageError(f"{path}: peak_flops_per_second = {peaks!r} must be a mapping of dtype to FLOPs a second")
+    data["peak_flops_per_second"] = {
+        str(dtype): _number(path, f"peak_flops_per_second.{dtype}", peak) for dtype, peak in peaks.items()
+    }
+    if "efficiency" in data:
+        shares = data["efficiency"] or {}
+        _known(shares, {f.name: f for f in dataclasses.fields(Efficiency)}, f"{path}: efficiency")
+        data["efficiency"] = Efficiency(**{k: _number(path, f"efficiency.{k}", v, 1.0) for k, v in shares.items()})
+    for key in fields:
+        if key in ("name", "source"):
+            data[key] = str(data[key])
+        elif key not in ("peak_flops_per_second", "efficiency") and data.get(key) is not None:
+            number = _number(path, key, data[key], least=0.0 if key == "overhead_seconds" else None)
+            data[key] = int(number) if key in ("memory_nbytes", "devices_per_node") else number
+    return Device(**data)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _known(data: Any, fields: Mapping[str, Any], where: str) -> None:
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} = {data!r} must be a mapping of {', '.join(fields)}")
+    for key in data:
+        if key not in fields:
+            raise UsageError(
+                f"{where}: {key!r} is no field{did_you_mean(str(key), fields)}; it has {', '.join(fields)}"
+            )
+
+
+def _number(path: str, key: str, value: Any, most: float | None = None, least: float | None = None) -> float:
+    try:
+        number = float(value)  # YAML reads 989e12 as text
+    except (TypeError, ValueError):
+        raise UsageError(f"{path}: {key} = {value!r} is no number") from None
+    above = number > 0 if least is None else number >= least
+    if isinstance(value, bool) or not above or (most is not None and number > most):
+        bounds = "above 0" + (f" and at most {most:g}" if most is not None else "")
+        raise UsageError(f"{path}: {key} = {value!r} must be {bounds if least is None else f'at least {least:g}'}")
+    return number

@@ -1,0 +1,1 @@
+"""An architecture as a picture: boxes and arrows as data, drawn as SVG or as text."""

@@ -1,0 +1,88 @@
+"""The sizes that papers' formulas are made of, read off a specification, and which parameters each paper calls active."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec
+from anyformer.spec import BlockSpec, ModelSpec, Site, TableSpec, parameters
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A decoder of equal layers of multi-head attention and a plain feed-forward."""
+
+    n_layers: int
+    d_model: int
+    d_ff: int
+    n_heads: int
+    head_dim: int
+    vocab_size: int
+
+
+def uniform(spec: ModelSpec, *, any_width: bool = False) -> Uniform | str:
+    """Return the sizes of such a model, or in words what it has instead; `any_width` allows d_ff and heads of any width."""
+    if spec.encoder is not None:
+        return "an encoder and a decoder"
+    found = {_sizes(block, spec.stack.d_model) for block in spec.stack.blocks}
+    odd = next((each for each in found if isinstance(each, str)), None)
+    if odd is not None:
+        return odd
+    if len(found) > 1:
+        return "layers of several sizes"
+    (sizes,) = found
+    assert isinstance(sizes, tuple)
+    n_heads, head_dim, d_ff = sizes
+    d_model = spec.stack.d_model
+    if not any_width and d_ff != 4 * d_model:
+        return f"a feed-forward of {d_ff / d_model:.3g} · d_model"
+    if not any_width and n_heads * head_dim != d_model:
+        return f"heads of {n_heads} · {head_dim} features beside d_model = {d_model:,}"
+    return Uniform(spec.n_layers, d_model, d_ff, n_heads, head_dim, spec.vocab_size)
+
+
+def _sizes(block: BlockSpec, d_model: int) -> tuple[int, int, int] | str:
+    mixers = [branch.mixer for sublayer in block.sublayers for branch in sublayer.branches]
+    attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
+    feeds = [mixer for mixer in mixers if isinstance(mixer, FeedForwardSpec)]
+    others = [mixer.kind for mixer in mixers if mixer not in attentions and mixer not in feeds]
+    if others:
+        return f"layers with {others[0]}"
+    if len(attentions) != 1 or len(feeds) != 1:
+        return f"layers of {len(attentions)} attentions and {len(feeds)} feed-forwards"
+    projection = attentions[0].projection
+    if not isinstance(projection, GQASpec):
+        return f"{projection.kind} attention"
+    if projection.kv_heads != projection.n_heads:
+        return f"{projection.kv_heads} key/value heads for {projection.n_heads} heads"
+    n_heads, head_dim, _ = projection.sizes(Site(d_model, (d_model,), d_model))
+    return n_heads, head_dim, feeds[0].d_ff
+
+
+def palm_parameters(spec: ModelSpec) -> int:
+    """Return N: what one token is multiplied with. PaLM's one table is its head's; a look-up table alone costs nothing."""
+    count = parameters(spec)
+    rows_used = sum(head.table.rows * (head.table.width or spec.stack.d_model) for head in spec.heads[:1] if head.table)
+    return count.active - count.embedding + rows_used
+
+
+def active_parameters(spec: ModelSpec) -> Mapping[str, int]:
+    """Return what one token uses under each convention of the field, by its name.
+
+    all: without the experts not chosen (Mixtral's 12.9B); without the input table: gpt-oss's 3.61B and 5.13B;
+    without tables: neither the input's nor the head's (Gemma 2's and Qwen's "non-embedding").
+    """
+    count = parameters(spec)
+    tables: dict[object, int] = {}
+    for stack in (spec.encoder, spec.stack):
+        if stack is not None:
+            for value in stack.embedding.nested():
+                if isinstance(value, TableSpec):
+                    key = value.shared or (stack is spec.stack, value)
+                    tables[key] = value.rows * (value.width or stack.embedding.width or stack.d_model)
+    return {
+        "all": count.active,
+        "without the input table": count.active - sum(tables.values()),
+        "without tables": count.active - count.embedding,
+    }

@@ -1,0 +1,117 @@
+"""The operators of a whole pass: embedding, layers, norms, heads; and those that only training runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from anyformer.costs.operators import Operator, linears, map_operator, mixer_operators, settled
+from anyformer.spec import (
+    AheadSpec,
+    BlockSpec,
+    HeadSpec,
+    Load,
+    MapSpec,
+    ModelSpec,
+    PartSpec,
+    Site,
+    StackSpec,
+    inside,
+)
+
+
+def operators(spec: ModelSpec, load: Load, *, head_tokens: int | None = None) -> tuple[Operator, ...]:
+    """Return the operators of one forward pass; heads read all new tokens, or `head_tokens` of each row."""
+    found: list[Operator] = []
+    for name, part, place in inside(spec, Site()):
+        if isinstance(part, StackSpec):
+            if name == "encoder":
+                own = Load(load.batch, load.memory, causal_exact=load.causal_exact)
+                found += _stack(part, place, own) if own.query and not load.past else ()
+            else:
+                found += _stack(part, place, load)
+        elif isinstance(part, HeadSpec):
+            few = load if head_tokens is None else dataclasses.replace(load, query=min(head_tokens, load.query))
+            found.append(_head(part, place, few))
+        elif not isinstance(part, AheadSpec):
+            found += _other(part, place, load)
+    return tuple(found)
+
+
+def operators_ahead(spec: ModelSpec, load: Load) -> tuple[Operator, ...]:
+    """Return those of what predicts further tokens, which runs in training alone; the k-th sees k tokens a row fewer."""
+    found: list[Operator] = []
+    head = next(((part, at) for _, part, at in inside(spec, Site()) if isinstance(part, HeadSpec)), None)
+    modules = [(part, at) for _, part, at in inside(spec, Site()) if isinstance(part, AheadSpec)]
+    for k, (module, place) in enumerate(modules, 1):
+        fewer = dataclasses.replace(load, query=max(0, load.query - k))
+        if not fewer.query:
+            continue
+        for name, part, at in inside(module, place):
+            if isinstance(part, BlockSpec):
+                found += _block(part, at, fewer)
+            elif isinstance(part, MapSpec) and not name.startswith("norm"):
+                found += linears("ahead", part, at, fewer.tokens)
+            elif isinstance(part, MapSpec):
+                found.append(map_operator(part, at, fewer.tokens))
+        if head is not None:
+            found.append(_head(head[0], head[1], fewer))
+    return tuple(dataclasses.replace(o, part="ahead") for o in found)
+
+
+def _stack(stack: StackSpec, place: Site, load: Load) -> Iterator[Operator]:
+    stream = Site(stack.d_model, (stack.d_model,), place.d_source, place.modules)
+    width, tokens = stack.d_model, load.tokens
+    for _, part, at in inside(stack.embedding, stream):
+        found = list(linears("embedding", part, at, tokens))
+        yield from found or [
+            Operator("embedding", "movement", part.kind, features=tokens * width, numbers=2 * tokens * width)
+        ]
+    counted: dict[int, list[Any]] = {}
+    for block in stack.blocks:
+        counted.setdefault(id(block), [block, 0])[1] += 1
+    for block, times in counted.values():
+        for operator in _block(block, stream, load):
+            yield dataclasses.replace(operator, times=times)
+    if stack.norm is not None:
+        yield map_operator(stack.norm, stream.at(stack.residual.width(width)), tokens)
+
+
+def _block(block: BlockSpec, stream: Site, load: Load) -> Iterator[Operator]:
+    width, tokens = stream.d_model, load.tokens
+    for sublayer in block.sublayers:
+        norms = [sublayer.norm_in, sublayer.norm_sum]
+        for branch in sublayer.branches:
+            norms += [branch.norm_in, branch.norm_out]
+            yield from mixer_operators(branch.mixer, stream, load)
+            yield Operator("residual", "element-wise", "Add", features=tokens * width, numbers=3 * tokens * width)
+        for norm in norms:
+            if norm is not None:
+                yield map_operator(norm, stream, tokens)
+
+
+def _head(head: HeadSpec, site: Site, load: Load) -> Operator:
+    tokens = load.tokens if head.pool is None else load.batch
+    placed = dict(head.parts(site))["table"]
+    flops = head.cost(site, load).flops
+    if head.table is None or not isinstance(placed, tuple):
+        return Operator("logits", "contraction", "other", flops=flops, numbers=2 * tokens * site.shape[-1])
+    width, rows = placed[1].shape[-1], head.table.rows
+    return Operator(
+        "logits",
+        "contraction",
+        "Linear",
+        flops=flops,
+        shape=(tokens, rows, width),
+        weights=rows * width,
+        numbers=tokens * (rows + width),
+        features=tokens * rows,
+    )
+
+
+def _other(part: PartSpec, site: Site, load: Load) -> Iterator[Operator]:
+    """Yield what a part that is neither stack nor head declares: heads of further tokens, say."""
+    declared = part.cost(site, load)
+    if declared.flops:
+        yield from settled(list(linears(next(iter(declared)), part, site, load.tokens)), declared, next(iter(declared)))

@@ -1,0 +1,283 @@
+"""One way to train on a mesh: what it holds on each device, and how long its step takes.
+
+Memory: Rajbhandari et al. 2019 (arXiv:1910.02054) and Korthikanti et al. 2022 (arXiv:2205.05198): the sequence is cut where
+matrices are. Time: the roofline of each device's share, then what is sent. Tensor and context traffic waits for nobody and
+adds to the arithmetic; traffic of data and experts runs beside it, and adds only where it takes longer. A pipeline of p
+stages and m micro-batches is idle for (p - 1) / (v m) of the time (1F1B with v stretches of layers on each device, Narayanan
+et al. 2021, arXiv:2104.04473, section 2.2), and holds up to p + (p - 1) / v micro-batches' activations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from anyformer.costs.activations import activations
+from anyformer.costs.devices import Device, Efficiency
+from anyformer.costs.mesh import Facts, Mesh, facts_of
+from anyformer.costs.operators import Operator
+from anyformer.costs.passes import operators, operators_ahead
+from anyformer.costs.roofline import UPDATE_NBYTES, operator_seconds
+from anyformer.costs.state import LAYOUTS, state_nbytes
+from anyformer.layers.head import rows_at_once
+from anyformer.layers.moe import MoESpec
+from anyformer.spec import Load, ModelSpec, Site, cached_calls, tensors
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+HALF = 2  # bytes of what is sent of activations
+CAST = "weights in bf16"  # what autocast keeps of weights; a layout with 16-bit weights has them anyway
+FORWARD_SHARE = 1 / 3  # of a pass forward and back: what recomputation does again
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A way that was worked out; bytes and seconds are of the device that has most."""
+
+    mesh: Mesh
+    micro_batch: int  # sequences computed at once by a replica
+    micro_batches: int  # one after the other, a step
+    recompute: Recompute
+    memory: Mapping[str, int]  # bytes by item
+    seconds: Mapping[str, float]  # of a step, by what takes them; they add up
+
+    @property
+    def nbytes(self) -> int:
+        """On a device."""
+        return sum(self.memory.values())
+
+    @property
+    def step_seconds(self) -> float:
+        """Of one optimiser step."""
+        return sum(self.seconds.values())
+
+
+class Placer:
+    """Works ways out for one architecture, device and batch; what they share is computed once."""
+
+    def __init__(
+        self, spec: ModelSpec, where: Device, seq_len: int, rows: int, precision: str, shares: Efficiency
+    ) -> None:
+        self.spec, self.where, self.seq_len, self.rows = spec, where, seq_len, rows
+        self.precision, self.shares = precision, shares
+        self.facts: Facts = facts_of(spec)
+        has = where.peak_flops_per_second
+        half = "bfloat16" if "bfloat16" in has else "float16"
+        self.dtype = "float32" if precision == "float32" else half
+        self._work: dict[tuple[int, int, str], float] = {}
+        self._kept: dict[Recompute, tuple[float, float, float, float]] = {}
+        self._count()
+
+    def _count(self) -> None:
+        self.in_layers = self.in_experts = self.in_tables = self.largest_table = 0
+        for _, weight in tensors(self.spec, Site()):
+            if not weight.trainable:
+                continue
+            if weight.role == "table":
+                self.in_tables += weight.numel
+                self.largest_table = max(self.largest_table, weight.numel)
+            elif weight.used is not None:
+                self.in_experts += weight.numel
+            else:
+                self.in_layers += weight.numel
+        self.largest_layer = (self.in_layers + self.in_experts) / self.facts.n_layers
+
+    def memory(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, int]:
+        """Return the bytes by item on the fullest device."""
+        share = math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
+        dense = math.ceil((self.in_layers * share + (self.in_tables if mesh.pp == 1 else self.largest_table)) / mesh.tp)
+        experts = math.ceil(self.in_experts * share / mesh.tp / mesh.ep)
+        parts = [
+            state_nbytes(n, precision=self.precision, shards=shards, stage=mesh.zero if shards > 1 else 0)
+            for n, shards in ((dense, mesh.shards), (experts, mesh.shards // mesh.ep))
+        ]
+        row, constant, passing, logits = self._activations(recompute)
+        in_flight = min(mesh.pp + (mesh.pp - 1) / mesh.vp * (mesh.vp > 1), self.rows // mesh.dp // micro_batch)
+        split = mesh.tp * mesh.cp
+        kept = micro_batch * row * share / split
+        first = kept * in_flight + micro_batch * passing / split + (logits / mesh.tp if mesh.pp == 1 else 0)
+        last = kept + logits / mesh.tp
+        buffers = 2 * HALF * self.largest_layer / mesh.tp if mesh.zero == 3 else 0
+        buffers += 2 * HALF * micro_batch * self.seq_len * self.spec.stack.d_model / split if mesh.devices > 1 else 0
+        return {
+            "weights": sum(part.weights for part in parts),
+            "gradients": sum(part.gradients for part in parts),
+            "optimiser": sum(part.optimizer for part in parts),
+            "activations": math.ceil(max(first, last) + constant * share / mesh.tp),
+            "buffers": math.ceil(buffers),
+        }
+
+    def seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, float]:
+        """Return the seconds of a step by what takes them."""
+        n, stages = self.rows // mesh.dp // micro_batch, mesh.pp
+        share = math.ceil(self.facts.n_layers / stages) / self.facts.n_layers
+        each = self._seconds(micro_batch, mesh.tp * mesh.cp, recompute) * share
+        tokens = micro_batch * self.seq_len / mesh.cp
+        tensor, context, expert = (
+            share * f(mesh, tokens, recompute) for f in (self._tensor, self._context, self._expert)
+        )
+        pipeline = 0.0
+        if stages > 1:
+            pipeline = 2 * mesh.vp * tokens * self.spec.stack.d_model * HALF / mesh.tp / self._rate(mesh, mesh.devices)
+        micro = each + tensor + context + pipeline
+        beside = n * expert + self._data(mesh, n)
+        return {
+            "arithmetic": n * each,
+            "tensor traffic": n * tensor,
+            "context traffic": n * context,
+            "pipeline traffic": n * pipeline,
+            "pipeline idle": (stages - 1) / mesh.vp * micro,
+            "data and expert traffic not hidden": max(0.0, beside - n * micro),
+            "update": self._update(mesh),
+        }
+
+    def place(self, mesh: Mesh, micro_batch: int, recompute: Recompute, memory: Mapping[str, int]) -> Placement:
+        """Return a way with its times."""
+        n = self.rows // mesh.dp // micro_batch
+        return Placement(mesh, micro_batch, n, recompute, memory, self.seconds(mesh, micro_batch, recompute))
+
+    def least_seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> float:
+        """Return seconds that a step takes at least: its arithmetic, and the pipeline's idleness."""
+        n = self.rows // mesh.dp // micro_batch
+        share = math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
+        return (n + (mesh.pp - 1) / mesh.vp) * share * self._seconds(micro_batch, mesh.tp * mesh.cp, recompute)
+
+    def _activations(self, recompute: Recompute) -> tuple[float, float, float, float]:
+        """Return bytes as `train` keeps them, unsharded: of a row, beside rows; and those that pass, of a row, beside rows."""
+        if recompute not in self._kept:
+            half: Literal["float32", "bf16"] = "float32" if self.precision == "float32" else "bf16"
+            kind: Literal["cpu", "cuda"] = "cpu" if self.where.rates and not self.where.rates.asynchronous else "cuda"
+            one, two = (
+                activations(self.spec, batch=b, seq_len=self.seq_len, precision=half, recompute=recompute, device=kind)
+                for b in (1, 2)
+            )
+            row = two.saved_nbytes - one.saved_nbytes
+            beside = one.saved_nbytes - row
+            peaks = [max(each.passing.values(), default=0) for each in (one, two)]
+            passing, fixed = peaks[1] - peaks[0], 2 * peaks[0] - peaks[1]
+            if self.precision not in (
+                "float32",
+                "bf16",
+            ):  # weights are of 16 bits as they are, and copied for no product
+                beside -= one.saved.get(CAST, 0)
+                passing = two.passing.get("recomputed", 0) - one.passing.get("recomputed", 0)
+                fixed = self._logits_nbytes
+            self._kept[recompute] = (row, max(0, beside), max(0, passing), max(0, fixed))
+        return self._kept[recompute]
+
+    @cached_property
+    def _logits_nbytes(self) -> int:
+        """Bytes of the logits that exist at once, in 16 bits and in float32."""
+        vocab = max((head.table.rows for head in self.spec.heads if head.table is not None), default=0)
+        return rows_at_once(self.seq_len, vocab) * vocab * (HALF + 4) if vocab else 0
+
+    def _seconds(self, micro_batch: int, split: int, recompute: Recompute) -> float:
+        key = micro_batch, split, recompute
+        if key not in self._work:
+            total = 0.0
+            memory = self.seq_len if self.spec.encoder else 0
+            for o in self._operators(micro_batch, memory):
+                worked, compute, moved, overhead = operator_seconds(o, self.where, self.dtype, "training", self.shares)
+                if self.where.rates is None:
+                    worked = max(compute / split, moved / split, overhead)
+                in_layer = o.part not in ("embedding", "logits")
+                again = in_layer if recompute == "full" else recompute == "selective" and o.kind == "attention"
+                total += o.times * worked * (1 + FORWARD_SHARE * again)
+            self._work[key] = total
+        return self._work[key]
+
+    def _operators(self, micro_batch: int, memory: int) -> tuple[Operator, ...]:
+        load = Load(micro_batch, self.seq_len, memory=memory)
+        return operators(self.spec, load) + operators_ahead(self.spec, load)
+
+    def _rate(self, mesh: Mesh, group: int) -> float:
+        """Return bytes a second of a device in a group of so many neighbours."""
+        inside_node = group <= self.where.devices_per_node
+        rate = self.where.link_nbytes_per_second if inside_node else self.where.network_nbytes_per_second
+        rate = rate or self.where.link_nbytes_per_second or math.inf
+        return rate * self.shares.links
+
+    def _tensor(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
+        """Seconds of all layers' all-reduces: each sublayer's result forward, its input's gradient backward."""
+        if mesh.tp == 1:
+            return 0.0
+        times = 3 if recompute == "full" else 2
+        volume = 2 * (mesh.tp - 1) / mesh.tp * tokens * self.spec.stack.d_model * HALF
+        return times * self._sublayers * volume / self._rate(mesh, mesh.tp)
+
+    def _context(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
+        """Seconds of sending keys and values round, forward, and these and their gradients backward."""
+        if mesh.cp == 1:
+            return 0.0
+        times = 4 if recompute == "full" else 3
+        volume = (mesh.cp - 1) * tokens * self._kept_numbers * HALF / mesh.tp
+        return times * volume / self._rate(mesh, mesh.tp * mesh.cp)
+
+    def _expert(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
+        """Seconds of bringing tokens to their experts and back, forward and backward; once a node over the network."""
+        if mesh.ep == 1:
+            return 0.0
+        times, total = 6 if recompute == "full" else 4, 0.0
+        group = mesh.ep * mesh.tp
+        rate = self._rate(mesh, group)
+        for moe, n in self._mixtures:
+            router = moe.router
+            copies = router.top_k
+            nodes = group / self.where.devices_per_node
+            if nodes > 1:  # one copy a node crosses the network, and it is handed on inside
+                most = router.top_groups if router.n_groups > 1 else router.n_experts
+                copies = min(most, nodes * (1 - (1 - 1 / nodes) ** router.top_k)) * (1 - 1 / nodes)
+            else:
+                copies *= 1 - 1 / mesh.ep
+            total += n * times * tokens / mesh.tp * copies * self.spec.stack.d_model * HALF / rate
+        return total
+
+    def _data(self, mesh: Mesh, n: int) -> float:
+        """Seconds of adding gradients up and bringing weights together: once a step, at ZeRO's stage 3 every micro-batch."""
+        layout, total = LAYOUTS[self.precision], 0.0
+        share = 1 / mesh.pp
+        for numel, group, spread in (
+            ((self.in_layers + self.in_tables) * share / mesh.tp, mesh.shards, mesh.tp),
+            (self.in_experts * share / mesh.tp / mesh.ep, mesh.shards // mesh.ep, mesh.tp * mesh.ep),
+        ):
+            if group == 1 or not numel:
+                continue
+            gathers = 2 * n if mesh.zero == 3 else 1
+            volume = numel * (layout.gradient + min(layout.weight, HALF) * gathers) * (group - 1) / group
+            local = max(1, min(group, self.where.devices_per_node // min(spread, self.where.devices_per_node)))
+            crossing = group > local
+            rate = self._rate(mesh, group * spread if crossing else 1)
+            total += volume / (rate * (local if crossing else 1))
+        return total
+
+    def _update(self, mesh: Mesh) -> float:
+        share = 1 / mesh.pp / mesh.tp
+        dense, experts = (self.in_layers + self.in_tables) * share, self.in_experts * share / mesh.ep
+        if mesh.zero:
+            dense, experts = dense / mesh.shards, experts / max(1, mesh.shards // mesh.ep)
+        if self.where.rates is not None:
+            return (dense + experts) * self.where.rates.update_seconds
+        return (dense + experts) * UPDATE_NBYTES / (self.where.nbytes_per_second * self.shares.memory)
+
+    @cached_property
+    def _sublayers(self) -> int:
+        return sum(len(block.sublayers) for block in self.spec.stack.blocks)
+
+    @cached_property
+    def _kept_numbers(self) -> int:
+        """Numbers of keys and values of a token in all layers."""
+        return sum(math.prod(shape) for _, shapes in cached_calls(self.spec) for shape in shapes.values())
+
+    @cached_property
+    def _mixtures(self) -> list[tuple[MoESpec, int]]:
+        found: dict[int, tuple[MoESpec, int]] = {}
+        for block in self.spec.stack.blocks:
+            for sublayer in block.sublayers:
+                for branch in sublayer.branches:
+                    if isinstance(branch.mixer, MoESpec):
+                        moe, n = found.get(id(branch.mixer), (branch.mixer, 0))
+                        found[id(branch.mixer)] = (moe, n + 1)
+        return list(found.values())

@@ -1,0 +1,277 @@
+"""Does it fit, how, and how long: the fastest of all meshes, micro-batches and recomputations that fit a device's memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from anyformer.costs.devices import THIS, Device, Efficiency
+from anyformer.costs.devices import device as named_device
+from anyformer.costs.mesh import Mesh, divisors, meshes, parse, refusal
+from anyformer.costs.placement import RECOMPUTE, Placement, Placer, Recompute
+from anyformer.costs.roofline import JOULES_PER_KWH, check_length
+from anyformer.costs.state import LAYOUTS
+from anyformer.errors import UsageError, did_you_mean
+from anyformer.spec import Architecture, Load, ModelSpec, Parameters, Site, parameters, specification
+
+BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on several devices (LLaMA 2's), on one
+SEQ_LEN = 8192
+USABLE = 0.92  # of a device's memory; the rest is for the framework, its communication, and gaps
+MOST_MICRO_BATCH = 16
+MOST_DEVICES = 2**16  # that a nearest plan is looked for with
+TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022, arXiv:2203.15556, table 3
+# (A, B, α, β) of the loss E + A / N^α + B / D^β: Hoffmann et al., section 3.3, with the digits of its source; and as fitted anew
+# to the same figures by Besiroglu et al. 2024, arXiv:2404.10102.
+FITS = {"hoffmann_fit": (406.4, 410.7, 0.3392, 0.2849), "besiroglu_fit": (482.01, 2085.43, 0.3478, 0.3658)}
+VERSION = 1
+
+Leanest = tuple[int, Mesh, Recompute, Mapping[str, int]]  # bytes of a device, and of which way they are
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """So many of a device."""
+
+    devices: int
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{self.devices} × {self.device.name}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked and what was found. `best` is None where nothing fits; then `reason` says why, `nearest` what would."""
+
+    hardware: Hardware
+    seq_len: int
+    batch_tokens: int
+    precision: str
+    efficiency: Efficiency
+    parameters: Parameters
+    training_flops_per_token: float  # forward and back, masked pairs not counted
+    best: Placement | None
+    tried: int
+    reason: str | None = None
+    nearest: str | None = None
+    tokens: int | None = None  # the goal
+    hours: float | None = None  # the other goal
+    price_per_hour: float | None = None  # of a device
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all devices; 0 where nothing fits."""
+        return self.batch_tokens / self.best.step_seconds if self.best else 0.0
+
+    @property
+    def share_of_peak(self) -> float:
+        """Of the devices' peak, by the FLOPs of the model alone: what is computed again does not count (MFU)."""
+        assert self.best is not None
+        dtype = "float32" if self.precision == "float32" else "bfloat16"
+        peaks = self.hardware.device.peak_flops_per_second
+        peak = peaks[dtype if dtype in peaks else "float16"] * self.hardware.devices
+        return self.tokens_per_second * self.training_flops_per_token / peak
+
+    @property
+    def hours_needed(self) -> float | None:
+        """To the goal of tokens."""
+        return self.tokens / self.tokens_per_second / 3600 if self.tokens and self.best else None
+
+    @property
+    def tokens_reached(self) -> float | None:
+        """In the hours that were given."""
+        return self.hours * 3600 * self.tokens_per_second if self.hours and self.best else None
+
+    @property
+    def optimal_tokens(self) -> dict[str, float]:
+        """Tokens at which a model of this size, its active parameters, is the best use of the arithmetic."""
+        n, found = self.parameters.active, {"20_per_parameter": float(TOKENS_A_PARAMETER * self.parameters.active)}
+        for name, (big_a, big_b, a, b) in FITS.items():
+            g = (a * big_a / (b * big_b)) ** (1 / (a + b))
+            found[name] = (n / g) ** ((a + b) / b) / n
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data; keys are stable within a `version`."""
+        best, hours, watts = self.best, self.hours_needed or self.hours, self.hardware.device.power_watts
+        device_hours = hours and hours * self.hardware.devices
+        kwh = device_hours and watts and device_hours * 3600 * watts / JOULES_PER_KWH
+        return {
+            "version": VERSION,
+            "hardware": {"devices": self.hardware.devices, "device": self.hardware.device.as_json()},
+            "seq_len": self.seq_len,
+            "batch_tokens": self.batch_tokens,
+            "precision": self.precision,
+            "efficiency": asdict(self.efficiency),
+            "usable_nbytes": int(USABLE * self.hardware.device.memory_nbytes),
+            "parameters": {"total": self.parameters.total, "active": self.parameters.active},
+            "training_flops_per_token": self.training_flops_per_token,
+            "fits": best is not None,
+            "tried": self.tried,
+            "reason": self.reason,
+            "nearest": self.nearest,
+            "plan": best
+            and {
+                "mesh": vars(best.mesh),
+                "micro_batch": best.micro_batch,
+                "micro_batches": best.micro_batches,
+                "recompute": best.recompute,
+                "memory": dict(best.memory),
+                "memory_nbytes": best.nbytes,
+                "seconds": dict(best.seconds),
+                "step_seconds": best.step_seconds,
+                "tokens_per_second": self.tokens_per_second,
+                "share_of_peak": self.share_of_peak,
+            },
+            "tokens": self.tokens,
+            "hours": hours,
+            "tokens_reached": self.tokens_reached,
+            "device_hours": device_hours,
+            "kwh": kwh,
+            "price": device_hours and self.price_per_hour and device_hours * self.price_per_hour,
+            "optimal_tokens": self.optimal_tokens,
+        }
+
+
+def hardware(text: str, this: Device | None = None) -> Hardware:
+    """Return what "8xH100", "H200" or "this" says. Raises UsageError."""
+    match = re.fullmatch(r"\s*(-?\d+)\s*[x×*]\s*(.+)", text, re.IGNORECASE)
+    n, name = (int(match[1]), match[2].strip()) if match else (1, text.strip())
+    if n < 1:
+        raise UsageError(f"--hardware {text!r}: {n} devices compute nothing; give at least 1, as in 8xH100")
+    if name == THIS and n > 1:
+        raise UsageError(f"--hardware {text!r}: only one of this machine is known; give its YAML for several")
+    return Hardware(n, this if name == THIS and this else named_device(name))
+
+
+def plan(
+    architecture: Architecture,
+    on: Hardware,
+    *,
+    seq_len: int | None = None,
+    batch_tokens: int | None = None,
+    tokens: int | None = None,
+    hours: float | None = None,
+    mesh: str | None = None,
+    precision: str | None = None,
+    efficiency: Efficiency | None = None,
+    price_per_hour: float | None = None,
+) -> Plan:
+    """Return the fastest way to train on some hardware, or why there is none and what would do.
+
+    Raises UsageError for what cannot be asked: sizes that do not fit together, a mesh that cannot be.
+    """
+    spec = specification(architecture)
+    precision = precision or _precision(on)
+    if precision not in LAYOUTS:
+        raise UsageError(
+            f"precision = {precision!r} is unknown{did_you_mean(precision, LAYOUTS)}; there are {', '.join(LAYOUTS)}"
+        )
+    seq_len, batch_tokens = _sizes(spec, on, seq_len, batch_tokens)
+    for name, value in (("tokens", tokens), ("hours", hours), ("price-per-hour", price_per_hour)):
+        if value is not None and not value > 0:
+            raise UsageError(f"--{name} {value:g} must be above 0")
+    shares, rows = efficiency or on.device.efficiency, batch_tokens // seq_len
+    placer = Placer(spec, on.device, seq_len, rows, precision, shares)
+    asked = parse(mesh, on.devices, placer.facts) if mesh is not None else None
+    for one in asked or ():
+        why = refusal(one, placer.facts, rows, seq_len)
+        if why is not None:
+            raise UsageError(f"--mesh {mesh!r}: {why}")
+    best, leanest, tried = _search(placer, on, asked)
+    memory = seq_len if spec.encoder else 0
+    flops = 3 * spec.cost(Site(), Load(1, seq_len, memory=memory)).flops / seq_len
+    found = Plan(
+        on, seq_len, batch_tokens, precision, shares, parameters(spec), flops, best, tried,
+        tokens=tokens, hours=hours, price_per_hour=price_per_hour,
+    )  # fmt: skip
+    if best is not None:
+        return found
+    if leanest is None:
+        return replace(
+            found, reason=f"no mesh of {on.devices} devices fits {rows} sequences a step and this model's sizes"
+        )
+    return replace(found, reason=_reason(leanest, on), nearest=_nearest(spec, found, rows, placer))
+
+
+def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Placement | None, Leanest | None, int]:
+    """Return (the fastest way that fits, the one of fewest bytes as (bytes, mesh, recompute, memory), how many were tried)."""
+    usable = USABLE * on.device.memory_nbytes
+    best: Placement | None = None
+    leanest: Leanest | None = None
+    tried = 0
+    these: Iterator[Mesh] = meshes(on.devices, placer.facts, on.device, placer.rows, placer.seq_len)
+    for mesh in asked if asked is not None else these:
+        for recompute in RECOMPUTE:
+            for micro_batch in _micro_batches(placer.rows // mesh.dp):
+                tried += 1
+                if best is not None and placer.least_seconds(mesh, micro_batch, recompute) > best.step_seconds:
+                    continue
+                memory = placer.memory(mesh, micro_batch, recompute)
+                nbytes = sum(memory.values())
+                if leanest is None or nbytes < leanest[0]:
+                    leanest = nbytes, mesh, recompute, memory
+                if nbytes > usable:
+                    break  # more at once takes more
+                way = placer.place(mesh, micro_batch, recompute, memory)
+                if best is None or (way.step_seconds, way.nbytes) < (best.step_seconds, best.nbytes):
+                    best = way
+    return best, leanest, tried
+
+
+def _micro_batches(rows: int) -> list[int]:
+    return [n for n in divisors(rows) if n <= MOST_MICRO_BATCH]
+
+
+def _reason(leanest: Leanest, on: Hardware) -> str:
+    nbytes, mesh, recompute, memory = leanest
+    most = max(memory, key=lambda name: memory[name])
+    return (
+        f"the leanest way ({mesh}, recomputation {recompute}) needs {nbytes / 1e9:,.1f} GB a device, of which {most} "
+        f"{memory[most] / 1e9:,.1f} GB; {on.device.name} has {USABLE * on.device.memory_nbytes / 1e9:,.1f} GB to use"
+    )
+
+
+def _nearest(spec: ModelSpec, found: Plan, rows: int, placer: Placer) -> str | None:
+    on, said = found.hardware, []
+    n = on.devices * 2
+    while n <= MOST_DEVICES and on.device.name != THIS:
+        best, _, _ = _search(placer, Hardware(n, on.device), None)
+        if best is not None:
+            said.append(f"{n} × {on.device.name} ({best.mesh}, recomputation {best.recompute})")
+            break
+        n *= 2
+    seq_len = found.seq_len // 2
+    while seq_len >= 128:
+        shorter = Placer(spec, on.device, seq_len, found.batch_tokens // seq_len, found.precision, found.efficiency)
+        if shorter.memory(Mesh(zero=0), 1, "full")["optimiser"] > USABLE * on.device.memory_nbytes * on.devices:
+            break
+        best, _, _ = _search(shorter, on, None)
+        if best is not None:
+            said.append(f"sequences of {seq_len:,} tokens ({best.mesh}, recomputation {best.recompute})")
+            break
+        seq_len //= 2
+    return "; or ".join(said) or None
+
+
+def _sizes(spec: ModelSpec, on: Hardware, seq_len: int | None, batch_tokens: int | None) -> tuple[int, int]:
+    seq_len = seq_len if seq_len is not None else min(spec.context or 2048, SEQ_LEN)
+    default = max(BATCH_TOKENS if on.devices > 1 else SMALL_BATCH_TOKENS, seq_len)
+    batch_tokens = batch_tokens if batch_tokens is not None else default // max(1, seq_len) * seq_len
+    if seq_len < 1 or batch_tokens < 1:
+        raise UsageError(f"--seq-len {seq_len} and --batch-tokens {batch_tokens} must be at least 1")
+    if batch_tokens % seq_len:
+        near = max(1, round(batch_tokens / seq_len)) * seq_len
+        raise UsageError(f"--batch-tokens {batch_tokens} is no multiple of --seq-len {seq_len}; {near} is")
+    check_length(spec, seq_len)
+    return seq_len, batch_tokens
+
+
+def _precision(on: Hardware) -> str:
+    rates, peaks = on.device.rates, on.device.peak_flops_per_second
+    half = "bfloat16" in peaks or "float16" in peaks
+    if not half or (rates is not None and not rates.knows("bfloat16")):
+        return "float32"
+    return "bf16" if on.devices == 1 else "mixed-main-grads"

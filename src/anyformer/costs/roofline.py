@@ -1,0 +1,291 @@
+"""How long training, prefill and decoding take on a device, by part, and what bounds each. Williams et al. 2009.
+
+doi:10.1145/1498765.1498785. Every operator takes the longer of its arithmetic and its bytes, at the shares of the peaks
+that are stated; launches run beside the work of an accelerator and add to that of a processor. A model that is larger than
+the device's memory is timed as if it fitted; the report says so. Parallel devices are `plan`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from anyformer.costs.devices import Device, Efficiency
+from anyformer.costs.devices import device as named_device
+from anyformer.costs.operators import Operator
+from anyformer.costs.passes import operators, operators_ahead
+from anyformer.costs.rates import Pass, on_curve
+from anyformer.costs.report import NBYTES
+from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.spec import Architecture, Load, ModelSpec, cached_calls, parameters, specification
+
+TRAINING_PASSES = 3  # forward, and backward for the input and for the weights
+UPDATE_NBYTES = 32  # a parameter of AdamW in float32: gradient's norm 4, weight, gradient, moments read 16, written 12
+CAST_NBYTES = 6  # a parameter that is read in float32 and written in 16 bits before products, every step
+JOULES_PER_KWH = 3.6e6
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class PartTime:
+    """One part of a pass. The seconds of arithmetic, memory and overhead are what each alone would take."""
+
+    part: str
+    flops: int
+    nbytes: float
+    seconds: float
+    compute_seconds: float
+    memory_seconds: float
+    overhead_seconds: float
+
+    @property
+    def bound(self) -> str:
+        """What takes longest: "compute", "memory" or "overhead"."""
+        each = {"compute": self.compute_seconds, "memory": self.memory_seconds, "overhead": self.overhead_seconds}
+        return max(each, key=lambda name: each[name])
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs a byte."""
+        return self.flops / self.nbytes if self.nbytes else 0.0
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """One training step, one prefill, or one decoded token of each row."""
+
+    phase: str
+    tokens: int
+    parts: tuple[PartTime, ...]
+    peak_flops_per_second: float
+    watts: float | None
+    price_per_hour: float | None
+
+    def _sum(self, name: str) -> float:
+        return sum(getattr(part, name) for part in self.parts)
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole."""
+        return self._sum("seconds")
+
+    @property
+    def flops(self) -> int:
+        """Of the whole, masked pairs not counted."""
+        return int(self._sum("flops"))
+
+    @property
+    def nbytes(self) -> float:
+        """Read and written."""
+        return self._sum("nbytes")
+
+    @property
+    def bound(self) -> str:
+        """What bounds the parts that take most of the time."""
+        by: dict[str, float] = {}
+        for part in self.parts:
+            by[part.bound] = by.get(part.bound, 0.0) + part.seconds
+        return max(by, key=lambda name: by[name])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        seconds = self.seconds
+        return {
+            "phase": self.phase,
+            "tokens": self.tokens,
+            "seconds": seconds,
+            "tokens_per_second": self.tokens / seconds,
+            "flops": self.flops,
+            "nbytes": self.nbytes,
+            "intensity": self.flops / self.nbytes,
+            "bound": self.bound,
+            "share_of_peak": self.flops / seconds / self.peak_flops_per_second,
+            "joules": None if self.watts is None else self.watts * seconds,
+            "price": None if self.price_per_hour is None else self.price_per_hour * seconds / 3600,
+            "parts": [{**asdict(part), "bound": part.bound, "intensity": part.intensity} for part in self.parts],
+        }
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What `roofline` found."""
+
+    device: Device
+    dtype: str
+    seq_len: int
+    batch: int
+    efficiency: Efficiency
+    weights_nbytes: int
+    cache_nbytes: int
+    phases: Mapping[str, PhaseTime]  # training, prefill, decoding; an encoder alone has no decoding
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and cache, for decoding, fit the device's memory."""
+        return self.weights_nbytes + self.cache_nbytes <= self.device.memory_nbytes
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data; keys are stable within a `version`."""
+        return {
+            "version": VERSION,
+            "device": self.device.as_json(),
+            "dtype": self.dtype,
+            "seq_len": self.seq_len,
+            "batch": self.batch,
+            "efficiency": asdict(self.efficiency),
+            "ridge": self.device.ridge(self.dtype),
+            "weights_nbytes": self.weights_nbytes,
+            "cache_nbytes": self.cache_nbytes,
+            "fits": self.fits,
+            "phases": {name: phase.as_json() for name, phase in self.phases.items()},
+        }
+
+
+def roofline(
+    architecture: Architecture,
+    *,
+    device: Device | str = "H100",
+    seq_len: int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    efficiency: Efficiency | None = None,
+    price_per_hour: float | None = None,
+) -> Roofline:
+    """Return the times of one device that runs `batch` sequences of `seq_len` tokens.
+
+    A training step trains on all of them, prefill reads them, decoding adds one token to each after `seq_len` - 1 cached
+    ones. dtype defaults to bfloat16 where the device has it. Raises UsageError for a device or dtype that is not known,
+    SpecError for sizes that make no sense.
+    """
+    spec, where = specification(architecture), found_device(device)
+    dtype = dtype or next(name for name in ("bfloat16", "float16", "float32") if _has(where, name))
+    if dtype not in NBYTES:
+        raise UsageError(f"dtype = {dtype!r} is unknown{did_you_mean(dtype, NBYTES)}; there are {', '.join(NBYTES)}")
+    peak = where.peak(dtype)
+    if where.rates is not None and not where.rates.knows(dtype):
+        raise UsageError(f"this machine was not calibrated in {dtype}; run `anyformer calibrate --dtype {dtype}`")
+    seq_len = seq_len if seq_len is not None else (spec.context or 2048)
+    if seq_len < 1 or batch < 1:
+        raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
+    if price_per_hour is not None and not price_per_hour > 0:
+        raise UsageError(f"--price-per-hour {price_per_hour:g} must be above 0")
+    check_length(spec, seq_len)
+    shares = efficiency or where.efficiency
+    memory = seq_len if spec.encoder else 0
+    whole = Load(batch, seq_len, memory=memory)
+    count = parameters(spec)
+    weights_nbytes = (count.total + count.frozen) * NBYTES[dtype]
+    phases = {
+        "training": (whole, operators(spec, whole) + operators_ahead(spec, whole), batch * seq_len),
+        "prefill": (whole, operators(spec, whole, head_tokens=1), batch * seq_len),
+    }
+    kept = list(cached_calls(spec))
+    causal = bool(kept) and any(mixer.reach() is not None or _causal(mixer) for mixer, _ in kept)
+    if causal:
+        one = replace(whole, query=1, past=seq_len - 1)
+        phases["decoding"] = (one, operators(spec, one), batch)
+    cache_nbytes = (
+        batch
+        * NBYTES[dtype]
+        * sum(
+            _held(mixer, seq_len, memory) * sum(math.prod(shape) for shape in shapes.values()) for mixer, shapes in kept
+        )
+    )
+    found: dict[str, PhaseTime] = {}
+    for name, (_, each, tokens) in phases.items():
+        passes: Pass = "training" if name == "training" else "forward"
+        resident = weights_nbytes if name == "decoding" else 0
+        parts = list(_parts(each, where, dtype, passes, shares, resident))
+        if where.rates is not None:
+            besides = where.rates.pass_seconds[passes]
+            parts.append(PartTime("framework", 0, 0.0, besides, 0.0, 0.0, besides))
+        if name == "training":
+            parts.append(_update(count.total, where, dtype, shares))
+        found[name] = PhaseTime(name, tokens, tuple(parts), peak, where.power_watts, price_per_hour)
+    return Roofline(where, dtype, seq_len, batch, shares, weights_nbytes, cache_nbytes if causal else 0, found)
+
+
+def check_length(spec: ModelSpec, seq_len: int) -> None:
+    """Raise SpecError where the positions of the model end before the sequence does."""
+    for value in spec.nested():
+        n = getattr(value, "n_positions", None)
+        if isinstance(n, int) and seq_len > n:
+            raise SpecError(
+                f"seq_len = {seq_len:,} goes beyond the {n:,} learned positions of this model; "
+                f"take at most {n:,}, or resize its context"
+            )
+
+
+def operator_seconds(
+    operator: Operator, where: Device, dtype: str, passes: Pass, shares: Efficiency, resident_nbytes: float = 0.0
+) -> tuple[float, float, float, float]:
+    """Return (seconds, those of arithmetic, of memory and of overhead alone) of one run of an operator.
+
+    `resident_nbytes` are the bytes that a pass reads in turn, which a processor's caches may or may not hold.
+    """
+    o, rates = operator, where.rates
+    times = TRAINING_PASSES if passes == "training" else 1
+    nbytes = times * NBYTES[dtype] * (o.weights + o.cache + o.numbers)
+    if rates is None:
+        share = shares.attention if o.kind == "attention" else shares.products
+        compute = times * o.flops / (where.peak(dtype) * share)
+        memory = nbytes / (where.nbytes_per_second * shares.memory)
+        overhead = times * o.calls * where.overhead_seconds
+        return max(compute, memory, overhead), compute, memory, overhead
+    compute = rates.work_seconds(o, dtype, passes)
+    stored = NBYTES[dtype] * (o.weights + o.cache)
+    bandwidth = on_curve(rates.reading, max(resident_nbytes, stored)) if stored else 1.0
+    memory = stored / bandwidth if passes == "forward" else 0.0
+    overhead = o.calls * rates.overhead_seconds[passes]
+    if rates.asynchronous:
+        return max(compute, memory, overhead), compute, memory, overhead
+    # Processors reorder a matrix before they multiply several rows with it, so that reading it is no part of the product.
+    alone = o.kind == "contraction" and o.shape is not None and o.shape[0] == 1
+    work = max(compute, memory) if alone else compute + memory
+    return work + overhead, compute, memory, overhead
+
+
+def _parts(
+    found: Iterable[Operator], where: Device, dtype: str, passes: Pass, shares: Efficiency, resident: float
+) -> Iterable[PartTime]:
+    times = TRAINING_PASSES if passes == "training" else 1
+    sums: dict[str, list[float]] = {}
+    for operator in found:
+        row = sums.setdefault(operator.part, [0.0] * 6)
+        nbytes = NBYTES[dtype] * (operator.weights + operator.cache + operator.numbers)
+        seconds = operator_seconds(operator, where, dtype, passes, shares, resident)
+        for i, value in enumerate((times * operator.flops, times * nbytes, *seconds)):
+            row[i] += operator.times * value
+    return (PartTime(part, int(row[0]), *row[1:]) for part, row in sums.items())
+
+
+def _update(n_params: int, where: Device, dtype: str, shares: Efficiency) -> PartTime:
+    nbytes = n_params * (UPDATE_NBYTES + (CAST_NBYTES if dtype != "float32" else 0))
+    if where.rates is not None:
+        seconds = n_params * where.rates.update_seconds
+    else:
+        seconds = nbytes / (where.nbytes_per_second * shares.memory)
+    return PartTime("optimiser", 0, nbytes, seconds, 0.0, seconds, 0.0)
+
+
+def _held(mixer: Any, seq_len: int, memory: int) -> int:
+    if mixer.keeps_memory():
+        return memory
+    reach = mixer.reach()
+    return seq_len if reach is None else min(reach, seq_len)
+
+
+def _causal(mixer: Any) -> bool:
+    mask = getattr(mixer, "mask", None)
+    return mask is None or mask.pairs(2, 0, 1) < 4
+
+
+def _has(where: Device, dtype: str) -> bool:
+    known = dtype in where.peak_flops_per_second
+    return known and (where.rates is None or where.rates.knows(dtype))
+
+
+def found_device(name: Device | str) -> Device:
+    return name if isinstance(name, Device) else named_device(name)

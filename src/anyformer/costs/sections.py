@@ -1,0 +1,111 @@
+"""A cost report in words: tables of rows, one an aspect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from anyformer.costs.conventions import CONVENTIONS
+from anyformer.costs.report import CostReport
+from anyformer.costs.state import LAYOUTS
+
+AGAIN = {
+    "none": "nothing is made again",
+    "selective": "attention is made again in the backward pass",
+    "full": "layers are made again in the backward pass",
+}
+
+
+class Line(NamedTuple):
+    """One row of a table."""
+
+    name: str
+    value: str
+    says: str = ""
+
+
+class Section(NamedTuple):
+    """One table."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+def sections(report: CostReport) -> Iterator[Section]:
+    """Yield the tables of a report: parameters, FLOPs, activations, state and cache."""
+    yield Section("parameters", tuple(_parameters(report)))
+    yield Section(f"{report.unit} by part, {report.convention}", tuple(_flops(report)))
+    yield Section("training memory", tuple(_training(report)))
+    yield Section(
+        f"activations by part, the whole batch at once, {AGAIN[report.recompute]}", tuple(_activations(report))
+    )
+    yield Section("inference memory", tuple(_inference(report)))
+
+
+def _parameters(report: CostReport) -> Iterator[Line]:
+    count = report.parameters
+    yield Line("total", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them")
+    if count.inactive:
+        yield Line("active", f"{report.active['all']:,}", "used by one token: the experts it chooses, and all else")
+    for name, number in report.active.items():
+        if name != "all" and number != count.total:
+            yield Line(f"{'active ' if count.inactive else ''}{name}", f"{number:,}")
+    if count.frozen:
+        yield Line("frozen", f"{count.frozen:,}", "held beside them and never trained")
+
+
+def _flops(report: CostReport) -> Iterator[Line]:
+    convention, unit = CONVENTIONS[report.convention], report.unit
+    step = report.training_flops_total
+    yield Line("forward", f"{si(report.forward_flops_per_token)}{unit}/token", convention.says)
+    yield Line(
+        "training",
+        f"{si(report.training_flops_per_token)}{unit}/token",
+        f"{si(step)}{unit} a step; {convention.source}",
+    )
+    decoding = f"{si(report.decode_flops_per_token)}FLOPs/token"
+    yield Line("decoding", decoding, "the last token, all others cached, visible pairs alone")
+    for part, flops in report.training_flops.items():
+        forward = report.forward_flops[part]
+        shares = f"{forward / report.forward_flops_total:6.1%} of forward, {flops / step:6.1%} of training"
+        yield Line(f"  {part}", f"{si(forward)}{unit}", shares)
+
+
+def _training(report: CostReport) -> Iterator[Line]:
+    state, source = report.state, LAYOUTS[report.precision].source
+    yield Line("training state", binary(report.training_nbytes), f"with AdamW; {source}")
+    for name in ("weights", "gradients", "optimizer"):
+        yield Line(f"  {name}", binary(getattr(state, name)))
+    yield Line("activations", binary(report.activation_nbytes), f"at the peak of a step of {report.tokens:,} tokens")
+
+
+def _activations(report: CostReport) -> Iterator[Line]:
+    saved = report.activations.saved
+    for part, nbytes in saved.items():
+        yield Line(part, binary(nbytes), f"{nbytes / report.activations.saved_nbytes:6.1%}")
+    for part, nbytes in report.activations.passing.items():
+        yield Line(part, binary(nbytes), "for a while")
+
+
+def _inference(report: CostReport) -> Iterator[Line]:
+    yield Line("weights", binary(report.weights_nbytes), report.dtype)
+    yield Line("cache", binary(report.cache_nbytes), f"{report.dtype}, the whole batch at this context")
+    for kind in report.cache:
+        says = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
+        yield Line(f"  {kind.kind}", binary(kind.nbytes), says)
+
+
+def si(value: float) -> str:
+    """Return a number with a prefix of powers of ten, and a space for the unit."""
+    for power, prefix in ((24, "Y"), (21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if value >= 10**power:
+            return f"{value / 10**power:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+def binary(nbytes: float) -> str:
+    """Return bytes in a unit of powers of 1,024."""
+    for power, unit in ((5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if nbytes >= 1024**power:
+            return f"{nbytes / 1024**power:.3g} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,105 @@
+"""DeBERTa v1, v2 and v3: what a token says and where it stands meet in separate scores. arXiv:2006.03654, arXiv:2111.09543.
+
+The enhanced mask decoder of the papers (section 3.2) reads absolute positions in two further passes of the last layer during
+pretraining; no released class computes it, and a specification cannot say that a layer's queries are another stream's.
+"""
+
+from __future__ import annotations
+
+from anyformer.families.bert import encoder
+from anyformer.families.compose import block, changed, post_norm, repeat, with_biases
+from anyformer.families.heads import masked_words
+from anyformer.families.preset import Preset
+from anyformer.layers import (
+    GELU,
+    ActivationSpec,
+    AttentionSpec,
+    ContentToPositionSpec,
+    ConvolutionSpec,
+    FeedForwardSpec,
+    GQASpec,
+    LayerNormSpec,
+    LinearSpec,
+    PositionToContentSpec,
+    RelativeTableSpec,
+)
+from anyformer.spec import Count, Length, ModelSpec, ScaleSpec, Width
+
+NORM = LayerNormSpec(eps=1e-7)
+THREE = ScaleSpec(factor=3**-0.5, power=-0.5)  # three summands of equal weight (equation 4)
+
+
+def deberta(
+    *, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, vocab_size: int = 50_265, context: int = 512
+) -> ModelSpec:
+    """Return DeBERTa v1 without heads: keys have no bias, distances have projections of their own in every layer (3.1)."""
+    table = RelativeTableSpec(farthest=Length(context), shared="distances")
+    heads = with_biases(GQASpec(n_heads=Count(n_heads)), qkv=True, output=True).but(bias_key=False)
+    attend = AttentionSpec(
+        projection=heads,
+        scores=(
+            ContentToPositionSpec(table=table, projection=LinearSpec()),
+            PositionToContentSpec(table=table, projection=LinearSpec(bias=True)),
+        ),
+        scale=THREE,
+    )
+    layer = block(
+        post_norm(NORM, attend), post_norm(NORM, FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=GELU()))
+    )
+    return encoder(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        blocks=repeat(layer, n_layers),
+        norm=NORM,
+        masked=True,
+        context=context,
+    )
+
+
+def deberta_v2(
+    *, n_layers: int, d_model: int, n_heads: int, n_buckets: int = 256, vocab_size: int = 128_100, context: int = 512
+) -> ModelSpec:
+    """Return v1 with buckets of distances, normed and projected as tokens are, and biases everywhere (appendix A.5)."""
+    model = deberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, context=context)
+    table = RelativeTableSpec(farthest=Length(context), n_buckets=Count(n_buckets), norm=NORM, shared="distances")
+    scores = (ContentToPositionSpec(table=table), PositionToContentSpec(table=table))
+    return changed(changed(model, AttentionSpec, scores=scores), GQASpec, bias_key=True)
+
+
+def convolved(model: ModelSpec, size: int = 3, activation: ActivationSpec | None = None) -> ModelSpec:
+    """Return the model with a convolution of the embedding's output beside its first layer."""
+    first, *others = model.stack.blocks
+    mixer = ConvolutionSpec(size=size, activation=activation or GELU())
+    first = first.but(sublayers=(*first.sublayers, post_norm(NORM, mixer)))
+    return model.but(stack=model.stack.but(blocks=(first, *others)))
+
+
+def with_head(model: ModelSpec) -> ModelSpec:
+    """Return the model with its head for masked words."""
+    return model.but(heads=(masked_words(model),))
+
+
+V1 = "He et al. 2020, arXiv:2006.03654, tables 1 and 2"
+V2 = "He et al. 2020, arXiv:2006.03654, section 5.3; sizes as released"
+V3 = "He et al. 2021, arXiv:2111.09543, section 5; electra.replaced() is the head it was trained with"
+BYTES, SPM = "byte-level BPE, 50,265", "SentencePiece, 128,100"
+
+_BASE = deberta(n_layers=12, d_model=768, n_heads=12)
+_LARGE = deberta(n_layers=24, d_model=1024, n_heads=16)
+_XLARGE = deberta(n_layers=48, d_model=1024, n_heads=16)
+_V2_XLARGE = convolved(deberta_v2(n_layers=24, d_model=1536, n_heads=24))
+_V2_XXLARGE = convolved(deberta_v2(n_layers=48, d_model=1536, n_heads=24))
+_V3_BASE = deberta_v2(n_layers=12, d_model=768, n_heads=12)
+_V3_LARGE = deberta_v2(n_layers=24, d_model=1024, n_heads=16)
+_V2_NOTE = "with the head for masked words, which the figure leaves out"
+_V3_NOTE = f"{_V2_NOTE}; 434.0M without"
+
+PRESETS = (
+    Preset("deberta-base", "deberta", with_head(_BASE), V1, "139M", None, BYTES),
+    Preset("deberta-large", "deberta", with_head(_LARGE), V1, "406M", None, BYTES),
+    Preset("deberta-xlarge", "deberta", with_head(_XLARGE), V1, "759M", None, BYTES),
+    Preset("deberta-v2-xlarge", "deberta", with_head(_V2_XLARGE), V2, "885M", f"887.1M {_V2_NOTE}", SPM),
+    Preset("deberta-v2-xxlarge", "deberta", with_head(_V2_XXLARGE), V2, "1.56B", f"1.567B {_V2_NOTE}", SPM),
+    Preset("deberta-v3-base", "deberta", with_head(_V3_BASE), V3, "184M", f"184.6M {_V2_NOTE}", SPM),
+    Preset("deberta-v3-large", "deberta", with_head(_V3_LARGE), V3, "434M", f"435.2M {_V3_NOTE}", SPM),
+)

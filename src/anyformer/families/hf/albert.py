@@ -1,0 +1,146 @@
+"""ALBERT to and from transformers' AlbertModel and the classes that put heads on it: layers are groups that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anyformer.errors import SpecError
+from anyformer.families.albert import albert
+from anyformer.families.compose import changed
+from anyformer.families.heads import masked_words, pooler, row_classes, token_classes
+from anyformer.families.hf.bert import FEED, PROJECTION, embeddings, in_feed_forward
+from anyformer.families.hf.encoder import (
+    SEGMENTS,
+    SIZES,
+    Heading,
+    Heads,
+    encoder_family,
+    eps,
+    n_positions,
+)
+from anyformer.families.hf.layout import Link, link
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import Pair
+from anyformer.layers import LinearSpec
+from anyformer.spec import EmbeddingSpec, ModelSpec
+
+LAYER = {
+    f"{PROJECTION}.q": "attention.query",
+    f"{PROJECTION}.k": "attention.key",
+    f"{PROJECTION}.v": "attention.value",
+    f"{PROJECTION}.o": "attention.dense",
+    "0.norm_sum": "attention.LayerNorm",
+    f"{FEED}.up": "ffn",
+    f"{FEED}.down": "ffn_output",
+    "1.norm_sum": "full_layer_layer_norm",
+}
+
+
+def order(n_layers: int, groups: int, inner: int) -> list[int]:
+    """Return which distinct layer stands at each depth: a group of `inner` layers is repeated until the next one's turn."""
+    turn = n_layers / groups  # which need not be whole
+    return [int(i / turn) * inner + k for i in range(n_layers) for k in range(inner)]
+
+
+def grouped(spec: ModelSpec) -> tuple[list[str], int, int]:
+    """Return the names of the distinct layers, the number of groups and of layers in each. Raises SpecError."""
+    names = [block.shared for block in spec.stack.blocks]
+    distinct = [name for name in dict.fromkeys(names) if name is not None]
+    depths = [distinct.index(name) for name in names if name is not None]
+    for inner in range(1, len(distinct) + 1):
+        groups, depth = len(distinct) // inner, len(names) // inner
+        if order(depth, groups, inner) == depths:
+            return distinct, groups, inner
+    raise SpecError("the model's layers are not shared in groups, each of which is repeated")
+
+
+def depth() -> Pair:
+    """Return the number of groups that are run one after the other, how many are distinct, and the layers in each."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n_layers = settings.take("num_hidden_layers", int)
+        groups, inner = settings.take("num_hidden_groups", int, 1), settings.take("inner_group_num", int, 1)
+        if not 1 <= groups <= n_layers or inner < 1:
+            raise settings.refusal("num_hidden_groups", f"of {inner} layers cannot be repeated to {n_layers}")
+        layer, only = spec.stack.blocks[0], groups == inner == 1
+        which = order(n_layers, groups, inner)
+        blocks = {i: layer.but(shared="layer" if only else f"layer_{i}") for i in set(which)}
+        return spec.but(stack=spec.stack.but(blocks=tuple(blocks[i] for i in which)))
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        _, groups, inner = grouped(spec)
+        return {
+            "num_hidden_layers": spec.n_layers // inner,
+            "num_hidden_groups": groups,
+            "inner_group_num": inner,
+        }
+
+    return Pair(read, write)
+
+
+def width(default: int, *, always: bool) -> Pair:
+    """Return the width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA)."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        found = settings.take("embedding_size", int, default)
+        projected = always or found != spec.stack.d_model
+        projection = LinearSpec(bias=True) if projected else None
+        return changed(spec, EmbeddingSpec, width=found if projected else None, projection=projection)
+
+    return Pair(read, lambda spec: {"embedding_size": spec.stack.embedding.width or spec.stack.d_model})
+
+
+def links(spec: ModelSpec) -> Iterator[Link]:
+    """Yield the encoder's modules."""
+    yield from embeddings("position", "token_type")
+    yield link("stack.embedding.projection", "encoder.embedding_hidden_mapping_in")
+    names, _, inner = grouped(spec)
+    for i, name in enumerate(names):
+        place = f"encoder.albert_layer_groups.{i // inner}.albert_layers.{i % inner}"
+        yield from (link(f"shared.{name}.sublayers.{ours}", f"{place}.{theirs}") for ours, theirs in LAYER.items())
+
+
+HEADS = Heads(
+    "albert.",
+    "AlbertModel",
+    {
+        "mlm": Heading(
+            lambda spec, n: masked_words(spec, in_feed_forward(spec)),
+            {"transform.0": "predictions.dense", "transform.2": "predictions.LayerNorm", "": "predictions"},
+        ),
+        "sop": Heading(
+            lambda spec, n: row_classes(2, "sop"),
+            {"transform.0": "albert.pooler", "table": "sop_classifier.classifier", "": "sop_classifier.classifier"},
+        ),
+        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "albert.pooler"}),
+        "classes": Heading(
+            lambda spec, n: row_classes(n),
+            {"transform.0": "albert.pooler", "table": "classifier", "": "classifier"},
+            labelled=True,
+        ),
+        "token_classes": Heading(
+            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
+        ),
+    },
+    {
+        "AlbertForPreTraining": ("mlm", "sop"),
+        "AlbertForMaskedLM": ("mlm",),
+        "AlbertModel": ("pooler",),
+        "AlbertForSequenceClassification": ("classes",),
+        "AlbertForTokenClassification": ("token_classes",),
+    },
+)
+ALBERT = encoder_family(
+    "albert",
+    albert(n_layers=1, d_model=8, n_heads=1, width=4),
+    (*SIZES[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
+    HEADS,
+    links,
+    twins={
+        "albert.embeddings.word_embeddings.weight": ("predictions.decoder.weight",),
+        "predictions.bias": ("predictions.decoder.bias",),
+    },
+    # Settings of the first release that its own code does not read.
+    ignored=("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"),
+)

@@ -1,0 +1,125 @@
+"""Longformer to and from transformers' LongformerModel and the classes that put heads on it.
+
+Which tokens are global is a fact about a text, theirs as `global_attention_mask`, ours as `facts={"mark": …}`. Their class
+for sequence classification marks the first token by itself, and is not read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.heads import masked_words, pooler, token_classes
+from anyformer.families.hf.bert import LAYER, PROJECTION, embeddings
+from anyformer.families.hf.encoder import (
+    SEGMENTS,
+    Heading,
+    Heads,
+    encoder_family,
+    eps,
+    n_positions,
+    of_layers,
+    starts,
+)
+from anyformer.families.hf.layout import Link
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import D_MODEL, VOCABULARY, Pair, activation, at, layers
+from anyformer.families.longformer import longformer
+from anyformer.layers import FeedForwardSpec, LocalAndGlobalSpec, SymmetricWindow
+from anyformer.spec import ModelSpec, StackSpec, Window
+
+WINDOW = "attention_window"
+GLOBAL = {f"{PROJECTION}.{x[0]}_global": f"attention.self.{x}_global" for x in ("query", "key", "value")}
+
+
+def with_windows(settings: Settings, stack: StackSpec) -> StackSpec:
+    """Return the stack with the windows that `attention_window` says: one for all layers, or one each. Raises CheckpointError."""
+    said = settings.written(WINDOW)
+    said = 512 if said is None else said
+    each = said if isinstance(said, list) else [said] * len(stack.blocks)
+    if len(each) != len(stack.blocks) or not all(type(n) is int and n > 0 and n % 2 == 0 for n in each):
+        raise settings.refusal(WINDOW, f"must be an even number, or one for each of {len(stack.blocks)} layers")
+    if len(set(each)) == 1:
+        return changed(stack, SymmetricWindow, radius=Window(each[0] // 2))
+    blocks = (
+        changed(block, SymmetricWindow, radius=Window(n // 2)) for block, n in zip(stack.blocks, each, strict=True)
+    )
+    return stack.but(blocks=tuple(blocks))
+
+
+def windows_of(stack: StackSpec) -> dict[str, Any]:
+    """Return the setting that says the windows of a stack. Raises SpecError for a layer without one."""
+    return {WINDOW: [2 * one(block, SymmetricWindow, "window to both sides").radius for block in stack.blocks]}
+
+
+def _windows() -> Pair:
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        return spec.but(stack=with_windows(settings, spec.stack))
+
+    return Pair(read, lambda spec: windows_of(spec.stack))
+
+
+def _divided() -> Pair:
+    """Return the refusal of heads that do not divide the width."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n_heads = one(spec, LocalAndGlobalSpec, "local and global heads").n_heads
+        if n_heads < 1 or spec.stack.d_model % n_heads:
+            raise settings.refusal("num_attention_heads", f"does not divide hidden_size = {spec.stack.d_model}")
+        return spec
+
+    return Pair(read, lambda spec: {})
+
+
+def links(spec: ModelSpec) -> Iterator[Link]:
+    """Yield the encoder's modules."""
+    yield from embeddings("position", "token_type")
+    yield from of_layers(spec, "encoder.layer", LAYER | GLOBAL)
+
+
+HEADS = Heads(
+    "longformer.",
+    "LongformerModel",
+    {
+        "mlm": Heading(
+            lambda spec, n: masked_words(spec),  # GELU, whatever hidden_act says
+            {"transform.0": "lm_head.dense", "transform.2": "lm_head.layer_norm", "": "lm_head"},
+        ),
+        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "longformer.pooler.dense"}),
+        "token_classes": Heading(
+            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
+        ),
+    },
+    {
+        "LongformerForMaskedLM": ("mlm",),
+        "LongformerModel": ("pooler",),
+        "LongformerForTokenClassification": ("token_classes",),
+    },
+)
+LONGFORMER = encoder_family(
+    "longformer",
+    longformer(n_layers=1, d_model=8, n_heads=1),
+    (
+        VOCABULARY,
+        D_MODEL,
+        at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+        at("num_attention_heads", int, LocalAndGlobalSpec, "n_heads"),
+        _divided(),
+        activation("hidden_act", "gelu", FeedForwardSpec),
+        starts(),
+        layers(),
+        _windows(),
+        SEGMENTS,
+        eps(1e-12),
+        n_positions(offset_by_padding=True),
+    ),
+    HEADS,
+    links,
+    twins={
+        "longformer.embeddings.word_embeddings.weight": ("lm_head.decoder.weight",),
+        "lm_head.bias": ("lm_head.decoder.bias",),
+    },
+    ignored=("onnx_export", "attention_mode", "ignore_attention_mask"),
+)

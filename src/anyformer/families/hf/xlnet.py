@@ -1,0 +1,145 @@
+"""XLNet to and from transformers' XLNetModel and the classes that put heads on it.
+
+Their perm_mask is our order, their target_mapping the positions of our blanks, their mems our cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from anyformer.families.heads import row_classes, token_classes
+from anyformer.families.hf.bert import FEED, PROJECTION
+from anyformer.families.hf.encoder import Heading, Heads, encoder_family, eps, of_layers, starts
+from anyformer.families.hf.layout import Link
+from anyformer.families.hf.mapping import Row, Tensors, one, same
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import EVEN, VOCABULARY, Pair, activation, at, layers
+from anyformer.families.xlnet import permuted_words, xlnet
+from anyformer.layers import FeedForwardSpec, GQASpec, LastTokenSpec
+from anyformer.spec import ModelSpec, StackSpec
+
+LAYER = {
+    "0.norm_sum": "rel_attn.layer_norm",
+    f"{FEED}.up": "ff.layer_1",
+    f"{FEED}.down": "ff.layer_2",
+    "1.norm_sum": "ff.layer_norm",
+}
+SCORES = "0.branches.0.mixer.scores"
+ALIKE = {
+    f"{SCORES}.0.bias_key": "r_w_bias",
+    f"{SCORES}.0.bias_position": "r_r_bias",
+    f"{SCORES}.1.bias": "r_s_bias",
+    f"{SCORES}.1.weight": "seg_embed",
+}
+BY_HEAD = {**{f"{PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
+# How much of a text its memory holds, and what nothing reads; a memory is the caller's cache here.
+IGNORED = (
+    "mem_len",
+    "reuse_len",
+    "use_mems_eval",
+    "use_mems_train",
+    "untie_r",
+    "start_n_top",
+    "end_n_top",
+    "ff_dropout",
+)
+IGNORED = (*IGNORED, "dropatt", "init", "init_range", "init_std", "max_position_embeddings")
+
+
+def _said(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Refuse what is not computed here: decoders, clamped distances, texts in both directions, other summaries."""
+    settings.require("attn_type", "bi")
+    settings.require("bi_data", False)
+    settings.require("same_length", False)
+    settings.require("clamp_len", -1, 0)
+    settings.require("summary_type", "last")
+    settings.require("summary_use_proj", True)
+    settings.require("summary_activation", "tanh")
+    settings.require("d_head", spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads)
+    return spec
+
+
+def links(spec: ModelSpec) -> Iterator[Link]:
+    """Yield the modules whose tensors are laid out as ours."""
+    yield from of_layers(spec, "layer", LAYER)
+
+
+def further(spec: ModelSpec) -> Iterator[Row]:
+    """Yield the rows of the vector of blanks and of attention, whose matrices are [d_model, heads, head_dim], the output's too."""
+    n_heads = one(spec, GQASpec, "multi-head attention").n_heads
+
+    def by_head(tensors: Tensors) -> Tensors:
+        return tuple(t.T.unflatten(1, (n_heads, -1)).contiguous() for t in tensors)
+
+    def output_by_head(tensors: Tensors) -> Tensors:
+        return tuple(t.unflatten(1, (n_heads, -1)).contiguous() for t in tensors)
+
+    yield Row(("stack.embedding.terms.0.weight",), ("mask_emb",), _vector, _of_one_token)
+    for i in range(spec.n_layers):
+        ours, theirs = f"stack.blocks.{i}.sublayers", f"layer.{i}.rel_attn"
+        yield from (same(f"{ours}.{name}", f"{theirs}.{other}") for name, other in ALIKE.items())
+        for name, other in BY_HEAD.items():
+            yield Row((f"{ours}.{name}",), (f"{theirs}.{other}",), _matrix, by_head)
+        yield Row((f"{ours}.{PROJECTION}.o.weight",), (f"{theirs}.o",), _output, output_by_head)
+
+
+def _vector(tensors: Tensors) -> Tensors:
+    return tuple(t[0, 0] for t in tensors)
+
+
+def _of_one_token(tensors: Tensors) -> Tensors:
+    return tuple(t[None, None] for t in tensors)
+
+
+def _matrix(tensors: Tensors) -> Tensors:
+    return tuple(t.flatten(1).T.contiguous() for t in tensors)
+
+
+def _output(tensors: Tensors) -> Tensors:
+    return tuple(t.flatten(1) for t in tensors)
+
+
+HEADS = Heads(
+    "transformer.",
+    "XLNetModel",
+    {
+        "lm": Heading(lambda spec, n: permuted_words(spec), {"": "lm_loss"}),
+        "classes": Heading(
+            lambda spec, n: row_classes(n, pool=LastTokenSpec()),
+            {"transform.0": "sequence_summary.summary", "table": "logits_proj", "": "logits_proj"},
+            labelled=True,
+        ),
+        "token_classes": Heading(
+            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
+        ),
+    },
+    {
+        "XLNetLMHeadModel": ("lm",),
+        "XLNetModel": (),
+        "XLNetForSequenceClassification": ("classes",),
+        "XLNetForTokenClassification": ("token_classes",),
+    },
+)
+XLNET = encoder_family(
+    "xlnet",
+    xlnet(n_layers=1, d_model=8, n_heads=1),
+    (
+        VOCABULARY,
+        at("d_model", int, StackSpec, "d_model"),
+        at("d_inner", int, FeedForwardSpec, "d_ff"),
+        at("n_head", int, GQASpec, "n_heads"),
+        EVEN,
+        activation("ff_activation", "gelu", FeedForwardSpec),
+        starts(),
+        layers("n_layer"),
+        eps(1e-12),
+        Pair(_said, lambda spec: {}),
+    ),
+    HEADS,
+    links,
+    further=further,
+    tokens="word_embedding",
+    twins={"transformer.word_embedding.weight": ("lm_loss.weight",)},
+    buffers=(),
+    ignored=IGNORED,
+)

@@ -1,0 +1,117 @@
+"""Longformer and LED: RoBERTa and BART with a window, and marked tokens that see all and are seen by all: arXiv:2004.05150."""
+
+from __future__ import annotations
+
+from anyformer.families.bart import bart
+from anyformer.families.bert import BYTES, bert
+from anyformer.families.compose import changed
+from anyformer.families.heads import masked_words
+from anyformer.families.preset import Preset
+from anyformer.layers import (
+    ActivationSpec,
+    AttentionSpec,
+    Heads,
+    LearnedPositionsSpec,
+    LocalAndGlobalSpec,
+    MarkedKeys,
+    MarkedQueries,
+    Mask,
+    SymmetricWindow,
+)
+from anyformer.spec import Count, Length, ModelSpec, StackSpec, Window
+
+
+def seen(window: int) -> Mask:
+    """Return who sees whom: local heads answer unmarked tokens, global heads marked ones (section 3.1)."""
+    near = SymmetricWindow(radius=Window(window // 2)) | MarkedKeys()
+    return Heads(masks=(near & ~MarkedQueries(), MarkedQueries()))
+
+
+def local_and_global(stack: StackSpec, n_heads: int, window: int) -> StackSpec:
+    """Return the stack with a second set of projections in each layer, and a window of half its width to either side."""
+    return changed(stack, AttentionSpec, projection=LocalAndGlobalSpec(n_heads=Count(n_heads)), mask=seen(window))
+
+
+def longformer(
+    *,
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int | None = None,
+    vocab_size: int = 50_265,
+    window: int = 512,
+    n_positions: int = 4096,
+) -> ModelSpec:
+    """Return the encoder without heads (section 5): RoBERTa's, its positions repeated up to 4,096."""
+    model = bert(
+        n_layers=n_layers,
+        d_model=d_model,
+        n_heads=n_heads,
+        d_ff=d_ff,
+        vocab_size=vocab_size,
+        n_segments=1,
+        offset=2,
+        context=n_positions,
+        eps=1e-5,
+    )
+    return model.but(stack=local_and_global(model.stack, n_heads, window))
+
+
+def led(
+    *,
+    d_model: int,
+    layers: tuple[int, int],
+    n_heads: tuple[int, int],
+    d_ff: tuple[int, int],
+    vocab_size: int = 50_265,
+    window: int = 1024,
+    n_positions: tuple[int, int] = (16_384, 1024),
+    activation: ActivationSpec | None = None,
+    head_bias: bool = False,
+) -> ModelSpec:
+    """Return BART whose encoder is Longformer's (section 7); of each pair of sizes the encoder's comes first."""
+    model = bart(
+        d_model=d_model,
+        layers=layers,
+        n_heads=n_heads,
+        d_ff=d_ff,
+        vocab_size=vocab_size,
+        activation=activation,
+        head_bias=head_bias,
+    )
+    assert model.encoder is not None
+    of_encoder, of_decoder = (
+        changed(stack, LearnedPositionsSpec, n_positions=Length(n), offset=0)
+        for stack, n in zip((model.encoder, model.stack), n_positions, strict=True)
+    )
+    encoder = local_and_global(of_encoder, n_heads[0], window)
+    return model.but(stack=of_decoder, encoder=encoder, context=Length(n_positions[1]))
+
+
+LONGFORMER = "Beltagy et al. 2020, arXiv:2004.05150, sections 5 and 7; totals of the released checkpoints"
+_BASE = longformer(n_layers=12, d_model=768, n_heads=12)
+_LARGE = longformer(n_layers=24, d_model=1024, n_heads=16)
+
+
+def _led(size: str, published: str, n_layers: int, d_model: int, n_heads: int) -> Preset:
+    d_ff = 4 * d_model
+    spec = led(d_model=d_model, layers=(n_layers, n_layers), n_heads=(n_heads, n_heads), d_ff=(d_ff, d_ff))
+    return Preset(f"led-{size}-16384", "longformer", spec, LONGFORMER, published, None, BYTES)
+
+
+PRESETS = (
+    *(
+        Preset(
+            f"longformer-{size}-4096",
+            "longformer",
+            model.but(heads=(masked_words(model),)),
+            LONGFORMER,
+            total,
+            None,
+            BYTES,
+        )
+        for size, total, model in (("base", "149M", _BASE), ("large", "435M", _LARGE))
+    ),
+    _led("base", "162M", 6, 768, 12),
+    _led("large", "460M", 12, 1024, 16),
+)

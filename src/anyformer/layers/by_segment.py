@@ -1,0 +1,45 @@
+"""Whether two tokens are of one segment, as a summand of the scores. Yang et al. 2019, arXiv:1906.08237, section 2.5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from anyformer.layers.part import Part
+from anyformer.layers.scores import Content, ScoreSpec
+from anyformer.layers.tokens import Tokens
+from anyformer.spec import Cost, Load, Site, Tape, Value, Weight
+
+
+class BySegmentSpec(ScoreSpec):
+    """(q + s)·e, scaled as q·k is: e is one of two vectors a head, for keys of the query's segment and for others.
+
+    Rows of one segment, which token_type_ids do not divide, have nothing added: cost and memory are theirs.
+    """
+
+    reads_content = True
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        n_heads, width = site.shape
+        table = Weight((2, n_heads, width), ("segment", "heads", "head_dim"), "table")
+        return {"weight": table, "bias": Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)}
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        return Cost({})
+
+    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        assert content is not None
+        return content[0]
+
+
+class BySegment(Part[BySegmentSpec]):
+    weight: Tensor
+    bias: Tensor
+
+    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor | None:
+        if query.segment is None or key.segment is None:
+            return None
+        both = (content.q + self.bias[:, None]) @ self.weight.permute(1, 2, 0) * content.scale
+        return torch.where(query.segment == key.segment, both[..., :1], both[..., 1:])

@@ -1,0 +1,45 @@
+"""How many pairs of query and key a mask shows, counted: tile by tile where there is no closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from anyformer.layers.tokens import Tokens, plain_tokens
+
+TILE = 1024  # queries and keys counted at once
+
+
+Predicate = Callable[[Tokens, Tokens, Tensor], Tensor]
+
+
+def ignores_heads(mask: Predicate) -> bool:
+    """Return whether a mask gives one answer for all heads."""
+    one = plain_tokens(1, torch.device("cpu"), 0)
+    return mask(one.as_queries(), one.as_keys(), torch.arange(2).view(1, -1, 1, 1)).shape[1] == 1
+
+
+@lru_cache(maxsize=256)  # a model asks for each of its layers
+def counted(mask: Predicate, query: int, past: int, n_heads: int) -> int:
+    """Return how many (head, query, key) a hashable mask shows to `query` new tokens after `past` ones."""
+    count, head, total = 0, torch.arange(n_heads).view(1, -1, 1, 1), past + query
+    for q in range(past, total, TILE):
+        for k in range(0, total, TILE):
+            queries = plain_tokens(min(TILE, total - q), torch.device("cpu"), q).as_queries()
+            keys = plain_tokens(min(TILE, total - k), torch.device("cpu"), k).as_keys()
+            seen = mask(queries, keys, head)
+            same = n_heads if seen.shape[1] == 1 else 1  # heads that see the same are counted once
+            seen = seen.expand(1, -1, queries.position.shape[2], keys.position.shape[3])
+            count += same * int(torch.count_nonzero(seen))
+    return count
+
+
+def sum_of_minima(start: int, stop: int, bound: float) -> int:
+    """Return the sum over i from start to stop - 1 of min(i, bound)."""
+    bent = max(start, min(stop, stop if math.isinf(bound) else int(bound)))
+    rising = (bent * (bent - 1) - start * (start - 1)) // 2
+    return rising + (0 if bent == stop else (stop - bent) * int(bound))

@@ -1,0 +1,152 @@
+"""Scores of content to position and position to content. He et al. 2020, arXiv:2006.03654, section 3.1.
+
+DeBERTa v1 has a vector for each distance; v2 and v3 have one for each bucket, normed, and project it as the layer projects
+its tokens (arXiv:2006.03654, section 5 of the appendix; arXiv:2111.09543).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import SpecError
+from anyformer.layers.gqa import GQA
+from anyformer.layers.linear import LinearSpec
+from anyformer.layers.part import Part
+from anyformer.layers.scores import Content, ScoreSpec
+from anyformer.layers.tokens import Tokens
+from anyformer.spec import Cost, Count, Length, Load, MapSpec, PartSpec, Placed, Site, Tape, Value, Weight
+
+
+class RelativeTableSpec(PartSpec):
+    """A vector of the stream's width for each distance up to `farthest` either way, or for each of `n_buckets` a side.
+
+    Distances below half of the buckets have one each, those up to `farthest` share the other half, logarithmically.
+    """
+
+    farthest: Length
+    n_buckets: Count | None = None  # None: one for each distance
+    norm: MapSpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_buckets is not None and (self.n_buckets < 2 or self.n_buckets % 2):
+            raise self.refusal("n_buckets", "must be an even number above 0: half are exact, half logarithmic")
+
+    @property
+    def side(self) -> int:
+        """Vectors for one direction."""
+        return self.n_buckets or self.farthest
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((2 * self.side, site.d_model), ("bucket", "d_model"), "table")}
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        return {"norm": self.norm and (self.norm, site.at(site.d_model))}
+
+    def rows(self, distance: Tensor) -> Tensor:
+        """Return the row of each query position - key position."""
+        if self.n_buckets is not None and self.farthest - 1 > self.n_buckets // 2:
+            exact = self.n_buckets // 2
+            # In the arithmetic of the released code: what is rounded up next could fall on either side.
+            span = torch.log(torch.tensor((self.farthest - 1) / exact, device=distance.device))
+            far = torch.ceil(torch.log(distance.abs().clamp(min=1) / exact) / span * (exact - 1)).long() + exact
+            distance = torch.where(distance.abs() <= exact, distance, distance.sign() * far)
+        return (distance + self.side).clamp(0, 2 * self.side - 1)
+
+
+class RelativeTable(Part[RelativeTableSpec]):
+    weight: Tensor
+    norm: nn.Module | None
+
+    def forward(self) -> Tensor:
+        """Return [row, d_model]."""
+        return self.weight if self.norm is None else self.norm(self.weight)
+
+
+class DisentangledSpec(ScoreSpec, abstract=True):
+    """A summand of the scores between a token's content and a distance, scaled as q · k is."""
+
+    table: RelativeTableSpec
+    projection: LinearSpec | None = (
+        None  # of the table's vectors, to all heads; None: the layer's own, as many heads of k
+    )
+    reads_content = True
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        projection = self.projection and self.projection.but(d_out=site.shape[0] * site.shape[1])
+        return {"table": (self.table, site), "projection": projection and (projection, site.at(site.d_model))}
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the projection of the table, and its product with every query or key."""
+        n_heads, width = site.shape
+        keys, rows = load.past + load.query, 2 * self.table.side
+        tokens = load.query if isinstance(self, ContentToPositionSpec) else keys
+        return Cost({"distances": 2 * rows * n_heads * width * (site.d_model + load.batch * tokens)})
+
+    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        """Write down the table, what it is projected to, and the products that are gathered from."""
+        assert content is not None
+        n_heads, width = site.shape
+        rows, x = 2 * self.table.side, content[0] if isinstance(self, ContentToPositionSpec) else content[1]
+        tape.weights(n_heads * width * site.d_model, f"{self.kind} projection")
+        if self.table.norm is not None or tape.half:  # else the table itself is multiplied
+            tape.product(tape.value(rows * site.d_model))
+        tape.product(tape.value(rows * n_heads * width))
+        x = tape.product(x)
+        every = tape.value(tape.load.batch * n_heads * keys * rows, x)
+        tape.keep(every, tape.value(tape.load.query * keys, "int64"))
+        return super().added(site, content, keys, tape)
+
+
+class ContentToPositionSpec(DisentangledSpec):
+    """q_i · W_k r, where r is the table's vector for the distance from query i to key j."""
+
+
+class PositionToContentSpec(DisentangledSpec):
+    """k_j · W_q r, where r is the table's vector for the distance from query i to key j."""
+
+
+class ContentToPosition(Part[ContentToPositionSpec]):
+    table: RelativeTable
+    projection: nn.Module | None
+
+    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        vectors = _by_head(self, content, "k")
+        every = _products(content.q, vectors * content.scale)
+        rows = self.spec.table.rows(query.position - key.position)
+        return every.gather(-1, rows.expand(*every.shape[:-1], -1))
+
+
+class PositionToContent(Part[PositionToContentSpec]):
+    table: RelativeTable
+    projection: nn.Module | None
+
+    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        vectors, k = _by_head(self, content, "q"), content.k
+        groups = content.q.shape[1] // k.shape[1]
+        k = k.repeat_interleave(groups, 1) if groups > 1 else k
+        every = _products(k, vectors * content.scale)
+        rows = self.spec.table.rows(query.position - key.position).mT
+        return every.gather(-1, rows.expand(*every.shape[:-1], -1)).mT
+
+
+def _products(x: Tensor, vectors: Tensor) -> Tensor:
+    """Return [batch, heads, token, row] of x [batch, heads, token, head_dim] and [heads, row, head_dim], neither copied."""
+    batch, n = x.shape[0], x.shape[2]
+    together = x.transpose(0, 1).flatten(1, 2)  # tokens of all rows lie one after the other in memory already
+    return (together @ vectors.mT).unflatten(1, (batch, n)).transpose(0, 1)
+
+
+def _by_head(part: ContentToPosition | PositionToContent, content: Content, name: str) -> Tensor:
+    """Return the table's vectors, projected, as [heads, row, head_dim]."""
+    map_, (n_heads, width) = part.projection, part.site.shape
+    if map_ is None:
+        map_ = getattr(content.projection, name) if isinstance(content.projection, GQA) else None
+        if map_ is None or content.k.shape[1] != n_heads:
+            raise SpecError(
+                f"{part.spec.kind} projects distances as the layer projects its tokens, which takes as many heads of keys as "
+                "of queries; give it a projection of its own"
+            )
+    return map_(part.table()).unflatten(-1, (n_heads, width)).transpose(0, 1)

@@ -1,0 +1,102 @@
+"""Local and global attention: a second set of heads for marked tokens. Beltagy et al. 2020, arXiv:2004.05150, section 3.1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import SpecError
+from anyformer.layers.gqa import Projection, ProjectionSpec
+from anyformer.layers.linear import LinearSpec
+from anyformer.layers.mask import Mask
+from anyformer.layers.tokens import Now, Tokens
+from anyformer.spec import Cost, Count, Load, Placed, Site, Sizes, Tape, Value, Width
+
+
+class LocalAndGlobalSpec(ProjectionSpec):
+    """Two sets of heads side by side, even ones local and odd ones global, each with its queries, keys and values.
+
+    Their results are summed: a mask of `Heads(masks=(local, global))` lets one set answer a token, and the other gives 0.
+    """
+
+    n_heads: Count  # of each set
+
+    def sizes(self, site: Site) -> tuple[int, int, int]:
+        if self.n_heads < 1 or site.d_model % self.n_heads:
+            raise SpecError(f"LocalAndGlobal.n_heads = {self.n_heads} does not divide d_model = {site.d_model}")
+        width = site.d_model // self.n_heads
+        return 2 * self.n_heads, width, width
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        width, source = Width(site.d_model), site.at(site.d_source)
+        q, k, v = (LinearSpec(d_out=width, bias=True, role=role) for role in ("query", "matrix", "inner"))
+        return {
+            "q": (q, site),
+            "k": (k, source),
+            "v": (v, source),
+            "q_global": (q, site),
+            "k_global": (k, source),
+            "v_global": (v, source),
+            "o": (LinearSpec(bias=True, role="output"), site),
+        }
+
+    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
+        n_heads, width, _ = self.sizes(site)
+        return {"key": (n_heads, width), "value": (n_heads, width)}
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the matrix products: queries twice and the output once of `load.query` tokens a row, keys and values twice."""
+        of_queries, of_keys = 3 * site.d_model * load.query, 4 * site.d_source * load.memory
+        return Cost({"projections": 2 * load.batch * site.d_model * (of_queries + of_keys)})
+
+    def projected(self, site: Site, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
+        parts = self.parts(site)
+
+        def both(name: str, of: Value) -> Value:
+            one, _ = (tape.run(each, parts[each], of) for each in (name, f"{name}_global"))
+            return tape.value(2 * one.numel, one)
+
+        return both("q", x), both("k", source), both("v", source)
+
+    def put_out(self, site: Site, y: Value, tape: Tape) -> Value:
+        return tape.run("o", self.parts(site)["o"], tape.value(y.numel // 2, y))
+
+    def resized(self, to: Sizes) -> LocalAndGlobalSpec:
+        return self.but(n_heads=Count(to.heads(self.n_heads, self.n_heads, None)[0]))
+
+
+class LocalAndGlobal(Projection[LocalAndGlobalSpec]):
+    def query(self, x: Tensor, now: Now) -> Tensor:
+        return self._sets("q", x)
+
+    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
+        return {"key": self._sets("k", source), "value": self._sets("v", source)}
+
+    def output(self, y: Tensor) -> Tensor:
+        both = y.unflatten(1, (self.spec.n_heads, 2)).sum(2)
+        return self.get_submodule("o")(both.transpose(1, 2).flatten(2))
+
+    def _sets(self, name: str, x: Tensor) -> Tensor:
+        """Return [batch, heads, token, head_dim], the local and the global set taking turns."""
+        each = [self.get_submodule(one)(x).unflatten(-1, (self.spec.n_heads, -1)) for one in (name, f"{name}_global")]
+        return torch.stack(each, 3).flatten(2, 3).transpose(1, 2)
+
+
+class MarkedKeys(Mask):
+    """Every token sees those that are marked."""
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return _marked(key) & (query.position >= 0)
+
+
+class MarkedQueries(Mask):
+    """Marked tokens see everything."""
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        return _marked(query) & (key.position >= 0)
+
+
+def _marked(tokens: Tokens) -> Tensor:
+    return torch.zeros_like(tokens.position, dtype=torch.bool) if tokens.mark is None else tokens.mark > 0

@@ -1,0 +1,66 @@
+"""One vector a row: its first token's ([CLS], Devlin et al. 2018, arXiv:1810.04805), its last's, or their mean.
+
+The mean is Sentence-BERT's (Reimers & Gurevych 2019, arXiv:1908.10084, section 3). Padding counts for nothing on either side.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Tokens
+from anyformer.spec import MapSpec, PoolSpec
+
+
+class FirstTokenSpec(PoolSpec):
+    """The vector of a row's first real token."""
+
+
+class FirstToken(Part[FirstTokenSpec]):
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        if tokens.document is None:
+            return x[:, 0]
+        return _row_at(x, (tokens.document > 0).int().argmax(1))
+
+
+class LastTokenSpec(PoolSpec):
+    """The vector of a row's last real token, the one of a decoder that has seen all."""
+
+    needs_all = False
+
+
+class LastToken(Part[LastTokenSpec]):
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        if tokens.document is None:
+            return x[:, -1]
+        return _row_at(x, tokens.n - 1 - (tokens.document > 0).int().flip(1).argmax(1))
+
+
+class MeanTokensSpec(PoolSpec):
+    """The mean of the vectors of a row's real tokens; 0 for a row without one."""
+
+
+class MeanTokens(Part[MeanTokensSpec]):
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        if tokens.document is None:
+            return x.mean(1)
+        real = (tokens.document > 0).to(x.dtype)[..., None]
+        return (x * real).sum(1) / real.sum(1).clamp(min=1.0)
+
+
+class UnitLengthSpec(MapSpec):
+    """x / |x|, so that products are cosines; lengths below `least` count as that."""
+
+    least: float = 1e-12
+
+
+class UnitLength(Part[UnitLengthSpec]):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1, eps=self.spec.least)
+
+
+def _row_at(x: Tensor, column: Tensor) -> Tensor:
+    """Return x [batch, token, width] at one column [batch or 1] of each row."""
+    return x[torch.arange(len(x), device=x.device), column.expand(len(x))]

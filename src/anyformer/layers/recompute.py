@@ -1,0 +1,34 @@
+"""Recomputation: what a layer makes is made again in the backward pass instead of kept. Chen et al. 2016, arXiv:1604.06174.
+
+Of attention alone, "selective": Korthikanti et al. 2022, arXiv:2205.05198, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from anyformer.layers.tokens import Now
+
+
+def made_again(step: Callable[..., Any], *tensors: Tensor | None, now: Now) -> Any:
+    """Return step(*tensors), of which only the tensors stay until the backward pass; dropout is drawn as it was."""
+    return checkpoint(step, *tensors, use_reentrant=False, preserve_rng_state=now.dropout is not None)
+
+
+def layer_made_again(step: Callable[[Tensor, Now], Any], state: Tensor, now: Now) -> Any:
+    """Return step(state, now) likewise. What layers share in a pass is shared by the first time, and found by the second."""
+    known, compiling = dict(now.memo), torch.compiler.is_compiling()
+    passes = iter((now,)) if not compiling else iter(())
+
+    def run(state: Tensor, memory: Tensor | None) -> Any:
+        # The second time starts from what the first found in the memo: autograd asks for the same steps again.
+        here = next(passes, None) or replace(now, memo=dict(known), again=not compiling)
+        return step(state, replace(here, memory=memory, recompute="none"))
+
+    return made_again(run, state, now.memory, now=now)

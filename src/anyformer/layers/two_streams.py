@@ -1,0 +1,65 @@
+"""XLNet's two streams as one of n + m tokens: what is known, and blanks that ask. Yang et al. 2019, arXiv:1906.08237, section 2.3.
+
+A blank is a token that is marked. It stands at the position of the token that it asks for and says nothing of it; no token
+sees it. The n tokens are the content stream, the m blanks the query stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.layers.embedding import TokensSpec
+from anyformer.layers.mask import Everything, Mask
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import Span, Tokens
+from anyformer.spec import Placed, Site, Tape, TermSpec, Value, Weight
+
+
+class BlanksSpec(TermSpec):
+    """The token's vector, or for marked tokens one vector that says nothing."""
+
+    tokens: TokensSpec
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        return {"weight": Weight(site.shape, ("d_model",), "table")}
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        return {"tokens": (self.tokens, site)}
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        return tape.run("tokens", self.parts(site)["tokens"], x)
+
+
+class Blanks(Part[BlanksSpec]):
+    weight: Tensor
+    tokens: nn.Module
+
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        x = self.tokens(ids, tokens)
+        return x if tokens.mark is None else torch.where(tokens.mark[..., None] > 0, self.weight.to(x.dtype), x)
+
+
+class TwoStreams(Mask):
+    """A token sees those that come earlier in an order, a permutation of the text, and those beside it; a blank, those earlier.
+
+    Without an order every token sees all, and a blank all but the one it stands for. Nobody sees blanks.
+    """
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        asks, blank = _blank(query), _blank(key)
+        if query.order is None or key.order is None:
+            return ~(asks & (query.position == key.position)) & ~blank
+        return ((key.order < query.order) | ((key.order == query.order) & ~asks)) & ~blank
+
+    def within(self, query: Span, key: Span) -> Mask:
+        return Everything()  # plain tokens have no order and no blanks among them
+
+    def pairs(self, query: int, past: int, n_heads: int) -> int:
+        return n_heads * query * (past + query)
+
+
+def _blank(tokens: Tokens) -> Tensor:
+    return torch.zeros_like(tokens.position, dtype=torch.bool) if tokens.mark is None else tokens.mark > 0

@@ -1,0 +1,179 @@
+"""This machine as a device: measured once, kept in the cache directory, and read again in milliseconds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from anyformer.costs.devices import THIS, Device, Efficiency
+from anyformer.costs.devices import device as known_device
+from anyformer.costs.plan import Hardware, Plan, hardware
+from anyformer.costs.plan import plan as plan_on
+from anyformer.costs.rates import VERSION, Rates
+from anyformer.costs.roofline import Roofline
+from anyformer.costs.roofline import roofline as roofline_on
+from anyformer.measure.calibrate import Machine, calibrate
+from anyformer.measure.rates import measured_rates
+from anyformer.spec import Architecture
+from anyformer.text import cache_directory
+from anyformer.train.device import best_device
+from anyformer.train.kept_heap import keep_heap
+
+Say = Callable[[str], None]
+
+
+def calibrated(
+    device: torch.device | None = None,
+    dtypes: tuple[torch.dtype, ...] | None = None,
+    *,
+    anew: bool = False,
+    say: Say = lambda _: None,
+) -> tuple[Device, float]:
+    """Return this machine with its measured rates, and the seconds that measuring took: 0.0 where it was known."""
+    device = device or best_device()
+    dtypes = dtypes or native_dtypes(device)
+    known = None if anew else kept(device)
+    if known is not None and all(known.rates and known.rates.knows(_name(dtype)) for dtype in dtypes):
+        return known, 0.0
+    start = time.perf_counter()
+    keep_heap()  # training does; without it every large tensor is new pages, and those would be measured
+    say("peaks")
+    machine = calibrate(device, dtypes)
+    rates = measured_rates(device, dtypes, say)
+    found = _device(machine, rates, device)
+    _keep(_path(machine), machine, found)
+    return found, time.perf_counter() - start
+
+
+def kept(device: torch.device | None = None) -> Device | None:
+    """Return this machine as it was measured before; None where it was not, or by another version or PyTorch."""
+    device = device or best_device()
+    machine = Machine.here(device)
+    try:
+        data = json.loads(_path(machine).read_text(encoding="utf-8"))
+        if data["version"] != VERSION or tuple(data["machine"]) != machine.identity:
+            return None
+        fields: dict[str, Any] = dict(data["device"])
+        fields["efficiency"] = Efficiency(**fields["efficiency"])
+        return Device(**fields, rates=Rates.of_json(data["rates"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def device(name: str | Device) -> Device:
+    """Return a device by name or file; "this" is this machine, calibrated before. Raises UsageError."""
+    if isinstance(name, Device):
+        return name
+    return (kept() if name == THIS else None) or known_device(name)
+
+
+def roofline(
+    architecture: Architecture,
+    *,
+    device: str | Device = "H100",
+    seq_len: int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    efficiency: Efficiency | None = None,
+    price_per_hour: float | None = None,
+) -> Roofline:
+    """Return `costs.roofline` of a device; "this" is this machine, calibrated before. Raises as it does."""
+    return roofline_on(
+        architecture,
+        device=_found(device),
+        seq_len=seq_len,
+        batch=batch,
+        dtype=dtype,
+        efficiency=efficiency,
+        price_per_hour=price_per_hour,
+    )
+
+
+def plan(
+    architecture: Architecture,
+    on: str | Hardware,
+    *,
+    seq_len: int | None = None,
+    batch_tokens: int | None = None,
+    tokens: int | None = None,
+    hours: float | None = None,
+    mesh: str | None = None,
+    precision: str | None = None,
+    efficiency: Efficiency | None = None,
+    price_per_hour: float | None = None,
+) -> Plan:
+    """Return `costs.plan.plan` on hardware such as "8xH100" or "this": this machine, calibrated before. Raises as it does."""
+    return plan_on(
+        architecture,
+        on if isinstance(on, Hardware) else hardware(on, kept() if on.endswith(THIS) else None),
+        seq_len=seq_len,
+        batch_tokens=batch_tokens,
+        tokens=tokens,
+        hours=hours,
+        mesh=mesh,
+        precision=precision,
+        efficiency=efficiency,
+        price_per_hour=price_per_hour,
+    )
+
+
+def native_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
+    """Return the dtypes that a device multiplies itself; a processor that only emulates bfloat16 leaves it out."""
+    if device.type != "cpu":
+        return (torch.float32, torch.bfloat16)
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return (torch.float32,)
+    return (torch.float32, torch.bfloat16)
+
+
+def _found(name: str | Device) -> Device:
+    return device(name)
+
+
+def _device(machine: Machine, rates: Rates, device: torch.device) -> Device:
+    cuda = device.type == "cuda"
+    memory = torch.cuda.get_device_properties(device).total_memory if cuda else psutil.virtual_memory().total
+    return Device(
+        name=THIS,
+        peak_flops_per_second=machine.peak_flops_per_second,
+        memory_nbytes=memory,
+        nbytes_per_second=rates.reading[-1][1],
+        source=f"measured: {machine.processor}, {machine.threads} threads, PyTorch {machine.torch_version}",
+        overhead_seconds=rates.overhead_seconds["forward"],
+        efficiency=Efficiency(1.0, 1.0, 1.0, 1.0),
+        rates=rates,
+    )
+
+
+def _path(machine: Machine) -> Path:
+    digest = hashlib.sha256(repr(machine.identity).encode()).hexdigest()[:16]
+    return cache_directory() / f"rates-{digest}.json"
+
+
+def _keep(path: Path, machine: Machine, device: Device) -> None:
+    assert device.rates is not None
+    data = {
+        "version": VERSION,
+        "machine": machine.identity,
+        "device": device.as_json(),
+        "rates": device.rates.as_json(),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside.write_text(json.dumps(data) + "\n", encoding="utf-8")
+        aside.replace(path)
+    except OSError:
+        return  # measured again next time
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,186 @@
+"""A model run on this machine: times, memory and cache measured beside those predicted, and time and FLOPs by class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from anyformer.cache import KVCache
+from anyformer.costs import cost
+from anyformer.costs.activations import activations
+from anyformer.costs.devices import Device
+from anyformer.costs.passes import operators
+from anyformer.costs.roofline import check_length
+from anyformer.costs.roofline import roofline as roofline_on
+from anyformer.costs.state import state_nbytes
+from anyformer.errors import InputError, UsageError
+from anyformer.measure.classes import flops_by_class, seconds_by_class
+from anyformer.measure.clock import fastest
+from anyformer.measure.runs import decoding_step, random_rows, trainer_of
+from anyformer.model import build
+from anyformer.recipe import Precision
+from anyformer.spec import Architecture, Load, ModelSpec, parameters, specification
+from anyformer.train.device import best_device
+from anyformer.train.kept_heap import keep_heap
+from anyformer.train.step import Trainer
+
+SECONDS = 2.0  # of repeating a step, at least three times
+ROOM = 0.8  # of free memory that a run may take
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A figure measured and the same predicted; no prediction without a calibration."""
+
+    measured: float
+    predicted: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Of the prediction, relative to what was measured."""
+        return self.predicted / self.measured - 1 if self.predicted is not None and self.measured else None
+
+    def as_json(self) -> dict[str, float | None]:
+        """Return plain data."""
+        return {**asdict(self), "error": self.error}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What `profile` found; seconds of one step, shares of FLOPs and of time by class."""
+
+    device: str
+    precision: str
+    n_params: int
+    batch: int
+    seq_len: int
+    seconds: dict[str, Beside]  # training; decoding of one token a row, where there is such a thing
+    activation_nbytes: Beside  # that a training pass keeps for its backward pass; on a GPU, the peak beyond the state
+    cache_nbytes: Beside | None
+    flops: dict[str, dict[str, int]]  # by phase and class
+    time: dict[str, dict[str, float]]  # seconds by phase and class, under the profiler
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data; keys are stable within a `version`."""
+        return {
+            "version": VERSION,
+            **{name: getattr(self, name) for name in ("device", "precision", "n_params", "batch", "seq_len")},
+            "seconds": {phase: beside.as_json() for phase, beside in self.seconds.items()},
+            "activation_nbytes": self.activation_nbytes.as_json(),
+            "cache_nbytes": self.cache_nbytes and self.cache_nbytes.as_json(),
+            "classes": {
+                phase: {
+                    name: {
+                        "flops": self.flops[phase][name],
+                        "share_of_flops": self.flops[phase][name] / max(1, sum(self.flops[phase].values())),
+                        "seconds": seconds,
+                        "share_of_seconds": seconds / sum(time.values()),
+                    }
+                    for name, seconds in time.items()
+                }
+                for phase, time in self.time.items()
+            },
+        }
+
+
+def profile(
+    architecture: Architecture,
+    *,
+    batch: int = 4,
+    seq_len: int = 256,
+    precision: Precision = "float32",
+    device: torch.device | None = None,
+    here: Device | None = None,
+    budget_seconds: float = SECONDS,
+) -> Profile:
+    """Train and decode with a new model of an architecture for some seconds and return what was seen.
+
+    `here` is this machine, calibrated; without it there are no predicted times. Raises UsageError for a model that does not
+    fit the memory that is free, or that no objective can train; SpecError for sizes that make no sense.
+    """
+    spec, device = specification(architecture), device or best_device()
+    if batch < 1 or seq_len < 1:
+        raise UsageError(f"--batch {batch} and --seq-len {seq_len} must be at least 1")
+    check_length(spec, seq_len)
+    refuse_too_large(spec, batch, seq_len, precision, device)
+    keep_heap()
+    n_params, dtype = parameters(spec).total, "bfloat16" if precision == "bf16" else "float32"
+    predicted = here and roofline_on(spec, device=here, seq_len=seq_len, batch=batch, dtype=dtype).phases
+    trainer, rows = trainer_of(build(spec, device=device), batch, seq_len, precision), random_rows(spec, batch, seq_len)
+    activation = _activations(trainer, rows, spec, batch, seq_len, precision)
+    load = Load(batch, seq_len, memory=seq_len if spec.encoder else 0)
+    seconds: dict[str, Beside] = {}
+    flops: dict[str, dict[str, int]] = {}
+    time: dict[str, dict[str, float]] = {}
+
+    def look(phase: str, step: Callable[[], object], of: Load) -> None:
+        measured = fastest(step, device, budget_seconds)
+        seconds[phase] = Beside(measured, predicted[phase].seconds if predicted else None)
+        time[phase] = seconds_by_class(step, device, times=2 if phase == "training" else 10)
+        training = phase == "training"
+        flops[phase] = flops_by_class(operators(spec, of), training=training, n_params=n_params)
+
+    look("training", lambda: trainer.step(1, rows), load)
+    cache = None
+    if predicted is None or "decoding" in predicted:
+        try:
+            step = decoding_step(spec, batch, seq_len, device)
+            step()
+        except InputError:  # an encoder, say, or one whose positions end
+            return Profile(str(device), precision, n_params, batch, seq_len, seconds, activation, None, flops, time)
+        look("decoding", step, replace(load, query=1, past=seq_len - 1))
+        kept = KVCache(spec, batch, seq_len, device=device)
+        said = cost(spec, seq_len=seq_len, batch=batch, dtype="float32").cache
+        memory = sum(kind.nbytes for kind in said if kind.kind == "memory")  # made by the encoder, later
+        cache = Beside(kept.nbytes, sum(kind.nbytes for kind in said) - memory)
+    return Profile(str(device), precision, n_params, batch, seq_len, seconds, activation, cache, flops, time)
+
+
+def refuse_too_large(spec: ModelSpec, batch: int, seq_len: int, precision: Precision, device: torch.device) -> None:
+    """Raise UsageError where training would take more memory than is free."""
+    n_params = parameters(spec).total
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    kept = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind).nbytes
+    needed = state_nbytes(n_params, precision=precision).total + kept
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if needed > ROOM * free:
+        most = max(1_000_000, int(n_params * ROOM * free / needed / 2))
+        rounded = f"{most // 1_000_000}M" if most < 10**9 else f"{most / 1e9:.1f}B"
+        raise UsageError(
+            f"training this model here needs {needed / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free; "
+            f"resize it (--params {rounded}), or take a smaller --batch or --seq-len"
+        )
+
+
+def _activations(
+    trainer: Trainer, rows: Any, spec: ModelSpec, batch: int, seq_len: int, precision: Precision
+) -> Beside:
+    device = trainer.device
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    said = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind)
+    if device.type == "cuda":
+        trainer.step(1, rows)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        trainer.losses(rows)
+        peak = torch.cuda.max_memory_allocated(device) - before
+        return Beside(peak, said.nbytes)
+    own = {p.untyped_storage().data_ptr() for p in trainer.model.parameters()}
+    storages: dict[int, Any] = {}  # held, so that no address is used twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        total = trainer.losses(rows).total
+    early = sum(grad.nbytes for grad in getattr(total.grad_fn, "grads", None) or () if grad is not None)
+    return Beside(sum(storage.nbytes() for storage in storages.values()) + early, said.saved_nbytes)

@@ -1,0 +1,65 @@
+"""Rows of packed text with noise: what hides something from the model is a function of the seed, the step and the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from anyformer.spec import Load
+from anyformer.text import Batch, Packed, Sampler
+from anyformer.train.objectives import Rows
+
+_TRAINING, _VALIDATION = 0, 1  # their noise differs, though the numbers of rows may not
+
+
+class Noise(Protocol):
+    """What is done to rows of text, so that restoring them teaches something."""
+
+    def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> Rows:
+        """Return the noisy rows, each by a generator of its own; `source` is the document of each label, -1 for none."""
+        ...
+
+    def longest(self, seq_len: int) -> int:
+        """Return the most tokens of one document that the model will see in a row."""
+        ...
+
+    def load(self, rows: Rows) -> Load:
+        """Return what one average row of these asks of the model."""
+        ...
+
+
+class NoisyFeed:
+    """Rows of packed text in shuffled order, with noise; what the sampler says is all there is to save."""
+
+    def __init__(self, packed: Packed, sampler: Sampler, noise: Noise) -> None:
+        self._packed, self._sampler, self._noise = packed, sampler, noise
+        self.state, self.restore = sampler.state, sampler.restore
+
+    def __next__(self) -> Rows:
+        step, seed = self._sampler.step, self._sampler.seed
+        batch = self._packed.batch(next(self._sampler))
+        rngs = [np.random.default_rng((seed, _TRAINING, step, row)) for row in range(len(batch.labels))]
+        return self._noise(batch, rngs)
+
+
+class NoisyValidation:
+    """Whole documents in rows, with noise that is the same at every look."""
+
+    def __init__(self, packed: Packed, noise: Noise, seed: int) -> None:
+        self._packed, self._noise, self._seed = packed, noise, seed
+        self.document_nbytes = packed.encoded.document_nbytes
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
+        for numbers in self._packed.some_rows(batch_tokens, most_tokens):
+            rngs = [np.random.default_rng((self._seed, _VALIDATION, int(row))) for row in numbers]
+            rows = self._noise(self._packed.batch(numbers), rngs)
+            yield rows, rows.source
+
+
+def load_of(noise: Noise, packed: Packed) -> Load:
+    """Return what an average row asks of the model: from a few rows of the text."""
+    n = min(packed.n_rows, 16)
+    rngs = [np.random.default_rng((0, row)) for row in range(n)]
+    return noise.load(noise(packed.batch(np.arange(n)), rngs))

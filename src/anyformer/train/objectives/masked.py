@@ -1,0 +1,47 @@
+"""Masked language modelling: hidden tokens from those on both sides. Devlin et al. 2019 (BERT), arXiv:1810.04805."""
+
+from __future__ import annotations
+
+import torch
+
+from anyformer.layers.head import Head
+from anyformer.layers.tokens import Dropout
+from anyformer.spec import ModelSpec
+from anyformer.train.cross_entropy import PLAIN, LossOptions
+from anyformer.train.objectives.causal import inputs_of
+from anyformer.train.objectives.objective import (
+    Forward,
+    Losses,
+    Rows,
+    later_tokens_seen,
+    losses_of_labels,
+    no_vocabulary_head,
+    on,
+)
+
+
+class MaskedObjective:
+    """For encoders; rows are `text.Batch` with labels at the hidden places."""
+
+    def refuses(self, spec: ModelSpec) -> str | None:
+        return not_an_encoder(spec) or no_vocabulary_head(spec, "mlm")
+
+    def __call__(
+        self,
+        forward: Forward,
+        head: Head,
+        rows: Rows,
+        device: torch.device,
+        dropout: Dropout | None,
+        options: LossOptions = PLAIN,
+    ) -> Losses:
+        return losses_of_labels(forward, head, inputs_of(rows, device), on(device, rows.labels), dropout, options)
+
+
+def not_an_encoder(spec: ModelSpec) -> str | None:
+    """Return why a model does not read a text from both sides, or None."""
+    if spec.encoder is not None:
+        return "it is an encoder and a decoder; use SpanCorruption or Denoising, which write what was hidden"
+    if later_tokens_seen(spec.stack) is None:
+        return "its masks are causal, so that no token sees what comes after it; use CausalLM"
+    return None

@@ -1,0 +1,61 @@
+"""Multi-token prediction: the next token and further ones. DeepSeek-V3: arXiv:2412.19437, section 2.2."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anyformer.layers.head import Head
+from anyformer.layers.tokens import Dropout
+from anyformer.spec import ModelSpec
+from anyformer.text import NOT_PREDICTED
+from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
+from anyformer.train.objectives.causal import CausalObjective, inputs_of
+from anyformer.train.objectives.objective import Forward, Further, Losses, Rows, later_tokens_seen, on
+
+
+class MultiTokenObjective:
+    """For decoders with modules for further tokens; rows are `text.Batch`.
+
+    The k-th loss is a sum over the tokens whose document goes on for k more, and like the loss of the next token it is
+    divided by the number of all tokens predicted (equation 24).
+    """
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def refuses(self, spec: ModelSpec) -> str | None:
+        if not spec.ahead:
+            return "it has no module that predicts further tokens; give the specification `ahead`, or use CausalLM"
+        if reason := CausalObjective().refuses(spec):
+            return reason
+        mask = next(filter(None, map(later_tokens_seen, spec.ahead)), None)
+        if mask is not None:
+            return f"the {mask} mask of what predicts further tokens lets a token see them; use a causal mask"
+        return None
+
+    def __call__(
+        self,
+        forward: Forward,
+        head: Head,
+        rows: Rows,
+        device: torch.device,
+        dropout: Dropout | None,
+        options: LossOptions = PLAIN,
+    ) -> Losses:
+        """Return the losses; `each` is of the next token alone, so that it compares with other objectives."""
+        out = forward(**inputs_of(rows, device), output_logits=False, output_ahead=True, dropout=dropout)
+        labels, document = on(device, rows.labels), on(device, rows.document)
+        total, each = cross_entropy(head, out.last_hidden_state, labels, options)
+        sums, further = [], []
+        for k, hidden in enumerate(out.ahead, 1):
+            later = labels_ahead(labels, document, k)
+            loss, nats = cross_entropy(head, hidden, later, options)
+            sums.append(loss)
+            further.append(Further(nats.sum(), (later != NOT_PREDICTED).sum()))
+        return Losses(total + self.weight * torch.stack(sums).mean(), each, out.notes, further)
+
+
+def labels_ahead(labels: Tensor, document: Tensor, k: int) -> Tensor:
+    """Return what each token but a row's last k is to predict k places after its label, within its document."""
+    return labels[:, k:].masked_fill(document[:, k:] != document[:, :-k], NOT_PREDICTED)

@@ -1,0 +1,152 @@
+"""plan, calibrate and profile through the command line: answers, exit statuses, and one line for what is wrong."""
+
+import re
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from anyformer.costs.devices import Device, Efficiency
+from anyformer.measure import here
+from anyformer.recipe.file import read
+from tests.cli.running import answer, refused, run, succeeded, write_text
+from tests.test_docs import keys_of, section
+
+pytestmark = pytest.mark.usefixtures("_quick")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("plan", "llama3-70b", "--hardware", "8xH10O"), ("no device 'H10O'", "did you mean 'H100'")),
+        (("plan", "llama3-70b", "--hardware", "0xH100"), ("0 devices", "8xH100")),
+        (("plan", "llama3-70b", "--hardware", "12xH100", "--mesh", "dp=4,tp=3"), ("tp = 3", "64 heads")),
+        (("plan", "llama3-70b", "--hardware", "12xH100", "--mesh", "dp=5"), ("5 devices", "has 12")),
+        (("plan", "gpt2", "--hardware", "H100", "--seq-len", "2048"), ("1,024 learned positions",)),
+        (("plan", "gpt2", "--hardware", "this"), ("run `anyformer calibrate` first",)),
+        (("plan", "gpt2", "--hardware", "nowhere/mine.yaml"), ("cannot read the device",)),
+        (("plan", "gpt2", "--hardware", "8xH100", "--write", "recipe.yaml"), ("one device",)),
+        (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
+        (("plan", "gpt2"), ("--hardware",)),
+        (("profile", "llama3-70b"), ("GB are free", "--params")),
+        (("profile", "gpt2", "--params", "1M", "--batch", "0"), ("--batch 0",)),
+        (("profile", "gpt2", "--seq-len", "1025"), ("1,024 learned positions",)),
+        (("profile", "bert-base", "--params", "1M", "--device", "cpux"), ("no device 'cpux'", "did you mean 'cpu'")),
+        (("calibrate", "--dtype", "float23"), ("'float23'", "did you mean 'float32'")),
+        (("calibrate", "--device", "tpu"), ("no device 'tpu'",)),
+    ],
+)
+def test_one_line_for_what_is_wrong(arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
+    refused(run(*arguments), *says)
+
+
+def test_a_plan_is_shown() -> None:
+    shown = succeeded(run("plan", "llama3-70b", "--hardware", "256xH100", "--tokens", "15T", "--price-per-hour", "2.5"))
+    for words in ("70,553,706,496", "mesh", "recomputation", "MFU", "days", "kWh", "at 2.5 an hour", "optimal tokens"):
+        assert words in shown.stdout, shown.stdout
+    found = answer("plan", "llama3-70b", "--hardware", "256xH100", "--hours", "24")
+    assert found["tokens_reached"] == pytest.approx(86_400 * found["plan"]["tokens_per_second"])
+
+
+def test_no_has_status_1_and_says_why() -> None:
+    result = run("plan", "llama3-70b", "--hardware", "8xH100")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert "optimiser" in result.stdout
+    assert "× H100" in result.stdout
+    as_json = run("plan", "llama3-70b", "--hardware", "8xH100", "--json")
+    assert as_json.exit_code == 1
+    assert '"fits": false' in as_json.stdout
+
+
+@pytest.mark.parametrize("hardware", ["256xH100", "16384xH100"])
+def test_large_models_are_planned_fast(hardware: str) -> None:
+    for model in ("llama3.1-405b", "deepseek-v3"):
+        start = time.process_time()
+        run("plan", model, "--hardware", hardware, "--json")
+        assert time.process_time() - start < 3.0
+
+
+def test_a_device_of_the_users_own(tmp_path: Path) -> None:
+    mine = {
+        "name": "mine",
+        "source": "a test",
+        "peak_flops_per_second": {"bfloat16": "1e14", "float32": "5e13"},
+        "memory_nbytes": 32e9,
+        "nbytes_per_second": 1e12,
+        "link_nbytes_per_second": 1e11,
+        "devices_per_node": 4,
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine), encoding="utf-8")
+    found = answer("plan", "gpt2", "--hardware", f"4x{tmp_path / 'mine.yaml'}")
+    assert found["hardware"]["device"]["name"] == "mine"
+    assert found["plan"]["mesh"]["dp"] * found["plan"]["mesh"]["tp"] == 4
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine | {"bandwith": 1}), encoding="utf-8")
+    refused(run("plan", "gpt2", "--hardware", f"4x{tmp_path / 'mine.yaml'}"), "'bandwith' is no field")
+
+
+@pytest.fixture
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine, as if it had been calibrated."""
+    machine = Device("this", {"float32": 1e11}, 2 * 10**9, 1e10, "a test", efficiency=Efficiency(1, 1, 1, 1))
+    monkeypatch.setattr(here, "kept", lambda *_: machine)
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_recipe_is_written_that_train_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / "text.txt")
+    sizes = ("--params", "60k", "--vocab", "300", "--seq-len", "32", "--batch-tokens", "256", "--tokens", "1024")
+    found = answer("plan", "llama2-7b", "--hardware", "this", *sizes, "--write", "recipe.yaml")
+    recipe = read(tmp_path / "recipe.yaml")
+    assert (recipe.tokens, recipe.batch_tokens, recipe.seq_len, recipe.precision) == (1024, 256, 32, "float32")
+    assert found["recipe"] == "recipe.yaml"
+    words = shlex.split(found["train"].replace("TEXT", "text.txt"))
+    assert words[:2] == ["anyformer", "train"]
+    micro = int(words[words.index("--micro-tokens") + 1])
+    assert micro == 32 * found["plan"]["micro_batch"]
+    trained = answer(*words[1:], "--device", "cpu")
+    assert trained["steps"] == 4
+
+
+def test_calibrate_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.costs.rates import RATES
+
+    machine = Device("this", {"float32": 9e10}, 8 * 10**9, 7e9, "measured: a test", rates=RATES)
+    asked = []
+
+    def calibrated(device: torch.device, dtypes: object, *, anew: bool, say: object) -> tuple[Device, float]:
+        asked.append((device.type, dtypes, anew))
+        return machine, 12.0
+
+    monkeypatch.setattr(here, "calibrated", calibrated)
+    shown = succeeded(run("calibrate", "--device", "cpu", "--anew", "--dtype", "float32")).stdout
+    assert asked == [("cpu", (torch.float32,), True)]
+    for words in ("measured: a test", "90 GFLOP/s", "7 GB/s", "measured in 12 s"):
+        assert words in shown, shown
+    assert answer("calibrate", "--device", "cpu")["rates"]["update_seconds"] == RATES.update_seconds
+
+
+def test_every_key_is_documented() -> None:
+    found = answer("plan", "llama2-7b", "--hardware", "8xH100")
+    inner = found["plan"]
+    objects = (found, inner, inner["mesh"], found["efficiency"], found["optimal_tokens"])
+    known = {key for each in objects for key in each} | {"devices", "device", "total", "active"}
+    assert known <= said("plan")
+    found = answer("cost", "gpt2", "--device", "H100")["roofline"]
+    phase = found["phases"]["training"]
+    assert said("cost --device") >= {*found, *phase, *phase["parts"][0], *found["phases"]}
+    found = answer(
+        "profile", "gpt2", "--params", "1M", "--vocab", "256", "--batch", "1", "--seq-len", "16", "--device", "cpu"
+    )
+    known = {*found, *found["classes"]["training"]}
+    assert keys_of("profile") == known
+    assert {"measured", "predicted", "error", *found["classes"]["training"]["movement"]} <= said("profile")
+    assert keys_of("calibrate") == {"version", "seconds", "rates", *Device("", {}, 1, 1.0, "").as_json()}
+
+
+def said(heading: str) -> set[str]:
+    """Return all that stands in backquotes in a section of docs/json.md."""
+    return set(re.findall(r"`([\w-]+)`", section("json.md", heading)))

@@ -1,0 +1,78 @@
+"""What a training pass really keeps for its backward pass, counted by hooks of PyTorch's autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.layers.tokens import Dropout
+from anyformer.model import Transformer, build
+from anyformer.recipe import DropoutSpec
+from anyformer.spec import ModelSpec
+from anyformer.train.cross_entropy import cross_entropy
+from anyformer.train.device import autocast
+from anyformer.train.step import rates
+from tests.laws.models import ids_for
+
+CPU = torch.device("cpu")
+
+
+def kept(model: Transformer, call: Any) -> int:
+    """Return the bytes of the storages, each once, that autograd keeps of a call; parameters are not counted."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    storages: dict[int, Any] = {}  # held, so that no address is used twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = call()
+    made_early = sum(grad.nbytes for grad in loss.grad_fn.grads if grad is not None)  # the cross-entropy's gradients
+    return sum(storage.nbytes() for storage in storages.values()) + made_early
+
+
+def counted(
+    spec: ModelSpec,
+    batch: int,
+    seq_len: int,
+    *,
+    precision: Any = "float32",
+    recompute: Any = "none",
+    dropout: DropoutSpec | None = None,
+) -> int:
+    """Return the bytes that one training pass over random rows keeps."""
+    model = build(spec)
+    model.recompute = recompute
+    ids, labels = ids_for(spec, batch, seq_len), ids_for(spec, batch, seq_len, seed=2)
+    how: dict[str, Dropout | None] = {"dropout": rates(dropout) if dropout else None}
+
+    def call() -> Tensor:
+        with autocast(precision, CPU):
+            more = {} if spec.encoder is None else {"decoder_input_ids": labels}
+            out = model(ids, **more, **how, output_logits=False)
+            head = model.head()
+            return cross_entropy(head, out.last_hidden_state, labels % len(head.table.weight))[0]
+
+    return kept(model, call)
+
+
+# Each keeps something that the others don't: see docs/memory.md, written by tests.laws.memory_table.
+TWELVE = (
+    "transformer-base",
+    "gpt2",
+    "opt-125m",
+    "pythia-70m",
+    "bloom-560m",
+    "falcon-7b",
+    "llama2-7b",
+    "gemma2-2b",
+    "gemma3-1b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "gpt-oss-20b",
+)

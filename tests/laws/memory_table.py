@@ -1,0 +1,73 @@
+"""Writes docs/memory.md, what training keeps beside what is predicted: `python -m tests.laws.memory_table`.
+
+Run it from the repository's root with `PYTHONPATH=src`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.costs import activations
+from anyformer.families import preset
+from anyformer.resizing import shrink
+from tests.laws.memory import TWELVE, counted
+
+PAGE = Path(__file__).parents[2] / "docs" / "memory.md"
+BATCH, SEQ_LEN = 3, 61
+POLICIES = ("none", "selective", "full")
+HEAD = """# Memory of training
+
+Written by `PYTHONPATH=src python -m tests.laws.memory_table`, with PyTorch {torch} on the CPU: {batch} rows of {seq_len} tokens.
+
+`anyformer cost` predicts the bytes of activations from the specification alone: every part says which tensors it keeps for the
+backward pass, and a tensor that two parts keep is counted once. Here each of twelve architectures, shrunk to a width of 32, is
+run; `torch.autograd.graph.saved_tensors_hooks` counts the storages, each once, parameters left out, and to them are added the
+gradients that the chunked cross-entropy makes in its forward pass. The tests hold every preset to 1 %, and random combinations
+of parts, with dropout, to 5 %.
+
+- **float32**, **bf16**: bytes kept, and how far the prediction is from it. In bf16 the copies of weights that autocast makes are
+  among them, and a copy of each product's input: three of one tensor for q, k and v.
+- **selective**: attention is made again in the backward pass; **full**: whole layers are. The losses and gradients are the same
+  to the bit, dropout included.
+
+"""
+NOTE = """
+On a GPU dropout keeps a byte a number where a CPU keeps a factor, and attention stays fused where a CPU writes it out (learned
+scores, dropout of weights, values of another width than keys): `cost` predicts a GPU, the tests a CPU. Beside what is kept, a
+step needs what is there for a while: the logits of one chunk, autocast's copies, and the largest layer that is made again.
+
+The textbook's formula, s·b·h·(34 + 5as/h) bytes a layer (Korthikanti et al. 2022, arXiv:2205.05198), is
+`anyformer.costs.textbook.korthikanti`. It is of Megatron's layer with 16-bit activations, dropout masks and attention written
+out: here, with a fused kernel, no dropout and a stream in float32, the list of tensors is another one.
+"""
+
+
+def cell(name: str, **how: Any) -> str:
+    """Return bytes kept and the prediction's error."""
+    spec = shrink(preset(name).spec)
+    kept = counted(spec, BATCH, SEQ_LEN, **how)
+    found = activations(spec, batch=BATCH, seq_len=SEQ_LEN, device="cpu", **how).saved_nbytes
+    error = round(100 * (found / kept - 1), 2) + 0.0
+    return f"{kept:,} ({error:+.2f} %)" if error else f"{kept:,} (0)"
+
+
+def page() -> str:
+    """Return the page."""
+    columns = [(precision, policy) for precision in ("float32", "bf16") for policy in POLICIES]
+    titles = [precision if policy == "none" else f"{precision}, {policy}" for precision, policy in columns]
+    lines = [f"| architecture | {' | '.join(titles)} |", "|---" * (1 + len(columns)) + "|"]
+    for name in TWELVE:
+        cells = [cell(name, precision=precision, recompute=policy) for precision, policy in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    head = HEAD.format(torch=torch.__version__.partition("+")[0], batch=BATCH, seq_len=SEQ_LEN)
+    return head + "\n".join(lines) + "\n" + NOTE
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"wrote {PAGE.name}\n")

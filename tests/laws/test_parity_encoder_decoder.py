@@ -1,0 +1,204 @@
+"""T5, BART, Marian and Switch beyond the laws: what distinguishes each is seen, labels, all buckets, what files decide."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from anyformer.errors import CheckpointError
+from anyformer.families import FAMILIES, preset
+from anyformer.families.compose import changed
+from anyformer.families.hf.mapping import spec_of, theirs_of
+from anyformer.hub import load, save
+from anyformer.layers import (
+    GELU,
+    AttentionSpec,
+    FeedForwardSpec,
+    FixedCapacity,
+    LayerNormSpec,
+    LearnedPositionsSpec,
+    RelativeBucketsSpec,
+    ReLU,
+    RMSNormSpec,
+    RouterSpec,
+    SinusoidSpec,
+    TokensSpec,
+)
+from anyformer.resizing import shrink
+from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec, Spec, TableSpec, Window
+from anyformer.text.parallel import PairBatch
+from anyformer.train.objectives.seq2seq import Seq2SeqObjective
+from tests.laws.inputs import inputs_for
+from tests.laws.mutations import check_mutation, each_mutation
+from tests.laws.parity import differences, pair
+from tests.laws.tolerance import FLOAT32, close
+from tests.laws.weights import filled, telling
+
+MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
+    "t5-small": [
+        (RMSNormSpec, {"eps": 1e-5}),
+        (RelativeBucketsSpec, {"max_distance": Window(6)}),
+        (RelativeBucketsSpec, {"bidirectional": True}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
+        (HeadSpec, {"scale": None}),
+        (FeedForwardSpec, {"activation": GELU()}),
+    ],
+    "t5-v1.1-small": [(GELU, {"form": "erf"}), (HeadSpec, {"scale": ScaleSpec(power=-0.5)})],
+    "bart-base": [
+        (TokensSpec, {"scale": ScaleSpec(power=0.5)}),
+        (LearnedPositionsSpec, {"offset": 1, "n_positions": 65}),
+        (LayerNormSpec, {"eps": 1e-4}),
+        (GELU, {"form": "tanh"}),
+    ],
+    "opus-mt-en-de": [
+        (SinusoidSpec, {"layout": "interleaved"}),
+        (SinusoidSpec, {"frequencies": "half-1"}),
+        (SinusoidSpec, {"start": 1}),
+        (TokensSpec, {"scale": None}),
+        (FeedForwardSpec, {"activation": ReLU()}),
+    ],
+    "switch-base-8": [(FixedCapacity, {"tokens": 6}), (RouterSpec, {"factor": 1.01})],
+}
+
+
+@each_mutation(MUTATIONS)
+def test_a_distinguishing_field_is_seen(name: str, part: type[Spec], fields: dict[str, Any]) -> None:
+    check_mutation(name, part, fields)
+
+
+def test_all_buckets_of_distance_are_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as published, and a text that goes beyond the last one's distance."""
+    monkeypatch.setattr("tests.laws.inputs.LENGTH", 170)
+    monkeypatch.setattr("tests.laws.inputs.SOURCE", 160)
+    full = {"n_buckets": Count(32), "max_distance": Window(128)}
+    spec = changed(shrink(preset("t5-small").spec), RelativeBucketsSpec, **full)
+    given = inputs_for("left", spec)
+    assert given.input_ids.shape[1] == 170
+    found = differences(pair(spec), given)
+    assert max(vars(found).values()) < FLOAT32
+    longer = changed(spec, RelativeBucketsSpec, max_distance=Window(129))
+    with torch.no_grad():
+        before, after = (given.run(filled(s, telling(spec))).logits for s in (spec, longer))
+    assert (before - after).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["t5-small", "t5-v1.1-small", "bart-base", "opus-mt-en-de", "switch-base-8"])
+def test_labels_give_their_loss(name: str) -> None:
+    """They shift labels and read -100 as padding; our batches are told what the decoder reads."""
+    spec = shrink(preset(name).spec)
+    both, given = pair(spec), inputs_for("right", spec)
+    both.theirs.config.decoder_start_token_id = both.theirs.config.pad_token_id = 0
+    assert given.source is not None
+    assert given.source_real is not None
+    labels = given.input_ids.masked_fill(~given.real, -100)
+    read = torch.cat((torch.zeros(2, 1, dtype=torch.long), labels[:, :-1].clamp(min=0)), 1)
+    expected = both.theirs(
+        given.source,
+        attention_mask=given.source_real.long(),
+        labels=labels,
+        decoder_attention_mask=given.real.long(),
+    ).loss
+    batch = PairBatch(*(t.numpy() for t in (given.source, given.source_real, read, given.real, labels)))
+    each = Seq2SeqObjective()(both.ours, both.ours.head(), batch, torch.device("cpu"), None).each
+    mean = each[given.real].mean() if each.shape == labels.shape else each.sum() / int(given.real.sum())
+    close(mean[None], expected[None])
+    assert np.isfinite(expected.item())
+
+
+def biased(spec: ModelSpec, bias: bool) -> ModelSpec:
+    return spec.but(heads=(spec.heads[0].but(bias=bias),))
+
+
+@pytest.mark.parametrize("name", ["bart-base", "opus-mt-en-de"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_files_say_whether_the_logits_have_a_bias(name: str, bias: bool, tmp_path: Path) -> None:
+    """Their class holds one always; where it is all zeros there is none, whatever the configuration says."""
+    spec = biased(shrink(preset(name).spec), bias)
+    both, given = pair(spec), inputs_for("plain", spec)
+    both.theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "add_bias_logits": False}))
+    model, _ = load(tmp_path)
+    assert model.spec.heads[0].bias == bias
+    with torch.no_grad():
+        close(given.run(model).logits, given.run(both.ours).logits)
+
+
+def untied(spec: ModelSpec) -> ModelSpec:
+    return spec.but(heads=tuple(head.but(table=head.table and head.table.but(shared=None)) for head in spec.heads))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("hf_type", ["t5", "mt5"])
+def test_files_say_whether_the_head_is_tied(hf_type: str, tied: bool, tmp_path: Path) -> None:
+    """What transformers writes says that it is, always: its configuration ties whatever it is told."""
+    spec = shrink(preset("mt5-small").spec)
+    if tied:
+        spec = changed(spec, TableSpec, shared="tokens")
+    family, given = FAMILIES[hf_type], inputs_for("plain", spec)
+    config = transformers.AutoConfig.for_model(hf_type, **family.to_config(spec))
+    weights = telling(spec)
+    named = dict(theirs_of(family.rows(spec), weights.__getitem__))
+    kind = getattr(transformers, family.architecture)
+    theirs = kind.from_pretrained(None, config=config, state_dict=named).eval()
+    assert (theirs.lm_head.weight is theirs.shared.weight) == tied
+    theirs.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"] is True
+    model, _ = load(tmp_path)
+    assert bool(model.spec.heads[0].tied) == tied
+    with torch.no_grad():
+        expected = theirs(given.source, decoder_input_ids=given.input_ids).logits
+        close(given.run(model).logits, expected)
+
+
+def test_the_released_spelling_of_version_1_1_is_read() -> None:
+    """tie_word_embeddings: false says both: a table of the head's own, and logits that are not scaled."""
+    base = {"model_type": "t5", "d_model": 512, "d_kv": 64, "num_heads": 6, "num_layers": 8, "d_ff": 1024}
+    later = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "vocab_size": 32_128}
+    spec = spec_of(FAMILIES, base | later, "config.json")[1]
+    assert spec.but(context=512) == preset("t5-v1.1-small").spec
+    first = {"d_model": 512, "num_heads": 8, "num_layers": 6, "d_ff": 2048, "n_positions": 512, "vocab_size": 32_128}
+    assert spec_of(FAMILIES, base | first, "config.json")[1] == preset("t5-small").spec
+
+
+@pytest.mark.parametrize(
+    ("hf_type", "setting", "said"),
+    [
+        ("t5", {"feed_forward_proj": "gated-maxout"}, "feed_forward_proj = 'gated-maxout' is none of"),
+        ("t5", {"dense_act_fn": "silu"}, "dense_act_fn = 'silu' is not computed here"),
+        ("bart", {"normalize_before": True}, "normalize_before = True is not computed here"),
+        ("bart", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not computed here"),
+        ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings = False is not"),
+        ("switch_transformers", {"router_ignore_padding_tokens": True}, "router_ignore_padding_tokens = True is not"),
+        ("t5", {"unheard_of": 3}, "unheard_of = 3 is unknown here"),
+    ],
+)
+def test_settings_that_would_compute_something_else_are_refused(
+    hf_type: str, setting: dict[str, Any], said: str
+) -> None:
+    name = {"t5": "t5-small", "bart": "bart-base", "marian": "opus-mt-en-de", "switch_transformers": "switch-base-8"}
+    config = FAMILIES[hf_type].to_config(shrink(preset(name[hf_type]).spec))
+    spec_of(FAMILIES, {"model_type": hf_type, **config}, "config.json")
+    with pytest.raises(CheckpointError, match=said):
+        spec_of(FAMILIES, {"model_type": hf_type, **config, **setting}, "config.json")
+
+
+def test_an_answer_begins_where_the_configuration_says(tmp_path: Path) -> None:
+    """T5's with padding, BART's with what closes a text: generation_config.json beside the tokenizer names it."""
+    from anyformer.text import Tokenizer
+
+    tokenizer = Tokenizer.train(["ein Hund, zwei Hunde"], 270)
+    spec = changed(shrink(preset("t5-small").spec), TableSpec, rows=tokenizer.vocab_size)
+    save(filled(spec, telling(spec)), tmp_path / "out", tokenizer)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["decoder_start_token_id"] == tokenizer.end_of_text == tokenizer.start_of_answer
+    (tmp_path / "out" / "generation_config.json").write_text('{"decoder_start_token_id": 7}')
+    _, loaded = load(tmp_path / "out")
+    assert loaded is not None
+    assert loaded.start_of_answer == 7

@@ -1,0 +1,266 @@
+"""Law 6 for encoders: every class of every family, token types, losses, and the fields that distinguish them."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional as F
+
+from anyformer.errors import CheckpointError, SpecError
+from anyformer.families import FAMILIES, Family, preset
+from anyformer.families.hf import albert, bert, deberta, distilbert, electra, longformer, roberta, xlnet
+from anyformer.families.hf.encoder import Heads
+from anyformer.families.hf.mapping import class_of, fitting, spec_of
+from anyformer.hub import load, save
+from anyformer.layers import (
+    GELU,
+    AttentionSpec,
+    Causal,
+    ContentToPositionSpec,
+    ConvolutionSpec,
+    FeedForwardSpec,
+    LayerNormSpec,
+    PositionToContentSpec,
+    RelativeTableSpec,
+    ReLU,
+    SiLU,
+    SymmetricWindow,
+    Tanh,
+)
+from anyformer.resizing import shrink
+from anyformer.spec import Length, ModelSpec, ScaleSpec, Window
+from tests.laws.inputs import inputs_for
+from tests.laws.models import ids_for
+from tests.laws.mutations import Mutation, check_mutation, each_mutation
+from tests.laws.parity import differences, pair
+from tests.laws.tolerance import FLOAT32, close
+from tests.laws.weights import filled, telling
+
+ENCODERS: dict[str, Heads] = {
+    "bert-base": bert.HEADS,
+    "roberta-base": roberta.HEADS,
+    "distilbert-base": distilbert.HEADS,
+    "albert-base": albert.HEADS,
+    "electra-small": electra.HEADS,
+    "electra-base-generator": electra.HEADS,
+    "deberta-base": deberta.heads("Deberta"),
+    "deberta-v2-xlarge": deberta.heads("DebertaV2"),
+    "deberta-v3-base": deberta.heads("DebertaV2"),
+    "longformer-base-4096": longformer.HEADS,
+    "xlnet-base": xlnet.HEADS,
+}
+SEGMENTED = ("bert-base", "albert-base", "electra-small")
+CLASSES = [(name, kind) for name, heads in ENCODERS.items() for kind in heads.classes]
+each_class = pytest.mark.parametrize(("name", "architecture"), CLASSES)
+
+
+def headed(name: str, architecture: str, n_labels: int = 3) -> ModelSpec:
+    """Return a shrunk preset with the heads of a class."""
+    spec, heads = shrink(preset(name).spec).but(heads=()), ENCODERS[name]
+    return spec.but(heads=tuple(heads.headings[head].make(spec, n_labels) for head in heads.classes[architecture]))
+
+
+def family_of(name: str) -> Family:
+    return fitting(FAMILIES.values(), preset(name).spec)[0]
+
+
+@pytest.mark.parametrize("kind", ["plain", "right"])
+@each_class
+def test_every_class_computes_the_same(name: str, architecture: str, kind: str, monkeypatch: Any) -> None:
+    """Of a class without a head, the last hidden state; of one with a pooler, its vector too."""
+    spec = headed(name, architecture)
+    family, settings = fitting(FAMILIES.values(), spec)
+    assert family is family_of(name)
+    assert class_of(family, settings) == architecture
+    both = pair(spec, "eager")
+    if spec.heads:
+        found = differences(both, inputs_for(kind, spec))
+        assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+        return
+    given = inputs_for(kind, spec).fit_for(both.theirs, spec)
+    with torch.no_grad():
+        ours = given.run(both.ours).last_hidden_state
+        theirs = given.assembled(list(given.references(both.theirs)), lambda part: part.last_hidden_state)
+    close(ours[given.real], theirs[given.real])
+
+
+@each_class
+def test_every_class_goes_both_ways(name: str, architecture: str, tmp_path: Any) -> None:
+    """Transformers loads what we save as the class that fits the heads, and we what it saves, with the same heads."""
+    spec = headed(name, architecture, n_labels=4)
+    model, ids = filled(spec, telling(spec)), ids_for(spec, 2, 9).clamp(min=3)
+    assert save(model, tmp_path / "ours").form == "hf"
+    theirs, report = getattr(transformers, architecture).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    theirs.save_pretrained(tmp_path / "theirs")
+    back, _ = load(tmp_path / "theirs")
+    assert [head.name for head in back.spec.heads] == [head.name for head in spec.heads]
+    with torch.no_grad():
+        before, after = model(ids), back(ids)
+        close(before.last_hidden_state, theirs.base_model(ids).last_hidden_state)
+    for head, answer in before.outputs.items():
+        close(after.outputs[head], answer)  # a product with one row rounds by where it lies in memory
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+def test_token_types(name: str) -> None:
+    spec = shrink(preset(name).spec)
+    both, given = pair(spec), inputs_for("right", spec)
+    types = torch.randint(0, 2, given.input_ids.shape, generator=torch.Generator().manual_seed(5))
+    plain = given.run(both.ours).logits
+    given.ours["token_type_ids"] = given.theirs["token_type_ids"] = types
+    found = differences(both, given)
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+    assert (given.run(both.ours).logits - plain).abs().max() > 0.01, "the types should matter"
+
+
+@pytest.mark.parametrize("name", [n for n in ENCODERS if n != "electra-small"])
+def test_the_loss_of_masked_words_is_theirs(name: str) -> None:
+    spec = shrink(preset(name).spec)
+    both, given = pair(spec), inputs_for("right", spec)
+    given = given.fit_for(both.theirs, spec)
+    hidden = (torch.arange(given.input_ids.numel()).view_as(given.input_ids) % 5 == 0) & given.real
+    labels = given.input_ids.masked_fill(~hidden, -100)
+    with torch.no_grad():
+        logits = given.run(both.ours).outputs["mlm"]
+        expected = both.theirs(given.input_ids, labels=labels, **given.theirs)
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    if expected.loss is None:  # a class of two heads asks for both labels
+        second = {"bert": "next_sentence_label", "albert": "sentence_order_label"}[both.family.hf_type]
+        order = torch.tensor([1, 0])
+        with torch.no_grad():
+            expected = both.theirs(given.input_ids, labels=labels, **{second: order}, **given.theirs)
+            loss = loss + F.cross_entropy(given.run(both.ours).outputs[spec.heads[1].name], order)
+    close(loss, expected.loss)
+
+
+def test_the_loss_of_replaced_words_is_theirs() -> None:
+    spec = shrink(preset("electra-small").spec)
+    both, given = pair(spec), inputs_for("right", spec)
+    labels = (given.input_ids % 3 == 0).long()
+    with torch.no_grad():
+        expected = both.theirs(given.input_ids, labels=labels, **given.theirs).loss
+        scores = given.run(both.ours).outputs["rtd"][..., 0]
+    close(F.binary_cross_entropy_with_logits(scores[given.real], labels[given.real].float()), expected)
+
+
+@pytest.mark.parametrize(("groups", "inner"), [(2, 1), (1, 2), (2, 2)])
+def test_albert_repeats_groups_of_layers(groups: int, inner: int, tmp_path: Any) -> None:
+    config = transformers.AlbertConfig(
+        vocab_size=50, hidden_size=16, embedding_size=16, num_attention_heads=2, intermediate_size=24,
+        num_hidden_layers=3, num_hidden_groups=groups, inner_group_num=inner, architectures=["AlbertForMaskedLM"],
+    )  # fmt: skip
+    theirs: Any = transformers.AlbertForMaskedLM(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    theirs.save_pretrained(tmp_path)
+    model, _ = load(tmp_path)
+    ids = torch.randint(0, 50, (2, 8))
+    assert len({block.shared for block in model.spec.stack.blocks}) == groups * inner
+    with torch.no_grad():
+        close(model(ids).logits, theirs(ids).logits)
+
+
+@pytest.mark.parametrize("change", [{"share_att_key": False}, {"norm_rel_ebd": "none"}, {"position_buckets": -1}])
+def test_deberta_v2_with_other_settings(change: dict[str, Any]) -> None:
+    spec = shrink(preset("deberta-v3-base").spec)
+    family, settings = fitting(FAMILIES.values(), spec)
+    _, other = spec_of(FAMILIES, {"model_type": family.hf_type, **settings, **change}, "config.json")
+    assert other != spec
+    found = differences(pair(other), inputs_for("right", other))
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "bert-base",
+            {"architectures": ["BertForQuestionAnswering"]},
+            "architectures = .* has no class that is read here",
+        ),
+        ("bert-base", {"is_decoder": True}, "is_decoder = True is not computed here"),
+        ("bert-base", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ("bert-base", {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        ("roberta-base", {"max_position_embeddings": 2}, "leaves no position after the first 2 rows"),
+        ("albert-base", {"num_hidden_groups": 13}, "num_hidden_groups = 13"),
+        ("deberta-base", {"pos_att_type": ["c2p"]}, r"pos_att_type = \['c2p'\]"),
+        ("deberta-base", {"talking_head": True}, "talking_head = True"),
+        ("deberta-v2-xlarge", {"conv_kernel_size": 4}, "conv_kernel_size = 4 must be odd"),
+        ("deberta-v2-xlarge", {"position_biased_input": True}, "position_biased_input = True"),
+    ],
+)
+def test_settings_that_are_not_computed_are_refused(name: str, change: dict[str, Any], said: str) -> None:
+    family, settings = fitting(FAMILIES.values(), preset(name).spec)
+    with pytest.raises(CheckpointError, match=said):
+        spec_of(FAMILIES, {"model_type": family.hf_type, **settings, **change}, "config.json")
+
+
+def test_heads_that_no_class_has_are_named() -> None:
+    spec = shrink(preset("bert-base").spec)
+    with pytest.raises(
+        SpecError, match="no class of this family has the heads nsp and mlm; there are mlm and nsp; mlm"
+    ):
+        bert.HEADS.architecture(spec.but(heads=spec.heads[::-1]))
+
+
+MUTATIONS: dict[str, list[Mutation]] = {
+    "bert-base": [
+        (LayerNormSpec, {"eps": 1e-5}),
+        (GELU, {"form": "tanh"}),
+        (AttentionSpec, {"mask": Causal()}),
+        (AttentionSpec, {"mask": SymmetricWindow(radius=Window(38))}),
+        (FeedForwardSpec, {"activation": ReLU()}),
+    ],
+    "albert-base": [(GELU, {"form": "erf"}), (FeedForwardSpec, {"activation": SiLU()})],
+    "electra-small": [(LayerNormSpec, {"eps": 1e-5}), (GELU, {"form": "tanh"})],
+    "deberta-base": [
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
+        (LayerNormSpec, {"eps": 1e-6}),
+    ],
+    "deberta-v2-xlarge": [(ConvolutionSpec, {"activation": Tanh()}), (ConvolutionSpec, {"reads": "self"})],
+    "deberta-v3-base": [
+        (RelativeTableSpec, {"farthest": Length(60)}),
+        (RelativeTableSpec, {"norm": None}),
+        (AttentionSpec, {"scale": ScaleSpec(factor=2**-0.5, power=-0.5)}),
+    ],
+}
+
+
+@each_mutation(MUTATIONS)
+def test_a_distinguishing_field_is_seen(name: str, part: Any, fields: dict[str, Any]) -> None:
+    check_mutation(name, part, fields)
+
+
+def test_distances_from_content_and_to_content_differ() -> None:
+    """Neither summand is the other, and leaving one out is seen."""
+    spec = shrink(preset("deberta-v3-base").spec)
+    weights, ids = telling(spec), ids_for(spec, 1, 30)
+    attention = next(v for v in spec.nested() if isinstance(v, AttentionSpec))
+    first, second = attention.scores
+    assert isinstance(first, ContentToPositionSpec)
+    assert isinstance(second, PositionToContentSpec)
+    from anyformer.families.compose import changed
+
+    with torch.no_grad():
+        answers = [
+            filled(changed(spec, AttentionSpec, scores=scores), weights)(ids).logits
+            for scores in ((first, second), (first,), (second,), (first, first))
+        ]
+    for i, answer in enumerate(answers):
+        assert all((answer - other).abs().max() > 0.05 for other in answers[:i])
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge"])
+def test_padding_enters_as_zero(name: str) -> None:
+    spec = shrink(preset(name).spec)
+    both, given = pair(spec), inputs_for("right", spec)
+    with torch.no_grad():
+        states = given.run(both.ours, output_hidden_states=True).hidden_states
+        theirs = both.theirs(given.input_ids, output_hidden_states=True, **given.theirs).hidden_states
+    assert states is not None
+    close(states[0], theirs[0])
+    assert states[0][~given.real].abs().max() == 0

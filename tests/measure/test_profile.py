@@ -1,0 +1,100 @@
+"""Profiles: what runs is what is counted; classes of operators; what does not fit is refused."""
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.costs.operators import Operator
+from anyformer.errors import SpecError, UsageError
+from anyformer.measure import profile as module
+from anyformer.measure.classes import CLASSES, class_of, flops_by_class, seconds_by_class
+from anyformer.measure.profile import profile
+from anyformer.spec import Load, Site
+
+
+def test_memory_and_cache_are_as_predicted() -> None:
+    spec = af.resize(af.preset("llama2-7b"), n_params=300_000, vocab_size=512, context=128)
+    found = profile(spec, batch=2, seq_len=48, device=torch.device("cpu"), budget_seconds=0.02)
+    assert found.activation_nbytes.error == pytest.approx(0, abs=0.05)
+    assert found.cache_nbytes is not None
+    assert found.cache_nbytes.error == 0
+    facts = found.as_json()
+    for phase in ("training", "decoding"):
+        assert facts["seconds"][phase]["measured"] > 0
+        assert facts["seconds"][phase]["predicted"] is None
+        shares = facts["classes"][phase].values()
+        assert set(facts["classes"][phase]) == set(CLASSES)
+        assert sum(share["share_of_flops"] for share in shares) == pytest.approx(1)
+        assert sum(share["share_of_seconds"] for share in shares) == pytest.approx(1)
+    classes = facts["classes"]["training"]
+    assert classes["contraction"]["flops"] == 3 * spec.cost(Site(), Load(2, 48)).flops
+    assert classes["contraction"]["share_of_flops"] > 0.9
+    assert classes["normalisation"]["share_of_seconds"] > classes["normalisation"]["share_of_flops"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aten::mm", "contraction"),
+        ("aten::addmm_", "contraction"),
+        ("aten::bmm", "contraction"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "contraction"),
+        ("aten::native_layer_norm", "normalisation"),
+        ("aten::_fused_rms_norm", "normalisation"),
+        ("NormByRootBackward", "normalisation"),
+        ("aten::_log_softmax", "normalisation"),
+        ("aten::linalg_vector_norm", "element-wise"),
+        ("aten::normal_", "element-wise"),
+        ("aten::mul", "element-wise"),
+        ("aten::silu_backward", "element-wise"),
+        ("aten::_fused_adamw_", "element-wise"),
+        ("aten::copy_", "movement"),
+        ("aten::index_select", "movement"),
+        ("aten::embedding", "movement"),
+        ("autograd::engine::evaluate_function: MulBackward0", None),
+        ("Optimizer.step#AdamW.step", None),
+    ],
+)
+def test_classes(name: str, kind: str | None) -> None:
+    assert class_of(name) == kind
+
+
+def test_seconds_go_to_the_class_that_took_them() -> None:
+    a, x = torch.randn(512, 512), torch.randn(1 << 21)
+    norm = torch.nn.RMSNorm(512)
+    rows = torch.randn(4096, 512)
+    only = {
+        "contraction": lambda: a @ a,
+        "element-wise": lambda: x.exp(),
+        "movement": lambda: x.clone(),
+        "normalisation": lambda: norm(rows),
+    }
+    for kind, step in only.items():
+        with torch.no_grad():
+            found = seconds_by_class(step, torch.device("cpu"), times=5)
+        assert found[kind] > 0.8 * sum(found.values()), (kind, found)
+
+
+def test_flops_by_class() -> None:
+    """Ivanov et al. 2020: LayerNorm of BERT-large at 8 × 512 tokens is 29.4 MFLOP: 7 for each number. A product is exact."""
+    norm = Operator("norms", "normalisation", "LayerNorm", features=8 * 512 * 1024)
+    product = Operator("feed-forward", "contraction", "Linear", flops=10**9, times=2)
+    found = flops_by_class((norm, product), training=False, n_params=0)
+    assert found["normalisation"] == pytest.approx(29.4e6, rel=0.01)
+    assert found["contraction"] == 2 * 10**9
+    assert flops_by_class((product,), training=True, n_params=100)["contraction"] == 6 * 10**9
+
+
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"needs 1,[0-9]{3}\.[0-9] GB and .* GB are free; resize it \(--params [0-9]+"):
+        profile(af.preset("llama3-70b"), batch=1, seq_len=64, device=torch.device("cpu"))
+    monkeypatch.setattr(module, "ROOM", 1e-6)
+    with pytest.raises(UsageError, match="are free"):
+        profile(af.shrink(af.preset("gpt2")), batch=1, seq_len=8, device=torch.device("cpu"))
+
+
+def test_other_refusals() -> None:
+    with pytest.raises(UsageError, match="--batch 0"):
+        profile(af.preset("gpt2"), batch=0)
+    with pytest.raises(SpecError, match="1,024 learned positions"):
+        profile(af.preset("gpt2"), seq_len=2000)

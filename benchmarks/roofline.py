@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import anyformer as af
-from anyformer.costs.roofline import roofline
+from anyformer.costs.hardware.roofline import roofline
 from anyformer.measure.clock import fastest
 from anyformer.measure.here import calibrated
 from anyformer.measure.runs import decoding_step, training_step

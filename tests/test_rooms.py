@@ -23,6 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "layers": {"spec"},
     "kernels": {"layers", "spec"},
     "cache": {"spec", "layers"},
+    "memory": {"spec", "layers", "cache"},
     "model": {"spec", "layers", "cache", "kernels"},
     "recipe": {"spec"},
     "families": {"spec", "layers", "recipe"},

@@ -34,17 +34,10 @@ class Ledger:
         if not self.ring and self.n + new.n > self.slots:
             self.slots = max(self.n + new.n, 2 * self.slots)
         self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
-        given = {
-            "position": new.position,
-            "document": torch.ones_like(new.position) if new.document is None else new.document,
-            "order": new.position if new.order is None else new.order,
-            "segment": torch.ones_like(new.position) if new.segment is None else new.segment,
-            "mark": torch.zeros_like(new.position) if new.mark is None else new.mark,
-        }
         seen = {}
-        for fact, value in given.items():
+        for fact, value in self.told(new).items():
             self.facts[fact] = self.roomy(self.facts[fact], -1)
-            seen[fact] = self.extend(self.facts[fact], value.expand(self.batch, -1), -1)
+            seen[fact] = self.extend(self.facts[fact], value, -1)
         self.n += new.n
         if self.plain:
             span = (self.n - seen["position"].shape[1], self.n)
@@ -52,6 +45,17 @@ class Ledger:
             self.keys = Tokens(seen["position"], span=span, turned=self.ring and held > self.slots, name=self.name)
         else:
             self.keys = Tokens(**seen, name=self.name)
+
+    def told(self, new: Tokens) -> dict[str, Tensor]:
+        """Return every fact about new tokens [batch, token], as it is meant where nothing is said."""
+        given = {
+            "position": new.position,
+            "document": torch.ones_like(new.position) if new.document is None else new.document,
+            "order": new.position if new.order is None else new.order,
+            "segment": torch.ones_like(new.position) if new.segment is None else new.segment,
+            "mark": torch.zeros_like(new.position) if new.mark is None else new.mark,
+        }
+        return {fact: value.expand(self.batch, -1) for fact, value in given.items()}
 
     def roomy(self, held: Tensor, axis: int) -> Tensor:
         """Return `held` with as many slots along `axis` as the ledger has."""

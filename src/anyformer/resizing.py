@@ -61,6 +61,12 @@ class Proportional(Sizes):
         return old if self.vocab_size is None or old != self.old.vocab_size else self.vocab_size
 
 
+MOST_WIDTH, MOST_COUNT = (
+    256,
+    16,
+)  # that shrinking leaves: T5-11B's feed-forward is 64 × d_model, Switch-C has 2,048 experts
+
+
 class Least(Sizes):
     """Small enough for a test in milliseconds; what distinguishes the architecture is kept."""
 
@@ -69,7 +75,7 @@ class Least(Sizes):
         self.d_model = self.width(old.stack.d_model)
 
     def width(self, old: int) -> int:
-        return max(8, 4 * round(old * 32 / self.old.stack.d_model / 4))
+        return min(MOST_WIDTH, max(8, 4 * round(old * 32 / self.old.stack.d_model / 4)))
 
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
         kv_heads = {1: 1, n_heads: 4}.get(n_kv_heads, 2)
@@ -82,7 +88,7 @@ class Least(Sizes):
         return tuple(run[0] for run in _runs(blocks))
 
     def count(self, old: int) -> int:
-        return old if old <= 2 else 2 ** round(math.log2(old) / 2)
+        return old if old <= 2 else min(MOST_COUNT, 2 ** round(math.log2(old) / 2))
 
     def length(self, old: int) -> int:
         context = self.old.context or old

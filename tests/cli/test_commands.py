@@ -10,7 +10,7 @@ import yaml
 
 import anyformer as af
 from anyformer.text import Tokenizer
-from tests.cli.running import answer, run, succeeded
+from tests.cli.running import answer, refused, run, succeeded, write_text
 
 pytestmark = pytest.mark.usefixtures("_quick")
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.usefixtures("_quick")
 class TestShow:
     def test_a_preset(self) -> None:
         told, gpt2 = answer("show", "gpt2"), af.preset("gpt2")
-        assert (told["version"], told["name"], told["source"]) == (1, "gpt2", gpt2.source)
-        assert told["card"]["vocabulary"] == "50,257"
-        assert told["card"]["parameters"].startswith("124,439,808 ")
+        rows = {row["key"]: row for row in told["card"]}
+        assert (told["version"], told["name"], rows["source"]["words"]) == (2, "gpt2", gpt2.source)
+        assert (rows["vocab_size"]["value"], rows["total_parameters"]["value"]) == (50_257, 124_439_808)
         shown = succeeded(run("show", "gpt2")).stdout
         assert "124,439,808" in shown
         assert gpt2.source[:40] in " ".join(shown.split())
@@ -161,13 +161,31 @@ class TestEvaluate:
         found = [answer("evaluate", place, *common) for place in (trained, last, converted)]
         assert found[0] == found[1]
         for name, value in found[0].items():
-            assert found[2][name] == pytest.approx(value, rel=1e-6), name
+            assert found[2][name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6)), name
         one = found[0]
         assert (one["version"], one["documents"], one["nbytes"]) == (1, 1, text.stat().st_size)
         assert one["loss"] == pytest.approx(one["nats"] / one["tokens"])
         assert one["bits_per_byte"] == pytest.approx(one["nats"] / math.log(2) / one["nbytes"])
         shown = succeeded(run("evaluate", trained, *common)).stdout
         assert f"{one['loss']:.4f} nats a token, perplexity {one['perplexity']:.3f}" in shown
+
+    def test_a_memory_joins_the_windows(self, trained: Path, tmp_path: Path) -> None:
+        """Where it holds all that came before, the length of the windows does not show."""
+        write_text(tmp_path / "text.txt")
+        short = tmp_path / "short.txt"
+        short.write_text((tmp_path / "text.txt").read_text()[:900])
+        common = ("evaluate", trained, "--data", short, "--device", "cpu")
+        found = [answer(*common, "--seq-len", n, "--memory", "10k") for n in ("8", "32")]
+        assert found[0]["nats"] == pytest.approx(found[1]["nats"], rel=1e-5)
+        assert [one["memory"] for one in found] == [10_000, 10_000]
+        alone = answer(*common, "--seq-len", "8")
+        assert "memory" not in alone
+        assert {name: alone[name] for name in ("tokens", "nbytes")} == {n: found[0][n] for n in ("tokens", "nbytes")}
+        assert alone["nats"] != pytest.approx(found[0]["nats"], rel=1e-4)
+        refused(
+            run("evaluate", trained, "--source", short, "--target", short, "--memory", "8", "--device", "cpu"),
+            "--memory is for texts that are read in windows",
+        )
 
     def test_another_length_is_another_task(self, text: Path, trained: Path) -> None:
         short, longer = (

@@ -87,7 +87,7 @@ def test_nothing_heavy_is_imported_for(arguments: list[str]) -> None:
     [
         (["trian"], "no command 'trian' (did you mean 'train'?)"),
         (["--hepl"], "No such option '--hepl'"),
-        (["zzz"], "no command 'zzz'; the commands are show, presets,"),
+        (["zzz"], "no command 'zzz'; the commands are show, diff, history, presets,"),
     ],
 )
 def test_a_mistyped_command_is_one_line_and_status_2(arguments: list[str], message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from anyformer.costs.devices import Device, Efficiency
+from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.measure import here
 from anyformer.recipe.file import read
 from tests.cli.running import answer, refused, run, succeeded, write_text

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyformer as af
-from anyformer.costs.plan import Plan, hardware, plan
+from anyformer.costs.hardware.plan import Plan, hardware, plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
 T, B = 10**12, 10**9

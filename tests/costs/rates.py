@@ -1,6 +1,6 @@
 """Rates of a machine that nobody has: every product at 100 GFLOP/s, everything else by round numbers."""
 
-from anyformer.costs.rates import Grid, Rates
+from anyformer.costs.hardware.rates import Grid, Rates
 
 NANO = 1e-9
 ALL: dict[str, tuple[tuple[float, float], ...]] = {"forward": ((1.0, NANO),), "training": ((1.0, 3 * NANO),)}

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from anyformer.cli.devices import NAMES
-from anyformer.costs.devices import Device, device, devices
+from anyformer.costs.hardware.devices import Device, device, devices
 from anyformer.errors import UsageError
 
 MINE = {

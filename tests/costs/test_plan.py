@@ -6,10 +6,10 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import anyformer as af
-from anyformer.costs.devices import Efficiency, devices
-from anyformer.costs.mesh import Mesh, divisors, facts_of, meshes, parse, refusal
-from anyformer.costs.placement import RECOMPUTE, Placer, Recompute
-from anyformer.costs.plan import FITS, Hardware, hardware, plan
+from anyformer.costs.hardware.devices import Efficiency, devices
+from anyformer.costs.hardware.mesh import Mesh, divisors, facts_of, meshes, parse, refusal
+from anyformer.costs.hardware.placement import RECOMPUTE, Placer, Recompute
+from anyformer.costs.hardware.plan import FITS, Hardware, hardware, plan
 from anyformer.errors import SpecError, UsageError
 
 LLAMA = af.preset("llama3-70b").spec

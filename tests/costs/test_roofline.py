@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import anyformer as af
-from anyformer.costs.devices import Device, Efficiency, devices
-from anyformer.costs.operators import active_experts
-from anyformer.costs.passes import operators, operators_ahead
-from anyformer.costs.rates import Grid, on_curve
-from anyformer.costs.roofline import roofline
+from anyformer.costs.hardware.devices import Device, Efficiency, devices
+from anyformer.costs.hardware.operators import active_experts
+from anyformer.costs.hardware.passes import operators, operators_ahead
+from anyformer.costs.hardware.rates import Grid, on_curve
+from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import SpecError, UsageError
 from anyformer.spec import Load, Site, parameters
 

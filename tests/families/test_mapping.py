@@ -64,9 +64,9 @@ def first(spec: Spec, kind: type[Spec]) -> Any:
 def test_defaults_are_those_of_the_classes() -> None:
     llama, gpt2 = read(LLAMA), read(GPT2)
     assert first(llama, RotarySpec) == RotarySpec(theta=10_000.0)
-    assert (first(llama, RMSNormSpec).eps, llama.context, llama.heads[0].table.shared) == (1e-6, 2048, None)
+    assert (first(llama, RMSNormSpec).eps, llama.context, llama.heads[0].tied) == (1e-6, 2048, None)
     assert first(llama, GatedFeedForwardSpec).activation == SiLU()
-    assert (first(gpt2, LayerNormSpec).eps, gpt2.context, gpt2.heads[0].table.shared) == (1e-5, 1024, "tokens")
+    assert (first(gpt2, LayerNormSpec).eps, gpt2.context, gpt2.heads[0].tied) == (1e-5, 1024, "tokens")
     assert first(gpt2, FeedForwardSpec) == FeedForwardSpec(d_ff=Width(128), activation=GELU(form="tanh"))
 
 
@@ -102,7 +102,7 @@ def test_settings_that_our_parts_express() -> None:
     gpt2 = read({**GPT2, "scale_attn_by_inverse_layer_idx": True, "n_inner": 64, "tie_word_embeddings": False})
     scales = [value.scale for value in gpt2.nested() if isinstance(value, AttentionSpec)]
     assert scales == [ScaleSpec(factor=1.0, power=-0.5), ScaleSpec(factor=0.5, power=-0.5)]
-    assert (first(gpt2, FeedForwardSpec).d_ff, gpt2.heads[0].table.shared) == (64, None)
+    assert (first(gpt2, FeedForwardSpec).d_ff, gpt2.heads[0].tied) == (64, None)
     assert first(read({**GPT2, "scale_attn_weights": False}), AttentionSpec).scale == ScaleSpec(power=0.0)
 
 

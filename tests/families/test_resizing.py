@@ -118,7 +118,7 @@ class TestShrink:
         old, new = preset.spec, af.shrink(preset)
         assert new.stack.d_model == 32
         assert new.vocab_size <= 101
-        assert parameters(new).total < 200_000
+        assert parameters(new).total < 450_000  # Switch has 16 experts in both stacks
         assert kinds(new) == kinds(old)
         for mine, theirs in zip(attentions(new), attentions(old), strict=False):
             grouped = 1 < theirs.kv_heads < theirs.n_heads

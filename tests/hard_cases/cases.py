@@ -1,15 +1,8 @@
 """All hard cases."""
 
-from tests.hard_cases import (
-    gpt_oss,
-    longformer,
-    reformer,
-    xlnet,
-)
+from tests.hard_cases import gpt_oss, reformer
 
 CASES = (
     gpt_oss.CASE,
-    xlnet.CASE,
-    longformer.CASE,
     reformer.CASE,
 )

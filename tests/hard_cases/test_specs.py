@@ -73,8 +73,7 @@ def test_it_builds_or_says_which_part_has_no_module(case: Case) -> None:
     model = build(small)
     assert {n: tuple(p.shape) for n, p in model.named_parameters()} == {n: w.shape for n, w in tensors(small, Site())}
     ids = torch.randint(0, small.vocab_size, (2, 9))
-    marks = (torch.arange(9) == 3).long().expand(2, 9)  # for those whose masks read them
-    outputs = model(ids, decoder_input_ids=ids if small.encoder else None, facts={"mark": marks}).outputs
+    outputs = model(ids, decoder_input_ids=ids if small.encoder else None).outputs
     torch.stack([logits.square().sum() for logits in outputs.values()]).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name

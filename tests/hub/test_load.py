@@ -185,7 +185,8 @@ class TestTiedDuplicates:
     def test_one_that_differs_is_refused(self, tied: Path) -> None:
         tensors(tied, lambda held: held.update({"lm_head.weight": held["transformer.wte.weight"] + 1}))
         with pytest.raises(
-            CheckpointError, match=r"wte.weight and lm_head.weight differ, but the configuration has one tensor stand for both"
+            CheckpointError,
+            match=r"wte.weight and lm_head.weight differ, but the configuration has one tensor stand for both",
         ):
             load(tied)
 

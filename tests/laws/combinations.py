@@ -128,7 +128,8 @@ DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.
 
 @st.composite
 def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
-    projection = draw(st.one_of(grouped(), latent()))
+    two_sets = st.builds(L.LocalAndGlobalSpec, n_heads=st.sampled_from([Count(1), Count(4)]))
+    projection = draw(st.one_of(grouped(), latent(), two_sets))
     scores = draw(
         st.sampled_from(
             [
@@ -138,6 +139,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
                 (L.RelativeSinusoidSpec(bidirectional=True),),
                 (L.RelativeSinusoidSpec(base=100.0), L.ALiBiSpec()),
                 (L.ShawKeysSpec(farthest=Window(3)),),
+                (L.BySegmentSpec(), L.ALiBiSpec()),
                 (
                     L.ContentToPositionSpec(table=DISTANCES, projection=L.LinearSpec()),
                     L.PositionToContentSpec(table=DISTANCES, projection=L.LinearSpec(bias=True)),

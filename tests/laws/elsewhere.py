@@ -18,7 +18,7 @@ Oracle = Callable[[dict[str, Tensor], Tensor], Tensor]  # weights by the oracle'
 
 def named(spec: ModelSpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return our tensors by short names: "0.q.weight", "0.norm0.weight", "tokens.weight"."""
-    shared = spec.heads[0].table.shared
+    shared = spec.heads[0].tied
     table = f"shared.{shared}.weight" if shared else "stack.embedding.terms.0.table.weight"
     found = {"tokens.weight": weights[table], "head.weight": weights[table if shared else "heads.0.table.weight"]}
     found |= {name.split(".")[1]: w for name, w in weights.items() if name == "shared.distances.weight"}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.layers import FirstTokenSpec, LastTokenSpec
+from anyformer.layers import FirstTokenSpec, GlobalBlocks, LastTokenSpec
 from anyformer.model import Output, Transformer
 from anyformer.spec import HeadSpec, ModelSpec
 from tests.laws.models import waives
@@ -105,9 +105,8 @@ class Inputs:
 
     def row_by_row(self) -> Inputs:
         """Return the same for a class that must not see padding: each row by itself, without."""
-        assert self.source is not None, "only encoder–decoders have needed this"
-        assert self.source_real is not None
-        spans = zip(_spans(self.real), _spans(self.source_real), strict=True)
+        sources = [slice(None)] * len(self.real) if self.source_real is None else _spans(self.source_real)
+        spans = zip(_spans(self.real), sources, strict=True)
         pieces = (Piece(slice(i, i + 1), tokens, source) for i, (tokens, source) in enumerate(spans))
         return replace(self, pieces=tuple(pieces), theirs={})
 
@@ -119,6 +118,9 @@ class Inputs:
         pad = theirs.config.pad_token_id
         if pad is not None and spec.encoder is None:
             return self.without(pad)
+        padded = self.pieces == (WHOLE,) and not bool(self.real.all())
+        if padded and any(isinstance(value, GlobalBlocks) for value in spec.nested()):
+            return self.row_by_row()  # there, padding takes places in the blocks
         positions = (
             len(spec.stack.embedding.terms) > 1 and "position_ids" not in inspect.signature(theirs.forward).parameters
         )

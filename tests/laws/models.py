@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.families import PRESETS
-from anyformer.layers import MarkedKeys
+from anyformer.layers import BlanksSpec, BySegmentSpec, MarkedKeys
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Site, tensors
@@ -28,6 +28,7 @@ def shrunk() -> dict[str, ModelSpec]:
 
 
 SHRUNK = shrunk()
+SOURCE = 7  # tokens that an encoder is given beside a decoder's
 
 
 def of_one_stack(specs: Mapping[str, ModelSpec], *, seeing_ahead: bool) -> dict[str, ModelSpec]:
@@ -89,23 +90,25 @@ def ids_for(spec: ModelSpec, batch: int, n: int, seed: int = 1) -> Tensor:
 
 
 def told(spec: ModelSpec, ids: Tensor) -> dict[str, Any]:
-    """Return what some masks read beside tokens: every seventh is marked, for models that single tokens out."""
-    if not any(isinstance(value, MarkedKeys) for value in spec.nested()):
-        return {}
-    marks = torch.zeros_like(ids)
-    marks[:, 2::7] = 1
-    return {"facts": {"mark": marks}}
+    """Return what models read beside `runner`'s tokens: marks on every seventh, where some are singled out, and two segments."""
+    ids = ids if spec.encoder is None else ids[:, :SOURCE]
+    kinds, found = {type(value) for value in spec.nested()}, {}
+    if kinds & {MarkedKeys, BlanksSpec}:
+        found["facts"] = {"mark": (torch.arange(ids.shape[1]) % 7 == 2).long().expand(ids.shape)}
+    if BySegmentSpec in kinds:
+        found["token_type_ids"] = (torch.arange(ids.shape[1]) % 3 == 0).long().expand(ids.shape)
+    return found
 
 
 def runner(model: Transformer) -> Callable[..., Output]:
-    """Return a call that takes the decoder's tokens, whatever the architecture; an encoder reads 7 fixed tokens."""
+    """Return a call that takes the decoder's tokens, whatever the architecture; an encoder reads fixed ones."""
 
     def run(ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Output:
         if model.spec.encoder is None:
             return model(ids, attention_mask, **options)
         options.pop("position_ids", None)
-        source = ids_for(model.spec, 1, 7, seed=2).expand(ids.shape[0], -1)
-        mask = None if attention_mask is None else attention_mask.amax(1, keepdim=True).expand(-1, 7)
+        source = ids_for(model.spec, 1, SOURCE, seed=2).expand(ids.shape[0], -1)
+        mask = None if attention_mask is None else attention_mask.amax(1, keepdim=True).expand(-1, SOURCE)
         return model(source, mask, decoder_input_ids=ids, decoder_attention_mask=attention_mask, **options)
 
     return run

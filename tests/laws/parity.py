@@ -66,6 +66,7 @@ def pair(
         attention = "sdpa"  # its eager adds ALiBi twice
     # Their grouped_mm, which is the default, has no float64.
     theirs = kind._from_config(config, attn_implementation=attention, experts_implementation="eager")
+    theirs.to(torch.get_default_dtype())  # XLNet's class makes some tensors in float32 whatever it is told
     if theirs.can_generate():
         theirs.generation_config.forced_eos_token_id = None  # BART and Marian end what is cut off, whatever was likely
     head = theirs.get_output_embeddings()
@@ -198,8 +199,8 @@ def theirs_on(theirs: Any, given: Inputs, spec: ModelSpec) -> Tensor:
 
 def rounding(spec: ModelSpec) -> float:
     """Return how far both sides may lie apart in float64."""
-    if any(isinstance(part, SinusoidSpec) for part in spec.nested()):
-        return FLOAT64_TABLE
+    if any(isinstance(part, SinusoidSpec) and part.layout == "concatenated" for part in spec.nested()):
+        return FLOAT64_TABLE  # Marian's; the oracle of the paper's interleaved ones computes them in float64
     return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in spec.nested()) else FLOAT64
 
 

@@ -10,7 +10,7 @@ from anyformer.families import preset
 from anyformer.model import Output, Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, dumps, loads
-from tests.laws.models import every_preset_few_fast, ids_for, randomised, runner
+from tests.laws.models import every_preset_few_fast, ids_for, randomised, runner, told
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
@@ -28,7 +28,7 @@ def test_no_graph_break(spec: ModelSpec) -> None:
     close(runner(model)(ids).logits, expected)
     padded = runner(randomised(spec))(ids, mask).logits
     close(runner(model)(ids, mask).logits[mask.bool()], padded[mask.bool()])
-    out = runner(model)(ids, output_ahead=bool(spec.ahead))
+    out = runner(model)(ids, output_ahead=bool(spec.ahead), **told(spec, ids))
     torch.stack([answer.sum() for answer in (*out.outputs.values(), *out.ahead)]).sum().backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 

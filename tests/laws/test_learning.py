@@ -14,12 +14,12 @@ from tests.laws.models import every_preset, ids_for, randomised, runner, told
 
 
 def loss_of(model: Transformer, ids: torch.Tensor) -> torch.Tensor:
-    """Predict the next token, or, where tokens see what comes after, every third, which is hidden; further heads random labels."""
+    """Predict the next token, or every third, hidden, where tokens see what comes after; further heads predict random labels."""
     writes = model.encoder is not None or later_tokens_seen(model.spec.stack) is None
     hidden = torch.zeros_like(ids).bool()
     hidden[:, ::3] = not writes
-    more = told(model.spec, ids[:, :7] if model.encoder else ids)  # 7: what `runner` gives an encoder
-    out = runner(model)(ids.masked_fill(hidden, 0), output_ahead=bool(model.spec.ahead), **more)
+    read = ids.masked_fill(hidden, 0)
+    out = runner(model)(read, output_ahead=bool(model.spec.ahead), **told(model.spec, ids))
     outputs = out.outputs
     name, logits = next(iter(outputs.items()))
     if writes:

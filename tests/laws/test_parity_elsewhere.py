@@ -73,7 +73,7 @@ def lamda(w: dict[str, Tensor], ids: Tensor) -> Tensor:
         num_heads=4,
         is_decoder=True,
         feed_forward_proj="gated-gelu",
-        relative_attention_num_buckets=4,
+        relative_attention_num_buckets=8,
         relative_attention_max_distance=5,
         use_cache=False,
     )

@@ -35,7 +35,7 @@ def telling(
         elif weight.role == "bias":
             found[name] = 0.3 * uniform
         elif weight.role == "table":
-            share = torch.rand(weight.shape[0], 1, generator=generator)
+            share = torch.rand(weight.shape[0], *[1] * (len(weight.shape) - 1), generator=generator)
             few = name.startswith("heads.") and weight.shape[0] < spec.vocab_size  # no words: each row is an answer
             lengths = 1.0 if few else longest_row * (least_row / longest_row) ** share
             found[name] = lengths * normal

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.costs.operators import Operator
+from anyformer.costs.hardware.operators import Operator
 from anyformer.errors import SpecError, UsageError
 from anyformer.measure import profile as module
 from anyformer.measure.classes import CLASSES, class_of, flops_by_class, seconds_by_class

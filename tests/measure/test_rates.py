@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.costs.devices import Device
-from anyformer.costs.rates import Rates
-from anyformer.costs.roofline import roofline
+from anyformer.costs.hardware.devices import Device
+from anyformer.costs.hardware.rates import Rates
+from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import UsageError
 from anyformer.measure import here, rates
 from anyformer.measure.clock import fastest

@@ -88,7 +88,7 @@ def command(
     )
     times = None
     if device is not None:
-        from anyformer.costs.roofline import roofline
+        from anyformer.costs.hardware.roofline import roofline
 
         where = found_device(device)
         dtypes = (
@@ -111,7 +111,7 @@ def command(
         return
     tables = list(sections(report))
     if times is not None:
-        from anyformer.costs.roofline_sections import roofline_sections
+        from anyformer.costs.hardware.sections import roofline_sections
 
         tables += roofline_sections(times)
     _print(f"{model}, {report.batch} × {report.seq_len:,} tokens", tables)

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from anyformer.costs.devices import Device
+    from anyformer.costs.hardware.devices import Device
 
 NAMES = (
     *("H100", "H800", "H200", "B200", "A100-40GB", "A100-80GB", "V100", "L4", "RTX4090"),
@@ -33,7 +33,7 @@ def found_device(name: str) -> Device:
         from anyformer.measure.here import device
 
         return device(name)
-    from anyformer.costs.devices import device as known
+    from anyformer.costs.hardware.devices import device as known
 
     return known(name)
 

@@ -16,6 +16,7 @@ from anyformer.errors import UsageError
 if TYPE_CHECKING:
     from anyformer.measure.bleu import Bleu
     from anyformer.model import Transformer
+    from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Tokenizer
     from anyformer.train.data import Validation
@@ -32,6 +33,9 @@ LONGEST = 1024  # tokens a row where the model says nothing
 @click.option("--target", type=FILE, help="Their translations, line by line.")
 @click.option("--held-out", type=float, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row; a longer text is read in windows.  [default: as trained]")
+@click.option(
+    "--memory", type=Amount(), help="Windows of one text see so many tokens before them, as Transformer-XL's do."
+)
 @click.option("--tokenizer", "tokenizer_path", type=FILE, help="Where the model's directory has none.")
 @click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
 @click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
@@ -49,6 +53,7 @@ def command(
     target: Path | None,
     held_out: float | None,
     seq_len: int | None,
+    memory: int | None,
     tokenizer_path: Path | None,
     precision: str,
     device: str | None,
@@ -59,22 +64,27 @@ def command(
 ) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.
 
-    `--json` gives version, loss (nats a token), perplexity, bits_per_byte, nats, tokens, nbytes, documents and seq_len;
-    with `--bleu` also bleu and bleu_signature:
+    A run is judged by the objective that it was trained by, any other model by the one that suits its architecture.
+
+    `--json` gives version, objective, loss (nats a token), perplexity, bits_per_byte (null where what is predicted is not
+    the whole text), nats, tokens, nbytes, documents and seq_len;
+    with `--memory` also memory, with `--bleu` also bleu and bleu_signature:
 
       anyformer evaluate RUN --source test.de --target test.en --bleu --beams 4 --length-penalty 0.6
     """
     check_sources(data, source, target)
     if with_bleu and source is None:
         raise UsageError("--bleu compares translations: give --source and --target")
+    if memory is not None and source is not None:
+        raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
 
     from anyformer.hub import load
-    from anyformer.recipe import CausalLM, Seq2Seq
+    from anyformer.recipe import Recipe, Seq2Seq
     from anyformer.text import Tokenizer
     from anyformer.train.checks import check_positions, check_vocabulary
     from anyformer.train.device import choose_device
     from anyformer.train.evaluation import evaluate
-    from anyformer.train.objectives import objective_of
+    from anyformer.train.objectives import objective_of, usual
 
     place = choose_device(device)
     transformer, tokenizer = load(model, device=place)
@@ -83,24 +93,46 @@ def command(
     if tokenizer is None:
         raise UsageError(f"{model} has no tokenizer; give one with --tokenizer")
     spec = transformer.spec
-    objective = objective_of(Seq2Seq() if source else CausalLM(), spec)
+    trained = _trained(model)
+    goal = Seq2Seq() if source else trained.objective if trained and trained.objective.reads == "text" else usual(spec)
+    objective = objective_of(goal, spec)
     check_vocabulary(spec, tokenizer.vocab_size)
-    length = seq_len or _trained_length(model) or _longest(spec)
+    length = seq_len or (trained.seq_len if trained else _longest(spec))
     check_positions(spec, length)
-    validation = _validation(data, source, target, held_out, tokenizer, length)
-    found = evaluate(transformer, objective, validation, precision="bf16" if precision == "bf16" else "float32")
+    how = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
+    validation = _validation(data, source, target, held_out, tokenizer, how)
+    number = "bf16" if precision == "bf16" else "float32"
+    if memory is None:
+        found = evaluate(transformer, objective, validation, precision=number)
+    else:
+        from anyformer.measure.segments import evaluate_in_segments
+        from anyformer.train.data import PackedValidation
+
+        if not isinstance(validation, PackedValidation):
+            raise UsageError(f"--memory is for models that read on from left to right; {goal.kind} does not")
+        found = evaluate_in_segments(transformer, validation.encoded, length, memory, precision=number)
     score = _bleu(transformer, tokenizer, validation, beams, length_penalty) if with_bleu else None
     if as_json:
         figures = {
             name: getattr(found, name) for name in ("loss", "perplexity", "bits_per_byte", "nats", "tokens", "nbytes")
         }
-        told = {"version": JSON_VERSION, **figures, "documents": len(found.documents), "seq_len": length}
+        figures["bits_per_byte"] = figures["bits_per_byte"] if goal.whole else None
+        told = {
+            "version": JSON_VERSION,
+            "objective": goal.kind,
+            **figures,
+            "documents": len(found.documents),
+            "seq_len": length,
+        }
+        told |= {} if memory is None else {"memory": memory}
         told |= {} if score is None else {"bleu": score.score, "bleu_signature": score.signature}
         click.echo(json.dumps(told, indent=1))
         return
+    bits = f"{found.bits_per_byte:.4f} bits a byte" if goal.whole else f"by {goal.kind}"
     click.echo(
-        f"{found.loss:.4f} nats a token, perplexity {found.perplexity:.3f}, {found.bits_per_byte:.4f} bits a byte "
-        f"({found.tokens:,} tokens, {found.nbytes:,} bytes, {len(found.documents):,} documents, rows of {length})"
+        f"{found.loss:.4f} nats a token, perplexity {found.perplexity:.3f}, {bits} "
+        f"({found.tokens:,} tokens, {found.nbytes:,} bytes, {len(found.documents):,} documents, rows of {length}"
+        + (f", a memory of {memory})" if memory is not None else ")")
     )
     if score is not None:
         click.echo(f"BLEU {score.score:.2f} ({score.signature}), beams {beams}, length penalty {length_penalty:g}")
@@ -119,10 +151,15 @@ def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beam
 
 
 def _validation(
-    data: str | None, source: Path | None, target: Path | None, held_out: float | None, tokenizer: object, length: int
+    data: str | None,
+    source: Path | None,
+    target: Path | None,
+    held_out: float | None,
+    tokenizer: object,
+    recipe: Recipe,
 ) -> Validation:
-    from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, pack_whole, read_corpus, read_parallel
-    from anyformer.train.data import PackedValidation, PairValidation, split_pairs
+    from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, read_corpus, read_parallel
+    from anyformer.train.data import PairValidation, split_pairs, text_validation
 
     assert isinstance(tokenizer, Tokenizer)
     if source is not None and target is not None:
@@ -132,14 +169,14 @@ def _validation(
     assert data is not None
     corpus = read_corpus(data)
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
-    return PackedValidation(pack_whole(encode_corpus(corpus, tokenizer), length))
+    return text_validation(encode_corpus(corpus, tokenizer), tokenizer, recipe)
 
 
-def _trained_length(directory: Path) -> int | None:
+def _trained(directory: Path) -> Recipe | None:
     from anyformer import recipe
 
     file = directory / "recipe.yaml"
-    return recipe.read(file).seq_len if file.is_file() else None
+    return recipe.read(file) if file.is_file() else None
 
 
 def _longest(spec: ModelSpec) -> int:

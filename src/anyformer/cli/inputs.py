@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.errors import UsageError
 from anyformer.spec import is_path
 
 if TYPE_CHECKING:
-    from anyformer.recipe import Recipe
+    from anyformer.recipe import ObjectiveSpec, Recipe
+    from anyformer.spec import ModelSpec
     from anyformer.text import Corpus, Tokenizer
     from anyformer.train.data import PairData, TextData
 
@@ -26,6 +27,29 @@ def read_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
     return chosen.but(**{field: value for field, value in changes.items() if value is not None})
 
 
+def objective_for(
+    named: str | None, recipe_name: str, spec: ModelSpec, reads: Literal["text", "pairs"]
+) -> ObjectiveSpec | None:
+    """Return the objective of that name, else None where the recipe says one that fits, else the architecture's usual one."""
+    from anyformer.recipe import OBJECTIVES
+    from anyformer.train.objectives import usual
+
+    if named is not None:
+        return OBJECTIVES[named]
+    return None if reads == "text" and _says_objective(recipe_name) else usual(spec, reads)
+
+
+def _says_objective(recipe_name: str) -> bool:
+    import yaml
+
+    from anyformer import recipe
+
+    if not is_path(recipe_name):
+        return recipe.named(recipe_name).objective != recipe.Recipe().objective
+    recipe.read(recipe_name)  # raises what is wrong with it
+    return "objective" in yaml.safe_load(Path(recipe_name).read_text(encoding="utf-8"))
+
+
 def check_sources(data: str | None, source: Path | None, target: Path | None) -> None:
     """Raise UsageError unless there is either one text or a pair of files."""
     if (source is None) != (target is None):
@@ -34,13 +58,27 @@ def check_sources(data: str | None, source: Path | None, target: Path | None) ->
         raise UsageError("give either --data, or --source and --target")
 
 
-def text_data(corpus: Corpus, validation: float, tokenizer: Tokenizer | None, vocab_size: int | None) -> TextData:
-    """Return a corpus, split and encoded; without a tokenizer, by one that is trained on its training part."""
+def text_data(
+    corpus: Corpus,
+    validation: float,
+    tokenizer: Tokenizer | None,
+    vocab_size: int | None,
+    objective: ObjectiveSpec | None = None,
+) -> TextData:
+    """Return a corpus, split and encoded; without a tokenizer, by one that is trained on its training part.
+
+    That one has the special tokens of the objective among its `vocab_size`.
+    """
     from anyformer.text import Tokenizer, encode_corpus
     from anyformer.train.data import TextData
 
     texts, held_out = corpus.split(validation)
-    own = tokenizer or Tokenizer.train(texts.sample(TOKENIZER_NBYTES), vocab_size or VOCAB_SIZE)
+    own = tokenizer
+    if own is None:
+        roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
+        learned = (vocab_size or VOCAB_SIZE) - len(roles) - len(specials)
+        own = Tokenizer.train(texts.sample(TOKENIZER_NBYTES), learned)
+        own = own.with_specials(specials, roles) if roles or specials else own
     return TextData(encode_corpus(texts, own), encode_corpus(held_out, own), own)
 
 

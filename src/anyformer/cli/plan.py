@@ -19,7 +19,7 @@ from anyformer.cli.names import PresetName, import_option
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
-    from anyformer.costs.plan import Plan
+    from anyformer.costs.hardware.plan import Plan
     from anyformer.spec import ModelSpec
 
 
@@ -61,8 +61,8 @@ def command(
 
     All meshes, micro-batches and recomputations are worked out; nothing is run. Exit status 1: it does not fit.
     """
-    from anyformer.costs.plan import hardware as parsed
-    from anyformer.costs.plan import plan
+    from anyformer.costs.hardware.plan import hardware as parsed
+    from anyformer.costs.hardware.plan import plan
     from anyformer.hub import load_spec
 
     spec: ModelSpec = load_spec(model)

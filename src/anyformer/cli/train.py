@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.amounts import Amount
-from anyformer.cli.inputs import check_sources, pair_data, read_recipe, text_data
+from anyformer.cli.inputs import check_sources, objective_for, pair_data, read_recipe, text_data
 from anyformer.cli.names import PresetName, import_option
 from anyformer.errors import CheckpointError, UsageError
-from anyformer.recipe import Seq2Seq
+from anyformer.recipe import OBJECTIVES
 from anyformer.spec import label
 
 if TYPE_CHECKING:
     import torch
 
+    from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec, Recompute
     from anyformer.train.data import TrainingData
     from anyformer.train.run import TrainingResult
@@ -39,6 +40,11 @@ FILE = click.Path(exists=True, path_type=Path)
 )
 @click.option(
     "--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file."
+)
+@click.option(
+    "--objective",
+    type=click.Choice(list(OBJECTIVES)),
+    help="What to learn from the text.  [default: the recipe's, or what suits the architecture]",
 )
 @click.option("--params", type=Amount(), help="Resize the architecture to so many parameters.")
 @click.option("--vocab", type=Amount(), help="Tokens of the vocabulary.  [default: 4096 for a new tokenizer]")
@@ -76,6 +82,7 @@ def command(
     validation: float,
     out: Path | None,
     recipe_name: str,
+    objective: str | None,
     params: int | None,
     vocab: int | None,
     tokenizer_path: Path | None,
@@ -96,9 +103,11 @@ def command(
 ) -> None:
     """Train SPEC, a preset or the file of a specification, on text.
 
-    `--json` gives version, out, n_params, steps, tokens, seconds, tokens_per_second, flops_per_token, loss (of the
-    last step, nats a token) and validation (loss, perplexity, bits_per_byte); with `--dry-run`, the fields
-    of the plan instead.
+    `--json` gives version, out, objective, n_params, steps, tokens, seconds, tokens_per_second, flops_per_token, loss (of
+    the last step, nats a token) and validation (loss, perplexity, bits_per_byte, unigram_loss); with `--dry-run`, the
+    fields of the plan instead.
+
+      anyformer train bert-base --params 3M --objective masked-lm --data my-texts/ --out runs/bert
     """
     if out is None and not dry_run:
         raise UsageError("--out is missing: name a directory for the run")
@@ -106,14 +115,18 @@ def command(
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
     check_sources(data, source, target)
     changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "seed": seed, "precision": precision}
-    chosen = read_recipe(recipe_name, changes | {"objective": Seq2Seq() if source else None})
+    from anyformer.hub import load_spec
+
+    named = load_spec(spec)
+    goal = objective_for(objective, recipe_name, named, "pairs" if source else "text")
+    chosen = read_recipe(recipe_name, changes | {"objective": goal})
     if lr is not None:
         chosen = chosen.but(optimizer=chosen.optimizer.but(lr=lr))
     kept = out / "tokenizer" if out is not None and (out / "tokenizer" / "tokenizer.json").is_file() else None
-    text, trained = _data(data, source, target, validation, tokenizer_path or kept, init, vocab)
+    text, trained = _data(chosen, data, source, target, validation, tokenizer_path or kept, init, vocab)
     # Given weights have the rows that they have, be they more than the tokenizer's tokens.
     follows = params or (init is None and (trained or kept))
-    architecture = _resized(spec, params, vocab or (text.vocab_size if follows else None))
+    architecture = _resized(named, params, vocab or (text.vocab_size if follows else None))
 
     from anyformer.train.device import choose_device
     from anyformer.train.live import live_view
@@ -129,7 +142,7 @@ def command(
         )
         return
     result = train(architecture, chosen, text, out=out, init=init, how=how, watcher=live_view(), name=label(spec))
-    click.echo(json.dumps(_report(result, out), indent=1) if as_json else _sentence(result, out))
+    click.echo(json.dumps(_report(result, chosen, out), indent=1) if as_json else _sentence(result, chosen, out))
 
 
 def _peak(dtype: torch.dtype, device: torch.device) -> float:
@@ -140,6 +153,7 @@ def _peak(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def _data(
+    recipe: Recipe,
     data: str | None,
     source: Path | None,
     target: Path | None,
@@ -157,24 +171,23 @@ def _data(
     if source is not None and target is not None:
         return pair_data(source, target, validation, known, vocab), known is None
     assert data is not None
-    return text_data(read_corpus(data), validation, known, vocab), known is None
+    return text_data(read_corpus(data), validation, known, vocab, recipe.objective), known is None
 
 
-def _resized(name: str, n_params: int | None, vocab_size: int | None) -> ModelSpec:
-    from anyformer.hub import load_spec
+def _resized(spec: ModelSpec, n_params: int | None, vocab_size: int | None) -> ModelSpec:
     from anyformer.resizing import resize
 
-    spec = load_spec(name)
     if n_params is None and vocab_size in (None, spec.vocab_size):
         return spec
     return resize(spec, n_params=n_params, vocab_size=vocab_size)
 
 
-def _report(result: TrainingResult, out: Path | None) -> dict[str, Any]:
+def _report(result: TrainingResult, recipe: Recipe, out: Path | None) -> dict[str, Any]:
     evaluation = result.evaluation
     return {
         "version": JSON_VERSION,
         "out": str(out),
+        "objective": recipe.objective.kind,
         "n_params": result.n_params,
         "steps": result.steps[-1].step if result.steps else 0,
         "tokens": result.tokens,
@@ -183,16 +196,26 @@ def _report(result: TrainingResult, out: Path | None) -> dict[str, Any]:
         "flops_per_token": result.flops_per_token,
         "loss": result.steps[-1].loss if result.steps else None,
         "validation": evaluation
-        and {"loss": evaluation.loss, "perplexity": evaluation.perplexity, "bits_per_byte": evaluation.bits_per_byte},
+        and {
+            "loss": evaluation.loss,
+            "perplexity": evaluation.perplexity,
+            "bits_per_byte": evaluation.bits_per_byte if recipe.objective.whole else None,
+            "unigram_loss": result.unigram_loss,
+        },
     }
 
 
-def _sentence(result: TrainingResult, out: Path | None) -> str:
+def _sentence(result: TrainingResult, recipe: Recipe, out: Path | None) -> str:
     evaluation = result.evaluation
     validated = ""
     if evaluation is not None:
-        validated = (
-            f"; validation {evaluation.loss:.4f} nats a token, perplexity {evaluation.perplexity:.2f}, "
-            f"{evaluation.bits_per_byte:.4f} bits a byte"
-        )
-    return f"{result.tokens:,} tokens in {result.seconds:,.0f} s{validated}; saved in {out}"
+        figures = [f"{evaluation.loss:.4f} nats a token", f"perplexity {evaluation.perplexity:.2f}"]
+        if recipe.objective.whole:
+            figures.append(f"{evaluation.bits_per_byte:.4f} bits a byte")
+        if result.unigram_loss is not None:
+            below = 1 - evaluation.loss / result.unigram_loss
+            figures.append(
+                f"{abs(below):.0%} {'below' if below >= 0 else 'above'} unigrams ({result.unigram_loss:.4f})"
+            )
+        validated = "; validation " + ", ".join(figures)
+    return f"{result.tokens:,} tokens predicted in {result.seconds:,.0f} s{validated}; saved in {out}"

@@ -33,6 +33,8 @@ SHORT = {
     "ContentToPosition": "disentangled",
     "PositionToContent": "disentangled",
     "ShawKeys": "learned by distance (Shaw)",
+    "BySegment": "the same segment or not",
+    "FirstBlockAgain": "the first block counted again",
     "ReLU2": "squared ReLU",
     "SiLU": "SiLU",
 }

@@ -9,15 +9,21 @@ from anyformer.layers import (
     ALiBiSpec,
     And,
     BlockEnds,
+    BySegmentSpec,
     Causal,
     Everything,
     FactorisedPositionsSpec,
+    FirstBlockAgainSpec,
     GatedFeedForwardSpec,
+    GlobalBlocks,
     Heads,
     LayerNormSpec,
     LearnedPositionsSpec,
     LinearSpec,
+    LocalAndGlobalSpec,
     LocalAndVertical,
+    MarkedKeys,
+    MarkedQueries,
     MLASpec,
     Not,
     Or,
@@ -35,6 +41,7 @@ from anyformer.layers import (
     SlidingWindow,
     Strided,
     SymmetricWindow,
+    TwoStreams,
 )
 from anyformer.spec import BlockSpec, MapSpec, MixerSpec, ScaleSpec, Spec
 
@@ -98,6 +105,14 @@ def mask(value: Any) -> str:
             return "prefix" if size is None else f"prefix of {size:,}"
         case LocalAndVertical(size=size, near=near, stride=stride):
             return f"blocks of {size:,}, {near:,} near ones and every {stride:,}th"
+        case MarkedKeys():
+            return "marked keys"
+        case MarkedQueries():
+            return "for marked tokens"
+        case GlobalBlocks(size=size):
+            return f"blocks of {size:,}, the first, the last and three near ones"
+        case TwoStreams():
+            return "earlier ones in any order, full without"
         case _:
             return part(value)
 
@@ -154,6 +169,8 @@ def heads(projection: Any) -> str:
     """Return the name of a projection by how queries share keys."""
     if isinstance(projection, MLASpec):
         return "multi-head latent"
+    if isinstance(projection, LocalAndGlobalSpec):
+        return "multi-head, local and global"
     n_heads, n_kv = getattr(projection, "n_heads", None), getattr(projection, "kv_heads", None)
     if n_heads is None or n_kv is None:
         return projection.kind
@@ -177,6 +194,10 @@ def position(value: Any) -> str:
             return f"relative buckets, {n} up to a distance of {far:,}"
         case RelativeSinusoidSpec():
             return "relative sinusoids (Transformer-XL)"
+        case BySegmentSpec():
+            return "the same segment or not"
+        case FirstBlockAgainSpec(n_random=n):
+            return f"the first block counted {n + 1} times"
         case _:
             return part(value)
 

@@ -16,7 +16,6 @@ from anyformer.layers import (
     LayerNormSpec,
     Normal,
     RelativeSinusoidSpec,
-    TokensSpec,
     TwoStreams,
 )
 from anyformer.spec import Count, EmbeddingSpec, HeadSpec, Length, ModelSpec, StackSpec, TableSpec, Vocab, Width
@@ -34,7 +33,7 @@ def xlnet(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None,
     )
     feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=GELU())
     layer = block(post_norm(norm, attend), post_norm(norm, feed))
-    terms = EmbeddingSpec(terms=(BlanksSpec(tokens=TokensSpec(table=table)),))
+    terms = EmbeddingSpec(terms=(BlanksSpec(table=table),))
     stack = StackSpec(d_model=Width(d_model), embedding=terms, blocks=repeat(layer, n_layers), residual=AddSpec())
     start = Normal(scale=0.02)
     return ModelSpec(stack=stack, init=ByRole(table=start, matrix=start), context=Length(512))
@@ -43,7 +42,7 @@ def xlnet(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None,
 def permuted_words(model: ModelSpec) -> HeadSpec:
     """Return the head that predicts words: the embedding's table, and a bias."""
     table = next(value for value in model.stack.embedding.nested() if isinstance(value, TableSpec))
-    return HeadSpec(table=table, bias=True)
+    return HeadSpec(name="plm", table=table, bias=True)
 
 
 def _preset(size: str, published: str, n_layers: int, d_model: int, n_heads: int) -> Preset:

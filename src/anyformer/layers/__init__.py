@@ -31,6 +31,7 @@ from anyformer.layers.embedding import (
 )
 from anyformer.layers.experts import ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec, FeedForwardSpec, GatedFeedForwardSpec
+from anyformer.layers.global_blocks import FirstBlockAgainSpec, GlobalBlocks
 from anyformer.layers.gqa import GQASpec, Projection, ProjectionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.init import ByRole, DistributionSpec, Normal, Xavier
@@ -87,6 +88,7 @@ __all__ = [
     "MoESpec",
     "ExpertsSpec",
     "ExpertSpec",
+    "FirstBlockAgainSpec",
     "FixedCapacity",
     "CapacitySpec",
     "CapacityFactor",
@@ -113,6 +115,7 @@ __all__ = [
     "GQASpec",
     "GainSpec",
     "GatedFeedForwardSpec",
+    "GlobalBlocks",
     "Head",
     "Heads",
     "Identity",

@@ -24,7 +24,7 @@ class BySegmentSpec(ScoreSpec):
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
         n_heads, width = site.shape
         table = Weight((2, n_heads, width), ("segment", "heads", "head_dim"), "table")
-        return {"weight": table, "bias": Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)}
+        return {"weight": table, "bias_segment": Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)}
 
     def cost(self, site: Site, load: Load) -> Cost:
         return Cost({})
@@ -36,10 +36,10 @@ class BySegmentSpec(ScoreSpec):
 
 class BySegment(Part[BySegmentSpec]):
     weight: Tensor
-    bias: Tensor
+    bias_segment: Tensor
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor | None:
         if query.segment is None or key.segment is None:
             return None
-        both = (content.q + self.bias[:, None]) @ self.weight.permute(1, 2, 0) * content.scale
+        both = (content.q + self.bias_segment[:, None]) @ self.weight.permute(1, 2, 0) * content.scale
         return torch.where(query.segment == key.segment, both[..., :1], both[..., 1:])

@@ -61,10 +61,15 @@ class TokenEmbedding(Part[TokensSpec]):
     projection: nn.Module | None
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
-        x = self.table(ids)
-        if self.spec.scale is not None:
-            x = x * self.spec.scale.value(x.shape[-1])
-        return x if self.projection is None else self.projection(x)
+        return looked_up(ids, self.spec, self.table, self.projection)
+
+
+def looked_up(ids: Tensor, spec: TokensSpec, table: Table, projection: nn.Module | None) -> Tensor:
+    """Return the vectors of tokens [batch, token, width], scaled and projected as the specification says."""
+    x = table(ids)
+    if spec.scale is not None:
+        x = x * spec.scale.value(x.shape[-1])
+    return x if projection is None else projection(x)
 
 
 class LearnedPositionsSpec(TermSpec):

@@ -1,4 +1,4 @@
-"""XLNet's two streams as one of n + m tokens: what is known, and blanks that ask. Yang et al. 2019, arXiv:1906.08237, section 2.3.
+"""XLNet's two streams as one of n + m tokens, what is known and blanks that ask. Yang et al. 2019, arXiv:1906.08237.
 
 A blank is a token that is marked. It stands at the position of the token that it asks for and says nothing of it; no token
 sees it. The n tokens are the content stream, the m blanks the query stream.
@@ -11,35 +11,28 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from anyformer.layers.embedding import TokensSpec
+from anyformer.layers.embedding import Table, TokensSpec, looked_up
 from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Span, Tokens
-from anyformer.spec import Placed, Site, Tape, TermSpec, Value, Weight
+from anyformer.spec import Site, Weight
 
 
-class BlanksSpec(TermSpec):
+class BlanksSpec(TokensSpec):
     """The token's vector, or for marked tokens one vector that says nothing."""
 
-    tokens: TokensSpec
-
     def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight(site.shape, ("d_model",), "table")}
-
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        return {"tokens": (self.tokens, site)}
-
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        return tape.run("tokens", self.parts(site)["tokens"], x)
+        return {"blank": Weight(site.shape, ("d_model",), "table")}
 
 
 class Blanks(Part[BlanksSpec]):
-    weight: Tensor
-    tokens: nn.Module
+    blank: Tensor
+    table: Table
+    projection: nn.Module | None
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
-        x = self.tokens(ids, tokens)
-        return x if tokens.mark is None else torch.where(tokens.mark[..., None] > 0, self.weight.to(x.dtype), x)
+        x = looked_up(ids, self.spec, self.table, self.projection)
+        return x if tokens.mark is None else torch.where(tokens.mark[..., None] > 0, self.blank.to(x.dtype), x)
 
 
 class TwoStreams(Mask):

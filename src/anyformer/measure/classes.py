@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from anyformer.costs.operators import Operator
+from anyformer.costs.hardware.operators import Operator
 
 CLASSES: tuple[str, ...] = ("contraction", "normalisation", "element-wise", "movement", "framework")
 # The first that matches the name of an operator; norms first, whatever they are made of.

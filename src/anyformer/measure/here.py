@@ -13,13 +13,13 @@ from typing import Any
 import psutil
 import torch
 
-from anyformer.costs.devices import THIS, Device, Efficiency
-from anyformer.costs.devices import device as known_device
-from anyformer.costs.plan import Hardware, Plan, hardware
-from anyformer.costs.plan import plan as plan_on
-from anyformer.costs.rates import VERSION, Rates
-from anyformer.costs.roofline import Roofline
-from anyformer.costs.roofline import roofline as roofline_on
+from anyformer.costs.hardware.devices import THIS, Device, Efficiency
+from anyformer.costs.hardware.devices import device as known_device
+from anyformer.costs.hardware.plan import Hardware, Plan, hardware
+from anyformer.costs.hardware.plan import plan as plan_on
+from anyformer.costs.hardware.rates import VERSION, Rates
+from anyformer.costs.hardware.roofline import Roofline
+from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.measure.calibrate import Machine, calibrate
 from anyformer.measure.rates import measured_rates
 from anyformer.spec import Architecture

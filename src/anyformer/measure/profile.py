@@ -13,10 +13,10 @@ from torch import Tensor
 from anyformer.cache import KVCache
 from anyformer.costs import cost
 from anyformer.costs.activations import activations
-from anyformer.costs.devices import Device
-from anyformer.costs.passes import operators
-from anyformer.costs.roofline import check_length
-from anyformer.costs.roofline import roofline as roofline_on
+from anyformer.costs.hardware.devices import Device
+from anyformer.costs.hardware.passes import operators
+from anyformer.costs.hardware.roofline import check_length
+from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import InputError, UsageError
 from anyformer.measure.classes import flops_by_class, seconds_by_class

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.costs.passes import operators
-from anyformer.costs.rates import Curve, Grid, Pass, Rates
+from anyformer.costs.hardware.passes import operators
+from anyformer.costs.hardware.rates import Curve, Grid, Pass, Rates
 from anyformer.families import preset
 from anyformer.layers import GELU, LayerNormSpec, ReLU, RMSNormSpec, RotarySpec, SiLU
 from anyformer.layers.activation import ActivationSpec

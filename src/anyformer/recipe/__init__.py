@@ -1,6 +1,7 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
 from anyformer.recipe.file import dumps, loads, read
+from anyformer.recipe.objectives import NAMED as OBJECTIVES
 from anyformer.recipe.objectives import (
     UL2,
     CausalLM,
@@ -9,6 +10,7 @@ from anyformer.recipe.objectives import (
     MaskedLM,
     MultiToken,
     ObjectiveSpec,
+    PermutedLM,
     PrefixLM,
     Seq2Seq,
     SpanCorruption,
@@ -25,6 +27,7 @@ __all__ = [
     "RouterTraining",
     "RouterLossSpec",
     "LoadBalance",
+    "OBJECTIVES",
     "OLMO_1B_0724",
     "RECIPES",
     "SMALL",
@@ -40,6 +43,7 @@ __all__ = [
     "Denoiser",
     "Denoising",
     "MaskedLM",
+    "PermutedLM",
     "PrefixLM",
     "SpanCorruption",
     "UL2",

@@ -27,6 +27,17 @@ class ObjectiveSpec(Spec, abstract=True):
         return 1.0
 
 
+def _check_rate(objective: Spec, name: str) -> None:
+    if not 0 < getattr(objective, name) < 1:
+        raise objective.refusal(name, "must be above 0 and below 1, or nothing is hidden or nothing left")
+
+
+def _check_length(said: Spec) -> None:
+    length = said.values()["mean_length"]
+    if length is not None and length < 1:
+        raise said.refusal("mean_length", "must be at least 1 token")
+
+
 class CausalLM(ObjectiveSpec):
     """The next token of the same document."""
 
@@ -77,6 +88,23 @@ class MaskedLM(ObjectiveSpec):
         return self.rate
 
 
+class PermutedLM(ObjectiveSpec):
+    """Tokens from those before them in a random order, which stand on both sides. XLNet: arXiv:1906.08237, section 2."""
+
+    share: float = 1 / 6  # of a document, the last of its order, is to be predicted: 1 / K of section 2.3
+    mean_length: float = 3.0  # of the runs of neighbours that are, tokens
+
+    whole: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_rate(self, "share")
+        _check_length(self)
+
+    @property
+    def predicted_share(self) -> float:
+        return self.share / (1 + self.share)  # what is predicted stands there twice, as itself and as a blank
+
+
 class SpanCorruption(ObjectiveSpec):
     """The spans that sentinels stand for, given the rest. T5: arXiv:1910.10683, section 3.1.4."""
 
@@ -118,7 +146,9 @@ class Denoising(ObjectiveSpec):
             if not 0 <= getattr(self, name) < 1:
                 raise self.refusal(name, "must be at least 0 and below 1")
         if not (self.permute_sentences or self.rotate or self.delete_rate or self.infill_rate):
-            raise self.refusal("infill_rate", "and all other noise is off, so that the text is only copied; turn one on")
+            raise self.refusal(
+                "infill_rate", "and all other noise is off, so that the text is only copied; turn one on"
+            )
         _check_length(self)
 
 
@@ -132,6 +162,10 @@ class Denoiser(Spec):
     def __post_init__(self) -> None:
         _check_rate(self, "rate")
         _check_length(self)
+        if self.mean_length is None and self.rate > 0.5:
+            raise self.refusal(
+                "rate", "must be at most 0.5 without a mean_length: the last part's mean share of the text"
+            )
 
 
 class UL2(ObjectiveSpec):
@@ -156,12 +190,15 @@ class UL2(ObjectiveSpec):
             raise self.refusal("denoisers", "is empty; name one at least")
 
 
-def _check_length(said: Spec) -> None:
-    length = said.values()["mean_length"]
-    if length is not None and length < 1:
-        raise said.refusal("mean_length", "must be at least 1 token")
-
-
-def _check_rate(objective: Spec, name: str) -> None:
-    if not 0 < getattr(objective, name) < 1:
-        raise objective.refusal(name, "must be above 0 and below 1, or nothing is hidden or nothing left")
+NAMED: Mapping[str, ObjectiveSpec] = {
+    "causal-lm": CausalLM(),
+    "multi-token": MultiToken(),
+    "masked-lm": MaskedLM(),
+    "permuted-lm": PermutedLM(),
+    "span-corruption": SpanCorruption(),
+    "prefix-lm": PrefixLM(),
+    "denoising": Denoising(),
+    "ul2": UL2(),
+    "seq2seq": Seq2Seq(),
+}
+"""Each with the defaults of its paper, by the name that a command takes."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anyformer.errors import SpecError, did_you_mean
+from anyformer.recipe.objectives import Seq2Seq
 from anyformer.recipe.optimizer import Adam, AdamW
 from anyformer.recipe.published_gpt import GPT_RECIPES
 from anyformer.recipe.published_llama import LLAMA_RECIPES
-from anyformer.recipe.recipe import DropoutSpec, Recipe, Seq2Seq
+from anyformer.recipe.recipe import DropoutSpec, Recipe
 from anyformer.recipe.schedule import CosineDecay, InverseSqrtDecay, LinearDecay, Warmup
 from anyformer.spec import ScaleSpec
 

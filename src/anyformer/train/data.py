@@ -111,7 +111,7 @@ class PackedValidation:
     """Whole documents in rows."""
 
     def __init__(self, packed: Packed) -> None:
-        self._packed = packed
+        self._packed, self.encoded = packed, packed.encoded
         self.document_nbytes = packed.encoded.document_nbytes
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
@@ -148,10 +148,7 @@ class TextData:
         return NoisyFeed(packed, sampler, noise) if noise else PackedFeed(packed, sampler)
 
     def validation(self, recipe: Recipe) -> Validation | None:
-        if self.held_out is None:
-            return None
-        noise, packed = noise_of(recipe, self.tokenizer), pack_whole(self.held_out, recipe.seq_len)
-        return NoisyValidation(packed, noise, recipe.seed) if noise else PackedValidation(packed)
+        return None if self.held_out is None else text_validation(self.held_out, self.tokenizer, recipe)
 
     def longest(self, recipe: Recipe) -> int:
         noise = noise_of(recipe, self.tokenizer)
@@ -162,6 +159,12 @@ class TextData:
         if noise is None:
             return Load(batch=1, query=recipe.seq_len)
         return load_of(noise, pack(self.train, recipe.seq_len, seed=recipe.seed))
+
+
+def text_validation(text: EncodedCorpus, tokenizer: Tokenizer | None, recipe: Recipe) -> Validation:
+    """Return the rows of a text by which a model of the recipe's objective is judged, with noise that is always the same."""
+    noise, packed = noise_of(recipe, tokenizer), pack_whole(text, recipe.seq_len)
+    return NoisyValidation(packed, noise, recipe.seed) if noise else PackedValidation(packed)
 
 
 class PairFeed:

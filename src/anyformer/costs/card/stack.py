@@ -15,6 +15,7 @@ from anyformer.layers import (
     AddSpec,
     AttentionSpec,
     GQASpec,
+    LocalAndGlobalSpec,
     MLASpec,
     MoESpec,
     SegmentsSpec,
@@ -140,7 +141,11 @@ def _d_ff(mixer: Any) -> int | None:
 
 def _unknown(mixer: Any) -> str | None:
     if isinstance(mixer, AttentionSpec):
-        return None if isinstance(mixer.projection, GQASpec | MLASpec) else words.part(mixer.projection)
+        return (
+            None
+            if isinstance(mixer.projection, GQASpec | LocalAndGlobalSpec | MLASpec)
+            else words.part(mixer.projection)
+        )
     return None if isinstance(mixer, MoESpec) or hasattr(mixer, "activation") else words.part(mixer)
 
 

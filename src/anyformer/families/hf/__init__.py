@@ -5,6 +5,7 @@ from __future__ import annotations
 from anyformer.families.hf.albert import ALBERT
 from anyformer.families.hf.bart import BART, MARIAN
 from anyformer.families.hf.bert import BERT
+from anyformer.families.hf.bigbird import BIGBIRD
 from anyformer.families.hf.bloom import BLOOM
 from anyformer.families.hf.cohere import COHERE, COHERE2
 from anyformer.families.hf.deberta import DEBERTA
@@ -39,8 +40,6 @@ from anyformer.families.hf.t5 import MT5, T5
 from anyformer.families.hf.xlnet import XLNET
 
 CLASSES = (  # those of transformers; where several compute a model, the first is written
-    LONGFORMER,
-    XLNET,
     GPT2,
     OPENAI_GPT,
     GPT_NEO,
@@ -75,6 +74,9 @@ CLASSES = (  # those of transformers; where several compute a model, the first i
     ELECTRA,
     DEBERTA,
     DEBERTA_V2,
+    XLNET,
+    LONGFORMER,
+    BIGBIRD,
     T5,
     MT5,
     SWITCH,

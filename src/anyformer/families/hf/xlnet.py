@@ -28,7 +28,7 @@ SCORES = "0.branches.0.mixer.scores"
 ALIKE = {
     f"{SCORES}.0.bias_key": "r_w_bias",
     f"{SCORES}.0.bias_position": "r_r_bias",
-    f"{SCORES}.1.bias": "r_s_bias",
+    f"{SCORES}.1.bias_segment": "r_s_bias",
     f"{SCORES}.1.weight": "seg_embed",
 }
 BY_HEAD = {**{f"{PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
@@ -65,7 +65,7 @@ def links(spec: ModelSpec) -> Iterator[Link]:
 
 
 def further(spec: ModelSpec) -> Iterator[Row]:
-    """Yield the rows of the vector of blanks and of attention, whose matrices are [d_model, heads, head_dim], the output's too."""
+    """Yield the rows of the blanks' vector and of attention: its matrices are [d_model, heads, head_dim], the output's too."""
     n_heads = one(spec, GQASpec, "multi-head attention").n_heads
 
     def by_head(tensors: Tensors) -> Tensors:
@@ -74,7 +74,7 @@ def further(spec: ModelSpec) -> Iterator[Row]:
     def output_by_head(tensors: Tensors) -> Tensors:
         return tuple(t.unflatten(1, (n_heads, -1)).contiguous() for t in tensors)
 
-    yield Row(("stack.embedding.terms.0.weight",), ("mask_emb",), _vector, _of_one_token)
+    yield Row(("stack.embedding.terms.0.blank",), ("mask_emb",), _vector, _of_one_token)
     for i in range(spec.n_layers):
         ours, theirs = f"stack.blocks.{i}.sublayers", f"layer.{i}.rel_attn"
         yield from (same(f"{ours}.{name}", f"{theirs}.{other}") for name, other in ALIKE.items())
@@ -103,7 +103,7 @@ HEADS = Heads(
     "transformer.",
     "XLNetModel",
     {
-        "lm": Heading(lambda spec, n: permuted_words(spec), {"": "lm_loss"}),
+        "plm": Heading(lambda spec, n: permuted_words(spec), {"": "lm_loss"}),
         "classes": Heading(
             lambda spec, n: row_classes(n, pool=LastTokenSpec()),
             {"transform.0": "sequence_summary.summary", "table": "logits_proj", "": "logits_proj"},
@@ -114,7 +114,7 @@ HEADS = Heads(
         ),
     },
     {
-        "XLNetLMHeadModel": ("lm",),
+        "XLNetLMHeadModel": ("plm",),
         "XLNetModel": (),
         "XLNetForSequenceClassification": ("classes",),
         "XLNetForTokenClassification": ("token_classes",),

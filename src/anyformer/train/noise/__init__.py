@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.errors import UsageError
-from anyformer.recipe import UL2, Denoising, MaskedLM, ObjectiveSpec, PrefixLM, Recipe, SpanCorruption
+from anyformer.recipe import UL2, Denoising, MaskedLM, ObjectiveSpec, PermutedLM, PrefixLM, Recipe, SpanCorruption
 from anyformer.text import Tokenizer
 from anyformer.train.noise.masked import MaskedNoise
 from anyformer.train.noise.noise import Noise, NoisyFeed, NoisyValidation, load_of
+from anyformer.train.noise.permuted import PermutedNoise
 from anyformer.train.noise.restored import denoising, prefix_lm, span_corruption, ul2
 
 NOISES: dict[type[ObjectiveSpec], Callable[[Any, Recipe, Tokenizer], Noise]] = {
     MaskedLM: MaskedNoise.of,
+    PermutedLM: PermutedNoise.of,
     SpanCorruption: span_corruption,
     PrefixLM: prefix_lm,
     Denoising: denoising,

@@ -11,7 +11,7 @@ from anyformer.recipe import MaskedLM, Recipe
 from anyformer.spec import Load
 from anyformer.text import Batch, Tokenizer
 from anyformer.text.noise import masked, whole_words
-from anyformer.train.noise.restored import check_hides
+from anyformer.train.noise.noise import check_hides
 from anyformer.train.noise.vocabulary import begins_word, special, token_of_role
 
 

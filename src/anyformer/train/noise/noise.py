@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from anyformer.errors import UsageError
+from anyformer.recipe import ObjectiveSpec
 from anyformer.spec import Load
 from anyformer.text import Batch, Packed, Sampler
 from anyformer.train.objectives import Rows
@@ -63,3 +65,12 @@ def load_of(noise: Noise, packed: Packed) -> Load:
     n = min(packed.n_rows, 16)
     rngs = [np.random.default_rng((0, row)) for row in range(n)]
     return noise.load(noise(packed.batch(np.arange(n)), rngs))
+
+
+def check_hides(said: ObjectiveSpec, rate: float, seq_len: int) -> None:
+    """Raise UsageError where a rate hides not one token of a row."""
+    if round(rate * seq_len) < 1:
+        raise UsageError(
+            f"{said.kind} with a rate of {rate:g} hides nothing in rows of {seq_len} tokens; "
+            f"use a rate of {1 / seq_len:.2g} or more, or longer rows"
+        )

@@ -11,6 +11,7 @@ from anyformer.recipe import UL2, Denoising, ObjectiveSpec, PrefixLM, Recipe, Sp
 from anyformer.text import Tokenizer
 from anyformer.text import noise as noises
 from anyformer.text.noise import Example
+from anyformer.train.noise.noise import check_hides
 from anyformer.train.noise.pairs import PairNoise
 from anyformer.train.noise.vocabulary import ends_sentence, lacking, specials, token_of_role
 
@@ -74,15 +75,6 @@ def ul2(said: UL2, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
     return PairNoise.of(corrupt, lambda n: 1 + max(_longest_spans(one.rate, n) for one in said.denoisers), tokenizer)
 
 
-def check_hides(said: ObjectiveSpec, rate: float, seq_len: int) -> None:
-    """Raise UsageError where a rate hides not one token of a row."""
-    if round(rate * seq_len) < 1:
-        raise UsageError(
-            f"{said.kind} with a rate of {rate:g} hides nothing in rows of {seq_len} tokens; "
-            f"use a rate of {1 / seq_len:.2g} or more, or longer rows"
-        )
-
-
 def sentinels(said: ObjectiveSpec, tokenizer: Tokenizer, needed: int) -> list[int]:
     """Return the ids of `<extra_id_0>`, `<extra_id_1>` … as far as the tokenizer has them. Raises TextError for too few."""
     known, found = specials(tokenizer), list[int]()
@@ -107,5 +99,3 @@ def n_spans(rate: float, mean_length: float, n: int) -> int:
 def _longest_spans(rate: float, n: int) -> int:
     noisy = max(1, round(rate * n))
     return max(n, 2 * noisy + 1) + 1
-
-

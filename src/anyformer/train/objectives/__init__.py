@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from anyformer.errors import UsageError
 from anyformer.recipe import (
@@ -13,6 +13,7 @@ from anyformer.recipe import (
     MaskedLM,
     MultiToken,
     ObjectiveSpec,
+    PermutedLM,
     PrefixLM,
     Seq2Seq,
     SpanCorruption,
@@ -21,7 +22,8 @@ from anyformer.spec import ModelSpec
 from anyformer.train.objectives.causal import CausalObjective
 from anyformer.train.objectives.masked import MaskedObjective
 from anyformer.train.objectives.multi_token import MultiTokenObjective
-from anyformer.train.objectives.objective import Forward, Further, Losses, Objective, Rows
+from anyformer.train.objectives.objective import Forward, Further, Losses, Objective, Rows, later_tokens_seen
+from anyformer.train.objectives.permuted import PermutedObjective, has_two_streams
 from anyformer.train.objectives.restored import RestoredObjective
 from anyformer.train.objectives.seq2seq import Seq2SeqObjective
 
@@ -30,6 +32,7 @@ OBJECTIVES: dict[type[ObjectiveSpec], Callable[[Any], Objective]] = {
     MaskedLM: lambda said: MaskedObjective(),
     MultiToken: lambda said: MultiTokenObjective(said.weight),
     Seq2Seq: lambda said: Seq2SeqObjective(),
+    PermutedLM: lambda said: PermutedObjective(),
     SpanCorruption: lambda said: RestoredObjective(),
     PrefixLM: lambda said: RestoredObjective(),
     Denoising: lambda said: RestoredObjective(),
@@ -49,4 +52,15 @@ def objective_of(objective: ObjectiveSpec, spec: ModelSpec) -> Objective:
     return chosen
 
 
-__all__ = ["OBJECTIVES", "Forward", "Further", "Losses", "Objective", "Rows", "objective_of"]
+def usual(spec: ModelSpec, reads: Literal["text", "pairs"] = "text") -> ObjectiveSpec:
+    """Return the objective for an architecture where none is named: what its kind of model is known to be trained by."""
+    if reads == "pairs":
+        return Seq2Seq()
+    if spec.encoder is not None:
+        return SpanCorruption()
+    if has_two_streams(spec):
+        return PermutedLM()
+    return CausalLM() if later_tokens_seen(spec.stack) is None else MaskedLM()
+
+
+__all__ = ["OBJECTIVES", "Forward", "Further", "Losses", "Objective", "Rows", "objective_of", "usual"]

@@ -62,7 +62,7 @@ class Objective(Protocol):
 def losses_of_labels(
     forward: Forward,
     head: Head,
-    inputs: Mapping[str, Tensor | None],
+    inputs: Mapping[str, Any],
     labels: Tensor,
     dropout: Dropout | None,
     options: LossOptions = PLAIN,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anyformer.costs.operators import Operator
+from anyformer.costs.hardware.operators import Operator
 
 Pass = Literal["forward", "training"]
 Curve = tuple[tuple[float, float], ...]  # (size, value), sizes ascending

@@ -16,11 +16,11 @@ from functools import cached_property
 from typing import Literal
 
 from anyformer.costs.activations import activations
-from anyformer.costs.devices import Device, Efficiency
-from anyformer.costs.mesh import Facts, Mesh, facts_of
-from anyformer.costs.operators import Operator
-from anyformer.costs.passes import operators, operators_ahead
-from anyformer.costs.roofline import UPDATE_NBYTES, operator_seconds
+from anyformer.costs.hardware.devices import Device, Efficiency
+from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
+from anyformer.costs.hardware.operators import Operator
+from anyformer.costs.hardware.passes import operators, operators_ahead
+from anyformer.costs.hardware.roofline import UPDATE_NBYTES, operator_seconds
 from anyformer.costs.state import LAYOUTS, state_nbytes
 from anyformer.layers.head import rows_at_once
 from anyformer.layers.moe import MoESpec

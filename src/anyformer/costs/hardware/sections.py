@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anyformer.costs.roofline import JOULES_PER_KWH, PhaseTime, Roofline
+from anyformer.costs.hardware.roofline import JOULES_PER_KWH, PhaseTime, Roofline
 from anyformer.costs.sections import Line, Section, si
 
 STEPS = {

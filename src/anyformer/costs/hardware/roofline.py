@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from anyformer.costs.devices import Device, Efficiency
-from anyformer.costs.devices import device as named_device
-from anyformer.costs.operators import Operator
-from anyformer.costs.passes import operators, operators_ahead
-from anyformer.costs.rates import Pass, on_curve
+from anyformer.costs.hardware.devices import Device, Efficiency
+from anyformer.costs.hardware.devices import device as named_device
+from anyformer.costs.hardware.operators import Operator
+from anyformer.costs.hardware.passes import operators, operators_ahead
+from anyformer.costs.hardware.rates import Pass, on_curve
 from anyformer.costs.report import NBYTES
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.spec import Architecture, Load, ModelSpec, cached_calls, parameters, specification

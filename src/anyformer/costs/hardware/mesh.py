@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from anyformer.costs.devices import Device
+from anyformer.costs.hardware.devices import Device
 from anyformer.errors import UsageError, did_you_mean
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.moe import MoESpec

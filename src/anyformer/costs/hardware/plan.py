@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from anyformer.costs.devices import THIS, Device, Efficiency
-from anyformer.costs.devices import device as named_device
-from anyformer.costs.mesh import Mesh, divisors, meshes, parse, refusal
-from anyformer.costs.placement import RECOMPUTE, Placement, Placer, Recompute
-from anyformer.costs.roofline import JOULES_PER_KWH, check_length
+from anyformer.costs.hardware.devices import THIS, Device, Efficiency
+from anyformer.costs.hardware.devices import device as named_device
+from anyformer.costs.hardware.mesh import Mesh, divisors, meshes, parse, refusal
+from anyformer.costs.hardware.placement import RECOMPUTE, Placement, Placer, Recompute
+from anyformer.costs.hardware.roofline import JOULES_PER_KWH, check_length
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, did_you_mean
 from anyformer.spec import Architecture, Load, ModelSpec, Parameters, Site, parameters, specification

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from anyformer.costs.rates import Rates
+    from anyformer.costs.hardware.rates import Rates
 
 THIS = "this"
 _ALIASES = {"a100": "A100-80GB", "h100sxm": "H100", "4090": "RTX4090"}
@@ -78,7 +78,7 @@ def devices() -> Mapping[str, Device]:
     """Return the devices known by name."""
     import yaml
 
-    text = resources.files("anyformer").joinpath("costs", "devices.yaml").read_text(encoding="utf-8")
+    text = resources.files("anyformer").joinpath("costs", "hardware", "devices.yaml").read_text(encoding="utf-8")
     return {found.name: found for found in (_decoded(data, "devices.yaml") for data in yaml.safe_load(text))}
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from anyformer.costs.operators import Operator, linears, map_operator, mixer_operators, settled
+from anyformer.costs.hardware.operators import Operator, linears, map_operator, mixer_operators, settled
 from anyformer.spec import (
     AheadSpec,
     BlockSpec,

@@ -1,0 +1,98 @@
+"""BigBird to and from transformers' BigBirdModel and the classes that put heads on it, as they compute in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from anyformer.families.bigbird import bigbird, block_sparse
+from anyformer.families.compose import changed
+from anyformer.families.heads import pooler, row_classes, token_classes
+from anyformer.families.hf import bert
+from anyformer.families.hf.bert import TWINS, in_feed_forward, links
+from anyformer.families.hf.encoder import SEGMENTS, SIZES, Heading, Heads, encoder_family, eps, n_positions
+from anyformer.families.hf.mapping import Row, one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.template import Pair, at
+from anyformer.layers import GlobalBlocks, GQASpec, TokensSpec
+from anyformer.spec import ModelSpec, ScaleSpec
+
+FULL, SPARSE = "original_full", "block_sparse"
+ROOT = ScaleSpec(power=0.5)
+BIASES = at("use_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=True)
+
+
+def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    kind = settings.take("attention_type", str, SPARSE)
+    if kind not in (FULL, SPARSE):
+        raise settings.refusal("attention_type", f"is neither {FULL!r} nor {SPARSE!r}")
+    size, n_random = settings.take("block_size", int, 64), settings.take("num_random_blocks", int, 3)
+    return block_sparse(spec, size, n_random) if kind == SPARSE else spec
+
+
+def _written_attention(spec: ModelSpec) -> Mapping[str, Any]:
+    found = next((value for value in spec.nested() if isinstance(value, GlobalBlocks)), None)
+    if found is None:
+        return {"attention_type": FULL}
+    return {"attention_type": SPARSE, "block_size": found.size, "num_random_blocks": found.n_random}
+
+
+def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    scaled = settings.take("rescale_embeddings", bool, False)
+    return changed(spec, TokensSpec, scale=ROOT) if scaled else spec
+
+
+def _written_scale(spec: ModelSpec) -> Mapping[str, Any]:
+    return {"rescale_embeddings": one(spec, TokensSpec, "table of tokens").scale is not None}
+
+
+SCALE = Pair(_read_scale, _written_scale)
+ATTENTION = Pair(_read_attention, _written_attention)
+HEADS = Heads(
+    "bert.",
+    "BigBirdModel",
+    {
+        "mlm": bert.HEADS.headings["mlm"],
+        "nsp": Heading(
+            lambda spec, n: row_classes(2, "nsp"),
+            {"transform.0": "bert.pooler", "table": "cls.seq_relationship", "": "cls.seq_relationship"},
+        ),
+        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "bert.pooler"}),
+        "classes": Heading(
+            lambda spec, n: row_classes(n, activation=in_feed_forward(spec)),
+            {"transform.0": "classifier.dense", "table": "classifier.out_proj", "": "classifier.out_proj"},
+            labelled=True,
+        ),
+        "token_classes": Heading(
+            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
+        ),
+    },
+    {
+        "BigBirdForPreTraining": ("mlm", "nsp"),
+        "BigBirdForMaskedLM": ("mlm",),
+        "BigBirdModel": ("pooler",),
+        "BigBirdForSequenceClassification": ("classes",),
+        "BigBirdForTokenClassification": ("token_classes",),
+    },
+)
+POOLER = ("pooler.weight", "pooler.bias")  # which their classes hold, whether or not a head reads it
+
+
+def further(spec: ModelSpec) -> Iterator[Row]:
+    """Yield zeros for the pooler where no head has it."""
+    n = spec.stack.d_model
+    if not {"nsp", "pooler"} & {head.name for head in spec.heads}:
+        yield Row((), POOLER, lambda _: (), lambda _: (torch.zeros(n, n), torch.zeros(n)))
+
+
+BIGBIRD = encoder_family(
+    "big_bird",
+    bigbird(n_layers=1, d_model=8, n_heads=1),
+    (*SIZES, SEGMENTS, eps(1e-12), n_positions(), BIASES, SCALE, ATTENTION),
+    HEADS,
+    links,
+    further=further,
+    twins=TWINS,
+)

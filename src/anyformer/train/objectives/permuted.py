@@ -1,0 +1,46 @@
+"""Permutation language modelling: tokens from those before them in a random order. Yang et al. 2019 (XLNet), arXiv:1906.08237."""
+
+from __future__ import annotations
+
+import torch
+
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.head import Head
+from anyformer.layers.tokens import Dropout
+from anyformer.layers.two_streams import BlanksSpec, TwoStreams
+from anyformer.spec import ModelSpec
+from anyformer.train.cross_entropy import PLAIN, LossOptions
+from anyformer.train.objectives.objective import Forward, Losses, Rows, losses_of_labels, no_vocabulary_head, on
+
+
+class PermutedObjective:
+    """For models of two streams; rows are `noise.permuted.PermutedRows`."""
+
+    def refuses(self, spec: ModelSpec) -> str | None:
+        if spec.encoder is not None or not has_two_streams(spec):
+            return "it has no second stream, of blanks that ask for a token without seeing it (XLNet's TwoStreams and Blanks)"
+        return no_vocabulary_head(spec)
+
+    def __call__(
+        self,
+        forward: Forward,
+        head: Head,
+        rows: Rows,
+        device: torch.device,
+        dropout: Dropout | None,
+        options: LossOptions = PLAIN,
+    ) -> Losses:
+        inputs = {
+            "input_ids": on(device, rows.input_ids),
+            "attention_mask": on(device, rows.document),
+            "position_ids": on(device, rows.positions),
+            "facts": {"order": on(device, rows.order), "mark": on(device, rows.mark)},
+        }
+        return losses_of_labels(forward, head, inputs, on(device, rows.labels), dropout, options)
+
+
+def has_two_streams(spec: ModelSpec) -> bool:
+    """Return whether blanks are embedded, and every attention keeps them from being seen."""
+    masks = [value.mask for value in spec.stack.nested() if isinstance(value, AttentionSpec)]
+    blanks = any(isinstance(value, BlanksSpec) for value in spec.stack.embedding.nested())
+    return blanks and all(any(isinstance(part, TwoStreams) for part in (mask, *mask.nested())) for mask in masks)

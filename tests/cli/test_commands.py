@@ -20,7 +20,7 @@ class TestShow:
         told, gpt2 = answer("show", "gpt2"), af.preset("gpt2")
         rows = {row["key"]: row for row in told["card"]}
         assert (told["version"], told["name"], rows["source"]["words"]) == (2, "gpt2", gpt2.source)
-        assert (rows["vocab_size"]["value"], rows["total_parameters"]["value"]) == (50_257, 124_439_808)
+        assert (rows["vocab_size"]["value"], rows["n_params"]["value"]) == (50_257, 124_439_808)
         shown = succeeded(run("show", "gpt2")).stdout
         assert "124,439,808" in shown
         assert gpt2.source[:40] in " ".join(shown.split())

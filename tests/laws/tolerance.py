@@ -34,11 +34,16 @@ def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> flo
     """Return the largest distance of gradients of one name.
 
     A bias's gradient sums over tokens what its weight's gradient multiplies by inputs first, so it shares that one's
-    rounding: a key's bias adds the same to all scores of a query, and its gradient is nothing but rounding.
+    rounding: a key's bias adds the same to all scores of a query, and its gradient is nothing but rounding. A sink's
+    gradient is such a sum too, of what its attention's matrices are given.
     """
     assert set(ours) == set(theirs)
     largest = {name: gradient.abs().max().item() for name, gradient in theirs.items()}
     least = {name: largest.get(name.removesuffix("bias") + "weight", 0.0) for name in theirs}
+    for name in theirs:
+        if name.endswith(".sink"):
+            beside = name.removesuffix("sink")
+            least[name] = max(size for other, size in largest.items() if other.startswith(beside))
     return max(distance(ours[name], theirs[name], least[name]) for name in theirs)
 
 

@@ -24,7 +24,7 @@ from anyformer.spec import loads as spec_of_text
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.train.checks import check_run
 from anyformer.train.metrics import read_metrics
-from anyformer.train.objectives import Losses, objective_of
+from anyformer.train.objectives import Losses, Pass, objective_of
 from anyformer.train.routing import routers_of
 from anyformer.train.run import How, train
 from anyformer.train.step import Trainer
@@ -69,7 +69,7 @@ def told(spec: ModelSpec, seed: int = 0) -> Transformer:
 
 def learnt(model: Transformer, rows: Batch, forward: object = None) -> Losses:
     objective = objective_of(MultiToken(weight=WEIGHT), model.spec)
-    return objective(model if forward is None else forward, model.head(), rows, CPU, None)  # type: ignore[arg-type]
+    return objective(Pass(model if forward is None else forward, model.head(), CPU), rows)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ROWS)

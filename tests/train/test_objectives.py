@@ -11,7 +11,7 @@ from anyformer.model import build
 from anyformer.recipe import CausalLM, ObjectiveSpec, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch, PairBatch, pack
-from anyformer.train.objectives import objective_of
+from anyformer.train.objectives import Pass, objective_of
 from tests.train.models import VOCAB, decoder, encoder_decoder
 from tests.train.texts import encoded
 
@@ -37,7 +37,7 @@ def packed() -> Batch:
 def test_causal_is_each_document_by_itself(spec: ModelSpec) -> None:
     model, batch = sharpened(spec), packed()
     assert (batch.document == 2).any(), "the batch must hold rows of several documents"
-    total, each, *_ = objective_of(CausalLM(), spec)(model, model.head(), batch, CPU, None)  # type: ignore[attr-defined]
+    total, each, *_ = objective_of(CausalLM(), spec)(Pass(model, model.head(), CPU), batch)  # type: ignore[attr-defined]
     expected = np.zeros(batch.labels.shape)
     for r in range(len(batch.labels)):
         for number in range(1, batch.document[r].max() + 1):
@@ -67,7 +67,7 @@ def test_teacher_forcing_is_each_pair_by_itself() -> None:
     labels = padded(targets, NOT_PREDICTED)
     source_mask = padded([np.ones(len(s)) for s in sources], 0).astype(bool)
     batch = PairBatch(padded(sources, 0), source_mask, padded(begun, 0), labels != NOT_PREDICTED, labels)
-    _, each, *_ = objective_of(Seq2Seq(), spec)(model, model.head(), batch, CPU, None)  # type: ignore[attr-defined]
+    _, each, *_ = objective_of(Seq2Seq(), spec)(Pass(model, model.head(), CPU), batch)  # type: ignore[attr-defined]
     for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
         with torch.no_grad():
             ids, decoded = torch.from_numpy(source)[None], torch.from_numpy(begun[i])[None]

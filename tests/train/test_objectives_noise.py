@@ -32,7 +32,7 @@ from anyformer.train.baseline import unigram_loss
 from anyformer.train.metrics import read_metrics
 from anyformer.train.noise.pairs import NoisyPairs
 from anyformer.train.noise.permuted import PermutedRows
-from anyformer.train.objectives import objective_of
+from anyformer.train.objectives import Pass, objective_of
 from anyformer.train.run import How, train
 from anyformer.train.step import Trainer
 from tests.train.models import VOCAB, decoder, encoder_decoder
@@ -82,7 +82,7 @@ def test_hidden_tokens_are_predicted_from_both_sides() -> None:
             labels[row, at + n // 2] = rng.integers(1, VOCAB)
             at += n
     rows = Batch(ids, labels, document, positions, document - 1)
-    total, each, *_ = objective_of(MaskedLM(), ENCODER)(model, model.head(), rows, CPU, None)  # type: ignore[attr-defined]
+    total, each, *_ = objective_of(MaskedLM(), ENCODER)(Pass(model, model.head(), CPU), rows)  # type: ignore[attr-defined]
     expected = np.zeros(labels.shape)
     for row, column in np.argwhere(labels != NOT_PREDICTED):
         here = np.flatnonzero(document[row] == document[row, column])
@@ -109,7 +109,7 @@ def test_a_target_is_written_from_the_source_of_its_own_document() -> None:
             labels[row, here] = rng.integers(1, VOCAB, m)
             read, written = read + n, written + m
     rows = NoisyPairs(source_ids, source_document, target_ids, target_document, labels, target_document - 1)
-    _, each, *_ = objective_of(SpanCorruption(), spec)(model, model.head(), rows, CPU, None)  # type: ignore[attr-defined]
+    _, each, *_ = objective_of(SpanCorruption(), spec)(Pass(model, model.head(), CPU), rows)  # type: ignore[attr-defined]
     for row, parts in enumerate(lengths):
         for number in range(1, len(parts) + 1):
             read, written = source_document[row] == number, target_document[row] == number
@@ -130,7 +130,7 @@ def test_a_blank_asks_for_its_token_by_what_comes_earlier_in_the_order() -> None
     assert (rows.mark[:, :n] == 0).all()
     asked = rows.labels != NOT_PREDICTED
     np.testing.assert_array_equal(asked, (rows.mark == 1))
-    total, each, *_ = objective_of(PermutedLM(), spec)(model, model.head(), rows, CPU, None)  # type: ignore[attr-defined]
+    total, each, *_ = objective_of(PermutedLM(), spec)(Pass(model, model.head(), CPU), rows)  # type: ignore[attr-defined]
     losses = []
     for row, column in np.argwhere(asked):
         document = plain.document[row] == rows.document[row, column]

@@ -14,7 +14,7 @@ from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
 from anyformer.train.data import Validation
 from anyformer.train.device import autocast
-from anyformer.train.objectives import Forward, Objective
+from anyformer.train.objectives import Forward, Objective, Pass
 
 BATCH_TOKENS = 4096
 
@@ -79,7 +79,7 @@ def evaluate(
     device = next(model.parameters()).device
     for rows, source in validation.batches(batch_tokens):
         with torch.no_grad(), autocast(precision, device):
-            each = objective(forward or model, model.head(), rows, device, None).each.cpu().double().numpy()
+            each = objective(Pass(forward or model, model.head(), device), rows).each.cpu().double().numpy()
         real = rows.labels != NOT_PREDICTED
         nats += np.bincount(source[real], each[real], minlength=n)
         tokens += np.bincount(source[real], minlength=n)
@@ -102,6 +102,6 @@ def sample_loss(
     device = next(model.parameters()).device
     for rows, _ in validation.batches(batch_tokens, most_tokens):
         with torch.no_grad(), autocast(precision, device):
-            nats += float(objective(forward or model, model.head(), rows, device, None).each.cpu().double().sum())
+            nats += float(objective(Pass(forward or model, model.head(), device), rows).each.cpu().double().sum())
         tokens += int((rows.labels != NOT_PREDICTED).sum())
     return nats / tokens

@@ -21,7 +21,7 @@ from anyformer.spec import Recompute, Spec
 from anyformer.text import NOT_PREDICTED
 from anyformer.train.cross_entropy import LossOptions
 from anyformer.train.device import autocast
-from anyformer.train.objectives import Forward, Further, Losses, Objective, Rows
+from anyformer.train.objectives import Forward, Further, Losses, Objective, Pass, Rows
 from anyformer.train.optim import clip, optimizer_of, set_learning_rate
 from anyformer.train.routing import Load, Routed, correct, routers_of
 
@@ -133,7 +133,8 @@ class Trainer:
     def losses(self, rows: Rows) -> Losses:
         """Return the losses of some rows, as they are trained on."""
         with autocast(self.recipe.precision, self.device):
-            return self.objective(self.forward, self.model.head(), rows, self.device, self.dropout, self.options)
+            by = Pass(self.forward, self.model.head(), self.device, self.dropout, self.options)
+            return self.objective(by, rows)
 
 
 def _trains_otherwise(part: Spec) -> bool:

@@ -22,7 +22,7 @@ from anyformer.spec import ModelSpec
 from anyformer.train.objectives.causal import CausalObjective
 from anyformer.train.objectives.masked import MaskedObjective
 from anyformer.train.objectives.multi_token import MultiTokenObjective
-from anyformer.train.objectives.objective import Forward, Further, Losses, Objective, Rows, later_tokens_seen
+from anyformer.train.objectives.objective import Forward, Further, Losses, Objective, Pass, Rows, later_tokens_seen
 from anyformer.train.objectives.permuted import PermutedObjective, has_two_streams
 from anyformer.train.objectives.restored import RestoredObjective
 from anyformer.train.objectives.seq2seq import Seq2SeqObjective
@@ -63,4 +63,4 @@ def usual(spec: ModelSpec, reads: Literal["text", "pairs"] = "text") -> Objectiv
     return CausalLM() if later_tokens_seen(spec.stack) is None else MaskedLM()
 
 
-__all__ = ["OBJECTIVES", "Forward", "Further", "Losses", "Objective", "Rows", "objective_of", "usual"]
+__all__ = ["OBJECTIVES", "Forward", "Further", "Losses", "Objective", "Pass", "Rows", "objective_of", "usual"]

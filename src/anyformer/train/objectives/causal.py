@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions
-from anyformer.train.objectives.objective import Forward, Losses, Rows, later_tokens_seen, losses_of_labels, on
+from anyformer.train.objectives.objective import Losses, Pass, Rows, later_tokens_seen, losses_of_labels, on
 
 
 class CausalObjective:
@@ -25,17 +22,9 @@ class CausalObjective:
             return f"its {mask} mask lets a token see the ones it has to predict; use a causal mask"
         return None
 
-    def __call__(
-        self,
-        forward: Forward,
-        head: Head,
-        rows: Rows,
-        device: torch.device,
-        dropout: Dropout | None,
-        options: LossOptions = PLAIN,
-    ) -> Losses:
+    def __call__(self, by: Pass, rows: Rows) -> Losses:
         """Return the losses."""
-        return losses_of_labels(forward, head, inputs_of(rows, device), on(device, rows.labels), dropout, options)
+        return losses_of_labels(by, inputs_of(rows, by.device), on(by.device, rows.labels))
 
 
 def inputs_of(rows: Rows, device: torch.device) -> dict[str, Tensor | None]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
-from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions
 from anyformer.train.objectives.causal import inputs_of
 from anyformer.train.objectives.objective import (
-    Forward,
     Losses,
+    Pass,
     Rows,
     later_tokens_seen,
     losses_of_labels,
@@ -26,16 +21,8 @@ class MaskedObjective:
     def refuses(self, spec: ModelSpec) -> str | None:
         return not_an_encoder(spec) or no_vocabulary_head(spec, "mlm")
 
-    def __call__(
-        self,
-        forward: Forward,
-        head: Head,
-        rows: Rows,
-        device: torch.device,
-        dropout: Dropout | None,
-        options: LossOptions = PLAIN,
-    ) -> Losses:
-        return losses_of_labels(forward, head, inputs_of(rows, device), on(device, rows.labels), dropout, options)
+    def __call__(self, by: Pass, rows: Rows) -> Losses:
+        return losses_of_labels(by, inputs_of(rows, by.device), on(by.device, rows.labels))
 
 
 def not_an_encoder(spec: ModelSpec) -> str | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
-from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
+from anyformer.train.cross_entropy import cross_entropy
 from anyformer.train.objectives.causal import CausalObjective, inputs_of
-from anyformer.train.objectives.objective import Forward, Further, Losses, Rows, later_tokens_seen, on
+from anyformer.train.objectives.objective import Further, Losses, Pass, Rows, later_tokens_seen, on
 
 
 class MultiTokenObjective:
@@ -34,23 +32,15 @@ class MultiTokenObjective:
             return f"the {mask} mask of what predicts further tokens lets a token see them; use a causal mask"
         return None
 
-    def __call__(
-        self,
-        forward: Forward,
-        head: Head,
-        rows: Rows,
-        device: torch.device,
-        dropout: Dropout | None,
-        options: LossOptions = PLAIN,
-    ) -> Losses:
+    def __call__(self, by: Pass, rows: Rows) -> Losses:
         """Return the losses; `each` is of the next token alone, so that it compares with other objectives."""
-        out = forward(**inputs_of(rows, device), output_logits=False, output_ahead=True, dropout=dropout)
-        labels, document = on(device, rows.labels), on(device, rows.document)
-        total, each = cross_entropy(head, out.last_hidden_state, labels, options)
+        out = by.forward(**inputs_of(rows, by.device), output_logits=False, output_ahead=True, dropout=by.dropout)
+        labels, document = on(by.device, rows.labels), on(by.device, rows.document)
+        total, each = cross_entropy(by.head, out.last_hidden_state, labels, by.options)
         sums, further = [], []
         for k, hidden in enumerate(out.ahead, 1):
             later = labels_ahead(labels, document, k)
-            loss, nats = cross_entropy(head, hidden, later, options)
+            loss, nats = cross_entropy(by.head, hidden, later, by.options)
             sums.append(loss)
             further.append(Further(nats.sum(), (later != NOT_PREDICTED).sum()))
         return Losses(total + self.weight * torch.stack(sums).mean(), each, out.notes, further)

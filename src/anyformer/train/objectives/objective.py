@@ -39,6 +39,16 @@ class Losses(NamedTuple):
     further: Sequence[Further] = ()  # of tokens one place after the next, two …; `each` is of the next alone
 
 
+class Pass(NamedTuple):
+    """A way through a model: what is run, whose logits are judged, where, and how. By default as in evaluation."""
+
+    forward: Forward
+    head: Head
+    device: torch.device
+    dropout: Dropout | None = None
+    options: LossOptions = PLAIN
+
+
 class Objective(Protocol):
     """One way to learn from rows."""
 
@@ -46,30 +56,15 @@ class Objective(Protocol):
         """Return why this architecture cannot be trained so, and what could; None: it can."""
         ...
 
-    def __call__(
-        self,
-        forward: Forward,
-        head: Head,
-        rows: Rows,
-        device: torch.device,
-        dropout: Dropout | None,
-        options: LossOptions = PLAIN,
-    ) -> Losses:
+    def __call__(self, by: Pass, rows: Rows) -> Losses:
         """Return the losses of some rows of a batch."""
         ...
 
 
-def losses_of_labels(
-    forward: Forward,
-    head: Head,
-    inputs: Mapping[str, Any],
-    labels: Tensor,
-    dropout: Dropout | None,
-    options: LossOptions = PLAIN,
-) -> Losses:
+def losses_of_labels(by: Pass, inputs: Mapping[str, Any], labels: Tensor) -> Losses:
     """Return the losses of a label for each token of the stack; without ever holding all logits."""
-    out = forward(**inputs, output_logits=False, dropout=dropout)
-    return Losses(*cross_entropy(head, out.last_hidden_state, labels, options), out.notes)
+    out = by.forward(**inputs, output_logits=False, dropout=by.dropout)
+    return Losses(*cross_entropy(by.head, out.last_hidden_state, labels, by.options), out.notes)
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout
 from anyformer.layers.two_streams import BlanksSpec, TwoStreams
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions
-from anyformer.train.objectives.objective import Forward, Losses, Rows, losses_of_labels, no_vocabulary_head, on
+from anyformer.train.objectives.objective import Losses, Pass, Rows, losses_of_labels, no_vocabulary_head, on
 
 
 class PermutedObjective:
@@ -21,22 +16,14 @@ class PermutedObjective:
             return "it has no second stream, of blanks that ask for a token without seeing it (XLNet's TwoStreams and Blanks)"
         return no_vocabulary_head(spec)
 
-    def __call__(
-        self,
-        forward: Forward,
-        head: Head,
-        rows: Rows,
-        device: torch.device,
-        dropout: Dropout | None,
-        options: LossOptions = PLAIN,
-    ) -> Losses:
+    def __call__(self, by: Pass, rows: Rows) -> Losses:
         inputs = {
-            "input_ids": on(device, rows.input_ids),
-            "attention_mask": on(device, rows.document),
-            "position_ids": on(device, rows.positions),
-            "facts": {"order": on(device, rows.order), "mark": on(device, rows.mark)},
+            "input_ids": on(by.device, rows.input_ids),
+            "attention_mask": on(by.device, rows.document),
+            "position_ids": on(by.device, rows.positions),
+            "facts": {"order": on(by.device, rows.order), "mark": on(by.device, rows.mark)},
         }
-        return losses_of_labels(forward, head, inputs, on(device, rows.labels), dropout, options)
+        return losses_of_labels(by, inputs, on(by.device, rows.labels))
 
 
 def has_two_streams(spec: ModelSpec) -> bool:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions
-from anyformer.train.objectives.objective import Forward, Losses, Rows, losses_of_labels, on
+from anyformer.train.objectives.objective import Losses, Pass, Rows, losses_of_labels, on
 from anyformer.train.objectives.seq2seq import Seq2SeqObjective
 
 
@@ -20,19 +15,11 @@ class RestoredObjective:
             return "it has no encoder to read what noise left; use CausalLM for a decoder, MaskedLM for an encoder"
         return Seq2SeqObjective().refuses(spec)
 
-    def __call__(
-        self,
-        forward: Forward,
-        head: Head,
-        rows: Rows,
-        device: torch.device,
-        dropout: Dropout | None,
-        options: LossOptions = PLAIN,
-    ) -> Losses:
+    def __call__(self, by: Pass, rows: Rows) -> Losses:
         inputs = {
-            "input_ids": on(device, rows.source_ids),
-            "attention_mask": on(device, rows.source_document),
-            "decoder_input_ids": on(device, rows.target_ids),
-            "decoder_attention_mask": on(device, rows.target_document),
+            "input_ids": on(by.device, rows.source_ids),
+            "attention_mask": on(by.device, rows.source_document),
+            "decoder_input_ids": on(by.device, rows.target_ids),
+            "decoder_attention_mask": on(by.device, rows.target_document),
         }
-        return losses_of_labels(forward, head, inputs, on(device, rows.labels), dropout, options)
+        return losses_of_labels(by, inputs, on(by.device, rows.labels))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.head import Head
-from anyformer.layers.tokens import Dropout
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import PLAIN, LossOptions
-from anyformer.train.objectives.objective import Forward, Losses, Rows, later_tokens_seen, losses_of_labels, on
+from anyformer.train.objectives.objective import Losses, Pass, Rows, later_tokens_seen, losses_of_labels, on
 
 
 class Seq2SeqObjective:
@@ -27,19 +22,11 @@ class Seq2SeqObjective:
             return f"the {mask} mask of its decoder lets a token see the ones it has to predict; use a causal mask"
         return None
 
-    def __call__(
-        self,
-        forward: Forward,
-        head: Head,
-        rows: Rows,
-        device: torch.device,
-        dropout: Dropout | None,
-        options: LossOptions = PLAIN,
-    ) -> Losses:
+    def __call__(self, by: Pass, rows: Rows) -> Losses:
         inputs = {
-            "input_ids": on(device, rows.source_ids),
-            "attention_mask": on(device, rows.source_mask).long(),
-            "decoder_input_ids": on(device, rows.target_ids),
-            "decoder_attention_mask": on(device, rows.target_mask).long(),
+            "input_ids": on(by.device, rows.source_ids),
+            "attention_mask": on(by.device, rows.source_mask).long(),
+            "decoder_input_ids": on(by.device, rows.target_ids),
+            "decoder_attention_mask": on(by.device, rows.target_mask).long(),
         }
-        return losses_of_labels(forward, head, inputs, on(device, rows.labels), dropout, options)
+        return losses_of_labels(by, inputs, on(by.device, rows.labels))

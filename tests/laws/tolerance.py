@@ -30,8 +30,8 @@ def distance(a: Tensor, b: Tensor, least: float = 0.0) -> float:
     return (a - b).abs().max().item() / (scale or 1.0)
 
 
-def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
-    """Return the largest distance of gradients of one name.
+def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any], share: float = 0.0) -> float:
+    """Return the largest distance of gradients of one name; what is below this share of the largest of all is measured by it.
 
     A bias's gradient sums over tokens what its weight's gradient multiplies by inputs first, so it shares that one's
     rounding: a key's bias adds the same to all scores of a query, and its gradient is nothing but rounding. A sink's
@@ -44,7 +44,8 @@ def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> flo
         if name.endswith(".sink"):
             beside = name.removesuffix("sink")
             least[name] = max(size for other, size in largest.items() if other.startswith(beside))
-    return max(distance(ours[name], theirs[name], least[name]) for name in theirs)
+    floor = share * max(largest.values())
+    return max(distance(ours[name], theirs[name], max(least[name], floor)) for name in theirs)
 
 
 def close(a: Tensor, b: Tensor) -> None:

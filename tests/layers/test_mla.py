@@ -174,7 +174,8 @@ def test_absorbed_is_expanded_forward_and_backward(spec: ModelSpec, left: int, r
         for model, logits in ((absorbed, a), (expanded, b)):
             (logits * weights).sum().backward()
             gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
-    assert gradient_distance(*gradients) < ROUNDING
+    # Where a random network's weights are all on one key, gradients of queries and keys are nothing but rounding.
+    assert gradient_distance(*gradients, share=1e-6) < ROUNDING
 
 
 @given(spec=latent_decoders(), kind=st.sampled_from([AlwaysAbsorbed, NeverAbsorbed]))

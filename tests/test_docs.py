@@ -280,7 +280,7 @@ def test_json_keys_of_runs(tmp_path: Path, answer: Answer) -> None:
         *found,
         *row,
         *row["finding"],
-        *row["finding"]["bits_per_byte"],
+        *row["finding"]["score"],
         *found["baselines"][0],
     }
 

@@ -30,10 +30,11 @@ ROOMS: dict[str, set[str]] = {
     "resizing": {"spec"},
     "costs": {"spec", "layers", "kernels", "recipe", "families", "resizing"},
     "checks": {"spec", "layers", "kernels", "model", "families", "costs"},
-    "text": set(),
+    "text": {"disk"},
     "hub": {"disk", "model", "families", "text", "spec", "layers", "cache", "resizing"},
-    "train": {"disk", "model", "recipe", "text", "costs", "hub", "spec", "layers"},
+    "train": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"},
     "generation": {"model", "text", "cache", "layers", "spec"},
+    "inference": {"hub", "model", "recipe", "text", "train", "layers", "spec"},
 }
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)

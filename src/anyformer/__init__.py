@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from anyformer.cache import KVCache
     from anyformer.checks import check
     from anyformer.costs import card, cost, diagram, diff, history, side_by_side
-    from anyformer.families import Preset, preset, presets
+    from anyformer.families import Preset, judging, preset, presets
     from anyformer.generation import generate
+    from anyformer.inference import classify, embed
     from anyformer.hub import convert, load, load_spec, loads, save
     from anyformer.measure import plan, roofline
     from anyformer.model import Transformer, build
@@ -28,13 +29,16 @@ _HOMES = {
     "build": "model",
     "card": "costs",
     "check": "checks",
+    "classify": "inference",
     "convert": "hub",
     "cost": "costs",
     "diagram": "costs",
     "diff": "costs",
     "dumps": "spec",
+    "embed": "inference",
     "generate": "generation",
     "history": "costs",
+    "judging": "families",
     "load": "hub",
     "load_spec": "hub",
     "loads": "hub",

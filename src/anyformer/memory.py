@@ -22,9 +22,10 @@ from anyformer.spec import ModelSpec, cached_calls
 class _Recent(Ledger):
     """Which tokens of segments before are seen: the last `most`."""
 
-    def __init__(self, most: int, batch: int, device: torch.device | None) -> None:
-        super().__init__(f"memory of {most}", batch, 0, ring=False, device=device)
+    def __init__(self, most: int, batch: int, vacant: int, device: torch.device | None) -> None:
+        super().__init__(f"memory of {most}", batch, vacant, ring=False, device=device)
         self.most = most
+        self.plain = not vacant
 
     def admit(self, new: Tokens) -> None:
         self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
@@ -62,17 +63,41 @@ class SegmentMemory(KVCache):
     """
 
     def __init__(
-        self, spec: ModelSpec, tokens: int, batch: int = 1, *, device: torch.device | str | None = None
+        self,
+        spec: ModelSpec,
+        tokens: int,
+        batch: int = 1,
+        *,
+        vacant: int = 0,
+        device: torch.device | str | None = None,
     ) -> None:
+        """Start with so many places `vacant`, which no token sees: `tokens` of them, and every pass has the same shapes."""
         if reason := refusal(spec):
             raise CacheError(f"this model cannot have a memory of segments: {reason}")
         if tokens < 0:
             raise CacheError(f"a memory of {tokens} tokens is none; give 0 or more")
         super().__init__(spec, batch, length=1, device=device)
         device = None if device is None else torch.device(device)
-        recent = _Recent(tokens, batch, device)
+        recent = _Recent(tokens, batch, vacant, device)
         self.ledgers = {None: recent}
         self.stores = [_Remembered(recent, shapes, torch.float32, device) for _, shapes in cached_calls(spec)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that is held by name, each [batch, …]: a lane's own part is what `tensor[lane]` is."""
+        (recent,) = self.ledgers.values()
+        found = {"last": self.last.transpose(0, 1), **recent.facts}
+        for i, store in enumerate(self.stores):
+            found |= {f"{i}.{name}": value for name, value in store.held.items()}
+        return found
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Hold what `tensors` returned, or the parts of some lanes."""
+        (recent,) = self.ledgers.values()
+        self.last, self.plain = tensors["last"].transpose(0, 1), False
+        recent.facts, recent.plain = {fact: tensors[fact] for fact in recent.facts}, False
+        self.n = recent.n = recent.facts["position"].shape[1]
+        for i, store in enumerate(self.stores):
+            store.held = {name: tensors[f"{i}.{name}"] for name in store.held}
 
     def rewind(self, drop: int | Sequence[int]) -> None:
         """Refuse: what a memory has let go of is lost."""

@@ -39,9 +39,16 @@ class Output:
     notes: list[Notes] = field(
         default_factory=list
     )  # what each mixer reports, the encoder's first, in the order of calls
+    of_layers: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # by head with layers of its own, what those made of the stream [batch, token, d_model]
     ahead: list[Tensor] = field(
         default_factory=list
     )  # what the first head reads to predict k tokens further, [batch, token - k, width] for k = 1, 2 …
+
+    def read_by(self, head: Head) -> Tensor:
+        """Return what a head makes its logits of [batch, token, width]."""
+        return self.last_hidden_state if head.layers is None else self.of_layers[head.spec.name]
 
     @property
     def logits(self) -> Tensor:
@@ -73,6 +80,9 @@ class Transformer(Part[ModelSpec]):
         super().__init__(spec, site)
         self.shared = nn.ModuleDict(site.modules)
         self.kernel: str | None = None
+        self.labels: tuple[str, ...] | None = (
+            None  # what the rows of a head that classifies stand for, where files say it
+        )
         self.recompute: Recompute = "none"
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
         keys = {value.key: value for value in spec.nested()}
@@ -137,7 +147,11 @@ class Transformer(Part[ModelSpec]):
         now = Now(tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name))
         now.recompute = self.recompute if torch.is_grad_enabled() and cache is None else "none"
         hidden: list[Tensor] | None = [] if output_hidden_states else None
-        x, own = self.stack(ids, now, stores, hidden)
+        asked = list(self.heads) if heads is None else [self.head(one) for one in heads]
+        # A cache holds what the layers of every head keep of every token.
+        layered = [one for one in (asked if cache is None else self.heads) if one.layers is not None]
+        early: dict[int, Tensor | None] = {len(self.stack.blocks) - one.layers.spec.before: None for one in layered}
+        x, own = self.stack(ids, now, stores, hidden, early)
         out = Output(x, encoder_last_hidden_state=memory, notes=[*notes, *own])
         if hidden is not None:
             out.hidden_states = tuple(hidden)
@@ -146,11 +160,17 @@ class Transformer(Part[ModelSpec]):
         if output_ahead:
             out.ahead, more = run_ahead(self.ahead, x, now, self.stack.residual)
             out.notes += more
+        for one in layered:
+            begin = early[len(self.stack.blocks) - one.layers.spec.before]
+            read, more = one.layers(x if begin is None else begin, ids, self.stack.residual, now, stores)
+            out.of_layers[one.spec.name] = read
+            out.notes += more
         if output_logits:
-            kept = x[:, -logits_to_keep:] if logits_to_keep else x
-            asked = self.heads if heads is None else [self.head(one) for one in heads]
             _refuse_pooling([head.spec for head in asked if head.pool is not None], tokens, cache)
-            out.outputs = {head.spec.name: head(kept if head.pool is None else x, tokens) for head in asked}
+            for one in asked:
+                read = out.read_by(one)
+                kept = read[:, -logits_to_keep:] if logits_to_keep and one.pool is None else read
+                out.outputs[one.spec.name] = one(kept, tokens)
         return out
 
     def head(self, name: str | None = None) -> Head:

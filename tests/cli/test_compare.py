@@ -36,7 +36,7 @@ class TestAgain:
     def test_the_answer(self, compared: tuple[Path, list[str]]) -> None:
         out, command = compared
         answer = json.loads(succeeded(run(*command, "--prompt", "line", "--json")).stdout)
-        assert (answer["version"], answer["first"], answer["method"]) == (1, "gpt2", "documents")
+        assert (answer["version"], answer["first"], answer["method"]) == (2, "gpt2", "documents")
         assert answer["report"] == str(out / "report.html")
         rows = answer["rows"]
         assert [row["architecture"] for row in rows] == ["gpt2", "llama2"]
@@ -47,7 +47,7 @@ class TestAgain:
             assert row["perplexity"] == pytest.approx(math.exp(row["validation_loss"]))
             assert row["share_of_peak"] == pytest.approx(row["tokens_per_second"] * row["flops_per_token"] / 1e11)
         assert rows[0]["finding"]["difference"] is None
-        difference = rows[1]["finding"]["bits_per_byte"]["value"] - rows[0]["finding"]["bits_per_byte"]["value"]
+        difference = rows[1]["finding"]["score"]["value"] - rows[0]["finding"]["score"]["value"]
         assert rows[1]["finding"]["difference"]["value"] == pytest.approx(difference)
         study = Study.from_json((out / "study.json").read_text(encoding="utf-8"))
         assert study.architectures == ("gpt2", "llama2")
@@ -140,3 +140,53 @@ def test_an_empty_folder_has_no_runs(tmp_path: Path) -> None:
     assert "no runs in" in succeeded(run("runs", tmp_path)).stdout
     write_text(tmp_path / "text.txt")
     assert json.loads(succeeded(run("runs", tmp_path, "--json")).stdout)["runs"] == []
+
+
+def test_labels_are_compared_by_accuracy(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"number {i} of the {('cats', 'dogs')[i % 2]}", "label": ("cat", "dog")[i % 2]} for i in range(160)
+    ]
+    for name, part in (("train", rows[40:]), ("unseen", rows[:40])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    data = ("--data", tmp_path / "train.jsonl", "--validation-data", tmp_path / "unseen.jsonl", "--vocab", "300")
+    command = (
+        "compare",
+        "bert-base",
+        "gpt2",
+        "--objective",
+        "classification",
+        *data,
+        *OPTIONS,
+        "--out",
+        tmp_path / "out",
+    )
+    answer = json.loads(succeeded(run(*command, "--json")).stdout)
+    assert (answer["score"], answer["higher"], answer["counted"]) == ("accuracy", True, "label")
+    assert [row["architecture"] for row in answer["rows"]] == ["bert-base", "gpt2"]
+    for row in answer["rows"]:
+        assert 0 <= row["accuracy"] == row["finding"]["score"]["value"] == row["scores"][0] <= 1
+        assert 0.8 * 60_000 < row["n_params"] < 1.25 * 60_000
+        assert row["perplexity"] is None
+    assert answer["baselines"][0]["score"] == 0.5
+    shown = succeeded(run(*command)).stdout
+    assert "accuracy" in shown
+    assert "bits per" not in shown
+    assert "a sample of" not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--objective", "seq2seq"), "architectures cannot be compared by Seq2Seq: it reads pairs of texts"),
+        (("--objective", "contrastive"), "it reads pairs of texts"),
+        (("--objective", "replaced-tokens"), "a generator of its own"),
+        (("--objective", "masked-lm"), "MaskedLM cannot train this architecture: its masks are causal"),
+        (("--objective", "classification"), "is no labelled text"),
+        (("--truncate",), "--truncate is for labelled text"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(given: tuple[str, ...], says: str, text: Path, tmp_path: Path) -> None:
+    result = run("compare", "gpt2", "llama2", "--data", text, *OPTIONS, *given, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert says in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()

@@ -63,7 +63,7 @@ def test_the_picture_of_the_documentation_is_up_to_date() -> None:
 def test_a_narrow_terminal_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
-    monkeypatch.setattr("anyformer.cli.show._console", lambda: Console(width=50, highlight=False))
+    monkeypatch.setattr("anyformer.cli.show.console", lambda: Console(width=50, highlight=False))
     shown = run("show", "gptj").stdout
     assert "┌" not in shown
     assert "wider than 50 columns; --diagram FILE.svg" in shown

@@ -61,6 +61,37 @@ def test_translation(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_is_validated_on_files_of_their_own(tmp_path: Path, text: Path) -> None:
+    for name in ("de", "en", "more.de", "more.en"):
+        n = 12 if name.startswith("more") else 200
+        (tmp_path / name).write_text("".join(f"{name[-2:]} a{i % 7} b{i % 5}\n" for i in range(n)), encoding="utf-8")
+    files = ("--source", tmp_path / "de", "--target", tmp_path / "en")
+    unseen = ("--validation-source", tmp_path / "more.de", "--validation-target", tmp_path / "more.en")
+    result = run("train", "transformer-base", *files, *unseen, "--out", tmp_path / "pairs", *SMALL, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    more = ("--source", tmp_path / "more.de", "--target", tmp_path / "more.en", "--device", "cpu", "--json")
+    figures = json.loads(run("evaluate", tmp_path / "pairs", *more).stdout)
+    assert figures["documents"] == 12
+    assert figures["loss"] == pytest.approx(told["validation"]["loss"], rel=1e-6)
+
+    looks = [json.loads(line) for line in (tmp_path / "pairs" / "metrics.jsonl").read_text().splitlines()]
+    losses = {
+        look["step"]: look["validation_loss"] for look in looks if "validation_loss" in look and not look["whole"]
+    }
+    lowest = min(losses, key=lambda step: losses[step])
+    assert told["best"] == str(tmp_path / "pairs" / "checkpoints" / f"step-{lowest:08d}")
+
+    (tmp_path / "unseen.txt").write_text("Some words that were not trained on.\n", encoding="utf-8")
+    own = ("--validation-data", tmp_path / "unseen.txt")
+    result = run("train", "gpt2", "--data", text, *own, "--out", tmp_path / "text", *SMALL, "--json")
+    assert result.exit_code == 0, result.stderr
+    figures = json.loads(
+        run("evaluate", tmp_path / "text", "--data", tmp_path / "unseen.txt", "--device", "cpu", "--json").stdout
+    )
+    assert figures["loss"] == pytest.approx(json.loads(result.stdout)["validation"]["loss"], rel=1e-6)
+
+
 WRONG = [
     (("--data", "{text}"), "--out is missing"),
     (("--data", "{text}", "--out", "{dir}/run", "--recipe", "smal"), "did you mean 'small'"),
@@ -80,6 +111,14 @@ WRONG = [
     (("--data", "{text}", "--source", "{text}", "--target", "{text}", "--out", "{dir}/run"), "give either --data"),
     (("--source", "{text}", "--out", "{dir}/run"), "--source and --target go together"),
     (("--source", "{text}", "--target", "{text}", "--out", "{dir}/run"), "it has no encoder"),
+    (
+        ("--data", "{text}", "--validation-source", "{text}", "--out", "{dir}/run"),
+        "--validation-source and --validation-target go together",
+    ),
+    (
+        ("--data", "{text}", "--validation-source", "{text}", "--validation-target", "{text}", "--out", "{dir}/run"),
+        "a run on text is validated on text: use --validation-data",
+    ),
 ]
 
 

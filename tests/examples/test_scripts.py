@@ -1,5 +1,6 @@
 """The examples run as a reader runs them, and say what is so."""
 
+import json
 import os
 import re
 import subprocess
@@ -27,7 +28,14 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def test_every_example_is_tested_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_part", "cost_table", "train_tiny", "llama2c", "norms"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        "own_part",
+        "cost_table",
+        "train_tiny",
+        "llama2c",
+        "norms",
+        "reads_both_ways",
+    }
 
 
 def test_own_part(tmp_path: Path) -> None:
@@ -88,3 +96,17 @@ def test_norms(tmp_path: Path) -> None:
     ]
     flops, seconds = (float(share.rstrip("%")) for share in rows["LayerNorm"][2:])
     assert flops < 5 < seconds < 90
+
+
+def test_reads_both_ways(tmp_path: Path) -> None:
+    sides = {"warm": ("sun", "fire"), "cold": ("ice", "snow")}
+    rows = [
+        {"text": f"the {word} of day {i}", "label": side} for i in range(30) for side in sides for word in sides[side]
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sizes = ["--params", "30000", "--vocab", "290", "--tokens", "10240", "--batch-tokens", "512", "--lr", "0.01"]
+    out = run(tmp_path, str(EXAMPLES / "reads_both_ways.py"), "rows.jsonl", *sizes, "--seeds", "1")
+    assert out.splitlines()[0] == "96 texts to train on, 24 to judge by; labels cold, warm"
+    found = {line.split()[0]: float(re.findall(r"accuracy ([\d.]+)", line)[0]) for line in out.splitlines()[1:]}
+    assert set(found) == {"bert-base", "gpt2"}
+    assert min(found.values()) > 0.9  # one word says it, and half the labels are of either side

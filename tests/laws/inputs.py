@@ -138,6 +138,8 @@ ANSWERS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": 
 
 def answer(head: HeadSpec, theirs: Any) -> Tensor:
     """Return their answer for a head of ours: [batch, token, rows], or [batch, rows] where it pools."""
+    if head.name == "span":
+        return torch.stack((theirs.start_logits, theirs.end_logits), -1)
     found = getattr(theirs, ANSWERS.get(head.name, "logits"), None)
     found = theirs.logits if found is None else found
     return found[..., None] if head.table and head.table.rows == 1 and head.pool is None else found

@@ -56,7 +56,7 @@ def counted(
             more = {} if spec.encoder is None else {"decoder_input_ids": labels}
             out = model(ids, **more, **how, output_logits=False)
             head = model.head()
-            return cross_entropy(head, out.last_hidden_state, labels % len(head.table.weight))[0]
+            return cross_entropy(head, out.read_by(head), labels % len(head.table.weight))[0]
 
     return kept(model, call)
 

@@ -24,9 +24,13 @@ ELSEWHERE = {
 # The classes pass over what predicts further tokens; the rest of such a model is another preset, and compared.
 AHEAD = "../train/test_multi_token.py"
 
+DECODED = "test_parity_deberta_decoder.py"  # no class has DeBERTa's enhanced mask decoder
+
 
 def elsewhere(preset: Preset) -> str | None:
     """Return the file, from here, that holds a preset against another implementation; None: transformers does."""
+    if any(head.layers is not None for head in preset.spec.heads):
+        return DECODED
     return AHEAD if preset.spec.ahead else ELSEWHERE.get(preset.family)
 
 

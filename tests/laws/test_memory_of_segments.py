@@ -13,12 +13,14 @@ from anyformer.errors import CacheError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, Mask, Tokens
-from anyformer.measure.segments import evaluate_in_segments
 from anyformer.memory import SegmentMemory
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import EncodedCorpus
+from anyformer.train.evaluation import evaluate
+from anyformer.train.objectives.causal import CausalObjective
+from anyformer.train.segments import SegmentValidation
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import FLOAT32, VISIBLE, close, distance
 
@@ -126,8 +128,10 @@ def test_evaluation_of_documents() -> None:
     model = randomised(spec)
     tokens = ids_for(spec, 1, 50)[0].numpy().astype(np.uint16)
     encoded = EncodedCorpus(tokens, np.array([0, 31, 50]), np.array([40, 25]), spec.vocab_size, "")
-    whole = evaluate_in_segments(model, encoded, 64, 0)
-    cut, remembered = (evaluate_in_segments(model, encoded, 5, memory) for memory in (0, 64))
+    whole, cut, remembered = (
+        evaluate(model, CausalObjective(), SegmentValidation(encoded, length, memory))
+        for length, memory in ((64, 0), (5, 0), (5, 64))
+    )
     assert (whole.tokens, whole.nbytes) == (48, 65)
     assert remembered.loss == pytest.approx(whole.loss, rel=1e-5)
     assert abs(cut.loss - whole.loss) > 1e-2 * whole.loss

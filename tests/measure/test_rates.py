@@ -57,10 +57,10 @@ def test_it_is_kept_and_read_again(machine: tuple[Device, Path, float], monkeypa
     found, folder, seconds = machine
     assert seconds > 0
     monkeypatch.setenv("ANYFORMER_CACHE", str(folder))
-    monkeypatch.setattr(here, "measured_rates", None)  # would be called to measure
+    monkeypatch.setattr(rates, "measured_rates", None)  # would be called to measure
     again, no_seconds = here.calibrated(CPU, (torch.float32,))
     assert (again, again.rates, no_seconds) == (found, found.rates, 0.0)
-    assert here.device("this") == found
+    assert here.found_device("this") == found
 
 
 @pytest.mark.parametrize("broken", ["version", "machine", "rates", "text"])
@@ -78,7 +78,7 @@ def test_an_old_or_broken_record_is_not_read(
     monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path))
     assert here.kept(CPU) is None
     with pytest.raises(UsageError, match="run `anyformer calibrate` first"):
-        here.device("this")
+        here.found_device("this")
 
 
 def test_rates_survive_json(machine: tuple[Device, Path, float]) -> None:

@@ -83,8 +83,8 @@ def study(*runs: RunResult, title: str = "transformer-lm, gpt2 and llama2 at 3 M
         machine=Machine(description="AMD EPYC 7B13, 2 cores", threads=2, peak_flops_per_second=290e9),
         runs=runs,
         baselines=(
-            Baseline(name="unigram", bits_per_byte=6.2 / math.log(2) * int(tokens.sum()) / int(nbytes.sum())),
-            Baseline(name="uniform", bits_per_byte=12 * int(tokens.sum()) / int(nbytes.sum())),
+            Baseline(name="unigram", score=6.2 / math.log(2) * int(tokens.sum()) / int(nbytes.sum()), loss=6.2),
+            Baseline(name="uniform", score=12 * int(tokens.sum()) / int(nbytes.sum()), loss=12 * math.log(2)),
         ),
         tuning=(
             Tuning(architecture="transformer-lm", chosen=1e-3, trials=(

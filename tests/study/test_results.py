@@ -6,10 +6,13 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from anyformer.errors import UsageError
+from anyformer.study.baselines import of_text
 from anyformer.study.results import CSV_COLUMNS, DocumentLoss, Point, RunResult, Study
+from anyformer.text import EncodedCorpus
 from tests.study.studies import one_seed, run, three_seeds
 
 
@@ -23,10 +26,16 @@ def test_scores_follow_from_the_documents() -> None:
     assert result.n_params_non_embedding + result.n_params_embedding == result.n_params
 
 
-def test_unigram_in_nats_is_that_of_the_validation_text() -> None:
-    study = one_seed()
-    assert study.loss_of(study.baselines[0].bits_per_byte) == pytest.approx(6.2, rel=1e-9)
-    assert study.loss_of(study.baselines[1].bits_per_byte) == pytest.approx(12 * math.log(2), rel=1e-9)
+def test_what_reads_nothing_is_counted_on_the_validation_text() -> None:
+    """By hand: training counts plus one of 4 tokens are 3, 2, 1, 1 of 7; then 1 and 0 are predicted, in 5 bytes."""
+    train = EncodedCorpus(np.array([3, 0, 0, 1]), np.array([0, 4]), np.array([9]), 4, "train")
+    unseen = EncodedCorpus(np.array([3, 1, 0]), np.array([0, 3]), np.array([5]), 4, "unseen")
+    unigram, uniform = of_text(train, unseen)
+    nats = -math.log(2 / 7) - math.log(3 / 7)
+    assert (unigram.name, uniform.name) == ("unigram", "uniform")
+    assert unigram.loss == pytest.approx(nats / 2)
+    assert unigram.score == pytest.approx(nats / math.log(2) / 5)
+    assert (uniform.loss, uniform.score) == (pytest.approx(math.log(4)), pytest.approx(2 * 2 / 5))
 
 
 @pytest.mark.parametrize("study", [one_seed(), three_seeds()])
@@ -54,11 +63,13 @@ def edited(**changes: object) -> str:
         ("{", "no valid JSON at line 1"),
         ("[]", "anyformer-study"),
         ('{"format": "other"}', "anyformer-study"),
-        (edited(version=2), "version 2"),
+        (edited(version=1), "version 1"),
         (edited(titel="x"), r"no field 'titel' \(did you mean 'title'\?\)"),
         (edited(title=3), "study.title must be str, not 3"),
         (edited(data={}), "study.data lacks its field 'description'"),
-        (edited(baselines=[{"name": "unigram", "bits_per_byte": "2"}]), r"study.baselines\[0\].bits_per_byte must be"),
+        (edited(baselines=[{"name": "unigram", "score": "2", "loss": 1}]), r"study.baselines\[0\].score must be"),
+        (edited(score="bleu"), "not judged by 'bleu'; there are bits_per_byte, accuracy, loss"),
+        (edited(score="accuracy"), "does not say which labels were right"),
         (edited(machine=[]), "study.machine must be an object"),
         (edited(notes="one"), "study.notes must be an array"),
     ],
@@ -92,7 +103,7 @@ def test_studies_that_cannot_be_compared_are_refused() -> None:
 def test_csv_has_one_row_a_run_and_empty_cells_for_a_failed_one() -> None:
     study = one_seed()
     header, *lines = csv.reader(io.StringIO(study.to_csv()))
-    assert header == list(CSV_COLUMNS)
+    assert header == [column for column in CSV_COLUMNS if column != "accuracy"]
     assert len(lines) == 3
     rows = [dict(zip(header, line, strict=True)) for line in lines]
     assert [row["architecture"] for row in rows] == ["transformer-lm", "gpt2", "llama2"]

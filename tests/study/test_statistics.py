@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anyformer.study.results import DocumentLoss, Study
+from anyformer.study.results import DocumentLoss, RunResult, Study
+from anyformer.study.score import BITS
 from anyformer.study.statistics import (
     Interval,
     analyse,
-    bits_per_byte,
-    bits_per_byte_difference,
     bootstrap_ratio,
     holm,
+    interval,
+    paired,
     paired_t_test,
     t_interval,
 )
@@ -28,6 +29,10 @@ def documents(n: int, seed: int, *, rate: float = 2.0, spread: float = 0.3) -> t
     rng = np.random.default_rng(seed)
     size = rng.gamma(4.0, 250.0, n) + 50
     return size * (rate + spread * rng.normal(size=n)), size
+
+
+def of(documents: list[DocumentLoss]) -> RunResult:
+    return replace(run("gpt2", 0), documents=tuple(documents))
 
 
 def slow_percentiles(above: list[float], below: list[float], n_resamples: int = 4000) -> tuple[float, float]:
@@ -61,7 +66,7 @@ def test_bits_per_byte_weighs_documents_by_their_bytes() -> None:
         DocumentLoss(100 * bits, 10, 100),
         DocumentLoss(3 * bits, 1, 1),
     ]  # 1 bit a byte and 3: not 2, but 103 / 101
-    assert bits_per_byte(texts).value == pytest.approx(103 / 101, rel=1e-12)
+    assert interval(BITS, texts).value == pytest.approx(103 / 101, rel=1e-12)
 
 
 def test_differences_are_paired_document_by_document() -> None:
@@ -71,14 +76,14 @@ def test_differences_are_paired_document_by_document() -> None:
     gain = 0.05 * size * math.log(2) * rng.normal(1, 0.5, 150)
     ours = [DocumentLoss(float(h - g), 1, int(s)) for h, s, g in zip(hard, size, gain, strict=True)]
     theirs = [DocumentLoss(float(h), 1, int(s)) for h, s in zip(hard, size, strict=True)]
-    paired = bits_per_byte_difference(ours, theirs)
+    together = paired(BITS, of(ours), of(theirs))
     gaps = [(a.nats - b.nats) / math.log(2) for a, b in zip(ours, theirs, strict=True)]
     oracle = slow_percentiles(gaps, [float(a.nbytes) for a in ours])
-    assert ends(paired) == pytest.approx(oracle, abs=0.08 * (oracle[1] - oracle[0]))
-    assert paired.value == pytest.approx(bits_per_byte(ours).value - bits_per_byte(theirs).value, abs=1e-12)
-    alone = ends(bits_per_byte(ours))
-    assert (ends(paired)[1] - ends(paired)[0]) < 0.2 * (alone[1] - alone[0])
-    assert paired.excludes_zero()
+    assert ends(together) == pytest.approx(oracle, abs=0.08 * (oracle[1] - oracle[0]))
+    assert together.value == pytest.approx(interval(BITS, ours).value - interval(BITS, theirs).value, abs=1e-12)
+    alone = ends(interval(BITS, ours))
+    assert (ends(together)[1] - ends(together)[0]) < 0.2 * (alone[1] - alone[0])
+    assert together.excludes_zero()
 
 
 def test_bootstrap_covers_the_truth_about_95_times_in_100() -> None:
@@ -146,7 +151,7 @@ def test_one_seed_claims_nothing_about_training() -> None:
     assert llama.difference.excludes_zero()
     assert llama.verdict.endswith("one seed, no claim about training")
     assert "fewer bits than transformer-lm" in llama.verdict
-    assert (gpt2.n_seeds, gpt2.bits_per_byte, gpt2.verdict) == (0, None, "no run finished")
+    assert (gpt2.n_seeds, gpt2.score, gpt2.verdict) == (0, None, "no run finished")
     assert analysis == analyse(one_seed())  # deterministic
 
 
@@ -170,7 +175,7 @@ def test_few_documents_are_named(kept: int, words: str) -> None:
     runs = tuple(replace(one, documents=one.documents[:kept]) for one in study.runs)
     analysis = analyse(replace(study, runs=runs))
     assert any(words in sentence for sentence in analysis.sentences)
-    score = analysis.of("llama2").bits_per_byte
+    score = analysis.of("llama2").score
     assert score is not None
     assert (score.low is None) == (kept == 1)
 

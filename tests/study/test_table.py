@@ -28,9 +28,9 @@ def test_nothing_is_cut_off(study: Study, width: int) -> None:
     text = "\n".join(lines)
     for finding in analyse(study).findings:
         assert finding.architecture in text
-        if finding.bits_per_byte is not None:
-            assert f"{finding.bits_per_byte.value:.4f}" in text
-            assert f"{finding.bits_per_byte.low:.3f} … {finding.bits_per_byte.high:.3f}" in text
+        if finding.score is not None:
+            assert f"{finding.score.value:.4f}" in text
+            assert f"{finding.score.low:.3f} … {finding.score.high:.3f}" in text
     assert ("FLOPs" in text) == (width >= 100)
 
 

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import anyformer.text.encoded as module
+from anyformer.disk.atomic import ASIDE
 from anyformer.errors import RunFailed, TextError
 from anyformer.text import Corpus, Document, Tokenizer, cache_directory, encode_corpus
 from tests.text.samples import TEXTS, llama_like
@@ -92,6 +93,7 @@ def test_damage_is_seen_and_mended(
 def test_a_failure_leaves_nothing(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("fsync", "rename"):
         with monkeypatch.context() as patch:
+            (tmp_path / "encoded").mkdir(exist_ok=True)  # which is synced too, where it is new
             patch.setattr(os, name, lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left on device")))
             with pytest.raises(RunFailed, match=r"cannot write the encoded corpus to .*: No space left on device"):
                 encode_corpus(CORPUS, tokenizer, tmp_path)
@@ -109,14 +111,14 @@ def test_two_at_once(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.M
     other = tmp_path / "other"
     encode_corpus(CORPUS, tokenizer, other)
     (key,) = (path.name for path in (other / "encoded").iterdir())
-    write = module._put
+    encode = Tokenizer.encode_corpus
 
-    def late(aside: Path, directory: Path) -> None:
-        shutil.copytree(other / "encoded" / key, directory)
-        (directory / "theirs").touch()
-        write(aside, directory)
+    def late(self: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        yield from encode(self, texts)
+        shutil.copytree(other / "encoded" / key, tmp_path / "mine" / "encoded" / key)
+        (tmp_path / "mine" / "encoded" / key / "theirs").touch()
 
-    monkeypatch.setattr(module, "_put", late)
+    monkeypatch.setattr(Tokenizer, "encode_corpus", late)
     made = encode_corpus(CORPUS, tokenizer, tmp_path / "mine")
     assert (tmp_path / "mine" / "encoded" / key / "theirs").exists()
     assert made.document(3).tolist() == [0, *tokenizer.encode(CORPUS.documents[3].text), 0]
@@ -124,24 +126,33 @@ def test_two_at_once(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("place", ["fsync", "rename"])
-def test_a_kill_while_writing(tokenizer: Tokenizer, tmp_path: Path, place: str, count: list[int]) -> None:
+def test_a_kill_while_writing(tokenizer: Tokenizer, tmp_path: Path, place: str) -> None:
     tokenizer.save(tmp_path / "tokenizer")
     code = (
         "import os, signal, sys\n"
         "from anyformer.text import *\n"
+        "os.makedirs(sys.argv[2] + '/encoded', exist_ok=True)\n"
         f"os.{place} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "encode_corpus(Corpus((Document('a', 'text'),)), Tokenizer.load(sys.argv[1]), sys.argv[2])\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code, tmp_path / "tokenizer", tmp_path / "cache"], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    (left,) = (tmp_path / "cache" / "encoded").iterdir()
+
+    def left() -> Path:
+        killed = subprocess.run([sys.executable, "-c", code, tmp_path / "tokenizer", tmp_path / "cache"], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        (found,) = (tmp_path / "cache" / "encoded").glob(f"{ASIDE}*")
+        return found
+
+    first = left()
+    encode_corpus(CORPUS, tokenizer, tmp_path / "cache")
+    assert first.exists()  # of another corpus, and new: it might be another process's that is about to write …
+    a_day_ago = time.time() - 90_000
+    os.utime(first, (a_day_ago, a_day_ago))
+    encode_corpus(Corpus(CORPUS.documents[:2]), tokenizer, tmp_path / "cache")
+    assert not first.exists()  # … but not for a day
+    second = left()
     made = encode_corpus(Corpus((Document("a", "text"),)), tokenizer, tmp_path / "cache")
     assert made.document(0).tolist() == [0, *tokenizer.encode("text"), 0]
-    assert left.exists()  # it might be another process's that is still writing …
-    a_day_ago = time.time() - 90_000
-    os.utime(left, (a_day_ago, a_day_ago))
-    encode_corpus(CORPUS, tokenizer, tmp_path / "cache")
-    assert not left.exists()  # … but not for a day
+    assert not second.exists()  # of the same corpus, and nobody holds it
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer: Tokenizer) -> None:

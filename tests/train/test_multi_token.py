@@ -84,9 +84,10 @@ def test_loss_and_gradients_are_the_papers(kind: str) -> None:
     expected = sums[0].sum() + WEIGHT * (sums[1].sum() + sums[2].sum()) / 2
     assert found.total.item() == pytest.approx(expected.item(), rel=1e-6)
     assert float(found.each.sum()) == pytest.approx(sums[0].sum().item(), rel=1e-6)
-    for k, further in enumerate(found.further, 1):
-        assert float(further.nats) == pytest.approx(sums[k].sum().item(), rel=1e-6)
-        assert int(further.labels) == len(sums[k])
+    for k in range(1, N_AHEAD + 1):
+        part = found.parts[f"ahead {k}"]
+        assert float(part.nats) == pytest.approx(sums[k].sum().item(), rel=1e-6)
+        assert int(part.labels) == len(sums[k])
     found.total.backward()
     expected.backward()
     ours = {name: p.grad for name, p in model.named_parameters()}
@@ -110,7 +111,7 @@ def test_parts_of_a_batch_add_up() -> None:
         Trainer(told(SPEC), recipe, objective_of(recipe.objective, SPEC), micro_tokens=n) for n in (None, LENGTH)
     )
     a, b = whole.step(1, rows), parts.step(1, rows)
-    assert a.further == pytest.approx(b.further, rel=1e-6)
+    assert a.parts == pytest.approx(b.parts, rel=1e-6)
     assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-5)
 
 
@@ -197,13 +198,13 @@ def test_a_run_learns_goes_on_and_reports_each_distance(tmp_path: Path) -> None:
     again = train(SPEC, recipe, text_data(), out=tmp_path / "run", how=how)
     assert hexadecimal(again) == hexadecimal(whole)
     steps = read_metrics(tmp_path / "run").steps
-    assert [len(step.further_losses or ()) for step in steps] == [N_AHEAD] * 40
+    assert [len(step.parts or ()) for step in steps] == [N_AHEAD] * 40
     assert steps == list(again.steps)
     for k in range(N_AHEAD):
-        first, last = (np.mean([s.further_losses[k] for s in part]) for part in (steps[:5], steps[-5:]))  # type: ignore[index]
+        first, last = (np.mean([s.parts[f"ahead {k + 1}"] for s in part]) for part in (steps[:5], steps[-5:]))  # type: ignore[index]
         assert last < first - 0.2
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
-    assert abs(line["further_losses"][0] - np.log(VOCAB)) < 0.5
+    assert abs(line["parts"]["ahead 1"] - np.log(VOCAB)) < 0.5
     load = Load(batch=4, query=16)
     own = SPEC.cost(Site(), load).flops + SPEC.cost_ahead(Site(), load).flops
     assert whole.flops_per_token == pytest.approx(3 * own / 64)

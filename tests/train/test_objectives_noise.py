@@ -28,7 +28,7 @@ from anyformer.recipe import (
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.train.baseline import unigram_loss
+from anyformer.train.baseline import Frequency, trivial_loss
 from anyformer.train.metrics import read_metrics
 from anyformer.train.noise.pairs import NoisyPairs
 from anyformer.train.noise.permuted import PermutedRows
@@ -296,4 +296,6 @@ def test_the_trivial_baseline_is_the_frequency_of_labels() -> None:
     labels = [int(t) for rows, _ in validation.batches(64) for t in rows.labels.ravel() if t != NOT_PREDICTED]
     n = sum(counts.values()) + data.vocab_size
     expected = sum(-math.log((counts[label] + 1) / n) for label in labels) / len(labels)
-    assert unigram_loss(data.feed(given), 3, validation, data.vocab_size) == pytest.approx(expected, rel=1e-12)
+    assert trivial_loss(Frequency(data.vocab_size), data.feed(given), 3, validation) == pytest.approx(
+        expected, rel=1e-12
+    )

@@ -254,8 +254,9 @@ def test_metrics_add_up(whole: TrainingResult) -> None:
         assert 0 < after.tokens - before.tokens <= 64
         assert after.seconds > before.seconds
         assert after.flops == pytest.approx(after.tokens * per_token)
-    assert [v.step for v in whole.validations] == [8, 16, 24]
-    assert [v.whole for v in whole.validations] == [False, False, True]
+    # Three looks, one before each checkpoint, and the whole text at the end.
+    assert [v.step for v in whole.validations] == [5, 8, 10, 15, 16, 20, 24, 24]
+    assert [v.whole for v in whole.validations] == [False] * 7 + [True]
     assert whole.evaluation is not None
     assert whole.validations[-1].validation_loss == whole.evaluation.loss
     assert (whole.tokens, whole.seconds) == (whole.steps[-1].tokens, whole.steps[-1].seconds)

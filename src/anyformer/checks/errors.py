@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from anyformer.checks.finding import Finding
-from anyformer.checks.reading import attentions, own_parts, reduced, sees_ahead, stacks, where
+from anyformer.checks.reading import attentions, own_parts, reduced, sees_ahead, where
 from anyformer.errors import AnyformerError
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
 from anyformer.model import build
@@ -44,7 +44,7 @@ def misfits(spec: ModelSpec) -> Iterator[Finding]:
 
 def _widths(spec: ModelSpec) -> Iterator[str]:
     """Yield where vectors of one width meet a part for another."""
-    for name, stack in stacks(spec).items():
+    for name, stack in spec.stacks.items():
         of, embedding, d_model = f"{name} " if name else "", stack.embedding, stack.d_model
         sum_width = embedding.width or d_model
         site = Site(d_model, (d_model,), spec.encoder.d_model if spec.encoder else d_model)
@@ -117,7 +117,7 @@ def _later_tokens(spec: ModelSpec) -> Iterator[Finding]:
 
 
 def _positions(spec: ModelSpec) -> Iterator[Finding]:
-    for name, stack in stacks(spec).items():
+    for name, stack in spec.stacks.items():
         for term in stack.embedding.terms:
             if isinstance(term, LearnedPositionsSpec):
                 n, field = term.n_positions, "n_positions"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyformer.checks.finding import Finding
-from anyformer.checks.reading import attentions, parts, stacks, where
+from anyformer.checks.reading import attentions, parts, where
 from anyformer.layers import RotarySpec, ScoreSpec, SegmentsSpec, SlidingWindow
 from anyformer.spec import ModelSpec, StackSpec, TableSpec
 
@@ -23,7 +23,7 @@ def notes(spec: ModelSpec) -> Iterator[Finding]:
     yield from _windows(spec)
     yield from _widths(spec)
     yield from _rotary(spec)
-    for name, stack in stacks(spec).items():
+    for name, stack in spec.stacks.items():
         yield from _schemes(name, stack)
         yield from _norms(name, stack)
 

@@ -26,18 +26,15 @@ class Attention(NamedTuple):
     site: Site
 
 
-def stacks(spec: ModelSpec) -> dict[str, StackSpec]:
-    """Return the stacks by name; a single one has none."""
-    return {"encoder": spec.encoder, "decoder": spec.stack} if spec.encoder else {"": spec.stack}
-
-
 def reduced(spec: ModelSpec) -> ModelSpec:
     """Return the same model with one layer of each kind."""
 
     def few(stack: StackSpec) -> StackSpec:
         return stack.but(blocks=tuple(layers.block for layers in distinct_layers(stack)))
 
-    return spec.but(stack=few(spec.stack), encoder=spec.encoder and few(spec.encoder))
+    stack = few(spec.stack)
+    heads = tuple(head.within(len(stack.blocks)) for head in spec.heads)
+    return spec.but(stack=stack, encoder=spec.encoder and few(spec.encoder), heads=heads)
 
 
 def parts(spec: ModelSpec) -> Iterator[Spec]:
@@ -53,7 +50,7 @@ def own_parts(spec: ModelSpec) -> tuple[str, ...]:
 def attentions(spec: ModelSpec) -> Iterator[Attention]:
     """Yield every attention of every kind of layer."""
     d_source = spec.encoder.d_model if spec.encoder else 0
-    for name, stack in stacks(spec).items():
+    for name, stack in spec.stacks.items():
         site = Site(stack.d_model, (stack.d_model,), d_source or stack.d_model)
         for layers in distinct_layers(stack):
             for value in layers.block.nested():
@@ -64,7 +61,7 @@ def attentions(spec: ModelSpec) -> Iterator[Attention]:
 def where(found: Iterable[Attention], spec: ModelSpec) -> str:
     """Return in which layers attentions stand: "all layers", "decoder layers 0–2"."""
     said = []
-    for name, stack in stacks(spec).items():
+    for name, stack in spec.stacks.items():
         at = sorted({i for attention in found if attention.stack == name for i in attention.at})
         if at:
             which = "all layers" if len(at) == len(stack.blocks) else places(at)

@@ -11,17 +11,20 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
 class Amount(click.ParamType):
-    """A whole number above 0, with k, M, B or T behind it or not."""
+    """A whole number of `least` or more, with k, M, B or T behind it or not."""
 
     name = "number"
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)", str(value).strip(), re.IGNORECASE)
-        number = round(float(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()]) if match else 0
-        if number < 1:
-            self.fail(f"'{value}' is no number above 0; write it as 3000000, 3M or 1.5B", param, ctx)
+        number = round(float(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()]) if match else -1
+        if number < self.least:
+            self.fail(f"'{value}' is no number above {self.least - 1}; write it as 3000000, 3M or 1.5B", param, ctx)
         return number
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from anyformer.cli.devices import gigabytes, short
+from anyformer.cli.terminal import console, figures
 
 JSON_VERSION = 1
 
@@ -43,10 +41,7 @@ def command(name: str | None, dtype: tuple[str, ...], anew: bool, as_json: bool)
         facts = {"version": JSON_VERSION, **found.as_json(), "seconds": took, "rates": found.rates.as_json()}
         click.echo(json.dumps(facts, indent=1))
         return
-    table = Table(title=found.source, title_justify="left", title_style="bold", box=None, show_header=False)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
+    table = figures(found.source)
     for each, peak in found.peak_flops_per_second.items():
         table.add_row(f"products, {each}", f"{short(peak)}FLOP/s", "the best of large squares")
     for each, grid in found.rates.products.items():
@@ -60,4 +55,4 @@ def command(name: str | None, dtype: tuple[str, ...], anew: bool, as_json: bool)
         table.add_row(f"overhead, {passes}", f"{each * 1e6:.3g} µs", "an operator, beside its work")
     table.add_row("memory", gigabytes(found.memory_nbytes), "")
     table.add_row("", "", f"measured in {took:.0f} s" if took else "measured before; --anew measures again")
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(table)
+    console().print(table)

@@ -1,15 +1,14 @@
 """`anyformer check`: is this a sane design?"""
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.terminal import console
 
 if TYPE_CHECKING:
     from anyformer.checks import Finding, Place
@@ -51,12 +50,12 @@ def command(spec: str, as_json: bool) -> None:
 
 
 def _print(name: str, found: tuple["Finding", ...], places: tuple["Place", ...]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    out = console()
     table = _table(name)
     for finding in found:
         colour = COLOURS[finding.severity]
         table.add_row(f"[{colour}]{finding.severity}[/{colour}]", finding.about, escape(finding.text))
-    console.print(table)
+    out.print(table)
     if not places:
         return
     field = _table("in the field")
@@ -68,8 +67,8 @@ def _print(name: str, found: tuple["Finding", ...], places: tuple["Place", ...])
             habit += f"; unlike the others: {', '.join(breakers)}" + (f" and {more} more" if more else "")
         rule = f" ({place.rule})" if place.rule else ""
         field.add_row(f"{place.name}{rule}", place.shown(place.value), f"{place.strip}\n{escape(habit)}")
-    console.print()
-    console.print(field)
+    out.print()
+    out.print(field)
 
 
 def _table(title: str) -> Table:

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 import click
 
 from anyformer.cli.amounts import Amount
-from anyformer.cli.inputs import read_recipe, text_data
+from anyformer.cli.inputs import HeldOut, Sources, held_out_of, read_recipe, text_data
+from anyformer.cli.labelled import labelled_data, with_labels, with_truncation
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.terminal import visible
+from anyformer.cli.terminal import console, visible
+from anyformer.errors import UsageError
+from anyformer.recipe import OBJECTIVES, Labelled
 
 if TYPE_CHECKING:
+    from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec
     from anyformer.study.results import Study
     from anyformer.study.statistics import Analysis
-    from anyformer.train.data import TextData
+    from anyformer.train.data import TrainingData
 
 
 class Rates(click.ParamType):
@@ -46,8 +50,15 @@ class Rates(click.ParamType):
     default="stdlib",
     show_default=True,
     metavar="TEXT",
-    help="A file, a folder, or stdlib (Python's own source).",
+    help="A file, a folder, or stdlib (Python's own source); labelled text for an objective that reads labels.",
 )
+@click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")
+@click.option(
+    "--objective",
+    type=click.Choice(list(OBJECTIVES)),
+    help="What all of them learn, and are judged by.  [default: the recipe's, the next token]",
+)
+@click.option("--truncate", is_flag=True, help="Cut labelled texts that are longer than a row.")
 @click.option(
     "--validation", default=0.02, show_default=True, help="Share of the text that is set aside to validate on."
 )
@@ -104,6 +115,9 @@ class Rates(click.ParamType):
 def command(
     models: tuple[str, ...],
     data: str,
+    validation_data: str | None,
+    objective: str | None,
+    truncate: bool,
     validation: float,
     params: int,
     count: str,
@@ -126,11 +140,13 @@ def command(
 ) -> None:
     """Train architectures on the same text in the same order, and say what can be said about which is better.
 
+    Text is judged in bits a byte, labels by how many are right, other objectives by their loss.
+
     Leaves report.html, study.json and runs.csv in --out, and each run's directory beside them. What has run there with the
     same settings is not run again. Exit status 1 if a run failed; the others are reported all the same.
     """
     from anyformer.measure import calibrate
-    from anyformer.study.compare import Question, check, compare, named
+    from anyformer.study.compare import Question, check, compare, named, refuses
     from anyformer.study.describe import describe
     from anyformer.study.report import write_report
     from anyformer.study.statistics import analyse
@@ -139,9 +155,13 @@ def command(
     from anyformer.train.run import How
 
     changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "precision": precision}
-    recipe = read_recipe(recipe_name, changes)
-    corpus, text = _text(data, validation, tokenizer_path, vocab)
-    specs = [_fitted(name, None if as_they_are else params, count, text.vocab_size, recipe.seq_len) for name in models]
+    recipe = read_recipe(recipe_name, changes | {"objective": OBJECTIVES[objective] if objective else None})
+    recipe = with_truncation(recipe) if truncate else recipe
+    if reason := refuses(recipe.objective):
+        raise UsageError(f"architectures cannot be compared by {recipe.objective.kind}: {reason}")
+    held_out = held_out_of("text", validation, validation_data, None, None)
+    corpus, text = _text(data, held_out, tokenizer_path, vocab, recipe)
+    specs = [_fitted(name, None if as_they_are else params, count, text, recipe) for name in models]
     question = Question(
         architectures=named(models, specs),
         recipe=recipe,
@@ -175,27 +195,40 @@ def command(
         sys.exit(1)
 
 
-def _text(name: str, validation: float, tokenizer_path: Path | None, vocab: int) -> tuple[str, TextData]:
+def _text(
+    name: str, held_out: HeldOut, tokenizer_path: Path | None, vocab: int, recipe: Recipe
+) -> tuple[str, TrainingData]:
     from anyformer.text import Tokenizer, read_corpus
 
+    known = Tokenizer.load(tokenizer_path) if tokenizer_path else None
+    if isinstance(recipe.objective, Labelled):
+        data = labelled_data(Sources(name, None, None), held_out, known, vocab, recipe.objective, None, None)
+        if cut := data.cut(recipe):
+            click.echo(f"{cut:,} texts are cut to {recipe.seq_len} tokens (--truncate)", err=True)
+        about = f"{len(data.labels)} classes" if data.labels else "numbers"
+        return f"{name}: {len(data.train.rows):,} examples of {about}, sha256 {data.train.fingerprint[:16]}", data
     corpus = read_corpus(name)
-    data = text_data(corpus, validation, Tokenizer.load(tokenizer_path) if tokenizer_path else None, vocab)
+    text = text_data(corpus, held_out, known, vocab, recipe.objective)
     said = "Python's standard library" if name == "stdlib" else name
     words = f"{said}: {len(corpus.documents):,} documents, {corpus.nbytes:,} bytes, sha256 {corpus.fingerprint[:16]}"
-    return words, data
+    return words, text
 
 
-def _fitted(name: str, n_params: int | None, count: str, vocab_size: int, context: int) -> ModelSpec:
-    """Return the architecture at the size that is compared, with learned positions for the rows it will see."""
+def _fitted(name: str, n_params: int | None, count: str, data: TrainingData, recipe: Recipe) -> ModelSpec:
+    """Return the architecture at the size that is compared, with the objective's head and learned positions for its rows."""
+    from anyformer.families.heads import fitted
     from anyformer.hub import load_spec
     from anyformer.resizing import resize
 
-    which = "total" if count == "total" else "non_embedding"
-    return resize(load_spec(name), n_params=n_params, vocab_size=vocab_size, context=context, count=which)
+    which, spec = "total" if count == "total" else "non_embedding", load_spec(name)
+    if isinstance(recipe.objective, Labelled) and data.labels is not None:
+        spec = with_labels(spec, recipe.objective, data.labels)
+    else:
+        spec = fitted(spec, recipe.objective)
+    return resize(spec, n_params=n_params, vocab_size=data.vocab_size, context=recipe.seq_len, count=which)
 
 
 def _show(study: Study, analysis: Analysis, report: Path, as_json: bool) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from anyformer.study.rows import as_json as answer
@@ -204,11 +237,11 @@ def _show(study: Study, analysis: Analysis, report: Path, as_json: bool) -> None
     if as_json:
         click.echo(json.dumps({**answer(study, analysis), "report": str(report)}, indent=1, ensure_ascii=False))
         return
-    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    console.print(results_table(study, analysis, width=console.width))
+    out = console(100)
+    out.print(results_table(study, analysis, width=out.width))
     for run in study.runs:
         if run.sample and run.seed == study.runs[0].seed:
-            console.rule(Text(f"a sample of {run.architecture}"), align="left", style="dim")
-            console.print(Text(visible(run.sample)))
-    console.rule(style="dim")
-    console.print(f"report: {report.resolve()}", soft_wrap=True)
+            out.rule(Text(f"a sample of {run.architecture}"), align="left", style="dim")
+            out.print(Text(visible(run.sample)))
+    out.rule(style="dim")
+    out.print(f"report: {report.resolve()}", soft_wrap=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyformer.cli.devices import DeviceName, found_device
+from anyformer.cli.devices import DeviceName
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.terminal import console, figures
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def command(
     times = None
     if device is not None:
         from anyformer.costs.hardware.roofline import roofline
+        from anyformer.measure.here import found_device
 
         where = found_device(device)
         dtypes = (
@@ -118,23 +119,10 @@ def command(
 
 
 def _print(title: str, tables: Iterable[Section]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(title, style="bold")
+    out = console()
+    out.print(title, style="bold")
     for section in tables:
-        table = Table(
-            title=section.title,
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            show_header=False,
-            padding=(0, 2, 0, 0),
-        )
-        table.add_column(style="cyan", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(style="dim")
+        table = figures(section.title)
         for line in section.lines:
             table.add_row(*line)
-        console.print(table)
+        out.print(table)

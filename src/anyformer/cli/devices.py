@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 from click.shell_completion import CompletionItem
-
-if TYPE_CHECKING:
-    from anyformer.costs.hardware.devices import Device
 
 NAMES = (
     *("H100", "H800", "H200", "B200", "A100-40GB", "A100-80GB", "V100", "L4", "RTX4090"),
     *("TPUv4", "TPUv5e", "TPUv5p", "MI300X"),
 )
 THIS = "this"
-JOULES_PER_KWH = 3.6e6
 
 
 class DeviceName(click.ParamType):
@@ -25,17 +19,6 @@ class DeviceName(click.ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in (THIS, *NAMES) if name.lower().startswith(incomplete.lower())]
-
-
-def found_device(name: str) -> Device:
-    """Return the device of a name or file; `this` is this machine, calibrated before. Raises UsageError."""
-    if name == THIS:
-        from anyformer.measure.here import device
-
-        return device(name)
-    from anyformer.costs.hardware.devices import device as known
-
-    return known(name)
 
 
 def seconds(value: float) -> str:

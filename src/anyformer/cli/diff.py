@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from anyformer.costs import Comparison, Diff, Effect, Measure, Row
     from anyformer.costs.diff.keys import KeyChange
 
-WIDTH = 120
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
 FEW = 12  # groups of keys that are listed without --keys
 
@@ -63,16 +63,16 @@ def command(
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    out = console()
     if found.equal:
-        console.print(f"{' and '.join(names)} are equal: every part, every tensor.")
+        out.print(f"{' and '.join(names)} are equal: every part, every tensor.")
     if not found.equal or everything:
-        console.print(table(found, everything=everything))
-        console.print()
-        console.print(totals(found))
+        out.print(table(found, everything=everything))
+        out.print()
+        out.print(totals(found))
     if isinstance(found, Diff) and not found.equal:
-        _footnotes(console, found)
-        _keys(console, found.keys, with_keys)
+        _footnotes(out, found)
+        _keys(out, found.keys, with_keys)
 
 
 def table(found: Comparison, *, everything: bool) -> Table:
@@ -177,26 +177,26 @@ def _effect_cells(row: Row, effects: Any) -> tuple[str, ...]:
     return tuple(f"{cell or '0'}{mark}" for cell in cells)
 
 
-def _footnotes(console: Console, found: Diff) -> None:
+def _footnotes(out: Console, found: Diff) -> None:
     a, b = found.names
-    console.print(
+    out.print(
         f"\nA figure in a row is what that difference does by itself: {a} with that one part of {b}. Such figures need not add "
         "up to the whole. Tensors of the state dict: + added, − removed, ~ reshaped.",
         style="dim",
     )
     if any(effect and effect.measured_in == "b" for effect in found.effects.values()):
-        console.print(f"* {a} has no place for it: {b} against {b} with that part of {a}.", style="dim")
+        out.print(f"* {a} has no place for it: {b} against {b} with that part of {a}.", style="dim")
     if any(effect is None for effect in found.effects.values()):
-        console.print("† changes only together with other rows.", style="dim")
+        out.print("† changes only together with other rows.", style="dim")
 
 
-def _keys(console: Console, keys: tuple[KeyChange, ...], listed: bool) -> None:
+def _keys(out: Console, keys: tuple[KeyChange, ...], listed: bool) -> None:
     numbers = {kind: sum(key.count for key in keys if key.change == kind) for kind in ("added", "removed", "reshaped")}
     said = ", ".join(f"{n:,} {kind}" for kind, n in numbers.items() if n) or "the same names and shapes"
     more = "" if listed or len(keys) <= FEW else "; --keys lists them"
-    console.print(f"\n[bold]state dict[/bold]: {said}{more}")
+    out.print(f"\n[bold]state dict[/bold]: {said}{more}")
     for key in keys if listed or len(keys) <= FEW else ():
         sign = {"added": "+", "removed": "−", "reshaped": "~"}[key.change]
         shape = " → ".join("×".join(map(str, shape)) for shape in (key.before, key.after) if shape is not None)
         layers = f"  i = {key.layers}" if key.layers else ""
-        console.print(f"  {sign} {key.key}  {shape}{layers}", markup=False, soft_wrap=True)
+        out.print(f"  {sign} {key.key}  {shape}{layers}", markup=False, soft_wrap=True)

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from anyformer.cli.amounts import Amount
-from anyformer.cli.inputs import check_sources
+from anyformer.cli.contrasted import evaluated as pairs_found
+from anyformer.cli.contrasted import pairs_goal
+from anyformer.cli.inputs import Sources
+from anyformer.cli.labelled import evaluated, in_words
 from anyformer.cli.names import import_option
 from anyformer.errors import UsageError
 
@@ -34,7 +37,9 @@ LONGEST = 1024  # tokens a row where the model says nothing
 @click.option("--held-out", type=float, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row; a longer text is read in windows.  [default: as trained]")
 @click.option(
-    "--memory", type=Amount(), help="Windows of one text see so many tokens before them, as Transformer-XL's do."
+    "--memory",
+    type=Amount(least=0),
+    help="Windows of one text see so many tokens before them, as Transformer-XL's do.  [default: as trained]",
 )
 @click.option("--tokenizer", "tokenizer_path", type=FILE, help="Where the model's directory has none.")
 @click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
@@ -44,6 +49,9 @@ LONGEST = 1024  # tokens a row where the model says nothing
 )
 @click.option("--beams", default=4, show_default=True, help="For --bleu: search so many translations side by side.")
 @click.option("--length-penalty", default=1.0, show_default=True, help="For --bleu: as of `anyformer generate`.")
+@click.option(
+    "--truncate", is_flag=True, help="Cut labelled texts, or pairs, that are longer than a row.  [default: as trained]"
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @import_option
 def command(
@@ -60,6 +68,7 @@ def command(
     with_bleu: bool,
     beams: int,
     length_penalty: float,
+    truncate: bool,
     as_json: bool,
 ) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.
@@ -68,22 +77,25 @@ def command(
 
     `--json` gives version, objective, loss (nats a token), perplexity, bits_per_byte (null where what is predicted is not
     the whole text), nats, tokens, nbytes, documents and seq_len;
-    with `--memory` also memory, with `--bleu` also bleu and bleu_signature:
+    parts, what is predicted beside it by name: loss, labels, accuracy (null where not counted);
+    with a memory also memory, with `--bleu` also bleu and bleu_signature:
 
       anyformer evaluate RUN --source test.de --target test.en --bleu --beams 4 --length-penalty 0.6
     """
-    check_sources(data, source, target)
+    given = Sources(data, source, target)
     if with_bleu and source is None:
         raise UsageError("--bleu compares translations: give --source and --target")
     if memory is not None and source is not None:
         raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
 
-    from anyformer.hub import load
-    from anyformer.recipe import Recipe, Seq2Seq
+    from anyformer.hub import load, load_companion
+    from anyformer.recipe import Contrastive, Labelled, Recipe
     from anyformer.text import Tokenizer
     from anyformer.train.checks import check_positions, check_vocabulary
+    from anyformer.train.companion import companion_of
     from anyformer.train.device import choose_device
     from anyformer.train.evaluation import evaluate
+    from anyformer.train.lanes import check_memory
     from anyformer.train.objectives import objective_of, usual
 
     place = choose_device(device)
@@ -94,23 +106,45 @@ def command(
         raise UsageError(f"{model} has no tokenizer; give one with --tokenizer")
     spec = transformer.spec
     trained = _trained(model)
-    goal = Seq2Seq() if source else trained.objective if trained and trained.objective.reads == "text" else usual(spec)
+    goal = (
+        pairs_goal(spec, trained)
+        if source
+        else trained.objective
+        if trained and trained.objective.reads != "pairs"
+        else usual(spec)
+    )
+    if isinstance(goal, Labelled) and data is not None:
+        if memory is not None:
+            raise UsageError("--memory is for texts that are read in windows; leave it out with labelled text")
+        goal, longest = goal.but(truncate=goal.truncate or truncate), seq_len or (trained.seq_len if trained else None)
+        number = "bf16" if precision == "bf16" else "float32"
+        told = evaluated(transformer, tokenizer, data, held_out, goal, longest, number)
+        plain = f"{told['loss']:.4f} {goal.unit}, {in_words(told)} ({told['examples']:,} examples, {told['cut']:,} cut)"
+        click.echo(json.dumps({"version": JSON_VERSION, **told}, indent=1) if as_json else plain)
+        return
+    if isinstance(goal, Contrastive):
+        if with_bleu:
+            raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
+        length = seq_len or (trained.seq_len if trained else _longest(spec))
+        how = Recipe(objective=goal.but(truncate=goal.truncate or truncate), seq_len=length)
+        how = how.but(batch_tokens=trained.batch_tokens) if trained else how
+        told = pairs_found(transformer, tokenizer, given, held_out, how, "bf16" if precision == "bf16" else "float32")
+        plain = f"{told['loss']:.4f} {goal.unit} ({told['chance_loss']:.4f} by chance), {in_words(told)} ({told['pairs']:,} pairs)"
+        click.echo(json.dumps({"version": JSON_VERSION, **told}, indent=1) if as_json else plain)
+        return
     objective = objective_of(goal, spec)
     check_vocabulary(spec, tokenizer.vocab_size)
     length = seq_len or (trained.seq_len if trained else _longest(spec))
     check_positions(spec, length)
     how = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
-    validation = _validation(data, source, target, held_out, tokenizer, how)
+    memory = memory if memory is not None or source or not trained else trained.memory
+    if memory:
+        how = how.but(memory=memory)
+        check_memory(spec, how)
+    validation = _validation(given, held_out, tokenizer, how)
     number = "bf16" if precision == "bf16" else "float32"
-    if memory is None:
-        found = evaluate(transformer, objective, validation, precision=number)
-    else:
-        from anyformer.measure.segments import evaluate_in_segments
-        from anyformer.train.data import PackedValidation
-
-        if not isinstance(validation, PackedValidation):
-            raise UsageError(f"--memory is for models that read on from left to right; {goal.kind} does not")
-        found = evaluate_in_segments(transformer, validation.encoded, length, memory, precision=number)
+    beside = load_companion(model, device=place) if companion_of(objective, spec) is not None else None
+    found = evaluate(transformer, objective, validation, precision=number, companion=beside)
     score = _bleu(transformer, tokenizer, validation, beams, length_penalty) if with_bleu else None
     if as_json:
         figures = {
@@ -124,6 +158,7 @@ def command(
             "documents": len(found.documents),
             "seq_len": length,
         }
+        told["parts"] = {name: part._asdict() for name, part in found.parts.items()}
         told |= {} if memory is None else {"memory": memory}
         told |= {} if score is None else {"bleu": score.score, "bleu_signature": score.signature}
         click.echo(json.dumps(told, indent=1))
@@ -134,6 +169,9 @@ def command(
         f"({found.tokens:,} tokens, {found.nbytes:,} bytes, {len(found.documents):,} documents, rows of {length}"
         + (f", a memory of {memory})" if memory is not None else ")")
     )
+    for name, part in found.parts.items():
+        right = "" if part.accuracy is None else f", {part.accuracy:.1%} right"
+        click.echo(f"{name}: {part.loss:.4f} nats{right} ({part.labels:,} labels)")
     if score is not None:
         click.echo(f"BLEU {score.score:.2f} ({score.signature}), beams {beams}, length penalty {length_penalty:g}")
 
@@ -150,24 +188,16 @@ def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beam
     return bleu(found, references)
 
 
-def _validation(
-    data: str | None,
-    source: Path | None,
-    target: Path | None,
-    held_out: float | None,
-    tokenizer: object,
-    recipe: Recipe,
-) -> Validation:
-    from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, read_corpus, read_parallel
+def _validation(given: Sources, held_out: float | None, tokenizer: object, recipe: Recipe) -> Validation:
+    from anyformer.text import EncodedPairs, Tokenizer, encode_corpus
     from anyformer.train.data import PairValidation, split_pairs, text_validation
 
     assert isinstance(tokenizer, Tokenizer)
-    if source is not None and target is not None:
-        pairs = read_parallel(source, target)
+    if given.reads == "pairs":
+        pairs = given.pairs()
         pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
         return PairValidation(pairs, EncodedPairs(pairs, tokenizer))
-    assert data is not None
-    corpus = read_corpus(data)
+    corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     return text_validation(encode_corpus(corpus, tokenizer), tokenizer, recipe)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def _size(entry: Entry) -> str:
 
 
 def _print(found: History) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -92,9 +91,9 @@ def _print(found: History) -> None:
         table.add_column(column, overflow="fold", no_wrap=column in ("year", "model"))
     for line in lines:
         table.add_row(*(Text(cell) for cell in line))
-    console = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
-    console.print(table)
+    out = console(WIDE)
+    out.print(table)
     if notes:
-        console.print("\nPrinted otherwise elsewhere:")
+        out.print("\nPrinted otherwise elsewhere:")
         for i, note in enumerate(notes, start=1):
-            console.print(f"[{i}] {note}", style="dim")
+            out.print(f"[{i}] {note}", style="dim", markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,7 @@ from anyformer.spec import is_path
 if TYPE_CHECKING:
     from anyformer.recipe import ObjectiveSpec, Recipe
     from anyformer.spec import ModelSpec
-    from anyformer.text import Corpus, Tokenizer
+    from anyformer.text import Corpus, ParallelCorpus, Tokenizer
     from anyformer.train.data import PairData, TextData
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
@@ -36,58 +37,114 @@ def objective_for(
 
     if named is not None:
         return OBJECTIVES[named]
-    return None if reads == "text" and _says_objective(recipe_name) else usual(spec, reads)
+    said = _said_objective(recipe_name)
+    fits = said is not None and (said.reads == "pairs") == (reads == "pairs")
+    return None if fits else usual(spec, reads)
 
 
-def _says_objective(recipe_name: str) -> bool:
+def _said_objective(recipe_name: str) -> ObjectiveSpec | None:
+    """Return the objective that a recipe names, None where it leaves that open."""
     import yaml
 
     from anyformer import recipe
 
     if not is_path(recipe_name):
-        return recipe.named(recipe_name).objective != recipe.Recipe().objective
-    recipe.read(recipe_name)  # raises what is wrong with it
-    return "objective" in yaml.safe_load(Path(recipe_name).read_text(encoding="utf-8"))
+        said = recipe.named(recipe_name).objective
+        return said if said != recipe.Recipe().objective else None
+    said = recipe.read(recipe_name).objective  # raises what is wrong with it
+    return said if "objective" in yaml.safe_load(Path(recipe_name).read_text(encoding="utf-8")) else None
 
 
-def check_sources(data: str | None, source: Path | None, target: Path | None) -> None:
-    """Raise UsageError unless there is either one text or a pair of files."""
-    if (source is None) != (target is None):
-        raise UsageError("--source and --target go together: line n of one translates line n of the other")
-    if (data is None) == (source is None):
-        raise UsageError("give either --data, or --source and --target")
+@dataclass(frozen=True)
+class Sources:
+    """What is read, as a command is told it: one text, or a file of lines and one of what they become.
+
+    Raises UsageError unless it is either; the options are named with `prefix`.
+    """
+
+    data: str | None
+    source: Path | None
+    target: Path | None
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        data, source, target = (f"--{self.prefix}{name}" for name in ("data", "source", "target"))
+        if (self.source is None) != (self.target is None):
+            raise UsageError(f"{source} and {target} go together: line n of one translates line n of the other")
+        if (self.data is None) == (self.source is None):
+            raise UsageError(f"give either {data}, or {source} and {target}")
+
+    @property
+    def reads(self) -> Literal["text", "pairs"]:
+        """Which kind it is, as `ObjectiveSpec.reads`."""
+        return "text" if self.source is None else "pairs"
+
+    def corpus(self) -> Corpus:
+        """Return the text."""
+        from anyformer.text import read_corpus
+
+        assert self.data is not None
+        return read_corpus(self.data)
+
+    def pairs(self) -> ParallelCorpus:
+        """Return the pairs of lines."""
+        from anyformer.text import read_parallel
+
+        assert self.source is not None
+        assert self.target is not None
+        return read_parallel(self.source, self.target)
+
+
+HeldOut = float | Sources
+"""What a run is validated on: a share of what it reads, set aside, or a text, or pairs, of its own."""
+
+
+def held_out_of(reads: str, share: float, data: str | None, source: Path | None, target: Path | None) -> HeldOut:
+    """Return the validation text or pairs where they are named, else the share. Raises UsageError for another kind."""
+    if data is None and source is None and target is None:
+        return share
+    named = Sources(data, source, target, prefix="validation-")
+    if named.reads != reads:
+        wanted = "--validation-data" if reads == "text" else "--validation-source and --validation-target"
+        raise UsageError(f"a run on {reads} is validated on {reads}: use {wanted}")
+    return named
 
 
 def text_data(
     corpus: Corpus,
-    validation: float,
+    held_out: HeldOut,
     tokenizer: Tokenizer | None,
     vocab_size: int | None,
     objective: ObjectiveSpec | None = None,
 ) -> TextData:
-    """Return a corpus, split and encoded; without a tokenizer, by one that is trained on its training part.
+    """Return a corpus, split unless it has a validation text beside it, and encoded.
+
+    Without a tokenizer, by one that is trained on its training part.
 
     That one has the special tokens of the objective among its `vocab_size`.
     """
     from anyformer.text import Tokenizer, encode_corpus
     from anyformer.train.data import TextData
 
-    texts, held_out = corpus.split(validation)
+    texts, unseen = corpus.split(held_out) if isinstance(held_out, float) else (corpus, held_out.corpus())
     own = tokenizer
     if own is None:
         roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
         learned = (vocab_size or VOCAB_SIZE) - len(roles) - len(specials)
         own = Tokenizer.train(texts.sample(TOKENIZER_NBYTES), learned)
         own = own.with_specials(specials, roles) if roles or specials else own
-    return TextData(encode_corpus(texts, own), encode_corpus(held_out, own), own)
+    return TextData(encode_corpus(texts, own), encode_corpus(unseen, own), own)
 
 
 def pair_data(
-    source: Path, target: Path, validation: float, tokenizer: Tokenizer | None, vocab_size: int | None
+    corpus: ParallelCorpus, held_out: HeldOut, tokenizer: Tokenizer | None, vocab_size: int | None
 ) -> PairData:
-    """Return sentences and their translations, split; without a tokenizer, with one that is trained on both."""
-    from anyformer.text import Tokenizer, read_parallel
+    """Return sentences and their translations, split unless others are there to validate on.
+
+    Without a tokenizer, with one that is trained on both sides.
+    """
+    from anyformer.text import Tokenizer
     from anyformer.train.data import PairData, split_pairs
 
-    pairs, held_out = split_pairs(read_parallel(source, target), validation)
-    return PairData(pairs, held_out, tokenizer or Tokenizer.train(pairs.texts(), vocab_size or VOCAB_SIZE))
+    pairs, unseen = split_pairs(corpus, held_out) if isinstance(held_out, float) else (corpus, held_out.pairs())
+    return PairData(pairs, unseen, tokenizer or Tokenizer.train(pairs.texts(), vocab_size or VOCAB_SIZE))

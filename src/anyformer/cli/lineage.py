@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
 
 
@@ -30,13 +29,13 @@ def show(models: tuple[str, ...], *, as_json: bool) -> None:
         data = {"version": 1, "names": [preset.name for preset in presets], "steps": [step.as_json() for step in steps]}
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    out = console()
     if not steps:
-        console.print(f"{presets[0].name} and {presets[1].name} are equal: every part, every tensor.")
+        out.print(f"{presets[0].name} and {presets[1].name} are equal: every part, every tensor.")
     for step in steps:
         a, b = step.names
         back = ", back: what came later was" if step.back else ""
-        console.print(f"[bold]{a} → {b}[/bold] ({step.year}{back}) {step.changed} [dim]{step.source}[/dim]")
+        out.print(f"[bold]{a} → {b}[/bold] ({step.year}{back}) {step.changed} [dim]{step.source}[/dim]")
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_column(style="cyan", no_wrap=True, min_width=18)
         table.add_column(overflow="fold")
@@ -45,4 +44,4 @@ def show(models: tuple[str, ...], *, as_json: bool) -> None:
         sizes = [f"{row.part} {' → '.join(row.values)}" for row in step.rows if row not in step.parts]
         if sizes:
             table.add_row("sizes", "; ".join(sizes), style="dim")
-        console.print(table)
+        out.print(table)

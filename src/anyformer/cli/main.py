@@ -26,6 +26,8 @@ COMMANDS: dict[str, str] = {
     "train": "Train an architecture on text.",
     "evaluate": "Nats, perplexity and bits per byte on a text.",
     "generate": "Continue a prompt.",
+    "classify": "What a trained model says of texts: classes, or numbers.",
+    "embed": "Texts as vectors, and how alike they are.",
     "compare": "Which architecture is better on your data and budget?",
     "convert": "Bring weights from one format into another.",
     "verify": "Does a checkpoint compute here what it does in transformers?",

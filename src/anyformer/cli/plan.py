@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from anyformer.cli.amounts import Amount
-from anyformer.cli.devices import THIS, found_device, gigabytes, seconds, short
+from anyformer.cli.devices import gigabytes, seconds, short
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.terminal import console, figures
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,19 +59,17 @@ def command(
 
     All meshes, micro-batches and recomputations are worked out; nothing is run. Exit status 1: it does not fit.
     """
-    from anyformer.costs.hardware.plan import hardware as parsed
-    from anyformer.costs.hardware.plan import plan
     from anyformer.hub import load_spec
+    from anyformer.measure.here import plan
 
     spec: ModelSpec = load_spec(model)
     if params is not None or vocab is not None:
         from anyformer.resizing import resize
 
         spec = resize(spec, n_params=params, vocab_size=vocab)
-    this = found_device(THIS) if hardware.strip().removeprefix("1x") == THIS else None
     found = plan(
         spec,
-        parsed(hardware, this),
+        hardware,
         seq_len=seq_len,
         batch_tokens=batch_tokens,
         tokens=tokens,
@@ -96,8 +92,8 @@ def command(
 
 
 def _show(plan: Plan, model: str) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    facts, said = plan.as_json(), _table(f"{model} on {plan.hardware}")
+    out = console()
+    facts, said = plan.as_json(), figures(f"{model} on {plan.hardware}")
     size = f"{plan.parameters.total:,}"
     said.add_row("parameters", size, f"{plan.parameters.active:,} active" if plan.parameters.inactive else "")
     rows = plan.batch_tokens // plan.seq_len
@@ -106,7 +102,7 @@ def _show(plan: Plan, model: str) -> None:
     if best is None:
         said.add_row("fits", "no", plan.reason or "")
         said.add_row("nearest", "", plan.nearest or "none found; take a smaller model (--params) or another device")
-        console.print(said)
+        out.print(said)
         return
     said.add_row("mesh", str(best.mesh), f"of {plan.tried:,} ways tried, the fastest that fits")
     rows_at_once = f"{best.micro_batch:,} × {plan.seq_len:,} tokens"
@@ -136,16 +132,16 @@ def _show(plan: Plan, model: str) -> None:
         f"20 a parameter (Chinchilla); its fit says {short(optimal['hoffmann_fit']).strip()}, the fit of 2024 "
         f"{short(optimal['besiroglu_fit']).strip()}",
     )
-    console.print(said)
-    memory = _table("memory of a device")
+    out.print(said)
+    memory = figures("memory of a device")
     for name, nbytes in best.memory.items():
         memory.add_row(name, gigabytes(nbytes), f"{nbytes / best.nbytes:6.1%}")
-    console.print(memory)
-    step = _table("a step")
+    out.print(memory)
+    step = figures("a step")
     for name, value in best.seconds.items():
         if value:
             step.add_row(name, seconds(value), f"{value / best.step_seconds:6.1%}")
-    console.print(step)
+    out.print(step)
 
 
 def _write(plan: Plan, path: Path, model: str, sizes: Mapping[str, int | None]) -> str:
@@ -175,13 +171,3 @@ def _write(plan: Plan, path: Path, model: str, sizes: Mapping[str, int | None]) 
     words += ["--micro-tokens", str(best.micro_batch * plan.seq_len)]
     words += ["--recompute", best.recompute] if best.recompute != "none" else []
     return shlex.join([*words, "--out", "run"])
-
-
-def _table(title: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
-    )
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    return table

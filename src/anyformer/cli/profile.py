@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from anyformer.cli.amounts import Amount
 from anyformer.cli.devices import gigabytes, seconds, short
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.terminal import console
 
 if TYPE_CHECKING:
     from anyformer.measure.profile import Beside, Profile
@@ -66,7 +65,7 @@ def command(
 
 
 def _show(found: Profile, model: str, calibrated: bool) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    out = console()
     title = f"{model}, {short(found.n_params).strip()} parameters, {found.batch} × {found.seq_len:,} tokens, {found.precision}"
     table = _table(title, "", "measured", "predicted", "error")
     for phase, beside in found.seconds.items():
@@ -75,9 +74,9 @@ def _show(found: Profile, model: str, calibrated: bool) -> None:
     table.add_row("activations kept", *_beside(found.activation_nbytes, gigabytes))
     if found.cache_nbytes is not None:
         table.add_row("cache", *_beside(found.cache_nbytes, gigabytes))
-    console.print(table)
+    out.print(table)
     if not calibrated:
-        console.print("no predicted times: run `anyformer calibrate` once, while nothing else runs", style="dim")
+        out.print("no predicted times: run `anyformer calibrate` once, while nothing else runs", style="dim")
     for phase, classes in found.as_json()["classes"].items():
         table = _table(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
         for name, figures in classes.items():
@@ -88,7 +87,7 @@ def _show(found: Profile, model: str, calibrated: bool) -> None:
                 seconds(figures["seconds"]),
                 f"{figures['share_of_seconds']:.1%}",
             )
-        console.print(table)
+        out.print(table)
 
 
 def _beside(beside: Beside, words: Any) -> tuple[str, str, str]:

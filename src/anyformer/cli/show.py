@@ -1,16 +1,15 @@
 """`anyformer show`: what an architecture is."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,13 +101,13 @@ def _print_card(name: str, rows: "Card") -> None:
             table.add_row(f"[bold]{section}[/bold]", "")
         for row in rows.section(section):
             table.add_row(row.name, escape(row.words))
-    _console().print(table)
+    console().print(table)
 
 
 def _print_diagram(drawn: "Diagram") -> None:
     from anyformer.costs import as_text
 
-    lines, width = as_text(drawn), _console().width
+    lines, width = as_text(drawn), console().width
     if max(map(len, lines.splitlines())) > width:
         click.echo(f"\nThe diagram is wider than {width} columns; --diagram FILE.svg draws it as a picture.")
         return
@@ -125,7 +124,7 @@ def _tell(model: "Undisclosed", as_json: bool) -> None:
     table.add_row("public", "; ".join(model.public))
     table.add_row("not public", f"{model.missing}: it cannot be built or costed")
     table.add_row("source", model.source)
-    _console().print(table)
+    console().print(table)
 
 
 def _table(title: str) -> Table:
@@ -133,7 +132,3 @@ def _table(title: str) -> Table:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     return table
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)

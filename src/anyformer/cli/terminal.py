@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 WIDTH = 120  # columns, where the output is a file or a pipe
 
@@ -25,3 +26,16 @@ def console(width: int = WIDTH) -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else width, highlight=False)
+
+
+def figures(title: str) -> Table:
+    """Return a table to fill with rows of a name, a figure and a remark."""
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
+    )
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    return table

@@ -10,7 +10,7 @@ from anyformer.errors import SpecError, did_you_mean
 from anyformer.kernels import choose
 from anyformer.layers.head import rows_at_once
 from anyformer.recipe import DropoutSpec
-from anyformer.spec import Architecture, HeadSpec, Load, ModelSpec, Site, Tape, Value, specification
+from anyformer.spec import Architecture, HeadSpec, Load, ModelSpec, Site, Tape, Value, inside, specification
 from anyformer.spec.saved import NBYTES, Recompute
 
 Precision = Literal["float32", "bf16"]
@@ -109,7 +109,8 @@ def _loss(spec: ModelSpec, x: Value, tape: Tape) -> None:
         return
     heads = spec.parts(Site())["heads"]
     assert isinstance(heads, list)
-    x, table, rows = _transformed(head, heads[0][1], x, tape), head.table, tape.load.tokens
+    x = _transformed(head, heads[0][1], _of_layers(spec, head, heads[0][1], x, tape), tape)
+    table, rows = head.table, tape.load.tokens
     numel = table.rows * (x.numel // rows)
     with tape.term("loss"):
         tape.keep(tape.value(x.numel, x))
@@ -121,6 +122,18 @@ def _loss(spec: ModelSpec, x: Value, tape: Tape) -> None:
     tape.passing["logits, weights in bf16" if beside else "logits"] = (
         buffers + beside + (2 * numel * half if tape.half else 0)
     )
+
+
+def _of_layers(spec: ModelSpec, head: HeadSpec, site: Site, x: Value, tape: Tape) -> Value:
+    """Return what a head's own layers make of the stack's last state x, or an earlier one; both stay till the loss is there."""
+    if head.layers is None:
+        return x
+    (placed,) = (stack.parts(at)["norm"] for name, stack, at in inside(spec, Site()) if name == "stack")
+    if head.layers.before:
+        with tape.term("norms"):
+            x = tape.run("norm", placed, tape.states[-head.layers.before])
+    tape.residual = spec.stack.residual
+    return tape.run("layers", head.parts(site)["layers"], x)
 
 
 def _transformed(head: HeadSpec, site: Site, x: Value, tape: Tape) -> Value:

@@ -75,12 +75,12 @@ def active_parameters(spec: ModelSpec) -> Mapping[str, int]:
     """
     count = parameters(spec)
     tables: dict[object, int] = {}
-    for stack in (spec.encoder, spec.stack):
-        if stack is not None:
-            for value in stack.embedding.nested():
-                if isinstance(value, TableSpec):
-                    key = value.shared or (stack is spec.stack, value)
-                    tables[key] = value.rows * (value.width or stack.embedding.width or stack.d_model)
+    for name, stack in spec.stacks.items():
+        for value in stack.embedding.nested():
+            if isinstance(value, TableSpec):
+                tables[value.shared or (name, value)] = value.rows * (
+                    value.width or stack.embedding.width or stack.d_model
+                )
     return {
         "all": count.active,
         "without the input table": count.active - sum(tables.values()),

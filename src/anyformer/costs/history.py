@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anyformer.costs.diff import words as words
-from anyformer.costs.diff.parts import attentions, feeds, layers, norms, stacks
+from anyformer.costs.diff.parts import attentions, feeds, layers, norms
 from anyformer.families import PRESETS, Preset
 from anyformer.families.misprints import MISPRINTS
 from anyformer.families.tree import TREE
@@ -95,11 +95,11 @@ def _norm(preset: Preset) -> str:
         kept = ["no weights" if not bias else "no weight"] if not weight else ["no bias"] if layer and not bias else []
         return ", ".join([norm.kind, *kept])
 
-    return words.each(of(norm) for _, stack in stacks(preset.spec) for norm in norms(stack)) or "none"
+    return words.each(of(norm) for stack in preset.spec.stacks.values() for norm in norms(stack)) or "none"
 
 
 def _blocks(spec: ModelSpec) -> Iterable[BlockSpec]:
-    return (block for _, stack in stacks(spec) for block in layers(stack))
+    return (block for stack in spec.stacks.values() for block in layers(stack))
 
 
 def _branches(preset: Preset) -> str:
@@ -120,7 +120,7 @@ def _place(preset: Preset) -> str:
 
 def _positions(preset: Preset) -> str:
     found: dict[str, None] = {}
-    for _, stack in stacks(preset.spec):
+    for stack in preset.spec.stacks.values():
         terms = [t for t in stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
         found |= {SHORT.get(term.kind, term.kind): None for term in terms}
         for block in layers(stack):

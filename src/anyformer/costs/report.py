@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from anyformer.spec import (
     Parameters,
     Recompute,
     Site,
-    StackSpec,
+    TermSpec,
     cached_calls,
     parameters,
     specification,
@@ -152,8 +152,8 @@ def cost(
     seq_len = seq_len if seq_len is not None else (spec.context or 2048)
     if seq_len < 1 or batch < 1:
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
-    for stack in (spec.encoder, spec.stack):
-        _refuse_beyond_positions(stack, seq_len)
+    for terms in _terms(spec):
+        _refuse_beyond_positions(terms, seq_len)
     count, memory = parameters(spec), seq_len if spec.encoder else 0
     load = Load(batch=batch, query=seq_len, memory=memory, causal_exact=convention != "full-attention")
     return CostReport(
@@ -175,8 +175,13 @@ def cost(
     )
 
 
-def _refuse_beyond_positions(stack: StackSpec | None, seq_len: int) -> None:
-    for term in stack.embedding.terms if stack is not None else ():
+def _terms(spec: ModelSpec) -> Iterator[tuple[TermSpec, ...]]:
+    yield from (stack.embedding.terms for stack in spec.stacks.values())
+    yield from (head.layers.terms for head in spec.heads if head.layers is not None)
+
+
+def _refuse_beyond_positions(terms: tuple[TermSpec, ...], seq_len: int) -> None:
+    for term in terms:
         most = seq_len
         if isinstance(term, LearnedPositionsSpec):
             most = term.n_positions

@@ -43,7 +43,7 @@ from anyformer.layers import (
     SymmetricWindow,
     TwoStreams,
 )
-from anyformer.spec import BlockSpec, MapSpec, MixerSpec, ScaleSpec, Spec
+from anyformer.spec import BlockSpec, HeadLayersSpec, MapSpec, MixerSpec, ScaleSpec, Spec
 
 FORMS = {"erf": "", "tanh": " (tanh form)", "quick": " (x·σ(1.702 x))"}
 GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
@@ -143,7 +143,7 @@ def activation(value: Any, gated: bool) -> str:
 
 
 def norm(value: MapSpec) -> str:
-    """Return a norm without its eps, which has a row of its own: "RMSNorm (weight stored minus 1)"."""
+    """Return a norm without its eps, which has a row of its own, "RMSNorm (gain stored minus 1)"; another map as `part` does."""
     if not isinstance(value, LayerNormSpec | RMSNormSpec):
         return part(value)
     said = []
@@ -215,7 +215,14 @@ def step(value: MapSpec) -> str:
     """Return one step of a head's transform or of an embedding, in a word or two."""
     if isinstance(value, LinearSpec):
         return "Linear" if value.d_out is None else f"Linear to {value.d_out:,}"
-    return norm(value) if "Norm" in value.kind else part(value)
+    return norm(value)
+
+
+def of_a_head(value: HeadLayersSpec) -> str:
+    """Return the layers that a head has of its own."""
+    n, begin = len(value.blocks), f", beginning {value.before} before the last" if value.before else ""
+    terms = f", {' and '.join(position(term) for term in value.terms)} positions added" if value.terms else ""
+    return f"{n} layer{'s' if n > 1 else ''} of its own{begin}{terms}"
 
 
 def mixers(block: BlockSpec) -> list[MixerSpec]:

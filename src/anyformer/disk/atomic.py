@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from anyformer.disk.lock import hold
 
 ASIDE = ".tmp-"  # what begins so is unfinished or on its way out: nobody reads it, and the next writer removes it
+_DAY_SECONDS = 86_400.0
 
 
 @contextmanager
@@ -89,10 +91,15 @@ def remove_unfinished(target: Path) -> None:
     """Delete what processes killed while they made this directory have left beside it: nobody holds it any more."""
     for aside in sorted(target.parent.glob(f"{ASIDE}*")):
         if re.fullmatch(rf"\d+-{re.escape(target.name)}", aside.name.removeprefix(ASIDE)):
-            held = hold(aside)
-            if held is not None:
-                shutil.rmtree(aside)
-                os.close(held)
+            _reclaim(aside)
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Delete what processes killed a day ago or longer were filling in this directory, whatever it was to be."""
+    for aside in sorted(directory.glob(f"{ASIDE}*")):
+        with suppress(OSError):
+            if time.time() - aside.stat().st_mtime > _DAY_SECONDS:
+                _reclaim(aside)
 
 
 def remove_leftovers(directory: Path) -> None:
@@ -126,6 +133,16 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def _reclaim(aside: Path) -> None:
+    """Delete a directory unless somebody holds it."""
+    held = hold(aside)
+    if held is not None:
+        try:
+            shutil.rmtree(aside)
+        finally:
+            os.close(held)
 
 
 def _umask() -> int:

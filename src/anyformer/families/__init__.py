@@ -46,6 +46,7 @@ from anyformer.families import (
     xlnet,
 )
 from anyformer.families.hf import FAMILIES, Family
+from anyformer.families.judging import judging
 from anyformer.families.preset import Preset
 from anyformer.families.training import trained
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
@@ -187,6 +188,7 @@ __all__ = [
     "UNDISCLOSED",
     "Family",
     "Preset",
+    "judging",
     "Undisclosed",
     "find",
     "preset",

@@ -1,10 +1,12 @@
 """DeBERTa v1, v2 and v3: what a token says and where it stands meet in separate scores. arXiv:2006.03654, arXiv:2111.09543.
 
-The enhanced mask decoder of the papers (section 3.2) reads absolute positions in two further passes of the last layer during
-pretraining; no released class computes it, and a specification cannot say that a layer's queries are another stream's.
+For pretraining the head for masked words has an enhanced mask decoder (section 3.2), which no class of transformers computes:
+the last layer once more, twice in a row, from where it began itself, with absolute positions added to what asks.
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 from anyformer.families.bert import encoder
 from anyformer.families.compose import block, changed, post_norm, repeat, with_biases
@@ -19,11 +21,26 @@ from anyformer.layers import (
     FeedForwardSpec,
     GQASpec,
     LayerNormSpec,
+    LearnedPositionsSpec,
     LinearSpec,
     PositionToContentSpec,
     RelativeTableSpec,
+    ScoreSpec,
 )
-from anyformer.spec import Count, Length, ModelSpec, ScaleSpec, Width
+from anyformer.spec import (
+    BlockSpec,
+    Count,
+    HeadLayersSpec,
+    Length,
+    MapSpec,
+    MixerSpec,
+    ModelSpec,
+    PartSpec,
+    ScaleSpec,
+    Width,
+)
+
+P = TypeVar("P", bound=PartSpec)
 
 NORM = LayerNormSpec(eps=1e-7)
 THREE = ScaleSpec(factor=3**-0.5, power=-0.5)  # three summands of equal weight (equation 4)
@@ -79,9 +96,56 @@ def with_head(model: ModelSpec) -> ModelSpec:
     return model.but(heads=(masked_words(model),))
 
 
+def with_decoder(model: ModelSpec, n_layers: int = 2) -> ModelSpec:
+    """Return the model with the head for masked words that it is pretrained with: `n_layers` passes of its last layer.
+
+    They begin with what the last layer but one gives and absolute positions, and read the former; all their weights but the
+    positions' are the last layer's, whose own pass, which nothing but the kept encoder needs, the head does not read.
+    """
+    *others, last = model.stack.blocks
+    last = _shared(last)
+    decoder = changed(last, AttentionSpec, reads="input")
+    positions = LearnedPositionsSpec(n_positions=model.context or Length(512))
+    layers = HeadLayersSpec(blocks=(decoder,) * n_layers, terms=(positions,), before=1)
+    model = model.but(stack=model.stack.but(blocks=(*others, last)))
+    return model.but(heads=(masked_words(model).but(layers=layers),))
+
+
+def _shared(layer: BlockSpec) -> BlockSpec:
+    """Return the layer with a name for each of its parts that has weights; attention is named by what is inside it."""
+
+    def named(part: P, name: str) -> P:
+        return part if part.shared else part.but(shared=f"last_{name}")
+
+    def scored(score: ScoreSpec, name: str) -> ScoreSpec:
+        own = getattr(score, "projection", None)
+        return score if own is None else score.but(projection=named(own, name))
+
+    sublayers = []
+    for i, sublayer in enumerate(layer.sublayers):
+        branches = []
+        for branch in sublayer.branches:
+            mixer: MixerSpec = branch.mixer
+            if isinstance(mixer, AttentionSpec):
+                scores = tuple(scored(score, f"score_{j}") for j, score in enumerate(mixer.scores))
+                mixer = mixer.but(projection=named(mixer.projection, "attention"), scores=scores)
+            else:
+                mixer = named(mixer, f"mixer_{i}")
+            branches.append(branch.but(mixer=mixer))
+        norm: MapSpec | None = sublayer.norm_sum and named(sublayer.norm_sum, f"norm_{i}")
+        sublayers.append(sublayer.but(branches=tuple(branches), norm_sum=norm))
+    return layer.but(sublayers=tuple(sublayers))
+
+
 V1 = "He et al. 2020, arXiv:2006.03654, tables 1 and 2"
 V2 = "He et al. 2020, arXiv:2006.03654, section 5.3; sizes as released"
 V3 = "He et al. 2021, arXiv:2111.09543, section 5; electra.replaced() is the head it was trained with"
+EMD = (
+    "He et al. 2020, arXiv:2006.03654, section 3.2: n = 2; what the decoder begins with as released (microsoft/DeBERTa)"
+)
+GENERATOR = (
+    "He et al. 2021, arXiv:2111.09543, section 3.1: as wide as the discriminator, half as deep (sizes from memory)"
+)
 BYTES, SPM = "byte-level BPE, 50,265", "SentencePiece, 128,100"
 
 _BASE = deberta(n_layers=12, d_model=768, n_heads=12)
@@ -91,6 +155,8 @@ _V2_XLARGE = convolved(deberta_v2(n_layers=24, d_model=1536, n_heads=24))
 _V2_XXLARGE = convolved(deberta_v2(n_layers=48, d_model=1536, n_heads=24))
 _V3_BASE = deberta_v2(n_layers=12, d_model=768, n_heads=12)
 _V3_LARGE = deberta_v2(n_layers=24, d_model=1024, n_heads=16)
+_V3_BASE_GENERATOR = deberta_v2(n_layers=6, d_model=768, n_heads=12)
+_V3_LARGE_GENERATOR = deberta_v2(n_layers=12, d_model=1024, n_heads=16)
 _V2_NOTE = "with the head for masked words, which the figure leaves out"
 _V3_NOTE = f"{_V2_NOTE}; 434.0M without"
 
@@ -100,6 +166,12 @@ PRESETS = (
     Preset("deberta-xlarge", "deberta", with_head(_XLARGE), V1, "759M", None, BYTES),
     Preset("deberta-v2-xlarge", "deberta", with_head(_V2_XLARGE), V2, "885M", f"887.1M {_V2_NOTE}", SPM),
     Preset("deberta-v2-xxlarge", "deberta", with_head(_V2_XXLARGE), V2, "1.56B", f"1.567B {_V2_NOTE}", SPM),
+    Preset("deberta-base-emd", "deberta", with_decoder(_BASE), EMD, None, None, BYTES),
+    Preset("deberta-large-emd", "deberta", with_decoder(_LARGE), EMD, None, None, BYTES),
+    Preset("deberta-v2-xlarge-emd", "deberta", with_decoder(_V2_XLARGE), EMD, None, None, SPM),
+    Preset("deberta-v2-xxlarge-emd", "deberta", with_decoder(_V2_XXLARGE), EMD, None, None, SPM),
+    Preset("deberta-v3-base-generator", "deberta", with_decoder(_V3_BASE_GENERATOR), GENERATOR, None, None, SPM),
+    Preset("deberta-v3-large-generator", "deberta", with_decoder(_V3_LARGE_GENERATOR), GENERATOR, None, None, SPM),
     Preset("deberta-v3-base", "deberta", with_head(_V3_BASE), V3, "184M", f"184.6M {_V2_NOTE}", SPM),
     Preset("deberta-v3-large", "deberta", with_head(_V3_LARGE), V3, "434M", f"435.2M {_V3_NOTE}", SPM),
 )

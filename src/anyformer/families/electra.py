@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from anyformer.families.bert import bert
-from anyformer.families.heads import masked_words, token_classes
+from anyformer.families.heads import masked_words, token_scores
 from anyformer.families.preset import Preset
-from anyformer.layers import GELU, LinearSpec
 from anyformer.spec import HeadSpec, ModelSpec
 
 
@@ -16,7 +15,7 @@ def electra(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = Non
 
 def replaced() -> HeadSpec:
     """Return the discriminator's head: one score a token, above 0 where the word is not the original."""
-    return token_classes(1, "rtd", transform=(LinearSpec(bias=True), GELU()))
+    return token_scores()
 
 
 def discriminator(model: ModelSpec) -> ModelSpec:

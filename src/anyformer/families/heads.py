@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from anyformer.errors import SpecError
-from anyformer.layers import GELU, FirstTokenSpec, LinearSpec, MeanTokensSpec, Tanh, TokensSpec, UnitLengthSpec
+from anyformer.layers import (
+    GELU,
+    FirstTokenSpec,
+    LastTokenSpec,
+    LinearSpec,
+    MeanTokensSpec,
+    Tanh,
+    TokensSpec,
+    UnitLengthSpec,
+)
+from anyformer.recipe import ObjectiveSpec, ReplacedTokens, SentencePairs
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec, Vocab
+
+JUDGES = ("classes", "token_classes")  # the heads whose rows are labels
+EMBEDDING = "embedding"  # the head that makes one vector of a text
 
 
 def masked_words(model: ModelSpec, activation: MapSpec | None = None) -> HeadSpec:
@@ -35,6 +48,38 @@ def token_classes(n: int, name: str = "token_classes", transform: tuple[MapSpec,
     return HeadSpec(name=name, transform=transform, table=TableSpec(rows=Vocab(n)), bias=True)
 
 
+def last_token_classes(n: int, name: str = "classes") -> HeadSpec:
+    """Return `n` scores a row, of the vector of its last token as it is: of a decoder, which has seen all by then."""
+    return HeadSpec(name=name, pool=LastTokenSpec(), table=TableSpec(rows=Vocab(n)))
+
+
+def with_rows(head: HeadSpec, n: int) -> HeadSpec:
+    """Return a head for `n` labels instead of as many as it had."""
+    return head if head.table is None else head.but(table=head.table.but(rows=Vocab(n)))
+
+
+def token_scores() -> HeadSpec:
+    """Return ELECTRA's head: one score a token, above 0 where the word is not the original."""
+    return token_classes(1, "rtd", transform=(LinearSpec(bias=True), GELU()))
+
+
 def sentence_embedding(pool: PoolSpec | None = None) -> HeadSpec:
     """Return one vector of length 1 a row, by default its tokens' mean (arXiv:1908.10084): products are cosines."""
-    return HeadSpec(name="embedding", pool=pool or MeanTokensSpec(), transform=(UnitLengthSpec(),))
+    return HeadSpec(name=EMBEDDING, pool=pool or MeanTokensSpec(), transform=(UnitLengthSpec(),))
+
+
+def with_head(model: ModelSpec, head: HeadSpec) -> ModelSpec:
+    """Return the model with a head after its others, or in the place of the one that has its name."""
+    if not any(own.name == head.name for own in model.heads):
+        return model.but(heads=(*model.heads, head))
+    return model.but(heads=tuple(head if own.name == head.name else own for own in model.heads))
+
+
+def fitted(model: ModelSpec, objective: ObjectiveSpec) -> ModelSpec:
+    """Return the model with the head that an objective trains, where it has none of that name."""
+    names = [head.name for head in model.heads]
+    if isinstance(objective, SentencePairs) and objective.head not in names:
+        return with_head(model, row_classes(2, objective.head))
+    if isinstance(objective, ReplacedTokens) and "rtd" not in names:
+        return model.but(heads=(token_scores(),))  # a head for masked words would stay untrained
+    return model

@@ -32,6 +32,11 @@ def local_and_global(stack: StackSpec, n_heads: int, window: int) -> StackSpec:
     return changed(stack, AttentionSpec, projection=LocalAndGlobalSpec(n_heads=Count(n_heads)), mask=seen(window))
 
 
+def first_marked(model: ModelSpec) -> ModelSpec:
+    """Return the model to whose attention the first token of a text is global where nothing is said: to classify texts by it."""
+    return changed(changed(model, MarkedKeys, unsaid="first"), MarkedQueries, unsaid="first")
+
+
 def longformer(
     *,
     n_layers: int,

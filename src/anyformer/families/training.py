@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anyformer.families.preset import Preset
+from anyformer.families.training_encoders import FACTS as OF_ENCODERS
+from anyformer.families.training_encoders import Facts
 from anyformer.recipe import RECIPES
-
-Facts = Mapping[str, str]  # a row of the card → its words; the row "source" of all of them
 
 _GPT3 = {
     "source": "Brown et al. 2020, arXiv:2005.14165, table 2.1 and appendix B",
@@ -119,6 +119,7 @@ _MANY: tuple[tuple[Facts, tuple[str, ...]], ...] = (
     (_DEEPSEEK_V2, ("deepseek-v2-lite",)),
 )
 TRAINING: Mapping[str, Facts] = {
+    **OF_ENCODERS,
     **{name: facts for facts, names in _MANY for name in names},
     "bert-base": _BERT,
     "bert-large": _BERT,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import check_prompts
+from anyformer.generation.decode import check_prompts, prompt_types
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
@@ -111,7 +111,10 @@ def search_ids(
     length = start.shape[1] + max_new_tokens - 1
     cache = KVCache(model.spec, len(input_ids), length, dtype=weight.dtype, device=weight.device)
     answer = None if model.encoder is None else start
-    out = model(input_ids, attention_mask, decoder_input_ids=answer, cache=cache, logits_to_keep=1)
+    types = prompt_types(model.spec, start)
+    out = model(
+        input_ids, attention_mask, token_type_ids=types, decoder_input_ids=answer, cache=cache, logits_to_keep=1
+    )
     rows = [_Row(i, [()]) for i in range(len(input_ids))]
     finished: dict[int, list[Hypothesis]] = {}
     totals, n_candidates = weight.new_zeros(len(rows), 1, dtype=torch.float32), how.beams * max(2, 1 + len(closing_ids))
@@ -134,7 +137,8 @@ def search_ids(
         totals = totals.new_tensor([total for total, _, _ in chosen]).view(len(rows), -1)
         ids = input_ids.new_tensor([token for _, _, token in chosen])[:, None]
         read, written = (ids, None) if model.encoder is None else (None, ids)
-        out = model(read, decoder_input_ids=written, cache=cache, logits_to_keep=1)
+        types = None if types is None else torch.ones_like(ids)
+        out = model(read, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
     return [finished[i] for i in range(len(input_ids))]
 
 

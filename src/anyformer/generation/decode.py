@@ -10,6 +10,7 @@ from torch import Tensor
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
 from anyformer.generation.sampling import GREEDY, Sampling, generators
+from anyformer.layers.mask import Prefix
 from anyformer.model import Transformer
 from anyformer.spec import MixerSpec, ModelSpec
 from anyformer.spec.cached import cached_calls
@@ -46,6 +47,7 @@ class Decoding(Iterator[dict[int, int]]):
         self.encoder_ids = input_ids if model.encoder is not None else None
         self.mask = attention_mask
         self.ids = input_ids if decoder_input_ids is None else decoder_input_ids  # not yet in the cache, or all of them
+        self.types = prompt_types(model.spec, self.ids)
         self.generators = generators(seed, len(self.rows))
         self.ended: set[int] = set()
         self.cache = None
@@ -68,6 +70,9 @@ class Decoding(Iterator[dict[int, int]]):
         if self.mask is not None and self.encoder_ids is None:
             # What a cache holds it knows the mask of; only without one is it needed again.
             self.mask = None if self.cache else torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), -1)
+        if self.types is not None:
+            written = torch.ones_like(new[:, None])
+            self.types = written if self.cache else torch.cat((self.types, written), -1)
         tokens = dict(zip(self.rows, new.tolist(), strict=True))
         self.ended.update(row for row, token in tokens.items() if token in self.closing_ids)
         return tokens
@@ -78,7 +83,9 @@ class Decoding(Iterator[dict[int, int]]):
 
     def _logits(self) -> Tensor:
         read, written = (self.ids, None) if self.encoder_ids is None else (self.encoder_ids, self.ids)
-        out = self.model(read, self.mask, decoder_input_ids=written, cache=self.cache, logits_to_keep=1)
+        out = self.model(
+            read, self.mask, token_type_ids=self.types, decoder_input_ids=written, cache=self.cache, logits_to_keep=1
+        )
         return out.logits[:, -1]
 
     def _drop_ended(self) -> None:
@@ -90,6 +97,7 @@ class Decoding(Iterator[dict[int, int]]):
             return
         self.ids = self.ids[kept]
         self.mask = None if self.mask is None else self.mask[kept]
+        self.types = None if self.types is None else self.types[kept]
         self.encoder_ids = None if self.encoder_ids is None else self.encoder_ids[kept]
         if self.cache is not None:
             self.cache.select(kept)
@@ -125,6 +133,17 @@ def generate_ids(
     n_rows = input_ids.shape[0]
     columns = [[step.get(row, end_of_text) for row in range(n_rows)] for step in steps]
     return torch.tensor(columns, dtype=torch.long, device=input_ids.device).reshape(-1, n_rows).T.contiguous()
+
+
+def prompt_types(spec: ModelSpec, ids: Tensor) -> Tensor | None:
+    """Return the token_type_ids that make a prompt [batch, token] the prefix of a decoder that sees one from both sides.
+
+    What is written after it is of type 1. None for models whose masks have no prefix, or one of a size of its own.
+    """
+    if spec.encoder is not None:
+        return None
+    read = any(isinstance(part, Prefix) and part.size is None for part in spec.stack.nested())
+    return torch.zeros_like(ids) if read else None
 
 
 def n_positions(spec: ModelSpec) -> int | None:

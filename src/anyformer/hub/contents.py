@@ -12,6 +12,7 @@ from anyformer.errors import CheckpointError
 from anyformer.families import Family
 from anyformer.families.hf.mapping import Row, ours_of, same, shapes, their_shapes
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
+from anyformer.hub.sentences import without_pooling
 from anyformer.hub.source import Source, opened_weights
 from anyformer.hub.weights import Weights
 from anyformer.spec import ModelSpec
@@ -64,7 +65,7 @@ def contents(source: Source) -> Contents:
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)
     if source.family is not None:
-        return _foreign(source.spec, source.family, weights)
+        return _foreign(without_pooling(source.spec), source.family, weights)
     expected = shapes(source.spec)
     weights.match(expected, "the model")
     return Contents(weights, own_rows(source.spec), str, list(expected))

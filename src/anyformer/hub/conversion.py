@@ -10,6 +10,7 @@ import torch
 from anyformer.errors import UsageError
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import GGUF
+from anyformer.hub.labels import labels_of
 from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.saving import Form, Saved, planned, refuse_larger, special_tokens
 from anyformer.hub.source import find
@@ -55,7 +56,7 @@ def convert(
     with whole(target) as aside:
         tokens = special_tokens(tokenizer, found.spec)
         tokens |= {name: found.settings[name] for name in IDS if name in found.settings}
-        plan.describe(aside, dtype or _named(found.settings) or widest, tokens)
+        plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found))
         tensors = held.through(plan.rows(), alike=alike)
         kept = ((name, tensor if cast is None else tensor.to(cast)) for name, tensor in tensors)
         write_tensors(aside, kept, shard_nbytes, held.weights.release)

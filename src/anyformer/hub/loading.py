@@ -7,12 +7,14 @@ from pathlib import Path
 import torch
 
 from anyformer.errors import CheckpointError
-from anyformer.families.hf.mapping import computed
+from anyformer.families.heads import JUDGES, with_rows
+from anyformer.families.hf.mapping import computed, shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
-from anyformer.hub.source import Source, find
+from anyformer.hub.labels import labels_of
+from anyformer.hub.source import Source, find, find_companion
 from anyformer.model import Transformer, build
-from anyformer.spec import first_difference, short
+from anyformer.spec import ModelSpec, first_difference, short
 from anyformer.text import Tokenizer
 
 
@@ -26,12 +28,22 @@ def load(
     Raises CheckpointError, naming the file, setting or tensor.
     """
     source = find(path)
+    return _filled(source, device, dtype), tokenizer_of(source)
+
+
+def load_companion(path: str | Path, *, device: torch.device | str | None = None) -> Transformer:
+    """Return what was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
+    return _filled(find_companion(path), device, None)
+
+
+def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtype | None) -> Transformer:
     held = contents(source)
     kept = dtype or held.dtype()
     model = build(source.spec, seed=None, device="meta")
     filled = {name: tensor.to(device=device or "cpu", dtype=kept) for name, tensor in held.ours()}
     model.load_state_dict(filled, assign=True)
-    return model, tokenizer_of(source)
+    model.labels = labels_of(source)
+    return model
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer | None:
@@ -46,17 +58,62 @@ def tokenizer_of(source: Source) -> Tokenizer | None:
     return Tokenizer.load(source.tokenizer) if source.tokenizer.is_dir() else opened(source.tokenizer).tokenizer()
 
 
-def load_into(model: Transformer, path: str | Path) -> None:
+def load_into(model: Transformer, path: str | Path) -> list[str]:
     """Copy the weights of a directory into a model that computes the same, however either's specification spells it.
 
-    Raises CheckpointError, naming the first field that differs.
+    Heads may be missing there: return the names of their tensors, which stay as they were. So does what says the labels,
+    where the model's own are others. Raises CheckpointError, naming the first field that differs.
     """
     other = load(path)[0]
-    found = first_difference(computed(other.spec), computed(model.spec))
+    carried = carried_over(other.spec, model.spec, str(path))
+    if other.labels is not None and model.labels is not None and other.labels != model.labels:
+        carried = {name: theirs for name, theirs in carried.items() if name not in _rows_of_labels(model.spec)}
+    theirs, ours = other.state_dict(), model.state_dict()
+    model.load_state_dict({name: theirs[carried[name]] if name in carried else ours[name] for name in ours})
+    return [name for name in ours if name not in carried]
+
+
+def carried_over(theirs: ModelSpec, ours: ModelSpec, where: str) -> dict[str, str]:
+    """Return, by our names, the tensor of `theirs` that each of `ours` starts from; a new head's are not among them.
+
+    A new head that has the pool and the layers of one of theirs starts from these layers, and one for other labels is new
+    but for its layers. `where` names theirs in errors. Raises CheckpointError, naming the first field that differs.
+    """
+    places = {head.name: j for j, head in enumerate(theirs.heads)}
+    pairs = [(i, places[head.name]) for i, head in enumerate(ours.heads) if head.name in places]
+    known = [theirs.heads[j] for _, j in pairs]
+    own = [ours.heads[i] for i, _ in pairs]
+    alike = [with_rows(t, o.table.rows) if t.name in JUDGES and o.table else t for t, o in zip(known, own, strict=True)]
+    ahead = theirs.ahead if ours.ahead else ()
+    before, after = theirs.but(heads=tuple(alike), ahead=ahead), ours.but(heads=tuple(own))
+    found = first_difference(computed(before), computed(after))
     if found is not None:
         field, there, here = found
         raise CheckpointError(
-            f"the weights in {path} are of another architecture: {field} is {short(there)} there and {short(here)} here"
+            f"the weights in {where} are of another architecture: {field} is {short(there)} there and {short(here)} here"
         )
-    # Shared parts may have other names; the order of the tensors follows from the architecture.
-    model.load_state_dict(dict(zip(model.state_dict(), other.state_dict().values(), strict=True)))
+    renamed = dict(zip(shapes(after), shapes(before), strict=True))  # their order follows from the architecture
+    carried = {
+        _moved(name, [i for i, _ in pairs]): _moved(source, [j for _, j in pairs]) for name, source in renamed.items()
+    }
+    old, new = shapes(theirs), shapes(ours)
+    carried = {name: source for name, source in carried.items() if old[source] == new[name]}
+    for i, head in enumerate(ours.heads):
+        like = (j for j, t in enumerate(theirs.heads) if (t.pool, t.transform) == (head.pool, head.transform))
+        if head.name not in places and (j := next(like, None)) is not None:
+            layers = [name for name in new if name.startswith(f"heads.{i}.transform.")]
+            carried |= {name: name.replace(f"heads.{i}.", f"heads.{j}.", 1) for name in layers}
+    return carried
+
+
+def _moved(name: str, places: list[int]) -> str:
+    """Return the name of a head's tensor where the heads stand at these places."""
+    first, _, rest = name.partition(".")
+    number, _, rest = rest.partition(".")
+    return f"heads.{places[int(number)]}.{rest}" if first == "heads" else name
+
+
+def _rows_of_labels(spec: ModelSpec) -> set[str]:
+    """Return the tensors with a row for each label."""
+    numbers = [i for i, head in enumerate(spec.heads) if head.name in JUDGES]
+    return {f"heads.{i}.{name}" for i in numbers for name in ("table.weight", "bias")}

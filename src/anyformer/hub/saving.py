@@ -12,6 +12,8 @@ from anyformer.errors import CheckpointError, SpecError, did_you_mean
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import Row, fitting, theirs_of
 from anyformer.hub.contents import own_rows
+from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, with_types
+from anyformer.hub.sentences import without_pooling, write_modules
 from anyformer.hub.source import CONFIG, SPEC
 from anyformer.hub.writing import SHARD_NBYTES, refuse_in_use, whole, write_json, write_tensors
 from anyformer.model import Transformer
@@ -44,16 +46,26 @@ class Plan(NamedTuple):
 
     def rows(self) -> list[Row]:
         """Return the rows between our tensors and those of the files."""
-        return own_rows(self.spec) if self.family is None else (self.family.files or self.family.rows)(self.spec)
+        return (
+            own_rows(self.spec)
+            if self.family is None
+            else (self.family.files or self.family.rows)(without_pooling(self.spec))
+        )
 
-    def describe(self, directory: Path, dtype: torch.dtype, tokens: dict[str, Any]) -> None:
+    def describe(
+        self, directory: Path, dtype: torch.dtype, tokens: dict[str, Any], labels: tuple[str, ...] | None
+    ) -> None:
         """Write what says how the model computes; `tokens` are the ids that open, close and pad a text."""
         if self.family is None:
             (directory / SPEC).write_text(dumps(self.spec), encoding="utf-8")
+            if labels:
+                (directory / LABELS).write_text(labels_json(labels), encoding="utf-8")
             return
         about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
         kind = {"dtype": str(dtype).removeprefix("torch.")}
-        write_json(directory / CONFIG, about | tokens | self.config | kind)
+        said = label_settings(self.spec, labels)
+        write_json(directory / CONFIG, about | tokens | self.config | said | kind)
+        write_modules(self.spec, directory)
 
     def saved(self, path: Path) -> Saved:
         """Return what was written."""
@@ -83,10 +95,10 @@ def save(
     with whole(path) as aside:
         kind = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
         tokens = special_tokens(tokenizer, model.spec)
-        plan.describe(aside, kind, tokens)
+        plan.describe(aside, kind, tokens, model.labels)
         write_tensors(aside, theirs_of(plan.rows(), lambda name: weights[name].detach()), shard_nbytes)
         if tokenizer is not None:
-            tokenizer.save(aside)
+            with_types(tokenizer, model.spec).save(aside)
         if plan.family is not None and not (aside / GENERATION).exists():
             write_json(aside / GENERATION, {"_from_model_config": True, **tokens})
     return plan.saved(path)
@@ -107,7 +119,7 @@ def planned(spec: ModelSpec, form: Form | None, hf_type: str | None = None, pref
     others = [family for family in FAMILIES.values() if family is not preferred]
     tried = [FAMILIES[hf_type]] if hf_type else [preferred, *others] if preferred else others
     try:
-        family, config = fitting(tried, spec)
+        family, config = fitting(tried, without_pooling(spec))
     except SpecError as error:
         if form == "hf" or hf_type is not None:
             raise
@@ -130,7 +142,7 @@ def special_tokens(tokenizer: Tokenizer | None, spec: ModelSpec) -> dict[str, An
     found: dict[str, Any] = {
         "bos_token_id": opening,
         "eos_token_id": closing[0] if len(closing) == 1 else closing or None,
-        "pad_token_id": None,
+        "pad_token_id": tokenizer.padding if tokenizer and judge_of(spec) is not None else None,
     }
     if spec.encoder is not None:  # some of its classes refuse null; without a tokenizer nothing says more than 0
         start = tokenizer.start_of_answer if tokenizer else None

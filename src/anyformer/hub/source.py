@@ -13,6 +13,7 @@ from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
+from anyformer.hub.sentences import folder_of, with_pooling
 from anyformer.hub.weights import FILE, Weights
 from anyformer.spec import ModelSpec, is_path, read
 
@@ -21,6 +22,8 @@ SPEC = "spec.yaml"  # ours
 # A run of ours holds, beside spec.yaml and tokenizer/, checkpoints/step-00000100/ with weights and their checksum.
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
+COMPANION = "companion.yaml"  # of a run: what was trained beside its model; its weights are in the checkpoints too
+COMPANION_FILE = "companion.safetensors"
 STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")  # .1: saved again
 
 
@@ -45,7 +48,7 @@ def load_spec(name: str | Path) -> ModelSpec:
     path = Path(name)
     _exists(path)
     if path.is_dir() or path.suffix.lower() == SUFFIX:
-        return _described(path)[0]
+        return with_pooling(_described(folder_of(path))[0], path)
     if path.suffix.lower() == ".json" and "model_type" in _json(path):
         return _computed(_json(path), path)[0]
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
@@ -54,16 +57,37 @@ def load_spec(name: str | Path) -> ModelSpec:
 
 
 def find(path: str | Path) -> Source:
-    """Return what a directory holds. Raises CheckpointError for a path without a model that can be read."""
+    """Return what a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
+
+    Raises CheckpointError for a path without a model that can be read.
+    """
     path = Path(path)
     _exists(path)
-    spec, family, settings = _described(path)
+    if path.name == COMPANION and path.is_file():
+        return find_companion(path.parent)
+    folder = folder_of(path)
+    spec, family, settings = _described(folder)
     if not path.is_dir():
         return Source(spec, path, path, family, settings)
-    weights = _weights(path)
+    weights = _weights(folder)
     if family is not None and family.of_files is not None:
         spec = family.of_files(spec, opened_weights(weights, settings))
-    return Source(spec, weights, _tokenizer(path), family, settings)
+    return Source(with_pooling(spec, path), weights, _tokenizer(folder), family, settings)
+
+
+def find_companion(directory: str | Path) -> Source:
+    """Return what was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
+    directory = Path(directory)
+    _exists(directory)
+    run = _run(directory) or directory
+    if not (run / COMPANION).is_file():
+        raise CheckpointError(
+            f"{directory} holds nothing that was trained beside a model: there is no {run / COMPANION}; "
+            "give the run that trained both"
+        )
+    checkpoint = _weights(directory)
+    _verify(checkpoint, COMPANION_FILE)
+    return Source(read(run / COMPANION), checkpoint / COMPANION_FILE, _tokenizer(run), None, {})
 
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
@@ -119,12 +143,12 @@ def _weights(directory: Path) -> Path:
     return place
 
 
-def _verify(checkpoint: Path) -> None:
+def _verify(checkpoint: Path, name: str = FILE) -> None:
     """Refuse weights that are not, byte for byte, what was written."""
     try:
-        measure = _json(checkpoint / MANIFEST)["files"][FILE]
+        measure = _json(checkpoint / MANIFEST)["files"][name]
         crc = 0
-        with (checkpoint / FILE).open("rb") as file:
+        with (checkpoint / name).open("rb") as file:
             while chunk := file.read(1 << 22):
                 crc = zlib.crc32(chunk, crc)
         intact = measure["crc32"] == f"{crc:08x}"
@@ -133,7 +157,7 @@ def _verify(checkpoint: Path) -> None:
             f"the checkpoint {checkpoint} is incomplete ({error}); take another one of its run"
         ) from None
     if not intact:
-        raise CheckpointError(f"{checkpoint / FILE} is corrupted: its checksum is another; take another of its run")
+        raise CheckpointError(f"{checkpoint / name} is corrupted: its checksum is another; take another of its run")
 
 
 def _tokenizer(directory: Path) -> Path | None:

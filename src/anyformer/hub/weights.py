@@ -119,6 +119,8 @@ def refuse_misfits(
 
 
 def _files(directory: Path) -> list[Path]:
+    if directory.is_file():
+        return [directory]
     index = directory / INDEX
     if index.is_file():
         try:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
+from anyformer.layers.counting import unmarked
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.mask import Causal, Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.recompute import made_again
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Notes, Now, Store, Tokens, plain_tokens
+from anyformer.layers.tokens import Notes, Now, Store, Tokens
 from anyformer.spec import Cost, Length, Load, MixerSpec, Placed, ScaleSpec, Site, Tape, Value, Weight
 
 
@@ -167,7 +168,7 @@ class AttentionSpec(MixerSpec):
         left = self.mask.within((0, query), (0, keys))
         if left == Everything():
             return 0, False
-        one = plain_tokens(1, torch.device("cpu"))
+        one = unmarked(1)
         seen = left(one.as_queries(), one.as_keys(), torch.arange(n_heads).view(1, -1, 1, 1))
         return seen.shape[1] * query * keys, self.reads != "memory" and left == Causal()
 

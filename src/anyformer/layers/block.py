@@ -79,18 +79,31 @@ class Stack(Part[StackSpec]):
     norm: nn.Module | None
 
     def forward(
-        self, ids: Tensor, now: Now, stores: Iterator[Store], hidden: list[Tensor] | None = None
+        self,
+        ids: Tensor,
+        now: Now,
+        stores: Iterator[Store],
+        hidden: list[Tensor] | None = None,
+        early: dict[int, Tensor | None] | None = None,
     ) -> tuple[Tensor, list[Notes]]:
-        """Return the last hidden state [batch, token, width] and each mixer's notes; `hidden` collects what lies between."""
+        """Return the last hidden state [batch, token, width] and each mixer's notes; `hidden` collects what lies between.
+
+        `early`: at each number of layers in it is put what the stack would give if it had no more.
+        """
         x = now.input = self.embedding(ids, now)
         state, notes = self.residual.open(x), []
-        for block in self.blocks:
+        for i, block in enumerate(self.blocks):
             if hidden is not None:
                 hidden.append(state)
+            if early is not None and i in early:
+                early[i] = self._closed(state, now)
             state, more = block(state, self.residual, now, stores)
             notes += more
-        x = self.residual.close(state)
-        x = x if self.norm is None else mapped(self.norm, x, now)
+        x = self._closed(state, now)
         if hidden is not None:
             hidden.append(x)
         return x, notes
+
+    def _closed(self, state: Tensor, now: Now) -> Tensor:
+        x = self.residual.close(state)
+        return x if self.norm is None else mapped(self.norm, x, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -17,9 +18,15 @@ TILE = 1024  # queries and keys counted at once
 Predicate = Callable[[Tokens, Tokens, Tensor], Tensor]
 
 
+def unmarked(n: int, start: int = 0) -> Tokens:
+    """Return plain tokens none of which is of a prefix that only token_type_ids tell: no mask says how long that is."""
+    tokens = plain_tokens(n, torch.device("cpu"), start)
+    return replace(tokens, segment=torch.ones_like(tokens.position))
+
+
 def ignores_heads(mask: Predicate) -> bool:
     """Return whether a mask gives one answer for all heads."""
-    one = plain_tokens(1, torch.device("cpu"), 0)
+    one = unmarked(1)
     return mask(one.as_queries(), one.as_keys(), torch.arange(2).view(1, -1, 1, 1)).shape[1] == 1
 
 
@@ -29,8 +36,8 @@ def counted(mask: Predicate, query: int, past: int, n_heads: int) -> int:
     count, head, total = 0, torch.arange(n_heads).view(1, -1, 1, 1), past + query
     for q in range(past, total, TILE):
         for k in range(0, total, TILE):
-            queries = plain_tokens(min(TILE, total - q), torch.device("cpu"), q).as_queries()
-            keys = plain_tokens(min(TILE, total - k), torch.device("cpu"), k).as_keys()
+            queries = unmarked(min(TILE, total - q), q).as_queries()
+            keys = unmarked(min(TILE, total - k), k).as_keys()
             seen = mask(queries, keys, head)
             same = n_heads if seen.shape[1] == 1 else 1  # heads that see the same are counted once
             seen = seen.expand(1, -1, queries.position.shape[2], keys.position.shape[3])

@@ -1,15 +1,17 @@
-"""Heads: what the last hidden state is turned into."""
+"""Heads: what the last hidden state is turned into, some by layers of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Tokens
-from anyformer.spec import HeadSpec
+from anyformer.layers.tokens import Notes, Now, Store, Tokens
+from anyformer.spec import HeadLayersSpec, HeadSpec
 
 MOST_ROWS, MOST_LOGITS = 1024, 2**25  # of one chunk; fewer rows where the vocabulary is large
 
@@ -19,7 +21,26 @@ def rows_at_once(n: int, vocab_size: int) -> int:
     return max(1, min(n, MOST_ROWS, max(128, MOST_LOGITS // vocab_size)))
 
 
+class HeadLayers(Part[HeadLayersSpec]):
+    blocks: Any
+    terms: Any
+
+    def forward(
+        self, x: Tensor, ids: Tensor, residual: Any, now: Now, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
+        """Return what the layers make of x [batch, token, d_model], the stack's state at tokens `ids`, and their notes."""
+        here, notes = replace(now, input=x), []
+        for term in self.terms:
+            x = x + term(ids, now.tokens).to(x.dtype)
+        state = residual.open(x)
+        for block in self.blocks:
+            state, more = block(state, residual, here, stores)
+            notes += more
+        return residual.close(state), notes
+
+
 class Head(Part[HeadSpec]):
+    layers: Any  # None, or what the model runs before it calls the head: they need to know the pass
     pool: Any
     transform: Any
     table: Any  # None: what `transform` gives is the answer
@@ -28,7 +49,7 @@ class Head(Part[HeadSpec]):
     def forward(self, x: Tensor, tokens: Tokens | None = None) -> Tensor:
         """Return the answer [batch, token, rows] to x [batch, token, width], or [batch, rows] where the head pools.
 
-        A head that pools needs to know the tokens.
+        x is what the head's own layers gave, where it has some. A head that pools needs to know the tokens.
         """
         if self.pool is not None:
             assert tokens is not None, f"the head {self.spec.name!r} pools, and was not told of its tokens"

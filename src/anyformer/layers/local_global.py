@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import Now, Tokens
 from anyformer.spec import Cost, Count, Load, Placed, Site, Sizes, Tape, Value, Width
+
+Unsaid = Literal["none", "first"]  # what counts as marked where a pass marks nothing: no token, or each text's first
 
 
 class LocalAndGlobalSpec(ProjectionSpec):
@@ -87,16 +90,22 @@ class LocalAndGlobal(Projection[LocalAndGlobalSpec]):
 class MarkedKeys(Mask):
     """Every token sees those that are marked."""
 
+    unsaid: Unsaid = "none"
+
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        return _marked(key) & (query.position >= 0)
+        return _marked(key, self.unsaid) & (query.position >= 0)
 
 
 class MarkedQueries(Mask):
     """Marked tokens see everything."""
 
+    unsaid: Unsaid = "none"
+
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        return _marked(query) & (key.position >= 0)
+        return _marked(query, self.unsaid) & (key.position >= 0)
 
 
-def _marked(tokens: Tokens) -> Tensor:
-    return torch.zeros_like(tokens.position, dtype=torch.bool) if tokens.mark is None else tokens.mark > 0
+def _marked(tokens: Tokens, unsaid: Unsaid) -> Tensor:
+    if tokens.mark is not None:
+        return tokens.mark > 0
+    return tokens.position == 0 if unsaid == "first" else torch.zeros_like(tokens.position, dtype=torch.bool)

@@ -20,7 +20,10 @@ def _axes(shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 class NormSpec(MapSpec, abstract=True):
-    """Statistics over the last axis of the place's shape; one weight for each number of the shape."""
+    """Statistics over the last axis of the place's shape; one weight for each number of the shape.
+
+    What derives from it is a norm to cards, diagrams, diffs and times, a user's own too, whatever it is called.
+    """
 
     eps: float
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from anyformer.disk.atomic import replace_file
 from anyformer.measure.clock import fastest
 from anyformer.text import cache_directory
 
@@ -38,6 +40,11 @@ class Machine:
         """What the peaks depend on: on another machine, or with other threads, they are measured anew."""
         return self.processor, self.device, self.threads, self.torch_version
 
+    def record(self, kind: str) -> Path:
+        """Return the file of the cache directory that keeps what was measured of it."""
+        digest = hashlib.sha256(repr(self.identity).encode()).hexdigest()[:16]
+        return cache_directory() / f"{kind}-{digest}.json"
+
     @staticmethod
     def here(device: torch.device) -> Machine:
         """Return this machine, nothing of it measured."""
@@ -50,15 +57,16 @@ def calibrate(
     """Return the machine with its peaks, measured once (a second for each) and then kept in the cache directory."""
     device = torch.device(device)
     fresh = Machine.here(device)
-    path = _path(fresh)
+    path = fresh.record("machine")
     known = _kept(path, fresh) or fresh
-    missing = {_name(dtype): dtype for dtype in dtypes if _name(dtype) not in known.peak_flops_per_second}
+    named = {dtype_name(dtype): dtype for dtype in dtypes}
+    missing = {name: dtype for name, dtype in named.items() if name not in known.peak_flops_per_second}
     if not missing and known.read_nbytes_per_second:
         return known
     peaks = known.peak_flops_per_second | {name: gemm_peak(dtype, device) for name, dtype in missing.items()}
     bandwidth = known.read_nbytes_per_second or memory_bandwidth(device)
     machine = replace(known, peak_flops_per_second=peaks, read_nbytes_per_second=bandwidth)
-    _keep(path, machine)
+    keep(path, asdict(machine))
     return machine
 
 
@@ -91,13 +99,18 @@ def _processor(device: torch.device) -> str:
     return f"{next(models, platform.machine())} ({torch.backends.cpu.get_cpu_capability()})"
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return what a dtype is called in figures and files: "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
-def _path(machine: Machine) -> Path:
-    digest = hashlib.sha256(repr(machine.identity).encode()).hexdigest()[:16]
-    return cache_directory() / f"machine-{digest}.json"
+def keep(path: Path, measured: Mapping[str, Any]) -> None:
+    """Write down what was measured; where that cannot be, it is measured again next time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, (json.dumps(measured) + "\n").encode())
+    except OSError:
+        return
 
 
 def _kept(path: Path, fresh: Machine) -> Machine | None:
@@ -107,13 +120,3 @@ def _kept(path: Path, fresh: Machine) -> Machine | None:
     except (OSError, ValueError, TypeError):
         return None
     return machine if machine.identity == fresh.identity else None
-
-
-def _keep(path: Path, machine: Machine) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(json.dumps(asdict(machine), indent=1) + "\n", encoding="utf-8")
-        aside.replace(path)
-    except OSError:
-        return  # a cache that cannot be written is measured again next time

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,14 +17,13 @@ from anyformer.costs.hardware.plan import plan as plan_on
 from anyformer.costs.hardware.rates import VERSION, Rates
 from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
-from anyformer.measure.calibrate import Machine, calibrate
-from anyformer.measure.rates import measured_rates
+from anyformer.measure.calibrate import Machine, calibrate, dtype_name, keep
 from anyformer.spec import Architecture
-from anyformer.text import cache_directory
 from anyformer.train.device import best_device
 from anyformer.train.kept_heap import keep_heap
 
 Say = Callable[[str], None]
+RECORD = "rates"  # beginning of the file's name
 
 
 def calibrated(
@@ -41,15 +37,17 @@ def calibrated(
     device = device or best_device()
     dtypes = dtypes or native_dtypes(device)
     known = None if anew else kept(device)
-    if known is not None and all(known.rates and known.rates.knows(_name(dtype)) for dtype in dtypes):
+    if known is not None and all(known.rates and known.rates.knows(dtype_name(dtype)) for dtype in dtypes):
         return known, 0.0
+    from anyformer.measure.rates import measured_rates  # which imports training; what was measured is known without
+
     start = time.perf_counter()
     keep_heap()  # training does; without it every large tensor is new pages, and those would be measured
     say("peaks")
     machine = calibrate(device, dtypes)
     rates = measured_rates(device, dtypes, say)
     found = _device(machine, rates, device)
-    _keep(_path(machine), machine, found)
+    keep(machine.record(RECORD), _encoded(machine, found, rates))
     return found, time.perf_counter() - start
 
 
@@ -58,7 +56,7 @@ def kept(device: torch.device | None = None) -> Device | None:
     device = device or best_device()
     machine = Machine.here(device)
     try:
-        data = json.loads(_path(machine).read_text(encoding="utf-8"))
+        data = json.loads(machine.record(RECORD).read_text(encoding="utf-8"))
         if data["version"] != VERSION or tuple(data["machine"]) != machine.identity:
             return None
         fields: dict[str, Any] = dict(data["device"])
@@ -68,10 +66,8 @@ def kept(device: torch.device | None = None) -> Device | None:
         return None
 
 
-def device(name: str | Device) -> Device:
+def found_device(name: str | Device) -> Device:
     """Return a device by name or file; "this" is this machine, calibrated before. Raises UsageError."""
-    if isinstance(name, Device):
-        return name
     return (kept() if name == THIS else None) or known_device(name)
 
 
@@ -88,7 +84,7 @@ def roofline(
     """Return `costs.roofline` of a device; "this" is this machine, calibrated before. Raises as it does."""
     return roofline_on(
         architecture,
-        device=_found(device),
+        device=found_device(device),
         seq_len=seq_len,
         batch=batch,
         dtype=dtype,
@@ -113,7 +109,7 @@ def plan(
     """Return `costs.plan.plan` on hardware such as "8xH100" or "this": this machine, calibrated before. Raises as it does."""
     return plan_on(
         architecture,
-        on if isinstance(on, Hardware) else hardware(on, kept() if on.endswith(THIS) else None),
+        on if isinstance(on, Hardware) else hardware(on, found_device),
         seq_len=seq_len,
         batch_tokens=batch_tokens,
         tokens=tokens,
@@ -134,10 +130,6 @@ def native_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16)
 
 
-def _found(name: str | Device) -> Device:
-    return device(name)
-
-
 def _device(machine: Machine, rates: Rates, device: torch.device) -> Device:
     cuda = device.type == "cuda"
     memory = torch.cuda.get_device_properties(device).total_memory if cuda else psutil.virtual_memory().total
@@ -153,27 +145,5 @@ def _device(machine: Machine, rates: Rates, device: torch.device) -> Device:
     )
 
 
-def _path(machine: Machine) -> Path:
-    digest = hashlib.sha256(repr(machine.identity).encode()).hexdigest()[:16]
-    return cache_directory() / f"rates-{digest}.json"
-
-
-def _keep(path: Path, machine: Machine, device: Device) -> None:
-    assert device.rates is not None
-    data = {
-        "version": VERSION,
-        "machine": machine.identity,
-        "device": device.as_json(),
-        "rates": device.rates.as_json(),
-    }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(json.dumps(data) + "\n", encoding="utf-8")
-        aside.replace(path)
-    except OSError:
-        return  # measured again next time
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _encoded(machine: Machine, device: Device, rates: Rates) -> dict[str, Any]:
+    return {"version": VERSION, "machine": machine.identity, "device": device.as_json(), "rates": rates.as_json()}

@@ -16,6 +16,7 @@ from anyformer.layers import GELU, LayerNormSpec, ReLU, RMSNormSpec, RotarySpec,
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.frugal import GatedDown
 from anyformer.layers.tokens import Now, plain_tokens
+from anyformer.measure.calibrate import dtype_name
 from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.recipe import AdamW
@@ -45,7 +46,7 @@ def measured_rates(device: torch.device, dtypes: Iterable[torch.dtype], say: Say
     cuda = device.type == "cuda"
     products, attention = {}, {}
     for dtype in dtypes:
-        name = str(dtype).removeprefix("torch.")
+        name = dtype_name(dtype)
         say(f"products in {name}")
         products[name] = _grid(device, dtype, CUDA_GRID if cuda else CPU_GRID)
         say(f"attention in {name}")

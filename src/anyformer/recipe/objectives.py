@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from anyformer.spec import Spec
 
+Reads = Literal["text", "pairs", "labelled"]
 SENTINELS = tuple(f"<extra_id_{i}>" for i in range(100))  # T5's, as its tokenizer spells them
 MASK = {"mask_token": "<mask>"}
 
@@ -14,12 +15,21 @@ MASK = {"mask_token": "<mask>"}
 class ObjectiveSpec(Spec, abstract=True):
     """What the model is to predict."""
 
-    reads: ClassVar[Literal["text", "pairs"]] = "text"
+    reads: ClassVar[Reads] = "text"
     roles: ClassVar[Mapping[str, str]] = {}  # special tokens it needs, by what tokenizer_config.json calls them
     specials: ClassVar[tuple[str, ...]] = ()  # further ones
     whole: ClassVar[bool] = (
         True  # every token of the text is predicted, from those before it: bits a byte mean something
     )
+
+    # What predicts without reading a word: the frequency of the labels, their mean, or an even guess among a row's own choices.
+    trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "frequency"
+    divisible: ClassVar[bool] = (
+        True  # what a batch is to learn is the sum of what its rows are: micro-batches change nothing
+    )
+    guess: ClassVar[str] = "unigrams"  # and what that is called
+    unit: ClassVar[str] = "nats a token"  # of the loss
+    in_nats: ClassVar[bool] = True
 
     @property
     def predicted_share(self) -> float:
@@ -58,19 +68,21 @@ class MultiToken(CausalLM):
 class Seq2Seq(ObjectiveSpec):
     """The next token of the translation, given the source and the true tokens before it (teacher forcing)."""
 
-    reads: ClassVar[Literal["text", "pairs"]] = "pairs"
+    reads: ClassVar[Reads] = "pairs"
 
 
 class MaskedLM(ObjectiveSpec):
     """Tokens that were hidden, from those on both sides; masks are drawn anew each time.
 
-    BERT: arXiv:1810.04805, section 3.1; RoBERTa (dynamic masks): arXiv:1907.11692, section 4.1.
+    BERT: arXiv:1810.04805, section 3.1; RoBERTa (dynamic masks): arXiv:1907.11692, section 4.1; ALBERT (n-grams):
+    arXiv:1909.11942, section 4.1.
     """
 
     rate: float = 0.15  # of tokens, special ones not counted, are to be predicted
     mask_share: float = 0.8  # of these are shown as the mask
     random_share: float = 0.1  # as a random token; the rest as they are
     whole_words: bool = False  # hide all tokens of a word or none
+    max_ngram: int = 1  # neighbouring tokens, or words, hidden together: n of them by a probability that falls as 1/n
 
     roles: ClassVar[Mapping[str, str]] = MASK
     whole: ClassVar[bool] = False
@@ -82,6 +94,8 @@ class MaskedLM(ObjectiveSpec):
                 raise self.refusal(name, "must be from 0 to 1")
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise self.refusal("random_share", f"and mask_share = {self.mask_share:g} add up to more than 1")
+        if self.max_ngram < 1:
+            raise self.refusal("max_ngram", "must be at least 1: single tokens, or words")
 
     @property
     def predicted_share(self) -> float:
@@ -188,17 +202,3 @@ class UL2(ObjectiveSpec):
     def __post_init__(self) -> None:
         if not self.denoisers:
             raise self.refusal("denoisers", "is empty; name one at least")
-
-
-NAMED: Mapping[str, ObjectiveSpec] = {
-    "causal-lm": CausalLM(),
-    "multi-token": MultiToken(),
-    "masked-lm": MaskedLM(),
-    "permuted-lm": PermutedLM(),
-    "span-corruption": SpanCorruption(),
-    "prefix-lm": PrefixLM(),
-    "denoising": Denoising(),
-    "ul2": UL2(),
-    "seq2seq": Seq2Seq(),
-}
-"""Each with the defaults of its paper, by the name that a command takes."""

@@ -37,6 +37,9 @@ class Recipe(Spec):
     tokens: int = 10_000_000
     batch_tokens: int = 4096  # one optimiser step; for pairs, at most so many on either side
     seq_len: int = 256  # tokens a row; pairs have rows of their own lengths
+    memory: int | None = (
+        None  # tokens before a row that it sees too, as Transformer-XL's segments do; None: rows stand alone
+    )
     optimizer: OptimizerSpec = AdamW()
     schedule: tuple[PieceSpec, ...] = (Warmup(share=0.05), CosineDecay(to=0.1))
     clip: float | None = 1.0  # of the norm of all gradients together
@@ -54,6 +57,8 @@ class Recipe(Spec):
                 raise self.refusal(name, "must be at least 1")
         if self.objective.reads == "text" and self.batch_tokens % self.seq_len:
             raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
+        if self.memory is not None and self.memory < 1:
+            raise self.refusal("memory", "must be at least 1; null lets rows stand alone")
         if self.clip is not None and self.clip <= 0:
             raise self.refusal("clip", "must be above 0; null leaves gradients as they are")
         if not 0 <= self.label_smoothing < 1:

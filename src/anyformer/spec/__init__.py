@@ -6,6 +6,9 @@ from anyformer.spec.cost import Cost, Load
 from anyformer.spec.count import Parameters, parameters
 from anyformer.spec.described import Architecture, Described, specification
 from anyformer.spec.difference import first_difference, short
+from anyformer.spec.head import HeadLayersSpec, HeadSpec, PoolSpec, TableSpec
+from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec, ResidualSpec, ScaleSpec, TermSpec
+from anyformer.spec.model import AheadSpec, ModelSpec
 from anyformer.spec.part import (
     Caveat,
     Count,
@@ -24,24 +27,7 @@ from anyformer.spec.part import (
 from anyformer.spec.paths import is_path, label
 from anyformer.spec.saved import Recompute, Tape, Value
 from anyformer.spec.sizes import Sizes
-from anyformer.spec.structure import (
-    AheadSpec,
-    BlockSpec,
-    BranchSpec,
-    EmbeddingSpec,
-    HeadSpec,
-    InitSpec,
-    MapSpec,
-    MixerSpec,
-    ModelSpec,
-    PoolSpec,
-    ResidualSpec,
-    ScaleSpec,
-    StackSpec,
-    SublayerSpec,
-    TableSpec,
-    TermSpec,
-)
+from anyformer.spec.structure import BlockSpec, BranchSpec, EmbeddingSpec, StackSpec, SublayerSpec
 
 __all__ = [
     "AheadSpec",
@@ -53,6 +39,7 @@ __all__ = [
     "Count",
     "Described",
     "EmbeddingSpec",
+    "HeadLayersSpec",
     "HeadSpec",
     "InitSpec",
     "Length",

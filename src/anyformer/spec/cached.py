@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from anyformer.spec.part import Site, inside
-from anyformer.spec.structure import BlockSpec, BranchSpec, MixerSpec, ModelSpec
+from anyformer.spec.head import HeadLayersSpec
+from anyformer.spec.kinds import MixerSpec
+from anyformer.spec.model import ModelSpec
+from anyformer.spec.part import PartSpec, Site, inside
+from anyformer.spec.structure import BlockSpec, BranchSpec
 
 
 def cached_calls(spec: ModelSpec) -> Iterator[tuple[MixerSpec, Mapping[str, tuple[int, ...]]]]:
-    """Yield each mixer of the main stack that keeps something, with what it keeps of a token, in the order of the calls."""
-    stack, place = next((stack, place) for name, stack, place in inside(spec, Site()) if name == "stack")
-    for _, block, site in inside(stack, place):
+    """Yield each mixer that keeps something of new tokens, with what it keeps of one, in the order of the calls.
+
+    They are the main stack's, then those of the heads' own layers.
+    """
+    places = list(inside(spec, Site()))
+    yield from (call for name, part, place in places if name == "stack" for call in _calls(part, place))
+    for name, head, place in places:
+        if name.startswith("heads."):
+            for _, part, site in inside(head, place):
+                if isinstance(part, HeadLayersSpec):
+                    yield from _calls(part, site)
+
+
+def _calls(part: PartSpec, place: Site) -> Iterator[tuple[MixerSpec, Mapping[str, tuple[int, ...]]]]:
+    for _, block, site in inside(part, place):
         if isinstance(block, BlockSpec):
             for _, sublayer, here in inside(block, site):
                 for _, branch, there in inside(sublayer, here):

@@ -10,8 +10,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.spec.described import Architecture, specification
+from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec
-from anyformer.spec.structure import ModelSpec
 
 HEADER = "anyformer"  # the file's first key; its value is the version of the language
 

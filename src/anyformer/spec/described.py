@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from anyformer.errors import SpecError
-from anyformer.spec.structure import ModelSpec
+from anyformer.spec.model import ModelSpec
 
 
 class Described(Protocol):

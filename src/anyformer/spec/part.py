@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -99,7 +100,7 @@ class Spec:
 
     def values(self) -> dict[str, Any]:
         """Return the value of each field, not copied."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in _names(type(self))}
 
     def but(self, **changes: Any) -> Self:
         """Return the same value with some fields changed."""
@@ -160,7 +161,14 @@ class PartSpec(Spec, abstract=True):
 
     def cost(self, site: Site, load: Load) -> Cost:
         """Return the FLOPs of one forward pass, by term; by default the sum over the parts inside."""
-        return sum((part.cost(place, load) for _, part, place in inside(self, site)), Cost())
+        known: dict[tuple[int, int], Cost] = {}  # layers that are tiled are one part at one place, and asked once
+        total = Cost()
+        for _, part, place in inside(self, site):
+            key = id(part), id(place)
+            if key not in known:
+                known[key] = part.cost(place, load)
+            total += known[key]
+        return total
 
     def trace(self, site: Site, x: Value, tape: Tape) -> Value:
         """Write down what of a pass over x stays until the backward pass, and return what comes out."""
@@ -200,8 +208,30 @@ def tensors(spec: PartSpec, site: Site, path: str = "", seen: Seen | None = None
     for name, weight in spec.weights(site).items():
         if weight is not None:
             yield f"{prefix}{name}", weight
-    for name, part, place in inside(spec, site):
-        yield from tensors(part, place, f"{prefix}{name}", seen)
+    yield from _inner(spec, site, prefix, seen)
+
+
+def _inner(spec: PartSpec, site: Site, prefix: str, seen: Seen) -> Iterator[tuple[str, Weight]]:
+    """Yield the tensors of the parts inside; one that stands there again, as a tiled layer does, is asked once."""
+    places = list(inside(spec, site))
+    times = Counter(id(part) for _, part, _ in places)
+    known: dict[tuple[int, int], list[tuple[str, Weight]]] = {}
+    for name, part, place in places:
+        path = f"{prefix}{name}"
+        if times[id(part)] == 1:
+            yield from tensors(part, place, path, seen)
+        elif (id(part), id(place)) in known:
+            yield from ((f"{path}{end}", weight) for end, weight in known[id(part), id(place)])
+        else:
+            found = list(tensors(part, place, path, seen))
+            yield from found
+            own = ((key, weight) for key, weight in found if key.startswith(f"{path}."))  # not what is shared
+            known[id(part), id(place)] = [(key.removeprefix(path), weight) for key, weight in own]
+
+
+@cache
+def _names(kind: type[Spec]) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))  # type: ignore[arg-type]
 
 
 @cache

@@ -59,6 +59,7 @@ class Tape:
     residual: Any = None  # the stack's, while its blocks are traced
     memory: Value | None = None  # the encoder's output
     input: Value | None = None  # the embedding's output
+    states: list[Value] = field(default_factory=list)  # of the stack traced last: the stream before each layer
     _seen: set[Value] = field(default_factory=set)
     _names: dict[str, Any] = field(default_factory=dict)  # what layers share within a pass; a pass's `memo`
     _path: str = ""

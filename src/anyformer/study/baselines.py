@@ -1,4 +1,4 @@
-"""What predictors that learn nothing from context reach on the validation text: the floor under every model."""
+"""What predictors that have read nothing reach on the validation text: the floor under every model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,36 @@ import math
 
 import numpy as np
 
+from anyformer.recipe import Recipe
 from anyformer.study.results import Baseline
 from anyformer.text import EncodedCorpus
+from anyformer.train.baseline import guess_of, trivial_loss
+from anyformer.train.data import TrainingData
+from anyformer.train.labelled import LabelledData
 
 
-def baselines(train: EncodedCorpus, held_out: EncodedCorpus) -> tuple[Baseline, ...]:
-    """Return bits per byte of the unigram (training counts plus one) and of the uniform guess, over what models predict."""
+def of_text(train: EncodedCorpus, held_out: EncodedCorpus) -> tuple[Baseline, ...]:
+    """Return the unigram (training counts plus one) and the uniform guess, in bits per byte of what models predict."""
     counts = np.bincount(predicted(train), minlength=train.vocab_size) + 1.0
     bits = -np.log2(counts / counts.sum())
     tokens = predicted(held_out)
-    unigram = float(bits[tokens].sum()) / held_out.nbytes
-    uniform = len(tokens) * math.log2(train.vocab_size) / held_out.nbytes
-    return Baseline(name="unigram", bits_per_byte=unigram), Baseline(name="uniform", bits_per_byte=uniform)
+    found = {"unigram": float(bits[tokens].sum()), "uniform": len(tokens) * math.log2(train.vocab_size)}
+    return tuple(
+        Baseline(name=name, score=total / held_out.nbytes, loss=total * math.log(2) / len(tokens))
+        for name, total in found.items()
+    )
+
+
+def of_objective(data: TrainingData, recipe: Recipe) -> tuple[Baseline, ...]:
+    """Return what the recipe's objective is measured against; of classes, with the accuracy of the commonest one."""
+    validation = data.validation(recipe)
+    assert validation is not None
+    loss = trivial_loss(guess_of(recipe.objective, data), data.feed(recipe), recipe.steps, validation)
+    if not isinstance(data, LabelledData) or not data.labels:
+        return (Baseline(name=recipe.objective.guess, score=loss, loss=loss),)
+    assert data.held_out is not None
+    commonest, unseen = max(data.train.counts().items(), key=lambda one: one[1])[0], data.held_out.counts()
+    return (Baseline(name="the commonest label", score=unseen[commonest] / unseen.total(), loss=loss),)
 
 
 def predicted(corpus: EncodedCorpus) -> np.ndarray:

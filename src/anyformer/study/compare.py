@@ -17,13 +17,16 @@ from anyformer.generation.decode import n_positions
 from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
 from anyformer.model import Transformer
-from anyformer.recipe import Recipe
-from anyformer.spec import Load, ModelSpec, encode, label, parameters
+from anyformer.recipe import ObjectiveSpec, Recipe, ReplacedTokens
+from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
+from anyformer.study.right import right_of
+from anyformer.study.score import ACCURACY, BITS, LOSS, Score
 from anyformer.train.checks import check_run
-from anyformer.train.data import TextData
+from anyformer.train.data import TrainingData
+from anyformer.train.labelled import LabelledData
 from anyformer.train.live import Watcher
 from anyformer.train.plan import flops_per_token
 from anyformer.train.run import How, TrainingResult, train
@@ -54,23 +57,31 @@ class Question:
         if not self.architectures:
             raise UsageError("there is nothing to compare; name at least one architecture")
 
-    def recipe_of(self, name: str, learning_rate: float | None, seed: int) -> Recipe:
+    @property
+    def score(self) -> Score:
+        """What is judged by: what the objective's labels allow."""
+        if self.recipe.objective.whole:
+            return BITS
+        return ACCURACY if getattr(self.recipe.objective, "labels", None) in ("classes", "words") else LOSS
+
+    def recipe_of(self, name: str, learning_rate: float | None, seed: int, data: TrainingData) -> Recipe:
         """Return the recipe of one run; at equal FLOPs, the first architecture's tokens set the budget."""
         recipe = self.recipe.but(seed=self.recipe.seed + seed)
         if learning_rate is not None:
             recipe = recipe.but(optimizer=recipe.optimizer.but(lr=learning_rate))
         if self.equal == "flops":
             first = next(iter(self.architectures.values()))
-            ratio = self._flops(first) / self._flops(self.architectures[name])
+            ratio = self.flops(first, data) / self.flops(self.architectures[name], data)
             recipe = recipe.but(tokens=max(recipe.batch_tokens, round(recipe.tokens * ratio)))
         return recipe
 
-    def _flops(self, spec: ModelSpec) -> float:
-        return flops_per_token(spec, Load(batch=1, query=self.recipe.seq_len))
+    def flops(self, spec: ModelSpec, data: TrainingData) -> float:
+        """Return the FLOPs of training on one token, or label."""
+        return flops_per_token(spec, data.load(self.recipe)) / data.predicted_share(self.recipe)
 
 
 def compare(
-    question: Question, data: TextData, out: Path, how: How, watch: Watch
+    question: Question, data: TrainingData, out: Path, how: How, watch: Watch
 ) -> tuple[tuple[RunResult, ...], tuple[Tuning, ...]]:
     """Run all of it below `out`; return the runs at the chosen learning rates, and what was tried to choose them.
 
@@ -82,10 +93,15 @@ def compare(
     for name in question.architectures:
         rates = question.learning_rates or (None,)
         trials = {rate: _run(question, name, rate, 0, data, out, how, watch) for rate in rates}
-        chosen, best = min(trials.items(), key=lambda trial: _loss(trial[1]))
+        chosen, best = min(trials.items(), key=lambda trial: _rank(trial[1], question.score))
         if len(rates) > 1:
             tried = tuple(
-                Trial(learning_rate=r.learning_rate, validation_loss=r.validation_loss) for r in trials.values()
+                Trial(
+                    learning_rate=r.learning_rate,
+                    validation_loss=r.validation_loss,
+                    score=r.scored(ACCURACY) if question.score == ACCURACY else None,
+                )
+                for r in trials.values()
             )
             tuning.append(Tuning(architecture=name, trials=tried, chosen=best.learning_rate))
         more = (_run(question, name, chosen, seed, data, out, how, watch) for seed in range(1, question.seeds))
@@ -93,13 +109,24 @@ def compare(
     return tuple(runs), tuple(tuning)
 
 
-def check(question: Question, data: TextData) -> None:
+def refuses(objective: ObjectiveSpec) -> str | None:
+    """Return why architectures cannot be compared by an objective, or None."""
+    if objective.reads == "pairs":
+        return "it reads pairs of texts, and a comparison one text, or labelled text"
+    if isinstance(objective, ReplacedTokens):
+        return "each architecture would train a generator of its own, so that no two losses would be of one task"
+    return None
+
+
+def check(question: Question, data: TrainingData) -> None:
     """Raise, before anything is trained or written, what would stop any of the runs or its sample."""
+    if reason := refuses(question.recipe.objective):
+        raise UsageError(f"architectures cannot be compared by {question.recipe.objective.kind}: {reason}")
     for name, spec in question.architectures.items():
         for rate in question.learning_rates or (None,):
-            check_run(spec, question.recipe_of(name, rate, 0), data)
+            check_run(spec, question.recipe_of(name, rate, 0, data), data)
     data.feed(question.recipe)
-    if data.tokenizer is None:
+    if data.tokenizer is None or question.score != BITS:
         return
     n_tokens = len(encode_prompt(data.tokenizer, question.prompt))
     for name, spec in question.architectures.items():
@@ -111,15 +138,18 @@ def check(question: Question, data: TextData) -> None:
             )
 
 
-def _loss(run: RunResult) -> float:
-    loss = run.validation_loss
-    return float("inf") if loss is None or loss != loss else loss
+def _rank(run: RunResult, score: Score) -> tuple[float, float]:
+    """Return what is the least for the best run: the score, then the loss."""
+    loss, value = run.validation_loss, run.scored(score)
+    if loss is None or loss != loss or value is None:
+        return float("inf"), float("inf")
+    return -value if score.higher else value, loss
 
 
 def _run(
-    question: Question, name: str, rate: float | None, seed: int, data: TextData, out: Path, how: How, watch: Watch
+    question: Question, name: str, rate: float | None, seed: int, data: TrainingData, out: Path, how: How, watch: Watch
 ) -> RunResult:
-    spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed)
+    spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
     what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
     lr = recipe.optimizer.peak(spec.stack.d_model)
     directory = (
@@ -128,7 +158,7 @@ def _run(
     kept = directory / "result.json"
     if kept.is_file():
         known = decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))
-        if data.tokenizer is None or known.prompt == question.prompt:
+        if data.tokenizer is None or question.score != BITS or known.prompt == question.prompt:
             return known
         model, _ = load(directory, device=how.device)
         return _keep(_sampled(known, model, data, question.prompt), kept)
@@ -140,7 +170,7 @@ def _run(
         learning_rate=lr,
         n_params=count.total,
         n_params_embedding=count.embedding,
-        flops_per_token=question._flops(spec),
+        flops_per_token=question.flops(spec, data),
         tokens_seen=0,
         tokens_per_second=0.0,
         seconds=0.0,
@@ -156,7 +186,12 @@ def _run(
         return replace(bare, failure=" ".join(str(error).split()))
     finally:
         gc.collect()
-    return _keep(_sampled(_finished(bare, result), result.model, data, question.prompt), kept)
+    finished = _finished(bare, result)
+    if question.score == BITS:
+        finished = _sampled(finished, result.model, data, question.prompt)
+    elif isinstance(data, LabelledData):
+        finished = replace(finished, right=right_of(result.model, data, recipe))
+    return _keep(finished, kept)
 
 
 def _keep(run: RunResult, file: Path) -> RunResult:
@@ -184,7 +219,7 @@ def _finished(bare: RunResult, result: TrainingResult) -> RunResult:
     )
 
 
-def _sampled(run: RunResult, model: Transformer, data: TextData, prompt: str) -> RunResult:
+def _sampled(run: RunResult, model: Transformer, data: TrainingData, prompt: str) -> RunResult:
     """Return the run with a sample that continues this prompt."""
     if data.tokenizer is None:
         return run

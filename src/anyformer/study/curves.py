@@ -18,7 +18,7 @@ SMOOTHING = 0.02  # standard deviation of the Gaussian, as a share of the readin
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Losses (nats per token) over x, in the units of the axis."""
+    """Losses over x, in the units of the axis."""
 
     x: Array
     loss: Array

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from anyformer.measure.calibrate import Machine as Calibrated
 from anyformer.recipe import Recipe
 from anyformer.spec import Spec
-from anyformer.study.baselines import baselines
+from anyformer.study.baselines import of_objective, of_text
 from anyformer.study.compare import EARLY_WORDS, Question
-from anyformer.study.results import Data, Machine, RunResult, Study, Tuning
-from anyformer.train.data import TextData
+from anyformer.study.results import Baseline, Data, Machine, RunResult, Study, Tuning
+from anyformer.study.score import BITS
+from anyformer.train.data import TextData, TrainingData
+from anyformer.train.labelled import LabelledData
 from anyformer.train.provenance import provenance
 
 CONVENTION = (
@@ -23,7 +25,7 @@ def describe(
     question: Question,
     runs: Sequence[RunResult],
     tuning: Sequence[Tuning],
-    data: TextData,
+    data: TrainingData,
     *,
     corpus: str,
     command: str,
@@ -31,34 +33,56 @@ def describe(
     peak: float,
 ) -> Study:
     """Return the study. `corpus` says in words what text it was; `peak` is the machine's, in FLOPs a second."""
-    assert data.held_out is not None
-    recipe = question.recipe
+    recipe, labelled = question.recipe, isinstance(data, LabelledData)
     what = " and ".join((", ".join(question.architectures)).rsplit(", ", 1))
     return Study(
         title=f"{what} on {corpus.split(':')[0]}",
         command=command,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        data=Data(
-            description=corpus,
-            fingerprint=data.fingerprint,
-            train_tokens=data.train.predictions,
-            validation_documents=data.held_out.n_documents,
-            validation_tokens=data.held_out.predictions,
-            validation_nbytes=data.held_out.nbytes,
-        ),
+        data=_data(corpus, data, recipe, runs),
         tokenizer=f"{data.tokenizer.kind if data.tokenizer else 'unknown'}, {data.vocab_size:,} tokens",
         tokenizer_fingerprint=data.tokenizer.fingerprint if data.tokenizer else "",
         flops_convention=CONVENTION,
         early=EARLY_WORDS,
         machine=Machine(description=machine.processor, threads=machine.threads, peak_flops_per_second=peak),
         runs=tuple(runs),
-        baselines=baselines(data.train, data.held_out),
+        score=question.score.name,
+        unit=recipe.objective.unit.replace(" a ", " per "),
+        counted="label" if labelled else "token",
+        documents="examples" if labelled else "documents",
+        baselines=_baselines(question, data),
         tuning=tuple(tuning),
         versions=tuple((name, str(version)) for name, version in provenance()["versions"].items()),
         settings=(*_settings(recipe), ("equal", question.equal)),
-        prompt=question.prompt,
+        prompt=question.prompt if question.score == BITS else "",
         notes=_notes(question),
     )
+
+
+def _data(corpus: str, data: TrainingData, recipe: Recipe, runs: Sequence[RunResult]) -> Data:
+    validation = data.validation(recipe)
+    assert validation is not None
+    if isinstance(data, TextData):
+        n_tokens = data.train.predictions
+    else:
+        assert isinstance(data, LabelledData)
+        labels = data.train.counts().total() if data.train.kind == "words" else len(data.train.rows)
+        n_tokens = round(labels / data.predicted_share(recipe))
+    documents = next((run.documents for run in runs if run.documents), ())
+    return Data(
+        description=corpus,
+        fingerprint=data.fingerprint,
+        train_tokens=n_tokens,
+        validation_documents=len(validation.document_nbytes),
+        validation_tokens=sum(one.tokens for one in documents),
+        validation_nbytes=int(validation.document_nbytes.sum()),
+    )
+
+
+def _baselines(question: Question, data: TrainingData) -> tuple[Baseline, ...]:
+    if question.score == BITS and isinstance(data, TextData) and data.held_out is not None:
+        return of_text(data.train, data.held_out)
+    return of_objective(data, question.recipe)
 
 
 def _settings(recipe: Recipe) -> tuple[tuple[str, str], ...]:
@@ -71,6 +95,7 @@ def _settings(recipe: Recipe) -> tuple[tuple[str, str], ...]:
         ("schedule", schedule),
         ("clipping", "none" if recipe.clip is None else f"global norm {recipe.clip:g}"),
         ("precision", recipe.precision),
+        ("objective", _words(recipe.objective)),
     )
 
 

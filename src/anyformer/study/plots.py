@@ -113,9 +113,12 @@ def loss_chart(study: Study, axis: Axis, *, width: int, height: int, label_width
     drawn = [(colour, curve) for colour, curve in enumerate(curves(study, axis)) if curve.main is not None]
     if not drawn:
         return None
-    divisor, unit = _unit(axis, max(float(curve.main.x[-1]) for _, curve in drawn if curve.main is not None))
-    baselines = {line.name: study.loss_of(line.bits_per_byte) for line in study.baselines}
-    low, high = _loss_range([curve.main for _, curve in drawn if curve.main is not None], baselines.get("unigram"))
+    divisor, unit = _unit(
+        axis, max(float(curve.main.x[-1]) for _, curve in drawn if curve.main is not None), study.counted
+    )
+    baselines = {line.name: line.loss for line in study.baselines}
+    floor = study.baselines[0].loss if study.baselines else None
+    low, high = _loss_range([curve.main for _, curve in drawn if curve.main is not None], floor)
     last = (
         max(float(line.x[-1]) for _, curve in drawn for line in (curve.main, *curve.faint) if line is not None) or 1.0
     )
@@ -130,14 +133,15 @@ def loss_chart(study: Study, axis: Axis, *, width: int, height: int, label_width
 
 
 def score_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
-    """Return bits per byte of each architecture with its interval, and a small dot a run where there are several."""
-    scores = [(finding.architecture, finding.bits_per_byte) for finding in analysis.findings]
-    runs = {name: [run.bits_per_byte for run in study.of(name) if run.finished] for name, _ in scores}
-    return _dot_chart(study, scores, {name: [v for v in of if v] for name, of in runs.items()}, width, _plain)
+    """Return the score of each architecture with its interval, and a small dot a run where there are several."""
+    scores = [(finding.architecture, finding.score) for finding in analysis.findings]
+    runs = {name: [run.scored(study.judged) for run in study.of(name) if run.finished] for name, _ in scores}
+    known = {name: [value for value in of if value is not None] for name, of in runs.items()}
+    return _dot_chart(study, scores, known, width, _plain)
 
 
 def difference_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
-    """Return the differences in bits per byte to the first architecture, with their intervals and a line at zero."""
+    """Return the differences in score to the first architecture, with their intervals and a line at zero."""
     differences = [(finding.architecture, finding.difference) for finding in analysis.findings]
     return _dot_chart(study, differences, {}, width, signed, zero=True)
 
@@ -171,9 +175,9 @@ def _dot_chart(
     return DotChart(width, height, x, x.ticks(5, shown), x(0.0) if zero else None, tuple(dots))
 
 
-def _unit(axis: Axis, last: float) -> tuple[float, str]:
+def _unit(axis: Axis, last: float, counted: str) -> tuple[float, str]:
     if axis != "seconds":
-        return 1.0, UNITS[axis]
+        return 1.0, UNITS[axis].replace("token", counted)
     divisor, unit = (3600.0, "hours") if last > 7200 else (60.0, "minutes") if last > 180 else (1.0, "seconds")
     return divisor, f"{unit} of training"
 
@@ -186,10 +190,10 @@ def _tick_text(value: float, decimals: int) -> str:
     return quantity(value).replace(".00", "").replace(".0", "") if value >= 1000 else f"{value:.{decimals}f}"
 
 
-def _loss_range(lines: list[Line], unigram: float | None) -> tuple[float, float]:
+def _loss_range(lines: list[Line], floor: float | None) -> tuple[float, float]:
     lowest, highest = min(float(line.loss.min()) for line in lines), max(float(line.loss.max()) for line in lines)
-    if unigram is not None and lowest < unigram:  # above the unigram's loss nothing of interest happens, and it's steep
-        highest = min(highest, unigram + 0.12 * (unigram - lowest))
+    if floor is not None and lowest < floor:  # above what reads nothing nothing of interest happens, and it's steep
+        highest = min(highest, floor + 0.12 * (floor - lowest))
     pad = max(0.05 * (highest - lowest), 0.02)  # a constant loss is a line in the middle, not noise enlarged
     return lowest - pad, highest + pad / 2
 

@@ -1,10 +1,9 @@
 """A comparison as one HTML file that needs nothing else: styles, charts and data are inside, and it opens offline."""
 
-import os
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed
 from anyformer.study.plots import difference_chart, loss_chart, score_chart
 from anyformer.study.results import Study
@@ -22,15 +21,10 @@ def write_report(study: Study, path: str | Path, *, analysis: Analysis | None = 
     Raises RunFailed if the file cannot be written; a former report is then still there.
     """
     target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        aside.write_text(render_report(study, analysis or analyse(study)), encoding="utf-8")
-        aside.replace(target)
+        replace_file(target, render_report(study, analysis or analyse(study)).encode())
     except OSError as error:
         raise RunFailed(f"could not write the report {target}: {error.strerror}; choose another place") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink()
     return target
 
 
@@ -46,8 +40,9 @@ def render_report(study: Study, analysis: Analysis) -> str:
     ).get_template("report.html")  # fmt: skip
     own = files("anyformer.study")
     return template.render(
-        study=study, analysis=analysis, rows=rows, headline=_headline(analysis, rows), best=_best(rows),
+        study=study, analysis=analysis, rows=rows, headline=_headline(study, analysis, rows), best=_best(study, rows),
         budget=max(run.tokens_seen for run in study.runs),
+        judged=study.judged, of_text=study.score == "bits_per_byte", apart=study.score != "loss",
         single=all(len(study.of(name)) == 1 for name in study.architectures),
         scores=score_chart(study, analysis, width=HALF), differences=difference_chart(study, analysis, width=HALF),
         by_tokens=loss_chart(study, "tokens", width=WIDE, height=400, label_width=150),
@@ -61,24 +56,26 @@ def render_report(study: Study, analysis: Analysis) -> str:
     )  # fmt: skip
 
 
-def _best(rows: tuple[ResultRow, ...]) -> str | None:
-    scores = {row.architecture: row.finding.bits_per_byte.value for row in rows if row.finding.bits_per_byte}
-    return min(scores, key=lambda name: scores[name]) if scores else None
+def _best(study: Study, rows: tuple[ResultRow, ...]) -> str | None:
+    scores = {row.architecture: row.finding.score.value for row in rows if row.finding.score}
+    pick = max if study.judged.higher else min
+    return pick(scores, key=lambda name: scores[name]) if scores else None
 
 
-def _headline(analysis: Analysis, rows: tuple[ResultRow, ...]) -> list[tuple[str, str]]:
-    """Return the report's first sentences as pairs of text and style: who came out lowest, and what may be claimed."""
-    best = _best(rows)
+def _headline(study: Study, analysis: Analysis, rows: tuple[ResultRow, ...]) -> list[tuple[str, str]]:
+    """Return the report's first sentences as pairs of text and style: who came out best, and what may be claimed."""
+    best, judged = _best(study, rows), study.judged
     if best is None:
         return [("No run finished.", "strong"), (" The table says why.", "")]
     finding = analysis.of(best)
-    assert finding.bits_per_byte is not None  # that is how the best was found
-    text = [(best, "strong"), (f" came out at {finding.bits_per_byte.value:.3f} bits per byte", "")]
-    if sum(row.finding.bits_per_byte is not None for row in rows) == 1:
+    assert finding.score is not None  # that is how the best was found
+    text = [(best, "strong"), (f" came out at {finding.score.value:.3f} {judged.words}", "")]
+    if sum(row.finding.score is not None for row in rows) == 1:
         return [*text, (", the only one to finish." if len(rows) > 1 else ".", "")]
-    text.append((", the lowest", ""))
+    text.append((", the highest" if judged.higher else ", the lowest", ""))
     if finding.difference is not None:
-        text += [(f": {abs(finding.difference.value):.3f} below ", ""), (analysis.first, "name")]
+        side = "above" if judged.higher else "below"
+        text += [(f": {abs(finding.difference.value):.3f} {side} ", ""), (analysis.first, "name")]
     if analysis.method == "documents":
         return [*text, (". Each was trained once, so this is no claim about the architectures.", "")]
     claimed = [one.architecture for one in analysis.findings if one.claim]

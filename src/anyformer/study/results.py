@@ -4,14 +4,15 @@ import csv
 import io
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from anyformer.errors import UsageError
 from anyformer.study.encoding import decode, encode
+from anyformer.study.score import SCORES, Score
 
 FORMAT = "anyformer-study"
-VERSION = 1
+VERSION = 2  # 1 had bits_per_byte for what is score and loss of a baseline, and no other scores
 
 
 class Point(NamedTuple):
@@ -25,7 +26,7 @@ class Point(NamedTuple):
 
 
 class DocumentLoss(NamedTuple):
-    """One validation document: the sum of its tokens' losses in nats, the tokens predicted, its UTF-8 bytes."""
+    """One validation document: the sum of its labels' losses in nats, how many labels, its UTF-8 bytes."""
 
     nats: float
     tokens: int
@@ -53,6 +54,7 @@ class RunResult:
     validation: tuple[Point, ...] = ()
     early_loss: float | None = None  # the study's `early` says of what, and when
     documents: tuple[DocumentLoss, ...] = ()
+    right: tuple[int, ...] = ()  # of each document: labels that were said rightly; none where that is not counted
     sample: str = ""
     prompt: str = ""  # that the sample continues
     failure: str | None = None  # one line; None if the run finished
@@ -62,6 +64,10 @@ class RunResult:
             raise UsageError(f"run {self.name} finished without validation documents; give them, or say what failed")
         if self.documents and (self.n_tokens <= 0 or self.nbytes <= 0):
             raise UsageError(f"run {self.name} was validated on {self.n_tokens} tokens, {self.nbytes} bytes; need some")
+        if self.right and len(self.right) != len(self.documents):
+            raise UsageError(
+                f"run {self.name} has {len(self.documents)} documents and {len(self.right)} counts of right"
+            )
 
     @property
     def name(self) -> str:
@@ -106,6 +112,15 @@ class RunResult:
     def bits_per_byte(self) -> float | None:
         return self.nats / self.nbytes / math.log(2) if self.documents else None
 
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the labels that were said rightly; None where that is not counted."""
+        return sum(self.right) / self.n_tokens if self.right else None
+
+    def scored(self, score: Score) -> float | None:
+        """Return what a study judges by."""
+        return {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy}.get(score.name, self.validation_loss)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
@@ -124,7 +139,8 @@ class Baseline:
     """What a predictor that does not learn from context reaches on the validation text."""
 
     name: str  # "unigram", "uniform"
-    bits_per_byte: float
+    score: float  # what the study judges by
+    loss: float  # in the study's unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +153,8 @@ class Machine:
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     learning_rate: float
-    validation_loss: float | None  # nats per token; None if the trial failed
+    validation_loss: float | None  # None if the trial failed
+    score: float | None = None  # what the study judges by, where that is not the loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +180,10 @@ class Study:
     early: str  # what `early_loss` is: "validation loss after 25 % of the tokens"
     machine: Machine
     runs: tuple[RunResult, ...]
+    score: str = "bits_per_byte"  # what is judged by: a name among SCORES
+    unit: str = "nats per token"  # of losses
+    counted: str = "token"  # what is predicted: "token", "label"
+    documents: str = "documents"  # what the validation text consists of: "documents", "examples"
     baselines: tuple[Baseline, ...] = ()
     tuning: tuple[Tuning, ...] = ()
     versions: tuple[tuple[str, ...], ...] = ()  # pairs of name and version
@@ -175,6 +196,10 @@ class Study:
     def __post_init__(self) -> None:
         if not self.runs:
             raise UsageError("a study needs at least one run")
+        if self.score not in SCORES:
+            raise UsageError(f"a study is not judged by {self.score!r}; there are {', '.join(SCORES)}")
+        if self.score == "accuracy" and (unknown := [one.name for one in self.runs if one.documents and not one.right]):
+            raise UsageError(f"run {unknown[0]} does not say which labels were right, so it has no accuracy")
         lengths = {tuple(document.nbytes for document in run.documents) for run in self.runs if run.documents}
         if len(lengths) > 1:
             raise UsageError("the runs were validated on different documents; validate all of them on the same ones")
@@ -193,9 +218,11 @@ class Study:
     def of(self, architecture: str) -> tuple[RunResult, ...]:
         return tuple(run for run in self.runs if run.architecture == architecture)
 
-    def loss_of(self, bits_per_byte: float) -> float:
-        """Return nats per token on the validation text for `bits_per_byte`."""
-        return bits_per_byte * math.log(2) * self.data.validation_nbytes / self.data.validation_tokens
+    @property
+    def judged(self) -> Score:
+        """What is judged by; a loss is named by its unit."""
+        score = SCORES[self.score]
+        return replace(score, words=self.unit) if self.score == "loss" else score
 
     def to_json(self) -> str:
         """One JSON object: `format`, `version` and this class's fields; points and documents are arrays of values."""
@@ -220,16 +247,21 @@ class Study:
         """One row a run, a header first; empty where a failed run has no value."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
-        writer.writerows([_cell(getattr(run, column)) for column in CSV_COLUMNS] for run in self.runs)
+        left_out = set(OF_TEXT if self.score != "bits_per_byte" else ()) | set(
+            () if self.score == "accuracy" else ("accuracy",)
+        )
+        columns = [column for column in CSV_COLUMNS if column not in left_out]
+        writer.writerow(columns)
+        writer.writerows([_cell(getattr(run, column)) for column in columns] for run in self.runs)
         return out.getvalue()
 
 
 CSV_COLUMNS = (
     "architecture", "seed", "learning_rate", "n_params", "n_params_embedding", "n_params_non_embedding",
     "flops_per_token", "flops", "tokens_seen", "tokens_per_second", "seconds", "early_loss", "validation_loss",
-    "perplexity", "bits_per_byte", "failure",
+    "perplexity", "bits_per_byte", "accuracy", "failure",
 )  # fmt: skip
+OF_TEXT = ("perplexity", "bits_per_byte")  # which mean something where every token of a text is predicted
 
 
 def _cell(value: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.study.results import DocumentLoss, RunResult, Study
+from anyformer.study.score import Score
 from anyformer.study.verdict import of_documents, of_seeds, one_seed_sentences, several_seeds_sentences
 
 CONFIDENCE = 0.95
@@ -37,11 +38,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Finding:
-    """What can be said of one architecture, in bits per byte; differences are to the first (negative: better)."""
+    """What can be said of one architecture, in what the study judges by; differences are to the first."""
 
     architecture: str
     n_seeds: int  # finished runs
-    bits_per_byte: Interval | None = None
+    score: Interval | None = None
     difference: Interval | None = None
     p_value: float | None = None  # paired t-test by seed, two-sided
     p_holm: float | None = None  # corrected for the number of comparisons
@@ -64,8 +65,8 @@ def analyse(study: Study, *, seed: int = 0) -> Analysis:
     """Return what `study` allows to be said; the same for the same study and `seed` (of the bootstrap)."""
     finished = {name: [run for run in study.of(name) if run.finished] for name in study.architectures}
     if max(len(runs) for runs in finished.values()) > 1:
-        return _over_seeds(finished, {name: len(study.of(name)) for name in finished})
-    return _over_documents(finished, seed)
+        return _over_seeds(study.judged, finished, {name: len(study.of(name)) for name in finished})
+    return _over_documents(study.judged, finished, study.documents, seed)
 
 
 def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
@@ -102,18 +103,16 @@ def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *,
     return Interval(value, low, high)
 
 
-def bits_per_byte(documents: Sequence[DocumentLoss], *, seed: int = 0) -> Interval:
-    """Return bits per byte of all `documents` together, with its interval over the choice of documents."""
-    bits, nbytes = [document.nats / math.log(2) for document in documents], [document.nbytes for document in documents]
-    return bootstrap_ratio(bits, nbytes, seed=seed)
+def interval(score: Score, documents: Sequence[DocumentLoss], right: Sequence[int] = (), *, seed: int = 0) -> Interval:
+    """Return the score of all `documents` together, with its interval over the choice of documents."""
+    return bootstrap_ratio(*score.parts(documents, right), seed=seed)
 
 
-def bits_per_byte_difference(
-    documents: Sequence[DocumentLoss], reference: Sequence[DocumentLoss], *, seed: int = 0
-) -> Interval:
-    """Return bits per byte of `documents` minus `reference`'s, paired: each document is drawn for both at once."""
-    bits = [(ours.nats - theirs.nats) / math.log(2) for ours, theirs in zip(documents, reference, strict=True)]
-    return bootstrap_ratio(bits, [document.nbytes for document in documents], seed=seed)
+def paired(score: Score, ours: RunResult, theirs: RunResult, *, seed: int = 0) -> Interval:
+    """Return our score minus theirs, paired: each document is drawn for both at once."""
+    above, below = score.parts(ours.documents, ours.right)
+    other, _ = score.parts(theirs.documents, theirs.right)
+    return bootstrap_ratio([a - b for a, b in zip(above, other, strict=True)], below, seed=seed)
 
 
 def t_interval(values: Sequence[float]) -> Interval:
@@ -146,27 +145,27 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _over_documents(finished: dict[str, list[RunResult]], seed: int) -> Analysis:
+def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: str, seed: int) -> Analysis:
     first = next(iter(finished))
-    reference = finished[first][0].documents if finished[first] else None
+    reference = finished[first][0] if finished[first] else None
     findings = []
     for name, runs in finished.items():
         if not runs:
             findings.append(Finding(name, 0, verdict="no run finished"))
             continue
-        documents = runs[0].documents
-        difference = None
+        one, difference = runs[0], None
         if reference is not None and name != first:
-            difference = bits_per_byte_difference(documents, reference, seed=seed)
-        verdict = of_documents(name, first, difference)
-        findings.append(Finding(name, 1, bits_per_byte(documents, seed=seed), difference, verdict=verdict))
+            difference = paired(score, one, reference, seed=seed)
+        verdict = of_documents(name, first, difference, score)
+        value = interval(score, one.documents, one.right, seed=seed)
+        findings.append(Finding(name, 1, value, difference, verdict=verdict))
     n_documents = max((len(runs[0].documents) for runs in finished.values() if runs), default=0)
-    return Analysis("documents", first, tuple(findings), one_seed_sentences(n_documents))
+    return Analysis("documents", first, tuple(findings), one_seed_sentences(n_documents, score, called))
 
 
-def _over_seeds(finished: dict[str, list[RunResult]], n_runs: dict[str, int]) -> Analysis:
+def _over_seeds(score: Score, finished: dict[str, list[RunResult]], n_runs: dict[str, int]) -> Analysis:
     first = next(iter(finished))
-    scores = {name: {run.seed: run.nats / run.nbytes / math.log(2) for run in runs} for name, runs in finished.items()}
+    scores = {name: {run.seed: run.scored(score) or 0.0 for run in runs} for name, runs in finished.items()}
     shared = {name: sorted(set(scores[name]) & set(scores[first])) for name in scores if name != first}
     p_values = {
         name: paired_t_test([scores[name][seed] for seed in seeds], [scores[first][seed] for seed in seeds])
@@ -181,7 +180,7 @@ def _over_seeds(finished: dict[str, list[RunResult]], n_runs: dict[str, int]) ->
         difference = t_interval([of_seed[seed] - scores[first][seed] for seed in seeds]) if seeds else None
         p_holm = corrected.get(name)
         claim = p_holm is not None and p_holm < 1 - CONFIDENCE
-        verdict = of_seeds(name, first, difference, p_holm, n_shared=len(seeds), n_finished=len(of_seed))
+        verdict = of_seeds(name, first, difference, p_holm, n_shared=len(seeds), n_finished=len(of_seed), score=score)
         findings.append(Finding(name, len(of_seed), mean, difference, p_values.get(name), p_holm, claim, verdict))
     counts = [len(of_seed) for of_seed in scores.values() if of_seed]
     sentences = several_seeds_sentences(counts, len(p_values))

@@ -36,22 +36,30 @@ def results_table(study: Study, analysis: Analysis, *, width: int = 100) -> Rend
     full = width >= FULL_WIDTH
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", collapse_padding=True)
     table.add_column("architecture", overflow="fold", max_width=16 if full else 20)
-    names = ["params", "FLOPs/\ntoken", "tokens\n/s", "early\nloss", "loss\n(nats)", "per-\nplexity"]
-    if not full:
-        names = ["params", "tokens\n/s", "loss\n(nats)"]
-    for name in names:
+    for name in _columns(study, full):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("bits per\nbyte", justify="right", no_wrap=True)
+    table.add_column(study.judged.column, justify="right", no_wrap=True)
     table.add_column(
         f"to {escape(analysis.first)}" if len(rows) > 1 else "", justify="right", overflow="fold", max_width=16
     )
-    best = min((row.finding.bits_per_byte.value for row in rows if row.finding.bits_per_byte), default=None)
+    pick = max if study.judged.higher else min
+    best = pick((row.finding.score.value for row in rows if row.finding.score), default=None)
     for row in rows:
-        table.add_row(*_cells(row, full=full, best=best), end_section=True)
+        table.add_row(*_cells(study, row, full=full, best=best), end_section=True)
     return Group(Text(study.title, style="bold"), Text(), table, *_lines(study, analysis, rows))
 
 
-def _cells(row: ResultRow, *, full: bool, best: float | None) -> list[Text]:
+def _columns(study: Study, full: bool) -> list[str]:
+    """Return the columns between the architecture and the score; a loss that is the score stands there alone."""
+    speed = f"{study.counted}s\n/s"
+    loss = [] if study.score == "loss" else ["loss\n(nats)"]
+    if not full:
+        return ["params", speed, *loss]
+    text = ["per-\nplexity"] if study.score == "bits_per_byte" else []
+    return ["params", f"FLOPs/\n{study.counted}", speed, "early\nloss", *loss, *text]
+
+
+def _cells(study: Study, row: ResultRow, *, full: bool, best: float | None) -> list[Text]:
     name = Text(row.architecture, style="bold")
     if row.failures:
         n_runs = len(row.failures) + len(row.seeds)
@@ -59,12 +67,14 @@ def _cells(row: ResultRow, *, full: bool, best: float | None) -> list[Text]:
     params = _two(quantity(row.n_params), f"{quantity(row.n_params_embedding)} emb")
     share = "" if row.share_of_peak is None else f"{row.share_of_peak:.0%} peak"
     speed = _two(fixed(row.tokens_per_second, 0), share)
-    loss = Text(fixed(row.validation_loss, 4)) if row.seeds else Text("failed", style="red")
-    middle = [params, speed, loss]
+    failed = Text("failed", style="red")
+    loss = [] if study.score == "loss" else [Text(fixed(row.validation_loss, 4)) if row.seeds else failed]
+    middle = [params, speed, *loss]
     if full:
-        early, perplexity = Text(fixed(row.early_loss, 3)), Text(fixed(row.perplexity, 2))
-        middle = [params, Text(quantity(row.flops_per_token)), speed, early, loss, perplexity]
-    score, difference = row.finding.bits_per_byte, row.finding.difference
+        text = [Text(fixed(row.perplexity, 2))] if study.score == "bits_per_byte" else []
+        early = Text(fixed(row.early_loss, 3))
+        middle = [params, Text(quantity(row.flops_per_token)), speed, early, *loss, *text]
+    score, difference = row.finding.score, row.finding.difference
     style = "bold green" if score is not None and score.value == best else ""
     return [
         name,
@@ -90,8 +100,13 @@ def _lines(study: Study, analysis: Analysis, rows: tuple[ResultRow, ...]) -> lis
     failures = [(row.architecture, failure) for row in rows for failure in row.failures]
     lines += [Text(f"{name}, seed {one.seed} failed: {one.reason}", style="red") for name, one in failures]
     if study.baselines:
-        shown = ", ".join(f"{line.name} {line.bits_per_byte:.4f}" for line in study.baselines)
-        lines.append(Text(f"For scale, bits per byte: {shown}. Early loss: {study.early}.", style="dim"))
+        shown = ", ".join(f"{line.name} {line.score:.4f}" for line in study.baselines)
+        lines.append(Text(f"For scale, {study.judged.words}: {shown}. Early loss: {study.early}.", style="dim"))
+    if analysis.method == "seeds":
+        each = "; ".join(
+            f"{row.architecture} {', '.join(f'{score:.4f}' for score in row.scores)}" for row in rows if row.scores
+        )
+        lines.append(Text(f"By seed: {each}.", style="dim"))
     compared = [row.finding for row in rows if row.finding.difference is not None]
     lines += [Text(f"{finding.architecture}: {finding.verdict}.") for finding in compared]
     return [*lines, *(Text(sentence, style="dim") for sentence in analysis.sentences)]

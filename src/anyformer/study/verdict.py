@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyformer.study.score import BITS, Score
+
 if TYPE_CHECKING:
     from anyformer.study.statistics import Interval
 
@@ -27,7 +29,7 @@ def _span(interval: Interval) -> str:
     return f"95 % interval {signed(interval.low)} to {signed(interval.high)}"
 
 
-def of_documents(name: str, first: str, difference: Interval | None) -> str:
+def of_documents(name: str, first: str, difference: Interval | None, score: Score = BITS) -> str:
     if name == first:
         return "the others are compared to it"
     if difference is None:
@@ -36,12 +38,19 @@ def of_documents(name: str, first: str, difference: Interval | None) -> str:
         return (
             f"as trained here, it cannot be told from {first} on text like this; with one seed, no claim about training"
         )
-    better = "fewer" if difference.value < 0 else "more"
-    return f"as trained here, it needs {better} bits than {first} on text like this; one seed, no claim about training"
+    does = score.better if score.is_better(difference.value) else score.worse
+    return f"as trained here, it {does} {first} on text like this; one seed, no claim about training"
 
 
 def of_seeds(
-    name: str, first: str, difference: Interval | None, p_holm: float | None, *, n_shared: int, n_finished: int
+    name: str,
+    first: str,
+    difference: Interval | None,
+    p_holm: float | None,
+    *,
+    n_shared: int,
+    n_finished: int,
+    score: Score = BITS,
 ) -> str:
     if not n_finished:
         return "no run finished"
@@ -50,29 +59,27 @@ def of_seeds(
     if difference is None or p_holm is None:
         seeds = "1 finished seed" if n_shared == 1 else f"{n_shared} finished seeds"
         return f"no difference can be claimed: it shares {seeds} with {first}"
-    text = f"{signed(difference.value)} bits per byte, {_span(difference)}, corrected p = {p_holm:.2g}"
+    text = f"{signed(difference.value)} {score.words}, {_span(difference)}, corrected p = {p_holm:.2g}"
     if p_holm < 0.05:
-        return f"{'better' if difference.value < 0 else 'worse'} than {first}, trained this way on this data ({text})"
+        better = "better" if score.is_better(difference.value) else "worse"
+        return f"{better} than {first}, trained this way on this data ({text})"
     return f"no difference to {first} can be claimed ({text})"
 
 
-def one_seed_sentences(n_documents: int) -> tuple[str, ...]:
-    """What intervals over `n_documents` validation documents mean."""
+def one_seed_sentences(n_documents: int, score: Score = BITS, called: str = "documents") -> tuple[str, ...]:
+    """What intervals over `n_documents` validation documents, or what they are `called`, mean."""
     if n_documents < 2:
-        return (
-            ONE_SEED,
-            f"{'One' if n_documents else 'No'} validation document: not even the choice of text can be judged, so no "
-            "intervals are given.",
-        )
+        there = f"{'One' if n_documents else 'No'} validation {called.removesuffix('s')}"
+        return ONE_SEED, f"{there}: not even the choice of text can be judged, so no intervals are given."
     sentences = [
         ONE_SEED,
-        f"Intervals are 95 % bootstrap intervals over the {n_documents:,} validation documents (total bits over total "
-        "bytes, documents drawn with replacement). Differences are paired: each draw scores both models on the same "
-        "documents, which removes most of what makes one text harder than another.",
+        f"Intervals are 95 % bootstrap intervals over the {n_documents:,} validation {called} ({score.sums}, {called} "
+        f"drawn with replacement). Differences are paired: each draw scores both models on the same {called}, which "
+        "removes most of what makes one text harder than another.",
     ]
     if n_documents < FEW_DOCUMENTS:
         sentences.append(
-            f"{n_documents} documents are few: such intervals come out too narrow. Validate on more documents."
+            f"{n_documents} {called} are few: such intervals come out too narrow. Validate on more {called}."
         )
     return tuple(sentences)
 

@@ -3,9 +3,12 @@
 from anyformer.text.comparison import Compared, compared, spelled
 from anyformer.text.corpus import Corpus, read_corpus
 from anyformer.text.encoded import EncodedCorpus, cache_directory, encode_corpus
-from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, pack, pack_whole
+from anyformer.text.framing import Framed
+from anyformer.text.labelled import LabelledCorpus, LabelledRow, split_labelled
+from anyformer.text.labelled_files import read_labelled
+from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, evenly_spread, pack, pack_whole
 from anyformer.text.parallel import EncodedPairs, PairBatch, PairSampler, ParallelCorpus, length_batches, read_parallel
-from anyformer.text.sampler import Sampler
+from anyformer.text.sampler import LaneSampler, Sampler
 from anyformer.text.schemes import (
     SCHEMES,
     ByteLevelBPE,
@@ -33,6 +36,10 @@ __all__ = [
     "Document",
     "EncodedCorpus",
     "EncodedPairs",
+    "Framed",
+    "LaneSampler",
+    "LabelledCorpus",
+    "LabelledRow",
     "Packed",
     "PairBatch",
     "PairSampler",
@@ -47,11 +54,14 @@ __all__ = [
     "cache_directory",
     "compared",
     "encode_corpus",
+    "evenly_spread",
     "length_batches",
     "pack",
     "pack_whole",
     "read_corpus",
+    "read_labelled",
     "read_parallel",
     "scheme",
     "spelled",
+    "split_labelled",
 ]

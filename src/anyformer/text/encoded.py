@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from anyformer.disk.atomic import new_directory, remove_abandoned, remove_directory
 from anyformer.errors import RunFailed, TextError
 from anyformer.text.corpus import Corpus
 from anyformer.text.tokenizer import Tokenizer
 
 _FORMAT = 1  # raised when what is written, or how documents are delimited, changes
 _ARRAYS = ("tokens", "offsets", "document_nbytes")
-_STALE_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +76,6 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None
     arrays = _read(directory)
     if arrays is None:
         try:
-            root.mkdir(parents=True, exist_ok=True)
             _write(directory, corpus, tokenizer, begin, end)
         except OSError as error:
             raise RunFailed(
@@ -92,38 +89,30 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None
 
 
 def _write(directory: Path, corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> None:
-    _sweep(directory.parent)
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        lengths = [0]
-        with open(aside / "tokens.bin", "wb") as file:
-            for ids in tokenizer.encode_corpus(corpus.texts()):
-                file.write(np.concatenate(([begin], ids, [end])).astype(ids.dtype).tobytes())
-                lengths.append(len(ids) + 2)
-        np.cumsum(lengths, dtype=np.int64).tofile(aside / "offsets.bin")
-        np.array(corpus.document_nbytes, dtype=np.int64).tofile(aside / "document_nbytes.bin")
-        dtypes = {"tokens": tokenizer.dtype.name, "offsets": "int64", "document_nbytes": "int64"}
-        meta = {name: {"dtype": dtypes[name], **_measure(aside / f"{name}.bin")} for name in _ARRAYS}
-        (aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-        for path in (*aside.iterdir(), aside):
-            _sync(path)
-        _put(aside, directory)
-        _sync(directory.parent)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _put(aside: Path, directory: Path) -> None:
-    """Rename into place, over what is damaged; where another process was faster with the same content, that stays."""
+    """Make the directory, over what is damaged; where another process was faster with the same content, that stays."""
+    remove_abandoned(directory.parent)
     if directory.exists() and _read(directory) is None:
-        damaged = tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent)
-        os.rename(directory, Path(damaged, "damaged"))
-        shutil.rmtree(damaged, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process has taken it away
+            remove_directory(directory)
     try:
-        os.rename(aside, directory)
+        with new_directory(directory) as aside:
+            _fill(aside, corpus, tokenizer, begin, end)
     except OSError:
         if _read(directory) is None:
             raise
+
+
+def _fill(aside: Path, corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> None:
+    lengths = [0]
+    with open(aside / "tokens.bin", "wb") as file:
+        for ids in tokenizer.encode_corpus(corpus.texts()):
+            file.write(np.concatenate(([begin], ids, [end])).astype(ids.dtype).tobytes())
+            lengths.append(len(ids) + 2)
+    np.cumsum(lengths, dtype=np.int64).tofile(aside / "offsets.bin")
+    np.array(corpus.document_nbytes, dtype=np.int64).tofile(aside / "document_nbytes.bin")
+    dtypes = {"tokens": tokenizer.dtype.name, "offsets": "int64", "document_nbytes": "int64"}
+    meta = {name: {"dtype": dtypes[name], **_measure(aside / f"{name}.bin")} for name in _ARRAYS}
+    (aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
 def _read(directory: Path) -> list[np.ndarray] | None:
@@ -144,21 +133,3 @@ def _read(directory: Path) -> list[np.ndarray] | None:
 def _measure(path: Path) -> dict[str, int | str]:
     with open(path, "rb") as file:
         return {"nbytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sweep(root: Path) -> None:
-    """Remove what processes killed while writing have left behind."""
-    for path in root.glob(".*"):
-        try:
-            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
-        except OSError:
-            continue

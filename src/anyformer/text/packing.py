@@ -57,10 +57,7 @@ class Packed:
 
     def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
         """Numbers of all rows, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
-        wanted = self.n_rows if most_tokens is None else min(self.n_rows, max(1, most_tokens // self.seq_len))
-        rows = np.arange(wanted) * self.n_rows // wanted  # evenly spread: the first rows hold the longest documents
-        size = max(1, batch_tokens // self.seq_len)
-        return (rows[start : start + size] for start in range(0, wanted, size))
+        return evenly_spread(self.n_rows, self.seq_len, batch_tokens, most_tokens)
 
     def batch(self, rows: np.ndarray) -> Batch:
         """The rows of these numbers, in their order. Each field is [len(rows), seq_len]."""
@@ -135,6 +132,14 @@ def pack_whole(encoded: EncodedCorpus, seq_len: int) -> Packed:
     order = np.array([piece for row in rows for piece in row], dtype=np.int64)
     row_offsets = np.cumsum([0, *map(len, rows)])
     return Packed(encoded, seq_len, start[order], length[order], source[order], row_offsets)
+
+
+def evenly_spread(n_rows: int, seq_len: int, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+    """Numbers of rows of `seq_len` tokens: of all, or of about `most_tokens`, in batches of at most `batch_tokens`."""
+    wanted = n_rows if most_tokens is None else min(n_rows, max(1, most_tokens // seq_len))
+    rows = np.arange(wanted) * n_rows // wanted  # the first rows may hold the longest documents
+    size = max(1, batch_tokens // seq_len)
+    return (rows[start : start + size] for start in range(0, wanted, size))
 
 
 def shuffled(n: int, *seed: int) -> np.ndarray:

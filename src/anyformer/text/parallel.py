@@ -135,6 +135,11 @@ class PairSampler:
         self.index += 1
         return self._batches[self.index - 1]
 
+    def skip(self, steps: int) -> None:
+        """Go on as if so many batches had been drawn."""
+        for _ in range(steps):
+            next(self)
+
     def state(self) -> dict[str, int]:
         """What `restore` needs, as JSON."""
         fixed = {"seed": self.seed, "n_pairs": len(self._lengths), "batch_tokens": self.batch_tokens}

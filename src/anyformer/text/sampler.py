@@ -57,6 +57,10 @@ class Sampler:
         self.step += 1
         return rows
 
+    def skip(self, steps: int) -> None:
+        """Go on as if so many batches had been drawn."""
+        self.step += steps
+
     def state(self) -> dict[str, int]:
         """What `restore` needs, as JSON: the next step, and what it must be the next step of."""
         return {"step": self.step, "seed": self.seed, "n_rows": self.n_rows, "batch_rows": self.batch_rows}
@@ -72,3 +76,23 @@ class Sampler:
                     f"resume with the same data, seq_len, batch and seed, or start a new run"
                 )
         self.step = int(state["step"])
+
+
+class LaneSampler(Sampler):
+    """Rows that follow each other: lane l of a batch goes on with the row after that of the step before.
+
+    The lanes start evenly spread over the rows and each goes round all of them, so that together they see every row in
+    n_rows / batch_rows steps, and a step is a function of its number here too. The order is that of the rows.
+    """
+
+    def __init__(self, n_rows: int, batch_rows: int, seed: int, *, rank: int = 0, world_size: int = 1) -> None:
+        super().__init__(n_rows, batch_rows, seed, rank=rank, world_size=world_size)
+        self._starts = np.arange(rank, batch_rows, world_size) * n_rows // batch_rows
+
+    def rows(self, step: int) -> np.ndarray:
+        """Row numbers of this rank's lanes at `step` (from 0): int64 [batch_rows // world_size]."""
+        return (self._starts + step) % self.n_rows
+
+    def rounds(self, step: int) -> np.ndarray:
+        """How often each lane has come to the end of the rows when `step` begins: int64 [batch_rows // world_size]."""
+        return (self._starts + step) // self.n_rows

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import TextError, did_you_mean
+from anyformer.text.fitting import NO_TEXT, fit
 from anyformer.text.splitting import expression
 from anyformer.text.tokenizer import END_OF_TEXT, Tokenizer
 from anyformer.text.wordpiece import CONTINUES, wordpieces
@@ -72,7 +73,7 @@ class CharacterBPE:
         trainer = trainers.BpeTrainer(
             vocab_size=n + len(specials), limit_alphabet=n, special_tokens=specials, show_progress=False
         )
-        _fit(inner, trainer, texts)
+        fit(inner, trainer, texts)
         return _named(inner, PLAIN_SPECIALS)
 
 
@@ -96,7 +97,7 @@ class Unigram:
         trainer = trainers.UnigramTrainer(
             vocab_size=size, special_tokens=specials, unk_token=UNKNOWN, show_progress=False
         )
-        _fit(inner, trainer, texts)
+        fit(inner, trainer, texts)
         learned = json.loads(inner.to_str())["model"]["vocab"]
         inner.model = models.Unigram([*((name, 0.0) for name in specials), *_settled(learned, specials)], unk_id=1)
         return _named(inner, PLAIN_SPECIALS)
@@ -197,9 +198,6 @@ def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
     return replace(chosen, min_count=min_count)
 
 
-NO_TEXT = "no text to train a tokenizer on; give a corpus that is not empty"
-
-
 def word_counts(rules: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
     """Return how often each word occurs, as the tokenizer's own rules normalise and split. Raises TextError for no text."""
     counts: Counter[str] = Counter()
@@ -215,21 +213,6 @@ def _empty(model: Any) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer as Inner
 
     return Inner(model)
-
-
-def _fit(inner: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str]) -> None:
-    """Let the library learn; its special tokens have the first ids."""
-    characters = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal characters
-        for text in texts:
-            characters += len(text)
-            yield text
-
-    inner.train_from_iterator(counted(), trainer)
-    if not characters:
-        raise TextError(NO_TEXT)
 
 
 def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str, float]]:

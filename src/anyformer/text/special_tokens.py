@@ -39,7 +39,7 @@ def opening_and_closing(config: dict[str, Any], special: set[str]) -> tuple[str 
     What the configuration names wins (`bos_token`, `eos_token`: a string or an object with `content`, as Hugging Face
     writes them); without any configuration, the usual spellings among the `special` tokens.
     """
-    named = [_content(config.get(key)) for key in ("bos_token", "eos_token")]
+    named = [content_of(config.get(key)) for key in ("bos_token", "eos_token")]
     if any(named):
         return named[0], named[1]
     for opening, closing in _KNOWN:
@@ -48,7 +48,8 @@ def opening_and_closing(config: dict[str, Any], special: set[str]) -> tuple[str 
     return None, None
 
 
-def _content(value: Any) -> str | None:
+def content_of(value: Any) -> str | None:
+    """The spelling of a token that a configuration names, as a string or an object; None for none."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anyformer.disk.atomic import replace_file
 from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run
 from anyformer.text.companions import answer_start, closing_ids, read_companions, write_companions
-from anyformer.text.special_tokens import CONFIG_FILE, opening_and_closing, read_config
+from anyformer.text.fitting import fit
+from anyformer.text.framing import Framed, framed, with_frame
+from anyformer.text.special_tokens import CONFIG_FILE, content_of, opening_and_closing, read_config
 from anyformer.text.stream import TextStream
 
 if TYPE_CHECKING:
@@ -74,23 +76,13 @@ class Tokenizer:
             raise TextError(
                 f"a byte-level vocabulary of {vocab_size} tokens is too small: 256 bytes and {END_OF_TEXT} make 257"
             )
-        characters = 0
-
-        def counted() -> Iterator[str]:
-            nonlocal characters
-            for text in texts:
-                characters += len(text)
-                yield text
-
         inner = Inner(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         inner.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
         )
-        inner.train_from_iterator(counted(), trainer)
-        if not characters:
-            raise TextError("no text to train a tokenizer on; give a corpus that is not empty")
+        fit(inner, trainer, texts)
         # The class name is what lets transformers' AutoTokenizer open the directory.
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
         return cls(inner, config)
@@ -118,9 +110,10 @@ class Tokenizer:
         if self._files:
             write_companions(self._files, directory)
             return
-        _replace(directory / FILE, self._inner.to_str(pretty=True))
+        replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())
         if self._config:
-            _replace(directory / CONFIG_FILE, json.dumps(self._config, indent=2, ensure_ascii=False) + "\n")
+            content = json.dumps(self._config, indent=2, ensure_ascii=False) + "\n"
+            replace_file(directory / CONFIG_FILE, content.encode())
 
     @cached_property
     def vocab_size(self) -> int:
@@ -162,6 +155,46 @@ class Tokenizer:
         inner = Inner.from_str(self._inner.to_str())
         inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
         return Tokenizer(inner, {**self._config, **named})
+
+    def frame(self, texts: Sequence[str], longest: int | None = None, *, words: bool = False) -> Framed:
+        """Return a text, a pair of texts, or the `words` of one as one input, as the tokenizer's own rules frame it.
+
+        At most `longest` tokens; the longer text is cut first. Raises TextError where there is no room for text, and for a
+        word that no token stands for.
+        """
+        return framed(self._inner, texts, longest, words=words)
+
+    @property
+    def frames(self) -> bool:
+        """Whether its rules put special tokens beside a text."""
+        return self._inner.num_special_tokens_to_add(False) > 0
+
+    def with_frame(self) -> Tokenizer:
+        """Return one that opens and closes each text, where this one's rules add nothing and it knows what closes one."""
+        if self.frames or self.end_of_text is None:
+            return self
+        opening = None if self.begin_of_text is None else self.spelling(self.begin_of_text)
+        closing = self.spelling(self.end_of_text)
+        assert closing is not None
+        # Classes of transformers that are known by a name make rules of their own instead of reading these.
+        config = {**self._config, "tokenizer_class": "PreTrainedTokenizerFast"}
+        return Tokenizer(with_frame(self._inner, opening, closing), config)
+
+    def naming_types(self) -> Tokenizer:
+        """Return one whose tokenizer_config.json has transformers give a model the types of texts, as BERT takes them.
+
+        One that was read from files is as its files say.
+        """
+        if self._files or "model_input_names" in self._config:
+            return self
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        return Tokenizer(self._inner, {**self._config, "model_input_names": names})
+
+    @property
+    def padding(self) -> int | None:
+        """The id that tokenizer_config.json names for padding; None where it names none."""
+        named = content_of(self._config.get("pad_token"))
+        return None if named is None else self._inner.token_to_id(named)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -247,9 +280,3 @@ def _remedy(path: Path) -> str:
     if (path / "tokenizer.model").is_file():
         return "; there is a SentencePiece tokenizer.model, which transformers can save as tokenizer.json"
     return "; train one with `anyformer tokenizer train`"
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)

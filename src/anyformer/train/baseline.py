@@ -1,33 +1,98 @@
-"""What a prediction costs that knows nothing but how often each token is predicted: the loss that any training must beat."""
+"""What a prediction costs that has read nothing: by how often each label is said, or their mean; training must beat it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal, Protocol
+
 import numpy as np
 
+from anyformer.recipe import ObjectiveSpec
 from anyformer.text import NOT_PREDICTED
-from anyformer.train.data import Feed, Validation
+from anyformer.train.data import Feed, TrainingData, Validation
+from anyformer.train.objectives import Rows
 
 MOST_LABELS = 2**18  # of the training rows that are counted
 BATCH_TOKENS = 4096
 
 
-def unigram_loss(feed: Feed, batches: int, validation: Validation, vocab_size: int) -> float:
-    """Return nats a label of the validation rows, by the frequencies of the labels in the first `batches` of a fresh feed.
+class Guess(Protocol):
+    """A prediction that is the same for all."""
 
-    Counting ends at `MOST_LABELS`; one more of each token is counted, so that none is impossible.
+    def learn(self, rows: Rows) -> int:
+        """Take the labels of some rows into account; return how many there are."""
+        ...
+
+    def losses(self, rows: Rows) -> np.ndarray:
+        """Return the loss of each label of some rows."""
+        ...
+
+
+class Frequency:
+    """The frequency of each label; one more of each is counted, so that none is impossible."""
+
+    def __init__(self, n_labels: int) -> None:
+        self._counts = np.ones(n_labels)
+
+    def learn(self, rows: Rows) -> int:
+        found = np.bincount(rows.labels[rows.labels != NOT_PREDICTED], minlength=len(self._counts))
+        self._counts += found
+        return int(found.sum())
+
+    def losses(self, rows: Rows) -> np.ndarray:
+        nats = np.log(self._counts.sum()) - np.log(self._counts)
+        return nats[rows.labels[rows.labels != NOT_PREDICTED]]
+
+
+class Mean:
+    """The mean of numbers."""
+
+    def __init__(self, n_labels: int) -> None:
+        self._sum, self._n = 0.0, 0
+
+    def learn(self, rows: Rows) -> int:
+        self._sum += float(rows.values.sum(dtype=np.float64))
+        self._n += rows.values.size
+        return rows.values.size
+
+    def losses(self, rows: Rows) -> np.ndarray:
+        return (rows.values.astype(np.float64) - self._sum / self._n) ** 2
+
+
+class Chance:
+    """An even guess among the choices that each row has; nothing is to be learnt from others."""
+
+    def __init__(self, n_labels: int) -> None:
+        pass
+
+    def learn(self, rows: Rows) -> int:
+        return MOST_LABELS
+
+    def losses(self, rows: Rows) -> np.ndarray:
+        return rows.chance()
+
+
+GUESSES: dict[Literal["frequency", "mean", "chance"], Callable[[int], Guess]] = {
+    "frequency": Frequency,
+    "mean": Mean,
+    "chance": Chance,
+}
+
+
+def guess_of(objective: ObjectiveSpec, data: TrainingData) -> Guess:
+    """Return what an objective is measured against: it has learnt nothing yet."""
+    return GUESSES[objective.trivial](len(data.labels) if data.labels else data.vocab_size)
+
+
+def trivial_loss(guess: Guess, feed: Feed, batches: int, validation: Validation) -> float:
+    """Return the loss a label of the validation rows, guessed by the labels in the first `batches` of a fresh feed.
+
+    Counting ends at `MOST_LABELS`.
     """
-    counts, n = np.ones(vocab_size), 0
+    n = 0
     for _ in range(batches):
-        labels = next(feed).labels
-        found = np.bincount(labels[labels != NOT_PREDICTED], minlength=vocab_size)
-        counts += found
-        n += int(found.sum())
+        n += guess.learn(next(feed))
         if n >= MOST_LABELS:
             break
-    nats = np.log(counts.sum()) - np.log(counts)
-    total, predicted = 0.0, 0
-    for rows, _ in validation.batches(BATCH_TOKENS):
-        real = rows.labels[rows.labels != NOT_PREDICTED]
-        total += float(nats[real].sum())
-        predicted += len(real)
-    return total / predicted
+    losses = [guess.losses(rows) for rows, _ in validation.batches(BATCH_TOKENS)]
+    return sum(float(each.sum()) for each in losses) / sum(each.size for each in losses)

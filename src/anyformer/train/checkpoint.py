@@ -8,14 +8,14 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anyformer.disk import atomic
@@ -33,8 +33,11 @@ FORMAT = 1  # raised when what is written, or what it means, changes
 MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 _STATE, _MOMENTS, _RANDOM = "state.json", "optimizer.safetensors", "random.safetensors"
+_OWN = (WEIGHTS, _MOMENTS, _RANDOM)
 _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")  # .1: the same step saved again, which does away with the first
 _CHUNK_NBYTES = 1 << 22
+_ENDING = ".safetensors"
+NOTHING: Mapping[str, Mapping[str, Tensor]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +62,19 @@ class Checkpoints:
         self._warned: set[Path] = set()
 
     def save(
-        self, step: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any], metric: float | None = None
+        self,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer,
+        state: dict[str, Any],
+        metric: float | None = None,
+        beside: Mapping[str, Mapping[str, Tensor]] = NOTHING,
     ) -> Path:
         """Save everything that `restore` gives back, then delete what is neither among the last nor the best.
 
-        `state` is JSON; `metric` is a loss: the lowest one is the best. Raises RunFailed, naming the place and the
-        cause, where it can't be written; nothing of it is left then, and the former checkpoints stand.
+        `state` is JSON; `metric` is a loss: the lowest one is the best. `beside` are further tensors by the name of what
+        they are of ("companion"), a file each. Raises RunFailed, naming the place and the cause, where it can't be
+        written; nothing of it is left then, and the former checkpoints stand.
         """
         target = self._name(step)
         try:
@@ -74,7 +84,7 @@ class Checkpoints:
                 if path.exists():
                     atomic.sync(path)
             with atomic.new_directory(target) as aside:
-                self._write(aside, step, model, optimizer, state, metric)
+                self._write(aside, step, model, optimizer, state, metric, beside)
             self._prune(target)
         except (OSError, SafetensorError) as error:
             raise RunFailed(self._failure(target, error)) from error
@@ -114,6 +124,11 @@ class Checkpoints:
         set_random_state(load_file(path / _RANDOM), data["random"])
         return data["state"]
 
+    def beside(self, path: Path) -> dict[str, dict[str, Tensor]]:
+        """Return the further tensors of a checkpoint that `restore` has verified, on the CPU. Raises CheckpointError."""
+        files = [path / name for name in read_manifest(path).files if name.endswith(_ENDING)]
+        return {file.stem: load_file(file) for file in files if file.name not in _OWN}
+
     def _write(
         self,
         aside: Path,
@@ -122,10 +137,13 @@ class Checkpoints:
         optimizer: Optimizer,
         state: dict[str, Any],
         metric: float | None,
+        beside: Mapping[str, Mapping[str, Tensor]],
     ) -> None:
         moments, optimizer_rest = optimizer_tensors(optimizer)
         random_tensors, random_rest = random_state()
-        for name, tensors in ((WEIGHTS, model_tensors(model)), (_MOMENTS, moments), (_RANDOM, random_tensors)):
+        written = {WEIGHTS: model_tensors(model), _MOMENTS: moments, _RANDOM: random_tensors}
+        written |= {name + _ENDING: dict(tensors) for name, tensors in beside.items()}
+        for name, tensors in written.items():
             save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, aside / name)
         atomic.write_file(aside / _STATE, _json({"state": state, "optimizer": optimizer_rest, "random": random_rest}))
         files = {path.name: _measure(path) for path in sorted(aside.iterdir())}

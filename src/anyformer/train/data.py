@@ -6,16 +6,17 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.recipe import Recipe
+from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Load
 from anyformer.text import (
     EncodedCorpus,
     EncodedPairs,
+    LaneSampler,
     Packed,
     PairSampler,
     ParallelCorpus,
@@ -25,14 +26,19 @@ from anyformer.text import (
     pack,
     pack_whole,
 )
-from anyformer.train.noise import NoisyFeed, NoisyValidation, load_of, noise_of
+from anyformer.train.noise import NoisyFeed, NoisyValidation, load_of, noise_of, training_rows, validation_rows
 from anyformer.train.objectives import Rows
+from anyformer.train.segments import SegmentFeed, SegmentValidation
 
 
 class Feed(Protocol):
     """An endless stream of batches that can stop and go on."""
 
     def __next__(self) -> Rows: ...
+
+    def skip(self, steps: int) -> None:
+        """Go on as if so many batches had been taken: their rows, which take time, are not prepared."""
+        ...
 
     def state(self) -> Mapping[str, Any]:
         """Return what `restore` needs, as JSON."""
@@ -60,7 +66,12 @@ class TrainingData(Protocol):
     """Text of one kind, for one kind of objective."""
 
     @property
-    def reads(self) -> Literal["text", "pairs"]:
+    def labels(self) -> tuple[str, ...] | None:
+        """The classes that are predicted, none where numbers are; None where tokens are."""
+        ...
+
+    @property
+    def reads(self) -> Reads:
         """Which kind it is, as `ObjectiveSpec.reads`."""
         ...
 
@@ -95,13 +106,17 @@ class TrainingData(Protocol):
         """Return what one average row asks of the model, to count FLOPs by."""
         ...
 
+    def predicted_share(self, recipe: Recipe) -> float:
+        """Of the places of the stack with a head: how many have a label."""
+        ...
+
 
 class PackedFeed:
     """Rows of packed text in shuffled order."""
 
     def __init__(self, packed: Packed, sampler: Sampler) -> None:
         self._packed, self._sampler = packed, sampler
-        self.state, self.restore = sampler.state, sampler.restore
+        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
 
     def __next__(self) -> Rows:
         return self._packed.batch(next(self._sampler))
@@ -129,8 +144,12 @@ class TextData:
     tokenizer: Tokenizer | None = None
 
     @property
-    def reads(self) -> Literal["text", "pairs"]:
+    def reads(self) -> Reads:
         return "text"
+
+    @property
+    def labels(self) -> None:
+        return None
 
     @property
     def vocab_size(self) -> int:
@@ -143,9 +162,13 @@ class TextData:
 
     def feed(self, recipe: Recipe) -> Feed:
         noise = noise_of(recipe, self.tokenizer)
+        if noise is not None:
+            rows = training_rows(self.train, recipe, noise)
+            return NoisyFeed(rows, Sampler(rows.n_rows, recipe.batch_rows, recipe.seed), noise)
         packed = pack(self.train, recipe.seq_len, seed=recipe.seed)
-        sampler = Sampler(packed.n_rows, recipe.batch_rows, recipe.seed)
-        return NoisyFeed(packed, sampler, noise) if noise else PackedFeed(packed, sampler)
+        if recipe.memory is not None:
+            return SegmentFeed(packed, LaneSampler(packed.n_rows, recipe.batch_rows, recipe.seed))
+        return PackedFeed(packed, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:
         return None if self.held_out is None else text_validation(self.held_out, self.tokenizer, recipe)
@@ -157,14 +180,21 @@ class TextData:
     def load(self, recipe: Recipe) -> Load:
         noise = noise_of(recipe, self.tokenizer)
         if noise is None:
-            return Load(batch=1, query=recipe.seq_len)
-        return load_of(noise, pack(self.train, recipe.seq_len, seed=recipe.seed))
+            return Load(batch=1, query=recipe.seq_len, past=recipe.memory or 0)
+        return load_of(noise, training_rows(self.train, recipe, noise))
+
+    def predicted_share(self, recipe: Recipe) -> float:
+        return recipe.objective.predicted_share
 
 
 def text_validation(text: EncodedCorpus, tokenizer: Tokenizer | None, recipe: Recipe) -> Validation:
     """Return the rows of a text by which a model of the recipe's objective is judged, with noise that is always the same."""
-    noise, packed = noise_of(recipe, tokenizer), pack_whole(text, recipe.seq_len)
-    return NoisyValidation(packed, noise, recipe.seed) if noise else PackedValidation(packed)
+    noise = noise_of(recipe, tokenizer)
+    if recipe.memory is not None:
+        return SegmentValidation(text, recipe.seq_len, recipe.memory)
+    if noise is None:
+        return PackedValidation(pack_whole(text, recipe.seq_len))
+    return NoisyValidation(validation_rows(text, recipe, noise), noise, recipe.seed)
 
 
 class PairFeed:
@@ -172,7 +202,7 @@ class PairFeed:
 
     def __init__(self, pairs: EncodedPairs, sampler: PairSampler) -> None:
         self._pairs, self._sampler = pairs, sampler
-        self.state, self.restore = sampler.state, sampler.restore
+        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
 
     def __next__(self) -> Rows:
         return self._pairs.batch(next(self._sampler))
@@ -205,8 +235,12 @@ class PairData:
     tokenizer: Tokenizer
 
     @property
-    def reads(self) -> Literal["text", "pairs"]:
+    def reads(self) -> Reads:
         return "pairs"
+
+    @property
+    def labels(self) -> None:
+        return None
 
     @cached_property
     def _pairs(self) -> EncodedPairs:
@@ -239,6 +273,9 @@ class PairData:
     def load(self, recipe: Recipe) -> Load:
         source, target = np.ceil(self._pairs.lengths.mean(axis=0)).astype(int).tolist()
         return Load(batch=1, query=target, memory=source)
+
+    def predicted_share(self, recipe: Recipe) -> float:
+        return recipe.objective.predicted_share
 
 
 def split_pairs(corpus: ParallelCorpus, fraction: float) -> tuple[ParallelCorpus, ParallelCorpus]:

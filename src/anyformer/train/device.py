@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from anyformer.errors import UsageError, did_you_mean
+from anyformer.errors import RunFailed, UsageError, did_you_mean
 from anyformer.recipe import Precision
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
@@ -49,3 +49,13 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 def compute_dtype(precision: Precision) -> torch.dtype:
     """Return the type that matrix products are computed in."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def out_of_memory(error: BaseException) -> BaseException:
+    """Return what to raise: RunFailed for memory that ran out, anything else as it is."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return RunFailed(
+            "out of memory; take fewer tokens at once (--micro-tokens), make layers again instead of keeping what they make "
+            "(--recompute full), or take a smaller batch or model"
+        )
+    return error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
 from anyformer.train.data import Validation
 from anyformer.train.device import autocast
-from anyformer.train.objectives import Forward, Objective, Pass
+from anyformer.train.lanes import seeing
+from anyformer.train.objectives import Forward, LossPart, Objective, Pass
 
 BATCH_TOKENS = 4096
 
@@ -27,11 +29,29 @@ class DocumentLoss(NamedTuple):
     nbytes: int
 
 
+class PartLoss(NamedTuple):
+    """What else was predicted, as `Losses.parts` has it."""
+
+    loss: float  # nats a label
+    labels: int
+    accuracy: float | None  # share of the labels that are the likeliest class; None where that was not counted
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The losses of documents; those of which no token was predicted are left out."""
 
     documents: tuple[DocumentLoss, ...]
+    class_counts: tuple[int, ...] | None = None  # of `Losses.classes`, where the objective tells them
+    parts: Mapping[str, PartLoss] = field(default_factory=dict)  # by name
+
+    @property
+    def frequency_loss(self) -> float | None:
+        """Nats a label that the frequencies of these very classes cost; None where no classes were told."""
+        if self.class_counts is None:
+            return None
+        n = sum(self.class_counts)
+        return math.fsum(-count / n * math.log(count / n) for count in self.class_counts if count)
 
     @property
     def nats(self) -> float:
@@ -72,19 +92,32 @@ def evaluate(
     precision: Precision = "float32",
     forward: Forward | None = None,
     batch_tokens: int = BATCH_TOKENS,
+    companion: Transformer | None = None,
 ) -> Evaluation:
-    """Return the losses of every document, without dropout, smoothing and z-loss."""
+    """Return the losses of every document, without dropout, smoothing and z-loss.
+
+    `companion` is what was trained beside the model, where the objective needs it.
+    """
+    counts: np.ndarray | None = None
+    parts: list[Mapping[str, LossPart]] = []
+    by = _pass(model, forward, companion)
     n = len(validation.document_nbytes)
     nats, tokens = np.zeros(n), np.zeros(n, dtype=np.int64)
-    device = next(model.parameters()).device
     for rows, source in validation.batches(batch_tokens):
-        with torch.no_grad(), autocast(precision, device):
-            each = objective(Pass(forward or model, model.head(), device), rows).each.cpu().double().numpy()
+        by = seeing(by, model, validation, rows)
+        with torch.no_grad(), autocast(precision, by.device):
+            losses = objective(by, rows)
+        parts.append(losses.parts)
+        each = losses.each.cpu().double().numpy()
         real = rows.labels != NOT_PREDICTED
+        if losses.classes is not None:
+            found = np.bincount(losses.classes.cpu().numpy()[real], minlength=2)
+            counts = found if counts is None else counts + found
         nats += np.bincount(source[real], each[real], minlength=n)
         tokens += np.bincount(source[real], minlength=n)
     measured = zip(nats.tolist(), tokens.tolist(), validation.document_nbytes.tolist(), strict=True)
-    return Evaluation(tuple(DocumentLoss(*document) for document in measured if document[1]))
+    documents = tuple(DocumentLoss(*document) for document in measured if document[1])
+    return Evaluation(documents, None if counts is None else tuple(counts.tolist()), _parts(parts))
 
 
 def sample_loss(
@@ -96,12 +129,31 @@ def sample_loss(
     precision: Precision = "float32",
     forward: Forward | None = None,
     batch_tokens: int = BATCH_TOKENS,
+    companion: Transformer | None = None,
 ) -> float:
     """Return nats a token on about `most_tokens` of the validation text, always the same ones: for curves."""
     nats, tokens = 0.0, 0
-    device = next(model.parameters()).device
+    by = _pass(model, forward, companion)
     for rows, _ in validation.batches(batch_tokens, most_tokens):
-        with torch.no_grad(), autocast(precision, device):
-            nats += float(objective(Pass(forward or model, model.head(), device), rows).each.cpu().double().sum())
+        by = seeing(by, model, validation, rows)
+        with torch.no_grad(), autocast(precision, by.device):
+            nats += float(objective(by, rows).each.cpu().double().sum())
         tokens += int((rows.labels != NOT_PREDICTED).sum())
     return nats / tokens
+
+
+def _parts(batches: Sequence[Mapping[str, LossPart]]) -> dict[str, PartLoss]:
+    found = {}
+    for name in batches[0] if batches else ():
+        same = [parts[name] for parts in batches]
+        labels = max(1, sum(int(part.labels) for part in same))
+        right = [int(part.right) for part in same if part.right is not None]
+        loss = math.fsum(float(part.nats) for part in same) / labels
+        found[name] = PartLoss(loss, labels, sum(right) / labels if len(right) == len(same) else None)
+    return found
+
+
+def _pass(model: Transformer, forward: Forward | None, companion: Transformer | None) -> Pass:
+    device = next(model.parameters()).device
+    beside = None if companion is None else Pass(companion, companion.head(), device)
+    return Pass(forward or model, model.head(), device, companion=beside)

@@ -110,8 +110,7 @@ class Progress:
             return []
         last, left = self._last, self.seconds_left()
         texts = [f"step {last.step:,}/{self.steps:,}", f"loss {fmean(self._losses):.3f}"]
-        if last.further_losses:
-            texts.append("further " + " ".join(f"{loss:.3f}" for loss in last.further_losses))
+        texts += [f"{name} {loss:.3f}" for name, loss in (last.parts or {}).items()]
         if self._validation is not None:
             texts.append(f"validation {self._validation:.3f}")
         texts.append(f"{last.tokens_per_second:,.0f} tokens/s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class StepMetrics:
     expert_load_max: float | None = None  # of the busiest expert, as a multiple of its layer's mean
     expert_load_entropy: float | None = None  # as a share of an even load's, the mean over layers
     expert_dropped: float | None = None  # share of choices that no expert had a place for
-    further_losses: list[float] | None = None  # as `loss`, of tokens one place after the next, two …; None without
+    parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import UsageError
+from anyformer.model import Transformer
 from anyformer.recipe import Adam, AdamW, OptimizerSpec
 from anyformer.spec import ModelSpec, Site, tensors
 from anyformer.spec.part import Role
@@ -22,21 +23,30 @@ def decaying(spec: ModelSpec) -> dict[str, bool]:
     return {name: weight.role in DECAYING for name, weight in tensors(spec, Site()) if weight.trainable}
 
 
-def optimizer_of(model: nn.Module, spec: ModelSpec, optimizer: OptimizerSpec) -> torch.optim.Optimizer:
+def trained(model: nn.Module, beside: Transformer | None = None) -> list[nn.Parameter]:
+    """Return what is trained of a model and of what is trained beside it, each once."""
+    every = [*model.parameters(), *(beside.parameters() if beside is not None else ())]
+    return list({id(p): p for p in every if p.requires_grad}.values())
+
+
+def optimizer_of(
+    model: nn.Module, spec: ModelSpec, optimizer: OptimizerSpec, beside: Transformer | None = None
+) -> torch.optim.Optimizer:
     """Return the optimiser over the model's weights: those that decay, then the others, each in the model's order.
 
-    Raises UsageError for an optimiser without an implementation.
+    Those of a model `beside` it come after them in either group. Raises UsageError for an optimiser without an implementation.
     """
     if not isinstance(optimizer, Adam | AdamW):
         raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are Adam and AdamW")
     decay = optimizer.weight_decay if isinstance(optimizer, AdamW) else 0.0
-    decays = decaying(spec)
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    every, decays = trained(model, beside), _decaying(model, spec)
+    if beside is not None:
+        decays = _decaying(beside, beside.spec) | decays
     groups = [
-        {"params": [p for name, p in trained if decays[name]], "weight_decay": decay},
-        {"params": [p for name, p in trained if not decays[name]], "weight_decay": 0.0},
+        {"params": [p for p in every if decays[p]], "weight_decay": decay},
+        {"params": [p for p in every if not decays[p]], "weight_decay": 0.0},
     ]
-    fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for _, p in trained)
+    fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=optimizer.peak(spec.stack.d_model),
@@ -45,6 +55,11 @@ def optimizer_of(model: nn.Module, spec: ModelSpec, optimizer: OptimizerSpec) ->
         fused=fused,
         foreach=None if fused else True,
     )
+
+
+def _decaying(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, bool]:
+    decays = decaying(spec)
+    return {p: decays[name] for name, p in model.named_parameters() if p.requires_grad}
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -13,7 +13,8 @@ import torch
 from anyformer.errors import UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import Load, ModelSpec, Site
-from anyformer.train.objectives import Rows
+from anyformer.train.companion import Accompanied
+from anyformer.train.objectives import Objective, Rows
 from anyformer.train.step import Trainer, split
 
 OPTIMIZER_NBYTES = 8  # a trained parameter: two float32 moments
@@ -35,22 +36,44 @@ class Plan:
     seconds: float | None = None  # for the steps still to make
     memory_nbytes: int | None = None
     peak_flops: float | None = None  # measured, a second
+    fresh: tuple[str, ...] = ()  # tensors that given weights lack: those of a new head
+    n_beside: int = 0  # parameters of what is trained beside the model, without those that they share
 
     def lines(self) -> list[str]:
         """Return it in words."""
-        size = f"{self.n_params / 1e6:,.2f} M parameters, {self.steps:,} steps, {self.tokens:,} tokens"
+        beside = f" and {self.n_beside / 1e6:,.2f} M beside the model" if self.n_beside else ""
+        size = f"{self.n_params / 1e6:,.2f} M parameters{beside}, {self.steps:,} steps, {self.tokens:,} tokens"
         lines = [f"{size}, {self.flops_per_token / 1e6:,.1f} MFLOP a token, {self.precision} on {self.device}"]
         needs = [f"about {duration(self.seconds)}"] if self.seconds is not None else []
         if self.memory_nbytes is not None:
             needs.append(f"{nbytes(self.memory_nbytes)} of memory")
         needs.append(f"{nbytes(self.disk_nbytes)} of disk" if self.disk_nbytes else "no disk")
         going_on = f"goes on after step {self.done:,}; " if self.done else ""
-        return [*lines, f"{going_on}needs {', '.join(needs)}"]
+        new = [f"not in the given weights, so new: {', '.join(self.fresh)}"] if self.fresh else []
+        return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 
 
-def flops_per_token(spec: ModelSpec, load: Load) -> float:
-    """Return the FLOPs of training on one token, forward once and backward twice, masked pairs not counted."""
-    return 3 * (spec.cost(Site(), load) + spec.cost_ahead(Site(), load)).flops / load.tokens
+def flops_per_token(spec: ModelSpec, load: Load, objective: Objective | None = None) -> float:
+    """Return the FLOPs of training on one token, forward once and backward twice, masked pairs not counted.
+
+    Those of what an objective trains beside the model are among them. A decoder reads in one row with what it writes what an
+    encoder would read.
+    """
+    read = load if spec.encoder is not None else replace(load, query=load.query + load.memory, memory=0)
+    beside = objective.companion_flops(spec, load) if isinstance(objective, Accompanied) else 0
+    return (3 * (spec.cost(Site(), read) + spec.cost_ahead(Site(), read)).flops + beside) / load.tokens
+
+
+def sizes(trainer: Trainer) -> tuple[int, int, int]:
+    """Return the parameters of the model, of what is trained beside it and not shared, and of all that is saved.
+
+    A memory of segments counts among the last as parameters that take as much room in a checkpoint.
+    """
+    model = {id(p): p.numel() for p in trainer.model.parameters()}
+    held = {id(p): p.numel() for p in trainer.companion.parameters()} if trainer.companion is not None else {}
+    own = sum(numel for key, numel in held.items() if key not in model)
+    memory = sum(held.nbytes for held in trainer.lanes.held.values()) if trainer.lanes is not None else 0
+    return sum(model.values()), own, sum(model.values()) + sum(held.values()) + -(-memory // CHECKPOINT_NBYTES)
 
 
 def disk_needed(n_params: int, kept: int, out: Path) -> int:

@@ -82,7 +82,8 @@ def routers_of(model: Transformer) -> list[Router]:
 
     def each() -> Iterator[Router]:
         blocks = [stack.blocks for stack in (model.encoder, model.stack) if stack is not None]
-        for block in (*chain(*blocks), *(module.block for module in model.ahead)):
+        own = (head.layers.blocks for head in model.heads if head.layers is not None)
+        for block in (*chain(*blocks), *(module.block for module in model.ahead), *chain(*own)):
             for sublayer in block.sublayers:
                 for branch in sublayer.branches:
                     if isinstance(branch.mixer, MoE):

@@ -11,22 +11,24 @@ from pathlib import Path
 import torch
 
 from anyformer.errors import RunFailed
-from anyformer.model import Transformer, build
+from anyformer.model import build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
-from anyformer.train.baseline import unigram_loss
+from anyformer.train.baseline import guess_of, trivial_loss
 from anyformer.train.checks import check_run
 from anyformer.train.data import TrainingData
-from anyformer.train.device import best_device, compute_dtype
+from anyformer.train.device import best_device, compute_dtype, out_of_memory
 from anyformer.train.evaluation import Evaluation, evaluate, sample_loss
 from anyformer.train.kept_heap import keep_heap
 from anyformer.train.live import Silent, Watcher
 from anyformer.train.metrics import FILE, MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.train.objectives import objective_of
-from anyformer.train.plan import Plan, disk_needed, flops_per_token, trial
+from anyformer.train.plan import Plan, disk_needed, flops_per_token, sizes, trial
+from anyformer.train.result import TrainingResult
 from anyformer.train.saving import Saved, Saving
 from anyformer.train.signals import Signals, Stopped
 from anyformer.train.step import Trainer
+from anyformer.train.workers import Batches, check_workers, prepared
 
 Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second of large matrix products
 
@@ -39,44 +41,13 @@ class How:
     compiled: bool = False
     micro_tokens: int | None = None  # places computed at once; None: the batch
     recompute: Recompute = "none"  # what a backward pass makes again instead of keeping it
-    validations: int = 8  # looks at the validation text on the way
+    workers: int = 0  # processes that prepare rows ahead of the step
+    validations: int = 8  # looks at the validation text on the way, beside one before each checkpoint
     validation_share: float = 0.025  # of the run's tokens: what one of these looks reads at most
-    save_every: int | None = None  # steps; None: about ten times a run
+    save_every: int | None = None  # steps; None: at each look
     keep_last: int = 2
     peak: Peak | None = None
     plan: bool = True  # make a trial first, to say how long it will take
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a run leaves."""
-
-    model: Transformer
-    steps: tuple[StepMetrics, ...]
-    validations: tuple[ValidationMetrics, ...]
-    evaluation: Evaluation | None  # of the whole validation text, after the last step
-    flops_per_token: float
-    n_params: int
-
-    @property
-    def unigram_loss(self) -> float | None:
-        """Of the whole validation text, nats a label, predicted by the frequency of the training labels alone."""
-        return next((look.unigram_loss for look in reversed(self.validations) if look.whole), None)
-
-    @property
-    def tokens(self) -> int:
-        """Predicted in training."""
-        return self.steps[-1].tokens if self.steps else 0
-
-    @property
-    def seconds(self) -> float:
-        """Spent training, without validation and saving."""
-        return self.steps[-1].seconds if self.steps else 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Over the whole run."""
-        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 def train(
@@ -97,8 +68,9 @@ def train(
     """
     how, watcher = how or How(), watcher or Silent()
     run = Run(spec, recipe, data, init, how, watcher)
-    disk_nbytes = disk_needed(run.n_params, how.keep_last + 1, out) if out else 0
-    with Saving(out, spec, recipe, data, init, how.keep_last, name) as saving:
+    disk_nbytes = disk_needed(run.n_saved, how.keep_last + 1, out) if out else 0
+    beside = run.trainer.companion and run.trainer.companion.spec
+    with Saving(out, spec, recipe, data, init, how.keep_last, name, beside) as saving:
         return run.go(saving, disk_nbytes)
 
 
@@ -114,7 +86,7 @@ def foresee(
     """Return what `train` would take; nothing is written. Raises what `train` would before it starts."""
     how = how or How()
     run = Run(spec, recipe, data, init, how, Silent())
-    return run.plan(disk_needed(run.n_params, how.keep_last + 1, out) if out else 0)
+    return run.plan(disk_needed(run.n_saved, how.keep_last + 1, out) if out else 0)
 
 
 class Run:
@@ -124,15 +96,18 @@ class Run:
         self, spec: ModelSpec, recipe: Recipe, data: TrainingData, init: Path | None, how: How, watcher: Watcher
     ) -> None:
         check_run(spec, recipe, data)
+        check_workers(how.workers)
         self.recipe, self.how, self.watcher = recipe, how, watcher
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
         device = how.device or best_device()
         self.model = build(spec, recipe.seed, device=device)
+        self.model.labels = data.labels or None
+        self.fresh: tuple[str, ...] = ()
         if init is not None:
             from anyformer.hub import load_into
 
-            load_into(self.model, init)
+            self.fresh = tuple(load_into(self.model, init))
         self.trainer = Trainer(
             self.model,
             recipe,
@@ -141,8 +116,9 @@ class Run:
             compiled=how.compiled,
             recompute=how.recompute,
         )
-        self.n_params = sum(p.numel() for p in self.model.parameters())
-        self.flops_per_token = flops_per_token(spec, data.load(recipe)) / recipe.objective.predicted_share
+        self.n_params, self.n_beside, self.n_saved = sizes(self.trainer)
+        flops = flops_per_token(spec, data.load(recipe), self.trainer.objective)
+        self.flops_per_token = flops / data.predicted_share(recipe)
         self.steps = recipe.steps
         self.saved = Saved()
         self.saving = Saving(None, spec, recipe, data, init, how.keep_last)
@@ -152,23 +128,29 @@ class Run:
     def go(self, saving: Saving, disk_nbytes: int) -> TrainingResult:
         """Restore, train, validate."""
         self.saving = saving
-        self.saved = saving.restore(self.model, self.trainer.optimizer, self.feed)
+        self.saved = saving.restore(self.trainer, self.feed)
         self.log = MetricsLog(saving.directory / FILE if saving.directory else None)
+        with prepared(self.feed, self.how.workers if self.saved.step < self.steps else 0) as batches:
+            return self._train(batches, disk_nbytes)
+
+    def _train(self, batches: Batches, disk_nbytes: int) -> TrainingResult:
         self.watcher.begin(self.plan(disk_nbytes))
         self.log.open(self.saved.step)
         try:
             with Signals() as signals:
                 for step in range(self.saved.step + 1, self.steps + 1):
-                    self._step(step)
-                    self._look(step)
-                    if signals.received is not None or step == self.steps or step % self._save_every == 0:
+                    self._step(step, batches)
+                    due = step == self.steps or step % self._save_every == 0
+                    if due or step % self._look_every == 0:
+                        self._look()
+                    if due or signals.received is not None:
                         self._save()
                     if signals.received is not None and step < self.steps:
                         name = signal.Signals(signals.received).name
                         raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", signals.received)
             evaluation = self._evaluate()
         except (MemoryError, RuntimeError) as error:
-            raise _out_of_memory(error) from error
+            raise out_of_memory(error) from error
         finally:
             self.log.close()
             self.watcher.end()
@@ -179,11 +161,16 @@ class Run:
             evaluation,
             self.flops_per_token,
             self.n_params,
+            self.saving.best(),
         )
 
     @property
+    def _look_every(self) -> int:
+        return max(1, self.steps // (self.how.validations or 1))
+
+    @property
     def _save_every(self) -> int:
-        return self.how.save_every or max(1, self.steps // 10)
+        return self.how.save_every or self._look_every
 
     def plan(self, disk_nbytes: int) -> Plan:
         """Return what is still to come."""
@@ -206,11 +193,13 @@ class Run:
             seconds,
             memory,
             self.peak,
+            self.fresh,
+            self.n_beside,
         )
 
-    def _step(self, step: int) -> None:
+    def _step(self, step: int, batches: Batches) -> None:
         start = time.perf_counter()
-        result = self.trainer.step(step, next(self.feed))
+        result = self.trainer.step(step, next(batches))
         seconds = time.perf_counter() - start
         if not result.finite:
             what = "loss" if result.loss != result.loss or abs(result.loss) == float("inf") else "gradient"
@@ -234,30 +223,32 @@ class Run:
             expert_load_max=result.load.busiest if result.load else None,
             expert_load_entropy=result.load.entropy if result.load else None,
             expert_dropped=result.load.dropped_share if result.load else None,
-            further_losses=result.further,
+            parts=result.parts,
         )
-        self.saved = Saved(step, tokens, seconds_all, self.saved.validation_loss)
+        self.saved = Saved(step, tokens, seconds_all)
         self.log.add(metrics)
         self.watcher.step(metrics)
 
-    def _look(self, step: int) -> None:
-        """Read a sample of the validation text, a few times a run."""
-        if self.validation is None or not self.how.validations or step == self.steps:
+    def _look(self) -> None:
+        """Read a sample of the validation text: what ranks the checkpoint of this step, if there is one."""
+        if self.validation is None or not self.how.validations:
             return
-        if step % max(1, self.steps // self.how.validations) == 0:
-            most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.how.validation_share))
-            loss = sample_loss(
-                self.model, self.trainer.objective, self.validation, most, precision=self.recipe.precision
-            )
-            self._validated(loss, False)
+        most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.how.validation_share))
+        by, beside = self.trainer.objective, self.trainer.companion
+        precision = self.recipe.precision
+        loss = sample_loss(self.model, by, self.validation, most, precision=precision, companion=beside)
+        self._validated(loss, False)
 
     def _evaluate(self) -> Evaluation | None:
         if self.validation is None:
             return None
-        evaluation = evaluate(self.model, self.trainer.objective, self.validation, precision=self.recipe.precision)
+        by, beside = self.trainer.objective, self.trainer.companion
+        evaluation = evaluate(self.model, by, self.validation, precision=self.recipe.precision, companion=beside)
         if not any(entry.whole for entry in self.log.validations):
-            fresh, vocab_size = self.data.feed(self.recipe), self.data.vocab_size
-            self._validated(evaluation.loss, True, unigram_loss(fresh, self.steps, self.validation, vocab_size))
+            fresh, guess = self.data.feed(self.recipe), guess_of(self.recipe.objective, self.data)
+            known = evaluation.frequency_loss
+            trivial = trivial_loss(guess, fresh, self.steps, self.validation) if known is None else known
+            self._validated(evaluation.loss, True, trivial)
         return evaluation
 
     def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:
@@ -276,14 +267,4 @@ class Run:
         self.saved = Saved(s.step, s.tokens, s.seconds, loss)
 
     def _save(self) -> None:
-        self.saving.save(self.saved, self.model, self.trainer.optimizer, self.feed)
-
-
-def _out_of_memory(error: BaseException) -> BaseException:
-    """Return what to raise: RunFailed for memory that ran out, anything else as it is."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-        return RunFailed(
-            "out of memory; take fewer tokens at once (--micro-tokens), make layers again instead of keeping what they make "
-            "(--recompute full), or take a smaller batch or model"
-        )
-    return error
+        self.saving.save(self.saved, self.trainer, self.feed)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from anyformer.train.checkpoint import Checkpoints
 
 FORMAT = 1
+COMPANION = "companion.yaml"  # what was trained beside the model, if anything was
+NOTHING: Mapping[str, str] = {}
 RECORD, SPEC, RECIPE, METRICS, LOCK, CHECKPOINTS = (
     "run.json",
     "spec.yaml",
@@ -51,12 +53,13 @@ class RunDirectory:
         recipe: Recipe,
         fingerprints: Mapping[str, str],
         extra: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] = NOTHING,
     ) -> RunDirectory:
         """Make the directory of a new run, whole or not at all; one that holds this very run is opened to go on.
 
         `fingerprints` of what is read (data, tokenizer); that of the code is added. `extra` JSON goes into `run.json`,
-        such as `architecture`, the name to list it by. Raises UsageError for a directory that is in use or holds
-        something else, CheckpointError for one of another run, RunFailed where it can't be written.
+        such as `architecture`, the name to list it by; `files` are further texts by name. Raises UsageError for a directory
+        that is in use or holds something else, CheckpointError for one of another run, RunFailed where it can't be written.
         """
         path = Path(path)
         if is_run(path):
@@ -79,6 +82,8 @@ class RunDirectory:
                 atomic.write_file(aside / SPEC, specs.dumps(spec).encode())
                 atomic.write_file(aside / RECIPE, recipes.dumps(recipe).encode())
                 atomic.write_file(aside / RECORD, (json.dumps(record, indent=1) + "\n").encode())
+                for name, text in files.items():
+                    atomic.write_file(aside / name, text.encode())
                 atomic.create_directories(aside / CHECKPOINTS)
         except BaseException as error:
             if lock is not None:

@@ -7,18 +7,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from anyformer.disk import atomic
 from anyformer.errors import RunFailed
-from anyformer.model import Transformer
+from anyformer.hub.labels import LABELS, labels_json, with_types
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, dumps
 from anyformer.train.data import Feed, TrainingData
 
 if TYPE_CHECKING:
     from anyformer.train.checkpoint import Checkpoints
     from anyformer.train.rundir import RunDirectory
+    from anyformer.train.step import Trainer
 
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -31,7 +30,7 @@ class Saved:
     step: int = 0
     tokens: int = 0  # predicted
     seconds: float = 0.0  # of training
-    validation_loss: float | None = None  # the last one, nats a token
+    validation_loss: float | None = None  # of this very step, nats a token; None where there was no look
 
 
 class Saving:
@@ -46,10 +45,11 @@ class Saving:
         init: Path | None,
         keep_last: int,
         name: str | None = None,
+        companion: ModelSpec | None = None,
     ) -> None:
-        """`name` is what the run's architecture is listed by."""
+        """`name` is what the run's architecture is listed by; `companion` is what is trained beside the model."""
         self.out, self.spec, self.recipe, self.data = out, spec, recipe, data
-        self.init, self.keep_last, self.name = init, keep_last, name
+        self.init, self.keep_last, self.name, self.companion = init, keep_last, name, companion
         self._run: RunDirectory | None = None
         self._checkpoints: Checkpoints | None = None
         self._last: Path | None = None
@@ -61,7 +61,7 @@ class Saving:
 
     def __enter__(self) -> Saving:
         if self.out is not None:
-            from anyformer.train.rundir import RunDirectory
+            from anyformer.train.rundir import COMPANION, RunDirectory
 
             fingerprints = {"data": self.data.fingerprint}
             if self.data.tokenizer is not None:
@@ -69,7 +69,10 @@ class Saving:
             if self.init is not None:
                 fingerprints["init"] = str(self.init)
             extra = {"architecture": self.name} if self.name else {}
-            self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints, extra)
+            files = {COMPANION: dumps(self.companion)} if self.companion is not None else {}
+            if self.data.labels:
+                files[LABELS] = labels_json(self.data.labels)
+            self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints, extra, files)
             self._checkpoints = self._run.checkpoints(self.keep_last)
             try:
                 self._keep_tokenizer(self._run.tokenizer)
@@ -89,26 +92,33 @@ class Saving:
             return
         try:
             with atomic.new_directory(directory) as aside:
-                self.data.tokenizer.save(aside)
+                with_types(self.data.tokenizer, self.spec).save(aside)
         except OSError as error:
             raise RunFailed(f"cannot write the tokenizer to {directory}: {error.strerror or error}") from None
 
-    def restore(self, model: Transformer, optimizer: torch.optim.Optimizer, feed: Feed) -> Saved:
+    def restore(self, trainer: Trainer, feed: Feed) -> Saved:
         """Bring all to where the last checkpoint left it; without one, leave it as it is."""
         if self._checkpoints is None:
             return Saved()
         self._last = self._checkpoints.latest()
         if self._last is None:
             return Saved()
-        state = self._checkpoints.restore(self._last, model, optimizer)
+        state = self._checkpoints.restore(self._last, trainer.model, trainer.optimizer)
+        trainer.restore_beside(self._checkpoints.beside(self._last))
         feed.restore(state["feed"])
         return Saved(**state["saved"])
 
-    def save(self, saved: Saved, model: Transformer, optimizer: torch.optim.Optimizer, feed: Feed) -> None:
+    def save(self, saved: Saved, trainer: Trainer, feed: Feed) -> None:
         """Write a checkpoint. Raises RunFailed where it can't be; the former one stays good."""
         if self._checkpoints is not None:
             state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
-            self._last = self._checkpoints.save(saved.step, model, optimizer, state, metric=saved.validation_loss)
+            self._last = self._checkpoints.save(
+                saved.step, trainer.model, trainer.optimizer, state, saved.validation_loss, trainer.beside()
+            )
+
+    def best(self) -> Path | None:
+        """Return the checkpoint of the lowest validation loss; None where there is none."""
+        return self._checkpoints.best() if self._checkpoints is not None else None
 
     def says(self) -> str:
         """Return where the last good checkpoint is, in words."""

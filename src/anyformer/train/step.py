@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.router import RouterSpec
 from anyformer.layers.tokens import Dropout
@@ -19,11 +21,16 @@ from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute, Spec
 from anyformer.text import NOT_PREDICTED
+from anyformer.train.companion import NAME as COMPANION
+from anyformer.train.companion import Following, built_beside, companion_of
 from anyformer.train.cross_entropy import LossOptions
 from anyformer.train.device import autocast
-from anyformer.train.objectives import Forward, Further, Losses, Objective, Pass, Rows
-from anyformer.train.optim import clip, optimizer_of, set_learning_rate
+from anyformer.train.lanes import NAME as MEMORY
+from anyformer.train.lanes import lanes_of
+from anyformer.train.objectives import Forward, Losses, LossPart, Objective, Pass, Rows
+from anyformer.train.optim import clip, optimizer_of, set_learning_rate, trained
 from anyformer.train.routing import Load, Routed, correct, routers_of
+from anyformer.train.training_state import check_model_tensors, model_tensors, set_model_tensors
 
 
 class StepResult(NamedTuple):
@@ -35,9 +42,7 @@ class StepResult(NamedTuple):
     tokens: int  # predicted
     router_loss: float | None = None  # the routers' losses, weighted; None without any
     load: Load | None = None  # of the experts; None without experts
-    further: list[float] | None = (
-        None  # as `loss`, of tokens one place after the next, two …; None where none are learnt
-    )
+    parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
 
     @property
     def finite(self) -> bool:
@@ -46,7 +51,7 @@ class StepResult(NamedTuple):
 
 
 class Trainer:
-    """A model, its optimiser and its recipe; `step` is one update.
+    """A model, its optimiser and its recipe, and a second model where the objective asks for one; `step` is one update.
 
     Dropout at step s is drawn from (seed, s) alone, so that a run that goes on draws what it would have drawn.
     """
@@ -61,23 +66,37 @@ class Trainer:
         compiled: bool = False,
         recompute: Recompute = "none",
     ) -> None:
+        if micro_tokens is not None and not recipe.objective.divisible:
+            raise UsageError(
+                f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
+                "leave --micro-tokens out, and make the batch smaller or use --recompute full"
+            )
         self.model, self.recipe, self.objective = model, recipe, objective
         model.recompute = recompute
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.companion, self.following = None, None
+        if (asked := companion_of(objective, model.spec)) is not None:
+            self.companion = built_beside(model, asked, recipe.seed)
+            self.companion.recompute = recompute
+            self.following = Following.of(asked, self.companion, model)
+        self.lanes = lanes_of(model, recipe, recompute)
+        self.parameters = trained(model, self.companion)
         self.device = next(model.parameters()).device
-        self.optimizer = optimizer_of(model, model.spec, recipe.optimizer)
+        self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.companion)
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
         self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
         self.routers = routers_of(model)
         self.router_losses = recipe.router.losses if self.routers else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
-        if any(map(_trains_otherwise, model.spec.nested())):
+        specs = (model.spec, *([self.companion.spec] if self.companion is not None else []))
+        if any(_trains_otherwise(part) for spec in specs for part in spec.nested()):
             self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
         self._router_loss: float | None = None
         self._load: Load | None = None
-        self._further: list[float] | None = None
+        self._parts: dict[str, float] | None = None
         self.micro_tokens = micro_tokens or sys.maxsize
         self.forward: Forward = torch.compile(model) if compiled else model
+        beside = torch.compile(self.companion) if compiled and self.companion is not None else self.companion
+        self.forward_beside: Forward | None = beside
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
@@ -85,23 +104,29 @@ class Trainer:
         router_loss, load = self._router_loss, self._load
         norm = clip(self.parameters, self.recipe.clip)
         lr = self.learning_rate(number)
-        result = StepResult(nats / tokens, float(norm), lr, tokens, router_loss, load, self._further)
+        result = StepResult(nats / tokens, float(norm), lr, tokens, router_loss, load, self._parts)
         if result.finite:
             set_learning_rate(self.optimizer, lr)
+            if self.following is not None:
+                self.following.hold()
             self.optimizer.step()
+            if self.following is not None:
+                self.following.follow()
             if load is not None and self.recipe.router.correction_speed:
                 correct(self.routers, load, self.recipe.router)
+            if self.lanes is not None:
+                self.lanes.advance()
         self.optimizer.zero_grad(set_to_none=True)
         return result
 
     def gradients(self, number: int, batch: Rows) -> tuple[float, int]:
         """Leave the gradient of the mean loss in the weights; return (nats, predicted tokens) of the batch."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
-        parts = list(split(batch, self.micro_tokens))
-        whole = self._foreseen(number, parts)
+        micro = list(split(batch, self.micro_tokens))
+        whole = self._foreseen(number, micro)
         self._draw(number)
-        sums, routers, loads, further = [], [], [], []
-        for rows in parts:
+        sums, routers, loads, parts = [], [], [], []
+        for rows in micro:
             losses = self.losses(rows)
             total = losses.total / tokens
             if self.routers:
@@ -112,9 +137,9 @@ class Trainer:
                     total = total + routers[-1]
             total.backward()
             sums.append(losses.each.sum())
-            further.append(losses.further)
+            parts.append(losses.parts)
         self._load = reduce(add, loads) if loads else None
-        self._further = _means(further)
+        self._parts = _means(parts)
         self._router_loss = float(torch.stack(routers).detach().sum()) if routers else None
         return float(torch.stack(sums).cpu().double().sum()), tokens
 
@@ -132,9 +157,30 @@ class Trainer:
 
     def losses(self, rows: Rows) -> Losses:
         """Return the losses of some rows, as they are trained on."""
+        how = (self.device, self.dropout, self.options)
+        memory = self.lanes.of(rows) if self.lanes is not None else None
+        beside = None
+        if self.companion is not None and self.forward_beside is not None:
+            beside = Pass(self.forward_beside, self.companion.head(), *how)
         with autocast(self.recipe.precision, self.device):
-            by = Pass(self.forward, self.model.head(), self.device, self.dropout, self.options)
-            return self.objective(by, rows)
+            losses = self.objective(Pass(self.forward, self.model.head(), *how, beside, memory), rows)
+        if self.lanes is not None and memory is not None:
+            self.lanes.keep(rows, memory)
+        return losses
+
+    def beside(self) -> dict[str, dict[str, Tensor]]:
+        """Return what is trained or carried along beside the model, by what it is of: what a checkpoint holds too."""
+        found = {} if self.companion is None else {COMPANION: model_tensors(self.companion)}
+        return found if self.lanes is None else found | {MEMORY: self.lanes.held}
+
+    def restore_beside(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Bring it to what `beside` returned. Raises CheckpointError for that of another run."""
+        if self.companion is not None:
+            found = dict(saved.get(COMPANION, {}))
+            check_model_tensors(self.companion, found)
+            set_model_tensors(self.companion, found)
+        if self.lanes is not None:
+            self.lanes.restore(saved.get(MEMORY, {}))
 
 
 def _trains_otherwise(part: Spec) -> bool:
@@ -142,10 +188,13 @@ def _trains_otherwise(part: Spec) -> bool:
     return isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws)
 
 
-def _means(parts: Sequence[Sequence[Further]]) -> list[float] | None:
-    """Return nats a label for each distance ahead, over all parts of a batch; a batch without such a label has 0."""
-    each = [(sum(float(f.nats) for f in same), sum(int(f.labels) for f in same)) for same in zip(*parts, strict=True)]
-    return [nats / max(1, labels) for nats, labels in each] or None
+def _means(micro: Sequence[Mapping[str, LossPart]]) -> dict[str, float] | None:
+    """Return nats a label of each part, over all micro-batches; a batch without such a label has 0."""
+    found = {}
+    for name in micro[0]:
+        same = [parts[name] for parts in micro]
+        found[name] = sum(float(part.nats) for part in same) / max(1, sum(int(part.labels) for part in same))
+    return found or None
 
 
 def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:

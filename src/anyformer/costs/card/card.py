@@ -62,11 +62,9 @@ def card(model: Architecture, recipe: Recipe | None = None) -> Card:
 
 
 def _stacks(spec: ModelSpec) -> Iterator[Row]:
-    if spec.encoder is None:
-        yield from stack_rows(spec.stack, "architecture", 0)
-        return
-    yield from stack_rows(spec.encoder, "encoder", 0)
-    yield from stack_rows(spec.stack, "decoder", spec.encoder.d_model)
+    for name, stack in spec.stacks.items():
+        read = spec.encoder.d_model if spec.encoder and name == "decoder" else 0
+        yield from stack_rows(stack, name or "architecture", read)
 
 
 def _whole(spec: ModelSpec) -> Iterator[Row]:
@@ -119,6 +117,7 @@ def _published(preset: Preset) -> Iterator[Row]:
 
 def _head(head: HeadSpec) -> str:
     steps = [*([words.part(head.pool)] if head.pool else []), *map(words.step, head.transform)]
+    steps = [words.of_a_head(head.layers), *steps] if head.layers else steps
     table = f"{head.table.rows:,} logits" if head.table else None
     return ", ".join(filter(None, (head.name, *steps, table, "bias" if head.bias else None)))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from anyformer.costs import words
 from anyformer.costs.card.row import joined
-from anyformer.spec import BlockSpec, SublayerSpec
+from anyformer.layers import NormSpec
+from anyformer.spec import BlockSpec, MapSpec, SublayerSpec
 
 
 def arrangement(sublayer: SublayerSpec) -> str | None:
@@ -17,30 +17,25 @@ def arrangement(sublayer: SublayerSpec) -> str | None:
     return "serial" if n == 1 else f"{n} branches in parallel, {norms}"
 
 
-def _maps(sublayer: SublayerSpec) -> Iterator[tuple[str, Any]]:
+def _maps(sublayer: SublayerSpec) -> Iterator[tuple[str, MapSpec | None]]:
     yield from (("in", sublayer.norm_in), ("sum", sublayer.norm_sum))
     for branch in sublayer.branches:
         yield from (("in", branch.norm_in), ("out", branch.norm_out))
 
 
-def is_norm(value: Any) -> bool:
-    """Return whether a map is a norm, by its name: a user's own too."""
-    return "Norm" in value.kind
-
-
-def norms(block: BlockSpec) -> list[Any]:
+def norms(block: BlockSpec) -> list[NormSpec]:
     """Return the norms between the mixers of a layer."""
-    return [m for s in block.sublayers for _, m in _maps(s) if m is not None and is_norm(m)]
+    return [m for s in block.sublayers for _, m in _maps(s) if isinstance(m, NormSpec)]
 
 
-def eps(norm: Any) -> float | None:
+def eps(norm: NormSpec) -> float | None:
     """Return what is added before dividing."""
     return getattr(norm, "eps", None)
 
 
 def placement(sublayer: SublayerSpec) -> str:
     """Return where the norms stand."""
-    where = {place for place, value in _maps(sublayer) if value is not None and is_norm(value)}
+    where = {place for place, value in _maps(sublayer) if isinstance(value, NormSpec)}
     return {
         frozenset(): "no norm",
         frozenset({"in"}): "pre-norm",
@@ -54,4 +49,5 @@ def placement(sublayer: SublayerSpec) -> str:
 def other_maps(sublayer: SublayerSpec) -> str | None:
     """Return what else than norms stands there: the gains of ReZero, a shift."""
     place = {"in": "before", "out": "after a branch", "sum": "after the sum"}
-    return joined(f"{words.part(v)} {place[p]}" for p, v in _maps(sublayer) if v is not None and not is_norm(v))
+    others = ((p, v) for p, v in _maps(sublayer) if v is not None and not isinstance(v, NormSpec))
+    return joined(f"{words.part(v)} {place[p]}" for p, v in others)

@@ -18,6 +18,7 @@ from anyformer.layers import (
     LearnedPositionsSpec,
     MLASpec,
     MoESpec,
+    NormSpec,
     RMSNormSpec,
     RotarySpec,
     TokensSpec,
@@ -135,7 +136,7 @@ def _maps(value: MapSpec | None) -> list[Piece]:
     if value is None:
         return []
     known = isinstance(value, LayerNormSpec | RMSNormSpec)
-    kind = "norm" if "Norm" in value.kind else "map"
+    kind = "norm" if isinstance(value, NormSpec) else "map"
     return [box(wrapped([value.kind if known else words.part(value)], WIDTH), kind)]
 
 
@@ -219,7 +220,8 @@ def _heads(mixer: AttentionSpec, site: Site) -> Iterator[str]:
 
 def _head(head: HeadSpec, spec: ModelSpec) -> Piece:
     tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
-    said = [words.part(head.pool)] if head.pool else []
+    said = [words.of_a_head(head.layers)] if head.layers else []
+    said += [words.part(head.pool)] if head.pool else []
     said += map(words.step, head.transform)
     if head.table is not None:
         said.append(f"{head.table.rows:,} logits")

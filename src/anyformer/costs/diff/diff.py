@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -104,13 +104,19 @@ def side_by_side(
 
     `seq_len` defaults to the shortest context. Raises SpecError for fewer than two.
     """
+    return _compared(architectures, seq_len, names)[0]
+
+
+def _compared(
+    architectures: Sequence[Architecture], seq_len: int | None, names: tuple[str, ...] | None
+) -> tuple[Comparison, list[Measured]]:
     if len(architectures) < 2:
         raise SpecError("a difference takes two architectures or more")
     specs = [specification(architecture) for architecture in architectures]
     named = names or tuple(str(getattr(x, "name", chr(ord("a") + i))) for i, x in enumerate(architectures))
     length = seq_len or min((spec.context for spec in specs if spec.context), default=LONGEST)
-    totals = tuple(_measured(spec, length)[0] for spec in specs)
-    return Comparison(named, length, rows_of(*architectures), totals)
+    measured = [_measured(spec, length) for spec in specs]
+    return Comparison(named, length, rows_of(*architectures), tuple(measure for measure, _ in measured)), measured
 
 
 def diff(a: Architecture, b: Architecture, *, seq_len: int | None = None, names: tuple[str, str] | None = None) -> Diff:
@@ -119,9 +125,9 @@ def diff(a: Architecture, b: Architecture, *, seq_len: int | None = None, names:
     A part's effect is measured by changing it alone in a; where a has no place for it, by putting a's into b. FLOPs and cache
     are of texts of `seq_len` tokens, by default the shorter context.
     """
-    both = side_by_side(a, b, seq_len=seq_len, names=names)
+    both, measured = _compared((a, b), seq_len, names)
     first, second = specification(a), specification(b)
-    base = {"a": _measured(first, both.seq_len), "b": _measured(second, both.seq_len)}
+    base = dict(zip("ab", measured, strict=True))
     effects = {
         row.part: _effect(row.part, first, second, base, both.seq_len)
         for row in both.rows

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from anyformer.layers import AttentionSpec, MoESpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import BlockSpec, MixerSpec, ModelSpec, StackSpec
+from anyformer.spec import BlockSpec, MixerSpec, StackSpec
 
 
 def mixers(block: BlockSpec) -> Iterator[MixerSpec]:
@@ -25,15 +25,6 @@ def attentions(block: BlockSpec, *, reads: str | None = "self") -> list[Attentio
 def feeds(block: BlockSpec) -> list[MixerSpec]:
     """Return the feed-forwards and mixtures of experts of a layer."""
     return [m for m in mixers(block) if isinstance(m, ExpertSpec | MoESpec)]
-
-
-def stacks(spec: ModelSpec) -> Iterator[tuple[str, StackSpec]]:
-    """Yield (encoder or decoder, stack), the encoder first; a stack alone has no name."""
-    if spec.encoder is not None:
-        yield "encoder", spec.encoder
-        yield "decoder", spec.stack
-    else:
-        yield "", spec.stack
 
 
 def layers(stack: StackSpec) -> list[BlockSpec]:

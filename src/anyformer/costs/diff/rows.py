@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.costs.diff import words as words
-from anyformer.costs.diff.parts import attentions, feeds, is_causal, layers, mixers, norms, role, stacks
+from anyformer.costs.diff.parts import attentions, feeds, is_causal, layers, mixers, norms, role
+from anyformer.costs.words import of_a_head
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
@@ -35,7 +36,7 @@ BIASES = {
 
 
 def _by_stack(spec: ModelSpec, read: Callable[[StackSpec], str]) -> str:
-    said = {name: read(stack) for name, stack in stacks(spec)}
+    said = {name: read(stack) for name, stack in spec.stacks.items()}
     if len(set(said.values())) == 1:
         return next(iter(said.values()))
     return "; ".join(f"{name}: {text}" for name, text in said.items())
@@ -195,7 +196,8 @@ def _biases(block: BlockSpec) -> str:
 
 def _head(spec: ModelSpec) -> str:
     def of(head: HeadSpec) -> str:
-        said = [f"of {words.phrase(head.pool)}"] if head.pool else []
+        said = [of_a_head(head.layers)] if head.layers else []
+        said += [f"of {words.phrase(head.pool)}"] if head.pool else []
         said += [f"after {words.phrase(head.transform)}"] if head.transform else []
         said += ["bias"] if head.bias else []
         said += [f"logits × {words.scale(head.scale, 'd_model')}"] if head.scale else []
@@ -210,7 +212,7 @@ def _head(spec: ModelSpec) -> str:
 
 
 def _tying(spec: ModelSpec) -> str:
-    own = {v.shared for _, s in stacks(spec) for v in s.embedding.nested() if isinstance(v, TableSpec)}
+    own = {v.shared for s in spec.stacks.values() for v in s.embedding.nested() if isinstance(v, TableSpec)}
     tables = [head.table for head in spec.heads if head.table is not None]
     said = ["tied to the embedding" if t.shared and t.shared in own else "a table of its own" for t in tables]
     return words.each(said) or "no table"

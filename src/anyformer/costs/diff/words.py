@@ -1,4 +1,4 @@
-"""Parts of a specification in the words of papers."""
+"""Parts of a specification in the words of papers, which tell any two apart: what differs is never said alike."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from anyformer.costs import words
+from anyformer.costs.words import GATED
 from anyformer.layers import (
     GELU,
     And,
@@ -51,14 +53,11 @@ FIELDS = {
     "weight_offset": "weights stored less",
     "cast": "cast",
 }
-GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
 
 
 def number(value: float) -> str:
-    """Return a number for reading: thousands grouped, 1e-6 for a millionth."""
-    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
-        return f"{int(value):,}"
-    return f"{value:g}".replace("e-0", "e-").replace("e+0", "e")
+    """Return a number for reading, a millionth as 1e-6."""
+    return words.number(value).replace("e-0", "e-").replace("e+0", "e")
 
 
 def each(said: Iterable[str]) -> str:
@@ -113,13 +112,7 @@ def phrase(value: Any, *, without: Sequence[str] = ()) -> str:
 
 def scale(value: Any, width: str = "width") -> str:
     """Return a constant that may follow from a width; an empty string for anything else."""
-    if not isinstance(value, ScaleSpec):
-        return ""
-    factor = "" if value.factor == 1 and value.power else number(value.factor)
-    power = {0.0: "", 0.5: f"√{width}", -0.5: f"1/√{width}", -1.0: f"1/{width}"}.get(
-        value.power, f"{width}^{number(value.power)}"
-    )
-    return " · ".join(filter(None, (factor, power)))
+    return words.scale(value, width) if isinstance(value, ScaleSpec) else ""
 
 
 def start(value: InitSpec) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import UsageError, did_you_mean
+from anyformer.spec import is_path
 
 if TYPE_CHECKING:
     from anyformer.costs.hardware.rates import Rates
@@ -82,11 +83,13 @@ def devices() -> Mapping[str, Device]:
     return {found.name: found for found in (_decoded(data, "devices.yaml") for data in yaml.safe_load(text))}
 
 
-def device(name: str | Path) -> Device:
-    """Return a device by name, case and dashes ignored, or from a YAML file. Raises UsageError."""
+def device(name: str | Path | Device) -> Device:
+    """Return a device by name, case and dashes ignored, or from a YAML file; one that is given stays. Raises UsageError."""
+    if isinstance(name, Device):
+        return name
+    if is_path(name):
+        return read(Path(name))
     text = str(name)
-    if text.endswith((".yaml", ".yml", ".json")) or "/" in text:
-        return read(Path(text))
     plain = {_plain(known): known for known in devices()} | {_plain(alias): known for alias, known in _ALIASES.items()}
     if _plain(text) in plain:
         return devices()[plain[_plain(text)]]

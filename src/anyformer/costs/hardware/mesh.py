@@ -15,7 +15,7 @@ from anyformer.costs.hardware.devices import Device
 from anyformer.errors import UsageError, did_you_mean
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.moe import MoESpec
-from anyformer.spec import ModelSpec, StackSpec
+from anyformer.spec import ModelSpec
 
 AXES = {
     "dp": "data",
@@ -140,7 +140,7 @@ def facts_of(spec: ModelSpec) -> Facts:
     kv_heads: set[int] = set()
     widths: set[int] = set()
     experts: set[int] = set()
-    blocks = {id(block): block for stack in _stacks(spec) for block in stack.blocks}
+    blocks = {id(block): block for stack in spec.stacks.values() for block in stack.blocks}
     shared = False
     for block in blocks.values():
         for value in block.nested():
@@ -192,9 +192,3 @@ def divisors(n: int) -> list[int]:
 
 def _stretches(mesh: Mesh, facts: Facts) -> tuple[int, ...]:
     return tuple(vp for vp in STRETCHES if vp == 1 or (mesh.pp > 1 and mesh.pp * vp <= facts.n_layers))
-
-
-def _stacks(spec: ModelSpec) -> Iterator[StackSpec]:
-    yield spec.stack
-    if spec.encoder:
-        yield spec.encoder

@@ -17,6 +17,7 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.experts import StackedLinearSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.moe import MoESpec
+from anyformer.layers.norm import NormSpec
 from anyformer.layers.router import RouterSpec
 from anyformer.spec import (
     Cost,
@@ -207,5 +208,5 @@ def named(part: PartSpec) -> str:
 def map_operator(part: MapSpec, site: Site, tokens: int) -> Operator:
     features = tokens * math.prod(site.shape)
     weights = float(sum(w.numel for w in part.weights(site).values() if w is not None))
-    kind: Kind = "normalisation" if "Norm" in part.kind else "element-wise"
+    kind: Kind = "normalisation" if isinstance(part, NormSpec) else "element-wise"
     return Operator("norms", kind, part.kind, features=features, numbers=2 * features, weights=weights)

@@ -32,8 +32,10 @@ def operators(spec: ModelSpec, load: Load, *, head_tokens: int | None = None) ->
             else:
                 found += _stack(part, place, load)
         elif isinstance(part, HeadSpec):
+            for block in part.layers.blocks if part.layers else ():
+                found += _block(block, place.at(place.d_model), load)
             few = load if head_tokens is None else dataclasses.replace(load, query=min(head_tokens, load.query))
-            found.append(_head(part, place, few))
+            found.append(_head(part.but(layers=None), place, few))
         elif not isinstance(part, AheadSpec):
             found += _other(part, place, load)
     return tuple(found)
@@ -48,13 +50,11 @@ def operators_ahead(spec: ModelSpec, load: Load) -> tuple[Operator, ...]:
         fewer = dataclasses.replace(load, query=max(0, load.query - k))
         if not fewer.query:
             continue
-        for name, part, at in inside(module, place):
+        for _, part, at in inside(module, place):
             if isinstance(part, BlockSpec):
                 found += _block(part, at, fewer)
-            elif isinstance(part, MapSpec) and not name.startswith("norm"):
-                found += linears("ahead", part, at, fewer.tokens)
             elif isinstance(part, MapSpec):
-                found.append(map_operator(part, at, fewer.tokens))
+                found += list(linears("ahead", part, at, fewer.tokens)) or [map_operator(part, at, fewer.tokens)]
         if head is not None:
             found.append(_head(head[0], head[1], fewer))
     return tuple(dataclasses.replace(o, part="ahead") for o in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -135,15 +135,15 @@ class Plan:
         }
 
 
-def hardware(text: str, this: Device | None = None) -> Hardware:
-    """Return what "8xH100", "H200" or "this" says. Raises UsageError."""
+def hardware(text: str, find: Callable[[str], Device] = named_device) -> Hardware:
+    """Return what "8xH100", "H200" or "this" says; `find` is asked for the device of a name. Raises UsageError."""
     match = re.fullmatch(r"\s*(-?\d+)\s*[x×*]\s*(.+)", text, re.IGNORECASE)
     n, name = (int(match[1]), match[2].strip()) if match else (1, text.strip())
     if n < 1:
         raise UsageError(f"--hardware {text!r}: {n} devices compute nothing; give at least 1, as in 8xH100")
     if name == THIS and n > 1:
         raise UsageError(f"--hardware {text!r}: only one of this machine is known; give its YAML for several")
-    return Hardware(n, this if name == THIS and this else named_device(name))
+    return Hardware(n, find(name))
 
 
 def plan(

@@ -159,7 +159,7 @@ def roofline(
     ones. dtype defaults to bfloat16 where the device has it. Raises UsageError for a device or dtype that is not known,
     SpecError for sizes that make no sense.
     """
-    spec, where = specification(architecture), found_device(device)
+    spec, where = specification(architecture), named_device(device)
     dtype = dtype or next(name for name in ("bfloat16", "float16", "float32") if _has(where, name))
     if dtype not in NBYTES:
         raise UsageError(f"dtype = {dtype!r} is unknown{did_you_mean(dtype, NBYTES)}; there are {', '.join(NBYTES)}")
@@ -285,7 +285,3 @@ def _causal(mixer: Any) -> bool:
 def _has(where: Device, dtype: str) -> bool:
     known = dtype in where.peak_flops_per_second
     return known and (where.rates is None or where.rates.knows(dtype))
-
-
-def found_device(name: Device | str) -> Device:
-    return name if isinstance(name, Device) else named_device(name)

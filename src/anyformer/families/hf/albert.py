@@ -8,11 +8,13 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.families.albert import albert
 from anyformer.families.compose import changed
-from anyformer.families.heads import masked_words, pooler, row_classes, token_classes
+from anyformer.families.heads import masked_words, pooler, row_classes
 from anyformer.families.hf.bert import FEED, PROJECTION, embeddings, in_feed_forward
 from anyformer.families.hf.encoder import (
     SEGMENTS,
     SIZES,
+    SPAN,
+    TOKEN_CLASSES,
     Heading,
     Heads,
     encoder_family,
@@ -119,9 +121,8 @@ HEADS = Heads(
             {"transform.0": "albert.pooler", "table": "classifier", "": "classifier"},
             labelled=True,
         ),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "token_classes": TOKEN_CLASSES,
+        "span": SPAN,
     },
     {
         "AlbertForPreTraining": ("mlm", "sop"),
@@ -129,6 +130,7 @@ HEADS = Heads(
         "AlbertModel": ("pooler",),
         "AlbertForSequenceClassification": ("classes",),
         "AlbertForTokenClassification": ("token_classes",),
+        "AlbertForQuestionAnswering": ("span",),
     },
 )
 ALBERT = encoder_family(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anyformer.families.bert import bert
-from anyformer.families.heads import masked_words, pooler, row_classes, token_classes
+from anyformer.families.heads import masked_words, pooler, row_classes
 from anyformer.families.hf.encoder import (
     SEGMENTS,
     SIZES,
+    SPAN,
+    TOKEN_CLASSES,
     Heading,
     Heads,
     encoder_family,
@@ -74,9 +76,8 @@ HEADS = Heads(
         ),
         "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "bert.pooler.dense"}),
         "classes": Heading(lambda spec, n: row_classes(n), CLASSIFIER, labelled=True),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "token_classes": TOKEN_CLASSES,
+        "span": SPAN,
     },
     {
         "BertForPreTraining": ("mlm", "nsp"),
@@ -85,6 +86,7 @@ HEADS = Heads(
         "BertModel": ("pooler",),
         "BertForSequenceClassification": ("classes",),
         "BertForTokenClassification": ("token_classes",),
+        "BertForQuestionAnswering": ("span",),
     },
 )
 # Some say how a pooler that is always this one is made.

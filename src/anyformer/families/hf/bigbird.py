@@ -9,10 +9,20 @@ import torch
 
 from anyformer.families.bigbird import bigbird, block_sparse
 from anyformer.families.compose import changed
-from anyformer.families.heads import pooler, row_classes, token_classes
+from anyformer.families.heads import pooler, row_classes
 from anyformer.families.hf import bert
 from anyformer.families.hf.bert import TWINS, in_feed_forward, links
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, Heading, Heads, encoder_family, eps, n_positions
+from anyformer.families.hf.encoder import (
+    CLASSIFIER_OF_TWO,
+    SEGMENTS,
+    SIZES,
+    TOKEN_CLASSES,
+    Heading,
+    Heads,
+    encoder_family,
+    eps,
+    n_positions,
+)
 from anyformer.families.hf.mapping import Row, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import Pair, at
@@ -62,12 +72,10 @@ HEADS = Heads(
         "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "bert.pooler"}),
         "classes": Heading(
             lambda spec, n: row_classes(n, activation=in_feed_forward(spec)),
-            {"transform.0": "classifier.dense", "table": "classifier.out_proj", "": "classifier.out_proj"},
+            CLASSIFIER_OF_TWO,
             labelled=True,
         ),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "token_classes": TOKEN_CLASSES,
     },
     {
         "BigBirdForPreTraining": ("mlm", "nsp"),

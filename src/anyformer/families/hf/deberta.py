@@ -8,9 +8,9 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.deberta import deberta
 from anyformer.families.electra import replaced
-from anyformer.families.heads import masked_words, row_classes, token_classes
+from anyformer.families.heads import masked_words, row_classes
 from anyformer.families.hf.bert import FEED, PROJECTION, in_feed_forward
-from anyformer.families.hf.encoder import SIZES, Heading, Heads, encoder_family, eps, of_layers
+from anyformer.families.hf.encoder import SIZES, SPAN, TOKEN_CLASSES, Heading, Heads, encoder_family, eps, of_layers
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.mapping import Row, fused, one, same
 from anyformer.families.hf.settings import Settings
@@ -128,9 +128,8 @@ def heads(name: str) -> Heads:
                 {"transform.0": "pooler.dense", "table": "classifier", "": "classifier"},
                 labelled=True,
             ),
-            "token_classes": Heading(
-                lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-            ),
+            "token_classes": TOKEN_CLASSES,
+            "span": SPAN,
             "rtd": Heading(lambda spec, n: replaced(), REPLACED),  # no class has it, files of v3 do
         },
         {
@@ -138,6 +137,7 @@ def heads(name: str) -> Heads:
             f"{name}Model": (),
             f"{name}ForSequenceClassification": ("classes",),
             f"{name}ForTokenClassification": ("token_classes",),
+            f"{name}ForQuestionAnswering": ("span",),
         },
     )
 

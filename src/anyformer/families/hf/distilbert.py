@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anyformer.families.bert import bert
-from anyformer.families.heads import masked_words, row_classes, token_classes
+from anyformer.families.heads import masked_words, row_classes
 from anyformer.families.hf.bert import FEED, PROJECTION, embeddings, in_feed_forward
-from anyformer.families.hf.encoder import Heading, Heads, encoder_family, n_positions, of_layers, starts
+from anyformer.families.hf.encoder import (
+    SPAN,
+    TOKEN_CLASSES,
+    Heading,
+    Heads,
+    encoder_family,
+    n_positions,
+    of_layers,
+    starts,
+)
 from anyformer.families.hf.layout import Link
 from anyformer.families.hf.template import EVEN, VOCABULARY, activation, at, layers
 from anyformer.layers import FeedForwardSpec, GQASpec, ReLU
@@ -42,15 +51,15 @@ HEADS = Heads(
             {"transform.0": "pre_classifier", "table": "classifier", "": "classifier"},
             labelled=True,
         ),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "token_classes": TOKEN_CLASSES,
+        "span": SPAN,
     },
     {
         "DistilBertForMaskedLM": ("mlm",),
         "DistilBertModel": (),
         "DistilBertForSequenceClassification": ("classes",),
         "DistilBertForTokenClassification": ("token_classes",),
+        "DistilBertForQuestionAnswering": ("span",),
     },
 )
 DISTILBERT = encoder_family(

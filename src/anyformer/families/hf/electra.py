@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anyformer.families.electra import electra, replaced
-from anyformer.families.heads import masked_words, row_classes, token_classes
+from anyformer.families.heads import masked_words, row_classes
 from anyformer.families.hf.albert import width
 from anyformer.families.hf.bert import LAYER, embeddings, in_feed_forward
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, Heading, Heads, encoder_family, eps, n_positions, of_layers
+from anyformer.families.hf.encoder import (
+    CLASSIFIER_OF_TWO,
+    SEGMENTS,
+    SIZES,
+    SPAN,
+    TOKEN_CLASSES,
+    Heading,
+    Heads,
+    encoder_family,
+    eps,
+    n_positions,
+    of_layers,
+)
 from anyformer.families.hf.layout import Link, link
 from anyformer.layers import GELU, LinearSpec
 from anyformer.spec import HeadSpec, ModelSpec
@@ -47,12 +59,11 @@ HEADS = Heads(
         ),
         "classes": Heading(
             lambda spec, n: row_classes(n, activation=GELU()),
-            {"transform.0": "classifier.dense", "table": "classifier.out_proj", "": "classifier.out_proj"},
+            CLASSIFIER_OF_TWO,
             labelled=True,
         ),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "token_classes": TOKEN_CLASSES,
+        "span": SPAN,
     },
     {
         "ElectraForPreTraining": ("rtd",),
@@ -60,6 +71,7 @@ HEADS = Heads(
         "ElectraModel": (),
         "ElectraForSequenceClassification": ("classes",),
         "ElectraForTokenClassification": ("token_classes",),
+        "ElectraForQuestionAnswering": ("span",),
     },
 )
 ELECTRA = encoder_family(

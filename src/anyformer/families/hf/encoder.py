@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.families.compose import changed
+from anyformer.families.heads import token_classes
 from anyformer.families.hf.layout import Link, deviation, rows_of
 from anyformer.families.hf.mapping import Family, Files, Row, dropped, one
 from anyformer.families.hf.settings import Settings
@@ -24,6 +25,13 @@ class Heading(NamedTuple):
     make: Callable[[ModelSpec, int], HeadSpec]  # of the model without heads, and the number of labels
     modules: Mapping[str, str]  # ours within the head → theirs; "" is the head itself: its table and its bias
     labelled: bool = False  # its rows are the labels
+
+
+TOKEN_CLASSES = Heading(lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True)
+# Where the answer to a question begins, and where it ends.
+SPAN = Heading(lambda spec, n: token_classes(2, "span"), {"table": "qa_outputs", "": "qa_outputs"})
+# The modules of a classifier of rows that has a hidden layer of its own, rather than a pooler's.
+CLASSIFIER_OF_TWO = {"transform.0": "classifier.dense", "table": "classifier.out_proj", "": "classifier.out_proj"}
 
 
 class Heads(NamedTuple):
@@ -43,15 +51,13 @@ class Heads(NamedTuple):
             raise settings.refusal(
                 "architectures", f"has no class that is read here{hint}; {', '.join(self.classes)} are"
             )
-        n = _labels(settings)
+        n = labels_of(settings)
         return spec.but(heads=tuple(self.headings[name].make(spec, n) for name in self.classes[found]))
 
     def written(self, spec: ModelSpec) -> dict[str, Any]:
         """Return the settings that say which heads there are. Raises SpecError where no class has them."""
         labelled = [h.table.rows for h in spec.heads if h.table and self.labelled(h.name)]
-        names = {str(i): f"LABEL_{i}" for i in range(labelled[0])} if labelled else {}
-        said = {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}} if names else {}
-        return {"architectures": [self.architecture(spec)], **said}
+        return {"architectures": [self.architecture(spec)], **(numbered_labels(labelled[0]) if labelled else {})}
 
     def architecture(self, spec: ModelSpec) -> str:
         """Return the class with the heads of a model. Raises SpecError."""
@@ -137,10 +143,20 @@ def encoder_family(
         held = any(name in files or name.removeprefix(heads.prefix) in files for name in names)
         return spec if held else spec.but(heads=())
 
-    return Family(hf_type, first, heads.prefix, to_spec, to_config, rows, of_files=of_files)
+    def head(spec: ModelSpec, n: int, name: str) -> HeadSpec | None:
+        return heads.headings[name].make(spec.but(heads=()), n) if name in heads.headings else None
+
+    return Family(hf_type, first, heads.prefix, to_spec, to_config, rows, of_files=of_files, head=head)
 
 
-def _labels(settings: Settings) -> int:
+def numbered_labels(n: int) -> dict[str, Any]:
+    """Return the settings that count labels: by names, which nobody gave."""
+    names = {str(i): f"LABEL_{i}" for i in range(n)}
+    return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+
+
+def labels_of(settings: Settings) -> int:
+    """Return how many labels a configuration names or counts. Raises CheckpointError for names that are no table."""
     count, names = settings.take("num_labels", int, LABELS), settings.written("id2label")
     settings.ignore("label2id")
     if names is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import block, language_model, pre_norm
+from anyformer.families.hf.classifiers import Judge, classifying
 from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, table_rows, tied
 from anyformer.families.hf.mapping import Family, Row, dropped, one
 from anyformer.families.hf.settings import Settings, spelling
@@ -105,4 +106,10 @@ def rows(spec: ModelSpec) -> list[Row]:
     return [*found, *rows_of(spec, links)]
 
 
-GPT2 = Family("gpt2", "GPT2LMHeadModel", "transformer.", to_spec, to_config, rows)
+GPT2 = classifying(
+    Family("gpt2", "GPT2LMHeadModel", "transformer.", to_spec, to_config, rows),
+    {
+        "GPT2ForSequenceClassification": Judge("classes"),
+        "GPT2ForTokenClassification": Judge("token_classes", "classifier"),
+    },
+)

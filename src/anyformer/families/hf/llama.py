@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyformer.families.hf.classifiers import Judge, classifying
 from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
@@ -28,23 +29,29 @@ ATTENTION = {f"{PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkvo"}
 GATED = {f"{FEED}.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
 NORMS = {"0.norm_in": "input_layernorm", "1.norm_in": "post_attention_layernorm"}
 
-LLAMA = family(
-    "llama",
-    "LlamaForCausalLM",
-    TEMPLATE,
-    (
-        VOCABULARY,
-        D_MODEL,
-        D_FF,
-        heads(),
-        EVEN,
-        BIASES,
-        at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
-        SWIGLU,
-        EPS,
-        positions(),
-        tables(tied=False),
-        layers(),
+LLAMA = classifying(
+    family(
+        "llama",
+        "LlamaForCausalLM",
+        TEMPLATE,
+        (
+            VOCABULARY,
+            D_MODEL,
+            D_FF,
+            heads(),
+            EVEN,
+            BIASES,
+            at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+            SWIGLU,
+            EPS,
+            positions(),
+            tables(tied=False),
+            layers(),
+        ),
+        {**NORMS, **ATTENTION, **GATED},
     ),
-    {**NORMS, **ATTENTION, **GATED},
+    {
+        "LlamaForSequenceClassification": Judge("classes"),
+        "LlamaForTokenClassification": Judge("token_classes"),
+    },
 )

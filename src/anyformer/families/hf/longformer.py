@@ -1,7 +1,7 @@
 """Longformer to and from transformers' LongformerModel and the classes that put heads on it.
 
-Which tokens are global is a fact about a text, theirs as `global_attention_mask`, ours as `facts={"mark": …}`. Their class
-for sequence classification marks the first token by itself, and is not read here.
+Which tokens are global is a fact about a text, theirs as `global_attention_mask`, ours as `facts={"mark": …}`. Where nothing
+is said none is, but for the class that classifies texts, to which the first token is.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.heads import masked_words, pooler, token_classes
+from anyformer.families.heads import masked_words, pooler, row_classes
 from anyformer.families.hf.bert import LAYER, PROJECTION, embeddings
 from anyformer.families.hf.encoder import (
+    CLASSIFIER_OF_TWO,
     SEGMENTS,
+    TOKEN_CLASSES,
     Heading,
     Heads,
     encoder_family,
@@ -26,7 +28,7 @@ from anyformer.families.hf.layout import Link
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import D_MODEL, VOCABULARY, Pair, activation, at, layers
-from anyformer.families.longformer import longformer
+from anyformer.families.longformer import first_marked, longformer
 from anyformer.layers import FeedForwardSpec, LocalAndGlobalSpec, SymmetricWindow
 from anyformer.spec import ModelSpec, StackSpec, Window
 
@@ -79,6 +81,17 @@ def links(spec: ModelSpec) -> Iterator[Link]:
     yield from of_layers(spec, "encoder.layer", LAYER | GLOBAL)
 
 
+def _first() -> Pair:
+    """Return what is global where nothing is said, which their classes differ in."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        named = settings.strings("architectures") or ()
+        return first_marked(spec) if next((n for n in named if n in HEADS.classes), "") == OF_TEXTS else spec
+
+    return Pair(read, lambda spec: {})
+
+
+OF_TEXTS = "LongformerForSequenceClassification"
 HEADS = Heads(
     "longformer.",
     "LongformerModel",
@@ -88,13 +101,13 @@ HEADS = Heads(
             {"transform.0": "lm_head.dense", "transform.2": "lm_head.layer_norm", "": "lm_head"},
         ),
         "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "longformer.pooler.dense"}),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "classes": Heading(lambda spec, n: row_classes(n), CLASSIFIER_OF_TWO, labelled=True),
+        "token_classes": TOKEN_CLASSES,
     },
     {
         "LongformerForMaskedLM": ("mlm",),
         "LongformerModel": ("pooler",),
+        OF_TEXTS: ("classes",),
         "LongformerForTokenClassification": ("token_classes",),
     },
 )
@@ -111,6 +124,7 @@ LONGFORMER = encoder_family(
         starts(),
         layers(),
         _windows(),
+        _first(),
         SEGMENTS,
         eps(1e-12),
         n_positions(offset_by_padding=True),

@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.errors import AnyformerError, CheckpointError, SpecError, did_you_mean
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, GQASpec
-from anyformer.spec import ModelSpec, Site, Spec, tensors
+from anyformer.spec import HeadSpec, ModelSpec, Site, Spec, tensors
 from anyformer.spec.difference import Difference, differences, short
 
 Tensors = tuple[Tensor, ...]
@@ -55,6 +55,8 @@ class Family(NamedTuple):
     )
     # The model, given the tensors that there are, where its configuration leaves something to them.
     of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None
+    # The head that its classes put on a model for so many labels, by its name; None where none has such a head.
+    head: Callable[[ModelSpec, int, str], HeadSpec | None] | None = None
 
 
 def class_of(family: Family, config: Mapping[str, Any]) -> str:

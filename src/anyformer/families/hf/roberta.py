@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from anyformer.families.bert import bert
-from anyformer.families.heads import masked_words, pooler, row_classes, token_classes
+from anyformer.families.heads import masked_words, pooler, row_classes
 from anyformer.families.hf.bert import links
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, Heading, Heads, encoder_family, eps, n_positions
+from anyformer.families.hf.encoder import (
+    CLASSIFIER_OF_TWO,
+    SEGMENTS,
+    SIZES,
+    SPAN,
+    TOKEN_CLASSES,
+    Heading,
+    Heads,
+    encoder_family,
+    eps,
+    n_positions,
+)
 
 HEADS = Heads(
     "roberta.",
@@ -18,18 +29,18 @@ HEADS = Heads(
         "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "roberta.pooler.dense"}),
         "classes": Heading(
             lambda spec, n: row_classes(n),
-            {"transform.0": "classifier.dense", "table": "classifier.out_proj", "": "classifier.out_proj"},
+            CLASSIFIER_OF_TWO,
             labelled=True,
         ),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "token_classes": TOKEN_CLASSES,
+        "span": SPAN,
     },
     {
         "RobertaForMaskedLM": ("mlm",),
         "RobertaModel": ("pooler",),
         "RobertaForSequenceClassification": ("classes",),
         "RobertaForTokenClassification": ("token_classes",),
+        "RobertaForQuestionAnswering": ("span",),
     },
 )
 ROBERTA = encoder_family(

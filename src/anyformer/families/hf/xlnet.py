@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anyformer.families.heads import row_classes, token_classes
+from anyformer.families.heads import row_classes
 from anyformer.families.hf.bert import FEED, PROJECTION
-from anyformer.families.hf.encoder import Heading, Heads, encoder_family, eps, of_layers, starts
+from anyformer.families.hf.encoder import SPAN, TOKEN_CLASSES, Heading, Heads, encoder_family, eps, of_layers, starts
 from anyformer.families.hf.layout import Link
 from anyformer.families.hf.mapping import Row, Tensors, one, same
 from anyformer.families.hf.settings import Settings
@@ -109,15 +109,15 @@ HEADS = Heads(
             {"transform.0": "sequence_summary.summary", "table": "logits_proj", "": "logits_proj"},
             labelled=True,
         ),
-        "token_classes": Heading(
-            lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True
-        ),
+        "token_classes": TOKEN_CLASSES,
+        "span": SPAN,
     },
     {
         "XLNetLMHeadModel": ("plm",),
         "XLNetModel": (),
         "XLNetForSequenceClassification": ("classes",),
         "XLNetForTokenClassification": ("token_classes",),
+        "XLNetForQuestionAnsweringSimple": ("span",),
     },
 )
 XLNET = encoder_family(

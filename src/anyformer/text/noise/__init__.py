@@ -7,6 +7,7 @@ is a function of the seed, the step and the row alone.
 from anyformer.text.noise.denoising import deleted, infilled, permuted_sentences, rotated
 from anyformer.text.noise.masking import masked, whole_words
 from anyformer.text.noise.permutation import Permuted, permuted
+from anyformer.text.noise.sentences import Pair, elsewhere, neighbours, passages, shortened
 from anyformer.text.noise.spans import Example, noise_spans, prefix, span_corrupted
 from anyformer.text.noise.ul2 import UL2, Denoiser, denoised
 
@@ -14,16 +15,21 @@ __all__ = [
     "UL2",
     "Denoiser",
     "Example",
+    "Pair",
     "Permuted",
     "deleted",
     "denoised",
+    "elsewhere",
     "infilled",
     "masked",
+    "neighbours",
     "noise_spans",
+    "passages",
     "permuted",
     "permuted_sentences",
     "prefix",
     "rotated",
+    "shortened",
     "span_corrupted",
     "whole_words",
 ]

@@ -6,16 +6,33 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.errors import UsageError
-from anyformer.recipe import UL2, Denoising, MaskedLM, ObjectiveSpec, PermutedLM, PrefixLM, Recipe, SpanCorruption
-from anyformer.text import Tokenizer
+from anyformer.recipe import (
+    UL2,
+    Denoising,
+    MaskedLM,
+    NextSentence,
+    ObjectiveSpec,
+    PermutedLM,
+    PrefixLM,
+    Recipe,
+    ReplacedTokens,
+    SentenceOrder,
+    SpanCorruption,
+)
+from anyformer.text import EncodedCorpus, Tokenizer, pack, pack_whole
 from anyformer.train.noise.masked import MaskedNoise
-from anyformer.train.noise.noise import Noise, NoisyFeed, NoisyValidation, load_of
+from anyformer.train.noise.noise import Noise, NoisyFeed, NoisyValidation, Numbered, load_of
 from anyformer.train.noise.permuted import PermutedNoise
+from anyformer.train.noise.replaced import ReplacedNoise
 from anyformer.train.noise.restored import denoising, prefix_lm, span_corruption, ul2
+from anyformer.train.noise.sentences import SentenceNoise
 
 NOISES: dict[type[ObjectiveSpec], Callable[[Any, Recipe, Tokenizer], Noise]] = {
     MaskedLM: MaskedNoise.of,
+    NextSentence: SentenceNoise.of,
+    SentenceOrder: SentenceNoise.of,
     PermutedLM: PermutedNoise.of,
+    ReplacedTokens: ReplacedNoise.of,
     SpanCorruption: span_corruption,
     PrefixLM: prefix_lm,
     Denoising: denoising,
@@ -36,4 +53,25 @@ def noise_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Noise | None:
     return NOISES[type(objective)](objective, recipe, tokenizer)
 
 
-__all__ = ["NOISES", "Noise", "NoisyFeed", "NoisyValidation", "load_of", "noise_of"]
+def training_rows(text: EncodedCorpus, recipe: Recipe, noise: Noise) -> Numbered:
+    """Return what rows are made of: passages for pairs, documents end to end for all else."""
+    if isinstance(noise, SentenceNoise):
+        return noise.passages(text, recipe)
+    return pack(text, recipe.seq_len, seed=recipe.seed)
+
+
+def validation_rows(text: EncodedCorpus, recipe: Recipe, noise: Noise) -> Numbered:
+    """Return the same for validation: documents are whole where they fit into a row."""
+    return noise.passages(text, recipe) if isinstance(noise, SentenceNoise) else pack_whole(text, recipe.seq_len)
+
+
+__all__ = [
+    "NOISES",
+    "Noise",
+    "NoisyFeed",
+    "NoisyValidation",
+    "load_of",
+    "noise_of",
+    "training_rows",
+    "validation_rows",
+]

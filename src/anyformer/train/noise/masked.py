@@ -46,6 +46,7 @@ class MaskedNoise:
                 random_share=self.said.random_share,
                 groups=None if self.begins_word is None else whole_words(ids, self.begins_word),
                 spared=(batch.document[i] == 0) | self.special[ids],
+                max_ngram=self.said.max_ngram,
             )
         return batch._replace(input_ids=inputs, labels=labels)
 

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from anyformer.errors import UsageError
 from anyformer.recipe import ObjectiveSpec
 from anyformer.spec import Load
-from anyformer.text import Batch, Packed, Sampler
+from anyformer.text import EncodedCorpus, Sampler
 from anyformer.train.objectives import Rows
 
 _TRAINING, _VALIDATION = 0, 1  # their noise differs, though the numbers of rows may not
 
 
+class Numbered(Protocol):
+    """Rows by their numbers, before noise: documents packed (`text.Packed`), or passages that pairs are made of."""
+
+    @property
+    def encoded(self) -> EncodedCorpus: ...
+
+    @property
+    def n_rows(self) -> int: ...
+
+    def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
+        """Numbers of all rows, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
+        ...
+
+    def batch(self, rows: np.ndarray) -> Any:
+        """Return the rows of these numbers, as the noise takes them."""
+        ...
+
+
 class Noise(Protocol):
     """What is done to rows of text, so that restoring them teaches something."""
 
-    def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> Rows:
+    def __call__(self, batch: Any, rngs: Sequence[np.random.Generator]) -> Rows:
         """Return the noisy rows, each by a generator of its own; `source` is the document of each label, -1 for none."""
         ...
 
@@ -35,21 +53,21 @@ class Noise(Protocol):
 class NoisyFeed:
     """Rows of packed text in shuffled order, with noise; what the sampler says is all there is to save."""
 
-    def __init__(self, packed: Packed, sampler: Sampler, noise: Noise) -> None:
+    def __init__(self, packed: Numbered, sampler: Sampler, noise: Noise) -> None:
         self._packed, self._sampler, self._noise = packed, sampler, noise
-        self.state, self.restore = sampler.state, sampler.restore
+        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
 
     def __next__(self) -> Rows:
         step, seed = self._sampler.step, self._sampler.seed
-        batch = self._packed.batch(next(self._sampler))
-        rngs = [np.random.default_rng((seed, _TRAINING, step, row)) for row in range(len(batch.labels))]
-        return self._noise(batch, rngs)
+        numbers = next(self._sampler)
+        rngs = [np.random.default_rng((seed, _TRAINING, step, row)) for row in range(len(numbers))]
+        return self._noise(self._packed.batch(numbers), rngs)
 
 
 class NoisyValidation:
     """Whole documents in rows, with noise that is the same at every look."""
 
-    def __init__(self, packed: Packed, noise: Noise, seed: int) -> None:
+    def __init__(self, packed: Numbered, noise: Noise, seed: int) -> None:
         self._packed, self._noise, self._seed = packed, noise, seed
         self.document_nbytes = packed.encoded.document_nbytes
 
@@ -60,7 +78,7 @@ class NoisyValidation:
             yield rows, rows.source
 
 
-def load_of(noise: Noise, packed: Packed) -> Load:
+def load_of(noise: Noise, packed: Numbered) -> Load:
     """Return what an average row asks of the model: from a few rows of the text."""
     n = min(packed.n_rows, 16)
     rngs = [np.random.default_rng((0, row)) for row in range(n)]

@@ -36,12 +36,15 @@ class PairNoise:
 
     corrupt: Corrupt
     longer: Callable[[int], int]  # the most tokens that a source or target made of so many has, its end included
+    joint: Callable[[int], int]  # the most that a decoder reads of both as one sequence
     opening: int
     begin: int  # what the decoder reads first
     end: int
 
     @classmethod
-    def of(cls, corrupt: Corrupt, longer: Callable[[int], int], tokenizer: Tokenizer) -> PairNoise:
+    def of(
+        cls, corrupt: Corrupt, longer: Callable[[int], int], joint: Callable[[int], int], tokenizer: Tokenizer
+    ) -> PairNoise:
         """Raises TextError for a tokenizer that names no token that ends a text."""
         end, begin = tokenizer.end_of_text, tokenizer.start_of_answer
         if end is None or begin is None:
@@ -50,7 +53,7 @@ class PairNoise:
                 "tokenizer_config.json beside it"
             )
         opening = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
-        return cls(corrupt, longer, opening, begin, end)
+        return cls(corrupt, longer, joint, opening, begin, end)
 
     def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> NoisyPairs:
         rows = [self._row(batch, i, rng) for i, rng in enumerate(rngs)]

@@ -22,14 +22,15 @@ def span_corruption(said: SpanCorruption, recipe: Recipe, tokenizer: Tokenizer) 
     check_hides(said, said.rate, n)
     known = sentinels(said, tokenizer, n_spans(said.rate, said.mean_length, n) + 1)
     corrupt = partial(noises.span_corrupted, sentinels=known, rate=said.rate, mean_length=said.mean_length)
-    return PairNoise.of(corrupt, partial(_longest_spans, said.rate), tokenizer)
+    joint = partial(_joint_spans, said.rate, said.mean_length)
+    return PairNoise.of(corrupt, partial(_longest_spans, said.rate), joint, tokenizer)
 
 
 def prefix_lm(said: PrefixLM, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
     """A text cut in two. Raises UsageError for rows that cannot be."""
     if recipe.seq_len < 2:
         raise UsageError(f"rows of {recipe.seq_len} token cannot be cut in two; use a --seq-len of 2 or more")
-    return PairNoise.of(noises.prefix, lambda n: n + 1, tokenizer)
+    return PairNoise.of(noises.prefix, lambda n: n + 1, lambda n: n + 1, tokenizer)
 
 
 def denoising(said: Denoising, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
@@ -50,8 +51,10 @@ def denoising(said: Denoising, recipe: Recipe, tokenizer: Tokenizer) -> PairNois
             noisy = noises.infilled(noisy, rng, mask=mask, rate=said.infill_rate, mean_length=said.mean_length)
         return Example(noisy, ids)
 
-    # A span of no tokens inserts a mask, at most as many as were to go.
-    return PairNoise.of(corrupt, lambda n: n + round(said.infill_rate * n) + 1, tokenizer)
+    def longer(n: int) -> int:
+        return n + round(said.infill_rate * n) + 1  # a span of no tokens inserts a mask, at most as many as were to go
+
+    return PairNoise.of(corrupt, longer, lambda n: longer(n) + n, tokenizer)
 
 
 def ul2(said: UL2, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
@@ -72,7 +75,13 @@ def ul2(said: UL2, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
         chosen = choices[int(rng.integers(len(choices)))]
         return noises.denoised(ids, rng, chosen, sentinels=sentinels_, modes=told)
 
-    return PairNoise.of(corrupt, lambda n: 1 + max(_longest_spans(one.rate, n) for one in said.denoisers), tokenizer)
+    def longer(n: int) -> int:
+        return 1 + max(_longest_spans(one.rate, n) for one in said.denoisers)
+
+    def joint(n: int) -> int:
+        return 1 + max(_joint_spans(one.rate, one.mean_length or n, n) for one in said.denoisers)
+
+    return PairNoise.of(corrupt, longer, joint, tokenizer)
 
 
 def sentinels(said: ObjectiveSpec, tokenizer: Tokenizer, needed: int) -> list[int]:
@@ -99,3 +108,8 @@ def n_spans(rate: float, mean_length: float, n: int) -> int:
 def _longest_spans(rate: float, n: int) -> int:
     noisy = max(1, round(rate * n))
     return max(n, 2 * noisy + 1) + 1
+
+
+def _joint_spans(rate: float, mean_length: float, n: int) -> int:
+    """Return the tokens of a source and a target as one sequence: a sentinel for each span in both, one more in the target."""
+    return n + 2 * n_spans(rate, mean_length, n) + 2

@@ -8,7 +8,12 @@ from anyformer.errors import TextError
 from anyformer.recipe import ObjectiveSpec
 from anyformer.text import Tokenizer
 
-_MASKS = ("<mask>", "[MASK]", "<|mask|>")  # tried in this order where no configuration names one
+# Tried in this order where no configuration names one.
+_USUAL = {
+    "mask_token": ("<mask>", "[MASK]", "<|mask|>"),
+    "cls_token": ("[CLS]", "<cls>"),
+    "sep_token": ("[SEP]", "<sep>"),
+}
 _SPACES = ("Ġ", "Ċ", "ĉ", "▁", " ", "\n", "\t")  # as byte-level, SentencePiece and plain vocabularies spell them
 
 
@@ -21,7 +26,7 @@ def token_of_role(tokenizer: Tokenizer, role: str, objective: ObjectiveSpec) -> 
     """Return the id of what tokenizer_config.json names so, or of its usual spelling. Raises TextError without one."""
     named, known = tokenizer.config.get(role), specials(tokenizer)
     spelled = named.get("content") if isinstance(named, dict) else named
-    for spelling in (spelled, *_MASKS):
+    for spelling in (spelled, *_USUAL.get(role, ())):
         if spelling in known:
             return known[spelling]
     raise lacking(tokenizer, objective, objective.roles[role])

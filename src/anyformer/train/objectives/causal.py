@@ -7,6 +7,7 @@ from torch import Tensor
 
 from anyformer.spec import ModelSpec
 from anyformer.train.objectives.objective import Losses, Pass, Rows, later_tokens_seen, losses_of_labels, on
+from anyformer.train.objectives.prefix import has_prefix
 
 
 class CausalObjective:
@@ -17,19 +18,20 @@ class CausalObjective:
             return "it has an encoder, which needs pairs of texts; use the objective Seq2Seq with --source and --target"
         if not spec.heads:
             return "it has no head that predicts tokens; give the model one"
-        mask = later_tokens_seen(spec.stack)
+        mask = later_tokens_seen(spec.stack) or later_tokens_seen(spec.heads[0])
         if mask is not None:
-            return f"its {mask} mask lets a token see the ones it has to predict; use a causal mask"
+            remedy = "use PrefixLM" if has_prefix(spec) else "use a causal mask"
+            return f"its {mask} mask lets a token see the ones it has to predict; {remedy}"
         return None
 
     def __call__(self, by: Pass, rows: Rows) -> Losses:
         """Return the losses."""
-        return losses_of_labels(by, inputs_of(rows, by.device), on(by.device, rows.labels))
+        return losses_of_labels(by, inputs_of(rows, by.device, alone=by.memory is None), on(by.device, rows.labels))
 
 
-def inputs_of(rows: Rows, device: torch.device) -> dict[str, Tensor | None]:
-    """Return what the model takes; rows that are one document from end to end need no mask."""
-    plain = bool((rows.document == 1).all())
+def inputs_of(rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Tensor | None]:
+    """Return what the model takes; rows that are one document from end to end need no mask, if they stand `alone`."""
+    plain = alone and bool((rows.document == 1).all())
     return {
         "input_ids": on(device, rows.input_ids),
         "attention_mask": None if plain else on(device, rows.document),

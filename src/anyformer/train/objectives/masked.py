@@ -13,6 +13,7 @@ from anyformer.train.objectives.objective import (
     no_vocabulary_head,
     on,
 )
+from anyformer.train.objectives.prefix import has_prefix
 
 
 class MaskedObjective:
@@ -29,6 +30,8 @@ def not_an_encoder(spec: ModelSpec) -> str | None:
     """Return why a model does not read a text from both sides, or None."""
     if spec.encoder is not None:
         return "it is an encoder and a decoder; use SpanCorruption or Denoising, which write what was hidden"
+    if has_prefix(spec):
+        return "its masks have a prefix, after which they are causal; use PrefixLM"
     if later_tokens_seen(spec.stack) is None:
         return "its masks are causal, so that no token sees what comes after it; use CausalLM"
     return None

@@ -9,7 +9,7 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.train.cross_entropy import cross_entropy
 from anyformer.train.objectives.causal import CausalObjective, inputs_of
-from anyformer.train.objectives.objective import Further, Losses, Pass, Rows, later_tokens_seen, on
+from anyformer.train.objectives.objective import Losses, LossPart, Pass, Rows, later_tokens_seen, on
 
 
 class MultiTokenObjective:
@@ -37,13 +37,13 @@ class MultiTokenObjective:
         out = by.forward(**inputs_of(rows, by.device), output_logits=False, output_ahead=True, dropout=by.dropout)
         labels, document = on(by.device, rows.labels), on(by.device, rows.document)
         total, each = cross_entropy(by.head, out.last_hidden_state, labels, by.options)
-        sums, further = [], []
+        sums, parts = [], {}
         for k, hidden in enumerate(out.ahead, 1):
             later = labels_ahead(labels, document, k)
             loss, nats = cross_entropy(by.head, hidden, later, by.options)
             sums.append(loss)
-            further.append(Further(nats.sum(), (later != NOT_PREDICTED).sum()))
-        return Losses(total + self.weight * torch.stack(sums).mean(), each, out.notes, further)
+            parts[f"ahead {k}"] = LossPart(nats.sum(), (later != NOT_PREDICTED).sum())
+        return Losses(total + self.weight * torch.stack(sums).mean(), each, out.notes, parts)
 
 
 def labels_ahead(labels: Tensor, document: Tensor, k: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,29 +15,35 @@ from anyformer.layers.convolution import ConvolutionSpec
 from anyformer.layers.head import Head
 from anyformer.layers.mask import Prefix, visible
 from anyformer.layers.tokens import Dropout, Notes, plain_tokens
+from anyformer.memory import SegmentMemory
 from anyformer.spec import ModelSpec, Spec
 from anyformer.train.cross_entropy import PLAIN, LossOptions, cross_entropy
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
 Forward = Callable[..., Any]  # the model, compiled or not
 
+NOTHING: Mapping[str, Any] = {}
 _PROBE = 16  # tokens that a mask is tried on
 
 
-class Further(NamedTuple):
-    """Predictions of the tokens that many places further ahead."""
+class LossPart(NamedTuple):
+    """What else is predicted beside `Losses.each`: tokens further ahead, say."""
 
     nats: Tensor  # plain cross-entropy, summed over labels; has no gradient
     labels: Tensor  # how many
+    right: Tensor | None = None  # of them, those whose label is the likeliest class; None: not counted
 
 
 class Losses(NamedTuple):
     """The losses of some rows."""
 
     total: Tensor  # what is minimised, summed over labels: has the gradient
-    each: Tensor  # [batch, token], plain cross-entropy in nats, 0 where nothing is predicted
+    each: Tensor  # shaped as the labels: plain cross-entropy in nats, 0 where nothing is predicted
     notes: Sequence[Notes] = ()  # of the model's mixers
-    further: Sequence[Further] = ()  # of tokens one place after the next, two …; `each` is of the next alone
+    parts: Mapping[str, LossPart] = NOTHING  # by name; `each` is of the objective's first concern alone
+    classes: Tensor | None = (
+        None  # shaped as the labels: which of a few each was, where only the pass could tell; else None
+    )
 
 
 class Pass(NamedTuple):
@@ -47,6 +54,8 @@ class Pass(NamedTuple):
     device: torch.device
     dropout: Dropout | None = None
     options: LossOptions = PLAIN
+    companion: Pass | None = None  # the same through the model that is trained beside, where an objective has one
+    memory: SegmentMemory | None = None  # of the segments before, which these rows see and add to
 
 
 class Objective(Protocol):
@@ -63,8 +72,8 @@ class Objective(Protocol):
 
 def losses_of_labels(by: Pass, inputs: Mapping[str, Any], labels: Tensor) -> Losses:
     """Return the losses of a label for each token of the stack; without ever holding all logits."""
-    out = by.forward(**inputs, output_logits=False, dropout=by.dropout)
-    return Losses(*cross_entropy(by.head, out.last_hidden_state, labels, by.options), out.notes)
+    out = by.forward(**inputs, output_logits=False, dropout=by.dropout, cache=by.memory)
+    return Losses(*cross_entropy(by.head, out.read_by(by.head), labels, by.options), out.notes)
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:
@@ -72,19 +81,24 @@ def on(device: torch.device, array: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
-def later_tokens_seen(stack: Spec) -> str | None:
-    """Return the kind of a mask of a stack, or another part, that shows a token what comes after it; None where all hide it."""
+def later_tokens_seen(stack: Spec, prefix: int = 0) -> str | None:
+    """Return the kind of a mask of a stack, or another part, that shows a token what comes after it; None where all hide it.
+
+    The first `prefix` tokens may be seen by all; without one a mask that has a place for a prefix shows too much.
+    """
     tokens = plain_tokens(_PROBE, torch.device("cpu"))
+    if prefix:
+        tokens = replace(tokens, segment=(tokens.position >= prefix).long(), span=None)
     for value in stack.nested():
         if isinstance(value, ConvolutionSpec) and value.size > 1:
             return value.kind
         if not isinstance(value, AttentionSpec) or value.reads == "memory":
             continue
         mask = value.mask
-        if any(isinstance(part, Prefix) for part in mask.nested()):
+        if not prefix and any(isinstance(part, Prefix) for part in mask.nested()):
             return mask.kind
         seen = visible(mask, tokens, tokens, n_heads=_PROBE)
-        if seen is None or bool(seen.expand(1, -1, _PROBE, _PROBE).triu(1).any()):
+        if seen is None or bool(seen.expand(1, -1, _PROBE, _PROBE).triu(1)[..., prefix:].any()):
             return mask.kind
     return None
 

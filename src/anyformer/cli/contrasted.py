@@ -1,0 +1,89 @@
+"""What commands do with pairs of texts that belong together: read them, with a tokenizer; say how well a model finds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anyformer.cli.inputs import VOCAB_SIZE, HeldOut, Sources
+
+if TYPE_CHECKING:
+    from anyformer.model import Transformer
+    from anyformer.recipe import Contrastive, ObjectiveSpec, Precision, Recipe
+    from anyformer.spec import ModelSpec
+    from anyformer.text import Tokenizer
+    from anyformer.train.contrasted import ContrastData
+    from anyformer.train.run import TrainingResult
+
+
+def contrast_data(
+    given: Sources, held_out: HeldOut, tokenizer: Tokenizer | None, vocab_size: int | None, objective: Contrastive
+) -> ContrastData:
+    """Return pairs of texts, split unless others are there to validate on.
+
+    Without a tokenizer, with one that is trained on both sides.
+    """
+    from anyformer.text import Tokenizer
+    from anyformer.train.contrasted import ContrastData
+    from anyformer.train.data import split_pairs
+
+    corpus = given.pairs()
+    pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
+    own = tokenizer
+    if own is None:
+        learned = (vocab_size or VOCAB_SIZE) - len(objective.roles)
+        own = Tokenizer.train(pairs.texts(), learned).with_specials((), objective.roles)
+    return ContrastData(pairs, unseen, own)
+
+
+def pairs_goal(spec: ModelSpec, trained: Recipe | None) -> ObjectiveSpec:
+    """Return what a model is judged by on pairs: what it was trained by, if on pairs, else what suits it."""
+    from anyformer.train.objectives import usual
+
+    return trained.objective if trained and trained.objective.reads == "pairs" else usual(spec, "pairs")
+
+
+def found_after(result: TrainingResult, data: ContrastData, recipe: Recipe) -> dict[str, float | None]:
+    """Return how well a trained model finds the pairs that it is validated on; nothing where there are none."""
+    from anyformer.inference import retrieve
+    from anyformer.recipe import Contrastive
+
+    if data.held_out is None:
+        return {}
+    cut = isinstance(recipe.objective, Contrastive) and recipe.objective.truncate
+    found = retrieve(result.model, data.tokenizer, data.held_out.pairs, longest=recipe.seq_len, truncate=cut)
+    return {"accuracy": found.accuracy, "mrr": found.mrr}
+
+
+def evaluated(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    given: Sources,
+    held_out: float | None,
+    recipe: Recipe,
+    precision: Precision,
+) -> dict[str, Any]:
+    """Return how well a model finds the pairs of two files, or those that a run sets aside of them."""
+    from anyformer.inference import retrieve
+    from anyformer.recipe import Contrastive
+    from anyformer.train.baseline import Chance
+    from anyformer.train.contrasted import ContrastPairs, ContrastValidation, batch_pairs
+    from anyformer.train.data import split_pairs
+    from anyformer.train.evaluation import evaluate
+    from anyformer.train.objectives import objective_of
+
+    pairs = given.pairs()
+    pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
+    cut = isinstance(recipe.objective, Contrastive) and recipe.objective.truncate
+    encoded = ContrastPairs(pairs, tokenizer, recipe.seq_len, cut)
+    batch = min(len(pairs.pairs), batch_pairs(recipe, int(encoded.lengths.max())))
+    validation = ContrastValidation(pairs, encoded, batch)
+    loss = evaluate(model, objective_of(recipe.objective, model.spec), validation, precision=precision).loss
+    guesses = [Chance(0).losses(rows) for rows, _ in validation.batches(0)]
+    found = retrieve(model, tokenizer, pairs.pairs, longest=recipe.seq_len, truncate=cut)
+    return {
+        "objective": recipe.objective.kind,
+        "loss": loss,
+        "chance_loss": sum(float(each.sum()) for each in guesses) / len(pairs.pairs),
+        "batch_pairs": batch,
+        **found._asdict(),
+    }

@@ -1,0 +1,85 @@
+"""The classes that a model's head tells apart, in the order of its rows: as our directories and Hugging Face's name them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import CheckpointError
+from anyformer.families.heads import JUDGES
+from anyformer.hub.source import CHECKPOINTS, Source
+from anyformer.layers import SegmentsSpec
+from anyformer.spec import HeadSpec, ModelSpec
+from anyformer.text import Tokenizer
+
+LABELS = "labels.json"  # beside spec.yaml
+
+
+def judge_of(spec: ModelSpec) -> HeadSpec | None:
+    """Return the head whose rows are labels, or None."""
+    return next((head for head in spec.heads if head.name in JUDGES and head.table is not None), None)
+
+
+def with_types(tokenizer: Tokenizer, spec: ModelSpec) -> Tokenizer:
+    """Return the tokenizer to write beside a model: one that says which text of a pair a token is of, where that is read."""
+    types = [value.n_segments for value in spec.nested() if isinstance(value, SegmentsSpec)]
+    return tokenizer.naming_types() if judge_of(spec) is not None and max(types, default=0) > 1 else tokenizer
+
+
+def labels_json(labels: Sequence[str]) -> str:
+    """Return what `labels.json` says."""
+    return json.dumps({"labels": list(labels)}, ensure_ascii=False, indent=1) + "\n"
+
+
+def read_labels(directory: Path) -> tuple[str, ...] | None:
+    """Return the labels of a directory of ours; None where it has none. Raises CheckpointError for a damaged file."""
+    file = directory / LABELS
+    if not file.is_file():
+        return None
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))["labels"]
+        if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
+            raise TypeError("labels must be a list of words")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is damaged ({error}); restore it from a copy") from None
+    return tuple(found)
+
+
+def labels_of(source: Source) -> tuple[str, ...] | None:
+    """Return the labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
+    if source.family is not None:
+        return _of_settings(source.settings, source.spec)
+    places = [source.weights]
+    if source.weights.parent.name == CHECKPOINTS:
+        places.append(source.weights.parent.parent)
+    return next((found for place in places if (found := read_labels(place)) is not None), None)
+
+
+def _of_settings(settings: Mapping[str, Any], spec: ModelSpec) -> tuple[str, ...] | None:
+    head, named = judge_of(spec), settings.get("id2label")
+    if head is None or head.table is None or head.table.rows == 1 or not isinstance(named, Mapping):
+        return None
+    if settings.get("problem_type") == "multi_label_classification":
+        return None  # several labels at once: no class of one text
+    rows = head.table.rows
+    by_number = {str(number): str(name) for number, name in named.items()}
+    if set(by_number) != {str(i) for i in range(rows)}:
+        raise CheckpointError(f"config.json: id2label names other numbers than 0 to {rows - 1}, the rows of the head")
+    return tuple(by_number[str(i)] for i in range(rows))
+
+
+def label_settings(spec: ModelSpec, labels: Sequence[str] | None) -> dict[str, Any]:
+    """Return what config.json says of a model's labels, LABEL_0 … where nobody named them; nothing without such a head."""
+    head = judge_of(spec)
+    if head is None or head.table is None:
+        return {}
+    names = list(labels or (f"LABEL_{i}" for i in range(head.table.rows)))
+    said: dict[str, Any] = {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+    if head.pool is not None:
+        said["problem_type"] = "regression" if head.table.rows == 1 else "single_label_classification"
+    return said

@@ -1,0 +1,134 @@
+"""Directories of sentence-transformers: a model, and how its tokens become one vector. Reimers & Gurevych 2019, arXiv:1908.10084.
+
+`modules.json` lists a Transformer, a Pooling and maybe a Normalize, each with a folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import CheckpointError
+from anyformer.families.heads import EMBEDDING
+from anyformer.hub.writing import write_json
+from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
+from anyformer.spec import HeadSpec, Length, ModelSpec, PoolSpec
+
+MODULES = "modules.json"
+ABOUT = "sentence_bert_config.json"
+LIMITS = {ABOUT: "max_seq_length", "tokenizer_config.json": "model_max_length"}  # what longer texts are cut to there
+POOLING = "pooling_mode_"
+POOLS: Mapping[str, PoolSpec] = {
+    "cls_token": FirstTokenSpec(),
+    "mean_tokens": MeanTokensSpec(),
+    "lasttoken": LastTokenSpec(),
+}
+SHORT = {
+    "cls": "cls_token",
+    "mean": "mean_tokens",
+    "max": "max_tokens",
+}  # what some files say in one field, pooling_mode
+
+
+def folder_of(directory: Path) -> Path:
+    """Return where the model itself lies: the directory, or what its modules.json names. Raises CheckpointError."""
+    return directory if not _is_one(directory) else directory / _modules(directory)[0][1]
+
+
+def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
+    """Return the model with the head that a directory's modules make, after its own; as it is where there is no modules.json.
+
+    Raises CheckpointError for a module or a way of pooling that there is no part for.
+    """
+    if not _is_one(directory):
+        return spec
+    kinds = _modules(directory)
+    names = [kind for kind, _ in kinds]
+    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        other = next((name for name in names if name not in ("Transformer", "Pooling", "Normalize")), None)
+        raise CheckpointError(
+            f"{directory / MODULES} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and Normalize, in this "
+            f"order, are read here" + (f", and {other} computes something else" if other else "")
+        )
+    unit = (UnitLengthSpec(),) if len(names) == 3 else ()
+    head = HeadSpec(name=EMBEDDING, pool=_pool(directory / kinds[1][1] / "config.json"), transform=unit)
+    longest = [limit for name, key in LIMITS.items() if isinstance(limit := _said(directory / name, key), int)]
+    limits = [*longest, *([spec.context] if spec.context else [])]
+    return spec.but(heads=(*spec.heads, head), context=Length(min(limits)) if limits else None)
+
+
+def without_pooling(spec: ModelSpec) -> ModelSpec:
+    """Return the model that a class of transformers may compute: without the head that other files speak of."""
+    return spec.but(heads=spec.heads[:-1]) if _head_of(spec) is not None else spec
+
+
+def write_modules(spec: ModelSpec, directory: Path) -> None:
+    """Write beside a model's files how its tokens become one vector, if it has a head that says so."""
+    head = _head_of(spec)
+    if head is None:
+        return
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if head.transform else [])]
+    listed = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (directory / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    modes = {POOLING + name: pool == head.pool for name, pool in POOLS.items()}
+    for i, kind in enumerate(kinds[1:], 1):
+        (directory / f"{i}_{kind}").mkdir()
+    width = spec.stack.residual.width(spec.stack.d_model)
+    write_json(directory / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
+    write_json(directory / ABOUT, {"max_seq_length": spec.context, "do_lower_case": False})
+
+
+def _head_of(spec: ModelSpec) -> HeadSpec | None:
+    """Return the last head, where it is one that modules of sentence-transformers make."""
+    last = spec.heads[-1] if spec.heads else None
+    made = (
+        HeadSpec(name=EMBEDDING, pool=pool, transform=t) for pool in POOLS.values() for t in ((), (UnitLengthSpec(),))
+    )
+    return last if last in tuple(made) else None
+
+
+def _is_one(directory: Path) -> bool:
+    return (directory / MODULES).is_file()
+
+
+def _modules(directory: Path) -> list[tuple[str, str]]:
+    """Return (kind, folder) of each module."""
+    listed = _json(directory / MODULES)
+    try:
+        found = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in listed]
+    except (TypeError, KeyError):
+        raise CheckpointError(
+            f"{directory / MODULES} is no list of modules with type and path; copy it again"
+        ) from None
+    if not found or found[0][0] != "Transformer":
+        raise CheckpointError(f"{directory / MODULES} does not begin with a Transformer, so there is no model to read")
+    return found
+
+
+def _pool(file: Path) -> PoolSpec:
+    """Return how a Pooling's config.json makes one vector of the tokens."""
+    said = _json(file)
+    on = [name.removeprefix(POOLING) for name, value in said.items() if name.startswith(POOLING) and value is True]
+    named = said.get("pooling_mode")
+    on += [SHORT.get(name, name) for name in ([named] if isinstance(named, str) else named or [])]
+    if len(on) != 1 or on[0] not in POOLS:
+        raise CheckpointError(
+            f"{file} pools by {' and '.join(on) or 'nothing'}; one of {', '.join(POOLS)} is computed here"
+        )
+    return POOLS[on[0]]
+
+
+def _said(file: Path, key: str) -> Any:
+    return _json(file).get(key) if file.is_file() else None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from None

@@ -1,0 +1,8 @@
+"""Models used on texts: what class a text has, what vector stands for it."""
+
+from anyformer.inference.embedding import embed, embedded
+from anyformer.inference.figures import figures
+from anyformer.inference.labelling import Said, classify, classify_words
+from anyformer.inference.retrieval import Retrieval, retrieve
+
+__all__ = ["Retrieval", "Said", "classify", "classify_words", "embed", "embedded", "figures", "retrieve"]

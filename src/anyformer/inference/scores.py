@@ -1,0 +1,59 @@
+"""What a model's head for labels gives, batch by batch, before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from anyformer.errors import UsageError
+from anyformer.layers.embedding import LearnedPositionsSpec
+from anyformer.model import Transformer
+from anyformer.recipe import Precision
+from anyformer.spec import ModelSpec
+from anyformer.train.device import autocast
+from anyformer.train.labelled import LabelledValidation
+from anyformer.train.objectives import Pass, objective_of, usual
+from anyformer.train.objectives.labelled import LabelledObjective
+
+BATCH_TOKENS = 4096
+
+
+def labelled_objective(spec: ModelSpec) -> LabelledObjective:
+    """Return what the model's first head was trained for. Raises UsageError where that says no labels."""
+    said = usual(spec)
+    objective = objective_of(said, spec) if said.reads == "labelled" else None
+    if not isinstance(objective, LabelledObjective):
+        raise UsageError(
+            "this model has no head for labels; train it on labelled text: "
+            "`anyformer train SPEC --objective classification --data FILE --out RUN`"
+        )
+    return objective
+
+
+def label_names(model: Transformer) -> tuple[str, ...]:
+    """Return the names of the model's classes. Raises UsageError where nobody named them."""
+    if model.labels is None:
+        raise UsageError(
+            "nothing names the classes of this model, or it says several at once; set model.labels, or id2label and "
+            "problem_type in its config.json"
+        )
+    return model.labels
+
+
+def longest_of(spec: ModelSpec) -> int | None:
+    """Return the most tokens that a model has positions for, or was published for; None where nothing says so."""
+    learned = [value.n_positions for value in spec.nested() if isinstance(value, LearnedPositionsSpec)]
+    return min([*learned, *([spec.context] if spec.context else [])], default=None)
+
+
+def scored(
+    model: Transformer, objective: LabelledObjective, examples: LabelledValidation, precision: Precision = "float32"
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (numbers of examples, what the head gives them in float32: [batch, rows], of words [batch, token, rows])."""
+    device = next(model.parameters()).device
+    for rows, source in examples.batches(BATCH_TOKENS):
+        with torch.no_grad(), autocast(precision, device):
+            scores, _ = objective.scores(Pass(model, model.head(), device), rows)
+        yield source[:, 0], scores.cpu().numpy()

@@ -1,0 +1,120 @@
+"""Heads, what the stack's last state is turned into, and the tables of vectors that they share with embeddings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+from anyformer.spec.cost import Cost, Load
+from anyformer.spec.kinds import MapSpec, ScaleSpec, TermSpec
+from anyformer.spec.part import PartSpec, Placed, Site, Vocab, Weight, Width, inside
+from anyformer.spec.saved import Tape, Value
+from anyformer.spec.structure import BlockSpec
+
+
+class TableSpec(PartSpec):
+    """Rows of vectors: looked up by an embedding, multiplied by a head; one `shared` name ties them."""
+
+    rows: Vocab
+    width: Width | None = None  # of a row; None: the width of the place
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.rows, self.width or site.shape[-1]), ("vocab", "d_model"), role="table")}
+
+
+class PoolSpec(PartSpec, abstract=True):
+    """One vector a row, of its real tokens. Its module is called with (x [batch, token, width], tokens)."""
+
+    needs_all: ClassVar[bool] = True  # of a row's tokens, so that it cannot be asked while a cache holds some
+
+
+class HeadLayersSpec(PartSpec):
+    """Layers between the stack and one head. They begin with what the stack gives, or would give `before` layers earlier.
+
+    The `terms` are added to that where their stream begins; attention that reads "input" takes keys and values from it
+    without the terms: with absolute positions, DeBERTa's enhanced mask decoder (arXiv:2006.03654, section 3.2).
+    """
+
+    blocks: tuple[BlockSpec, ...]
+    terms: tuple[TermSpec, ...] = ()
+    before: int = 0  # how many of the stack's last layers this head does not read
+
+    def __post_init__(self) -> None:
+        if not self.blocks:
+            raise self.refusal("blocks", "is empty; a head without layers has no HeadLayers")
+        if self.before < 0:
+            raise self.refusal("before", "must be a number of layers, 0 for the stack's last state")
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        return {"terms": [(term, site) for term in self.terms], "blocks": [(block, site) for block in self.blocks]}
+
+    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+        """Return what the layers make of x; the tape's residual is the stack's."""
+        parts, outside, tape.input = self.parts(site), tape.input, x
+        with tape.term("embedding"):
+            for term in self.terms:
+                term.trace(site, tape.value(tape.load.tokens, "int64"), tape)
+        y = tape.residual.opened(tape.value(x.numel, x) if self.terms else x)
+        blocks = parts["blocks"]
+        for i, block in enumerate(blocks if isinstance(blocks, list) else ()):
+            if tape.recompute == "full":
+                with tape.term("stream"), tape.again(y, tape.memory):
+                    y = tape.run(f"blocks.{i}", block, y)
+            else:
+                y = tape.run(f"blocks.{i}", block, y)
+        tape.input = outside
+        return y
+
+
+class HeadSpec(PartSpec):
+    """An answer for each token, or for each row where a pool says so: run the layers, pool, transform, multiply by the
+    table, add the bias, scale, cap. Without a table the answer is the transformed vector."""
+
+    name: str = "lm"
+    layers: HeadLayersSpec | None = None  # None: it reads what the stack gives
+    pool: PoolSpec | None = None  # None: every token has an answer of its own
+    transform: tuple[MapSpec, ...] = ()
+    table: TableSpec | None = None
+    bias: bool = False
+    scale: ScaleSpec | None = None  # of d_model; multiplies the logits (T5: d_model^-0.5)
+    softcap: float | None = None  # cap · tanh(logits / cap)
+
+    def __post_init__(self) -> None:
+        if self.bias and self.table is None:
+            raise self.refusal("bias", "is added to what the table gives, and there is none; leave one or the other")
+
+    def within(self, n_layers: int) -> Self:
+        """Return the head of a stack of fewer layers: it reads none before the first."""
+        if self.layers is None or self.layers.before <= n_layers:
+            return self
+        return self.but(layers=self.layers.but(before=n_layers))
+
+    @property
+    def tied(self) -> str | None:
+        """The name under which the table is shared with the embedding; None where it is the head's own."""
+        return self.table and self.table.shared
+
+    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+        if not self.bias or self.table is None:
+            return {"bias": None}
+        return {"bias": Weight((self.table.rows,), ("vocab",), role="bias", fill=0.0)}
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        places: list[tuple[PartSpec, Site]] = []
+        pool, stream = self.pool and (self.pool, site), site.at(site.d_model)
+        for step in self.transform:
+            places.append((step, site))
+            site = site.at(step.width_out(site))
+        layers = self.layers and (self.layers, stream)
+        return {"layers": layers, "pool": pool, "transform": places, "table": self.table and (self.table, site)}
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        layers = Cost() if self.layers is None else self.layers.cost(site.at(site.d_model), load)
+        load = load if self.pool is None else dataclasses.replace(load, query=1)
+        total, table = Cost(), dict(self.parts(site))["table"]
+        for name, part, place in inside(self, site):
+            total += Cost() if name == "layers" else part.cost(place, load)
+        if isinstance(table, tuple) and self.table is not None:
+            total += Cost({"logits": 2 * self.table.rows * table[1].shape[-1] * load.tokens})
+        return layers + total.named("logits")

@@ -1,0 +1,136 @@
+"""A whole architecture: one stack or two, heads, and what predicts further tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from anyformer.errors import SpecError
+from anyformer.spec.cost import Cost, Load
+from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
+from anyformer.spec.kinds import InitSpec, MapSpec
+from anyformer.spec.part import Length, PartSpec, Placed, Site, inside
+from anyformer.spec.structure import BlockSpec, StackSpec
+
+if TYPE_CHECKING:
+    from anyformer.spec.sizes import Sizes
+
+
+class AheadSpec(PartSpec):
+    """A module that predicts one token further than what stands before it: DeepSeek-V3, arXiv:2412.19437, section 2.2.
+
+    The k-th makes block(hidden(norm_hidden(x_i)) + token(norm_token(e_i+k))) of what the one before it made of token i (the
+    first: the stack's last hidden state) and the embedding of token i + k; normed, the model's first head reads from it
+    token i + k + 1. For training: nothing else runs it.
+    """
+
+    hidden: MapSpec
+    token: MapSpec
+    block: BlockSpec
+    norm_hidden: MapSpec | None = None
+    norm_token: MapSpec | None = None
+    norm: MapSpec | None = None  # of what the head reads; the next module reads what is not normed
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        stream = site.at(site.d_model)
+        return {
+            "norm_hidden": self.norm_hidden and (self.norm_hidden, site),
+            "norm_token": self.norm_token and (self.norm_token, stream),
+            "hidden": (self.hidden, site),
+            "token": (self.token, stream),
+            "block": (self.block, stream),
+            "norm": self.norm and (self.norm, site),
+        }
+
+
+class ModelSpec(PartSpec):
+    """A whole architecture: a decoder or an encoder (its masks decide), or both with cross-attention."""
+
+    stack: StackSpec
+    heads: tuple[HeadSpec, ...] = ()
+    encoder: StackSpec | None = None
+    init: InitSpec
+    context: Length | None = None  # tokens it is published for; longer is not refused unless a part must
+    ahead: tuple[AheadSpec, ...] = ()  # each predicts one token further than the last; used in training alone
+    version: ClassVar[int] = 1  # of the language
+
+    def __post_init__(self) -> None:
+        names = [head.name for head in self.heads]
+        if len(set(names)) < len(names):
+            raise SpecError(f"Model.heads are called {', '.join(names)}; give each a name of its own")
+        if self.ahead and not self.heads:
+            raise SpecError("Model.ahead predicts with the first of Model.heads, and there is none; give the model one")
+        for head in self.heads:
+            if head.layers is not None:
+                self._check_layers(head.name, head.layers)
+
+    def _check_layers(self, name: str, layers: HeadLayersSpec) -> None:
+        if layers.before > self.n_layers:
+            raise SpecError(
+                f"the head {name!r} reads {layers.before} layers before the last, and the stack has {self.n_layers}"
+            )
+        if self.stack.residual.width(self.stack.d_model) != self.stack.d_model:
+            raise SpecError(
+                f"the head {name!r} has layers, whose stream is d_model wide, and {self.stack.residual.kind} gives "
+                "another width; take Add, or leave Head.layers out"
+            )
+        if self.ahead and name == self.heads[0].name:
+            raise SpecError("Model.ahead predicts with the first of Model.heads; that cannot have layers of its own")
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the first token table: the ids that the model takes."""
+        tables = (value for value in self.stack.embedding.nested() if isinstance(value, TableSpec))
+        return next((table.rows for table in tables), 0)
+
+    @property
+    def stacks(self) -> Mapping[str, StackSpec]:
+        """The stacks by name, the encoder first; one alone has none."""
+        return {"encoder": self.encoder, "decoder": self.stack} if self.encoder else {"": self.stack}
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of the main stack."""
+        return len(self.stack.blocks)
+
+    def parts(self, site: Site) -> Mapping[str, Placed]:
+        d_source = self.encoder.d_model if self.encoder else 0
+        place = Site(d_source=d_source, modules=site.modules)
+        width = self.stack.residual.width(self.stack.d_model)
+        heads: list[tuple[PartSpec, Site]] = [
+            (h, Site(self.stack.d_model, (width,), d_source, site.modules)) for h in self.heads
+        ]
+        return {
+            "encoder": self.encoder and (self.encoder, place),
+            "stack": (self.stack, place),
+            "heads": heads,
+            "ahead": [(module, Site(self.stack.d_model, (width,), d_source, site.modules)) for module in self.ahead],
+        }
+
+    def resized(self, to: Sizes) -> Self:
+        n_layers = len(self.stack.resized(to).blocks)
+        return super(ModelSpec, self.but(heads=tuple(head.within(n_layers) for head in self.heads))).resized(to)
+
+    def cost(self, site: Site, load: Load) -> Cost:
+        """Return the FLOPs of one pass; the encoder runs over `load.memory` tokens, the heads over all new ones.
+
+        What predicts further tokens is left out: `cost_ahead` has it.
+        """
+        total = Cost()
+        for name, placed in self.parts(site).items():
+            if name == "ahead":
+                continue
+            reads = Load(load.batch, load.memory, causal_exact=load.causal_exact) if name == "encoder" else load
+            for part, place in placed if isinstance(placed, list) else [placed] if placed else []:
+                total += part.cost(place, reads)
+        return total
+
+    def cost_ahead(self, site: Site, load: Load) -> Cost:
+        """Return the FLOPs that predicting further tokens adds to a pass of training: the modules, and the head for each."""
+        total, heads = Cost(), self.parts(site)["heads"]
+        assert isinstance(heads, list)
+        for k, (_, module, place) in enumerate((p for p in inside(self, site) if p[0].startswith("ahead.")), 1):
+            fewer = dataclasses.replace(load, query=max(0, load.query - k))
+            total += module.cost(place, fewer) + heads[0][0].cost(heads[0][1], fewer)
+        return total

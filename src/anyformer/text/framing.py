@@ -1,0 +1,95 @@
+"""A text, a pair of texts or a row of words as one input: opened, parted and closed as the tokenizer's own rules say.
+
+Those rules are the post-processor of its `tokenizer.json`: BERT's is `[CLS] a [SEP] b [SEP]` with the types 0 and 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from anyformer.errors import TextError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Framed(NamedTuple):
+    """One input."""
+
+    ids: np.ndarray  # [token] int64, special tokens included
+    types: np.ndarray  # [token] int64, which text of a pair, as the tokenizer says
+    firsts: tuple[int, ...]  # of words: the place of each one's first token; -1 for one that was cut away
+    cut: int  # tokens that there was no room for
+
+
+def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | None, *, words: bool) -> Framed:
+    """Return one or two texts, or `words`, as one input of at most `longest` tokens; the longer text is cut first.
+
+    Raises TextError where there is no room for the special tokens, and for a word that no token stands for.
+    """
+    inner.encode_special_tokens = True  # what is spelled like a special token is text
+    sides = [" ".join(texts)] if words else list(texts)
+    each = [inner.encode(side, add_special_tokens=False) for side in sides]
+    firsts = _firsts(texts, each[0]) if words else ()
+    specials = inner.num_special_tokens_to_add(len(each) > 1)
+    lengths = [len(side.ids) for side in each]
+    kept = _kept(lengths, None if longest is None else longest - specials)
+    for side, length in zip(each, kept, strict=True):
+        side.truncate(length)
+    whole = inner.post_process(each[0], each[1] if len(each) > 1 else None, True)
+    places = np.flatnonzero(np.array(whole.special_tokens_mask) == 0)
+    at = tuple(int(places[first]) if first < len(places) else -1 for first in firsts)
+    return Framed(
+        np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64), at, sum(lengths) - sum(kept)
+    )
+
+
+def with_frame(inner: tokenizers.Tokenizer, opening: str | None, closing: str) -> tokenizers.Tokenizer:
+    """Return a tokenizer that opens every input and closes each text of it, where its own rules add nothing."""
+    from tokenizers import Tokenizer, processors
+
+    own = Tokenizer.from_str(inner.to_str())
+    start = [opening] if opening is not None else []
+    ids = [(token, own.token_to_id(token)) for token in dict.fromkeys((*start, closing))]
+    frame = processors.TemplateProcessing(
+        single=[*start, "$A", closing], pair=[*start, "$A", closing, "$B:1", f"{closing}:1"], special_tokens=ids
+    )
+    # Byte-level rules, where there are any, only trim offsets.
+    before = json.loads(inner.to_str())["post_processor"]
+    kept = [processors.ByteLevel(trim_offsets=before.get("trim_offsets", True))] if before else []
+    own.post_processor = processors.Sequence([*kept, frame]) if kept else frame
+    return own
+
+
+def _kept(lengths: list[int], room: int | None) -> list[int]:
+    """Return how many tokens of each text are kept."""
+    if room is None or sum(lengths) <= room:
+        return lengths
+    if room < len(lengths):
+        raise TextError(
+            f"inputs of {max(room, 0)} tokens beside the special ones have no room for text; make them longer"
+        )
+    if len(lengths) == 1:
+        return [room]
+    short = min(*lengths, room // 2)
+    return [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
+
+
+def _firsts(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[int, ...]:
+    """Return the number of the first token of each word of a text that they make with a space between two."""
+    found, token, start, offsets = [], 0, 0, encoding.offsets
+    for word in words:
+        end = start + len(word)
+        while token < len(offsets) and offsets[token][1] <= start:
+            token += 1
+        if token == len(offsets) or offsets[token][0] >= end or (found and found[-1] == token):
+            raise TextError(
+                f"the word {word!r} has no token of its own in this tokenizer; leave it out, or use another"
+            )
+        found.append(token)
+        start = end + 1
+    return tuple(found)

@@ -1,0 +1,186 @@
+"""Files of labelled text: JSON Lines, and tables whose first line names the columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import TextError, did_you_mean
+from anyformer.text.labelled import LabelledCorpus, LabelledRow, fraction, whole, wrong
+from anyformer.text.sources import read_text
+
+SUFFIXES = (".jsonl", ".csv", ".tsv")
+
+
+def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorpus:
+    """The examples of a .jsonl, .csv or .tsv file (or that with .gz): `text`, maybe `text_pair`, and `label`; or lists of
+    `tokens` and `labels`, in .jsonl alone.
+
+    Labels that are words or whole numbers are classes; with a fraction they are numbers. `unlabelled`: they may be missing,
+    in all examples. Raises TextError, naming file and line, for what is missing, empty, of two kinds or of unequal lengths.
+    """
+    path = Path(path)
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise TextError(
+            f"{path} is no labelled text; give a file that ends in {', '.join(SUFFIXES)}, or in one and .gz"
+        )
+    if not path.is_file():
+        raise TextError(f"no labelled text at {path}: it is not a file")
+    where, text = str(path), read_text(path)
+    entries = _json_lines(text, where) if suffix == ".jsonl" else _table(text, where, "\t" if suffix == ".tsv" else ",")
+    rows, written = [], []
+    for line, entry in entries:
+        row, label = _row(entry, where, line, unlabelled)
+        rows.append(row)
+        written.append(label)
+    if not rows:
+        raise TextError(f"{path} holds no examples; give at least one")
+    return _of_one_kind(rows, written, where)
+
+
+def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> tuple[LabelledRow, Any]:
+    """Return an example without its label, and the label as it is written."""
+    label_of = "labels" if "tokens" in entry else "label"
+    for name in ("tokens" if "tokens" in entry else "text", label_of):
+        if name not in entry and not (unlabelled and name == label_of):
+            near = did_you_mean(name, entry)
+            raise wrong(where, line, f"there is no {name!r} among {', '.join(map(repr, entry)) or 'nothing'}{near}")
+    if "tokens" in entry:
+        texts = _words(entry["tokens"], "tokens", where, line)
+        labels = _words(entry["labels"], "labels", where, line) if "labels" in entry else None
+        if labels is not None and len(labels) != len(texts):
+            raise wrong(where, line, f"there are {len(texts)} tokens and {len(labels)} labels; give each token one")
+        return LabelledRow(texts, labels, line), labels or ()
+    texts = (entry["text"], entry["text_pair"]) if entry.get("text_pair") is not None else (entry["text"],)
+    for name, text in zip(("text", "text_pair"), texts, strict=False):
+        if not isinstance(text, str):
+            raise wrong(where, line, f"{name} = {text!r} is not a text; put it in quotes")
+        if not text.strip():
+            raise wrong(where, line, f"{name} is empty; remove the example or give it a text")
+        _refuse_surrogates(text, where, line)
+    label = entry.get("label")
+    if label is None and not unlabelled:
+        raise wrong(where, line, "the label is null; give it one, or remove the example")
+    return LabelledRow(texts, None, line), label
+
+
+def _of_one_kind(rows: Sequence[LabelledRow], written: Sequence[Any], where: str) -> LabelledCorpus:
+    """Return the corpus with labels of one kind. Raises TextError naming the first line of another."""
+    kinds = [_kind(label, where, row.line) for row, label in zip(rows, written, strict=True)]
+    if {"whole", "number"} >= set(kinds) and "number" in kinds:
+        return LabelledCorpus(
+            tuple(row._replace(label=float(label)) for row, label in zip(rows, written, strict=True)), "numbers", where
+        )
+    other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if other is not None:
+        raise wrong(
+            where,
+            rows[other].line,
+            f"the label {written[other]!r} is {_KINDS[kinds[other]]}, and that of line {rows[0].line}, {written[0]!r}, is "
+            f"{_KINDS[kinds[0]]}; write all alike",
+        )
+    if kinds[0] == "words":
+        return LabelledCorpus(tuple(rows), "words", where)
+    if kinds[0] == "none":
+        return LabelledCorpus(tuple(rows), "classes", where)
+    labelled = (row._replace(label=str(label)) for row, label in zip(rows, written, strict=True))
+    return LabelledCorpus(tuple(labelled), "classes", where)
+
+
+_KINDS = {
+    "word": "a word",
+    "whole": "a whole number",
+    "number": "a number with a fraction",
+    "words": "a list of words",
+    "none": "missing",
+}
+
+
+def _kind(label: Any, where: str, line: int) -> str:
+    match label:
+        case None:
+            return "none"
+        case tuple():
+            return "words"
+        case bool() | int():
+            return "whole"
+        case float():
+            if not math.isfinite(label):
+                raise wrong(where, line, f"the label {label} is no finite number; correct or remove it")
+            return "number"
+        case str():
+            if not label.strip():
+                raise wrong(where, line, "the label is empty; give it one, or remove the example")
+            return "word"
+    raise wrong(where, line, f"the label {label!r} is neither a word nor a number")
+
+
+def _words(value: Any, name: str, where: str, line: int) -> tuple[str, ...]:
+    words = [str(word) if isinstance(word, int) else word for word in value] if isinstance(value, list) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise wrong(where, line, f"{name} = {_short(value)} is not a list of words, none of them empty")
+    if not words:
+        raise wrong(where, line, f"{name} is empty; remove the example")
+    for word in words:
+        _refuse_surrogates(word, where, line)
+    return tuple(words)
+
+
+def _json_lines(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, written in enumerate(text.split("\n"), start=1):
+        if not written.strip():
+            continue
+        try:
+            entry = json.loads(written)
+        except ValueError as error:
+            raise wrong(where, line, f"not JSON ({error})") from None
+        if not isinstance(entry, dict):
+            raise wrong(where, line, "not an object with text and label")
+        yield line, entry
+
+
+def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows by the names in the first line; a column of labels that all are numbers is numbers."""
+    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter, strict=True)
+    found: list[tuple[int, list[str]]] = []
+    start = 1
+    try:
+        for cells in reader:
+            found += [(start, cells)] if cells else []
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise wrong(where, start, f"not a table ({error})") from None
+    header = [name.strip() for name in found[0][1]] if found else []
+    if len(set(header)) < len(header):
+        raise wrong(where, 1, f"two columns of the header have one name: {', '.join(header)}")
+    entries = []
+    for line, cells in found[1:]:
+        if len(cells) != len(header):
+            raise wrong(
+                where, line, f"it has {len(cells)} columns and the header {len(header)}; quote what holds {delimiter!r}"
+            )
+        entries.append((line, dict(zip(header, cells, strict=True))))
+    labels = [entry["label"] for _, entry in entries if "label" in entry]
+    read = next(
+        (read for read in (whole, fraction) if labels and all(read(label) is not None for label in labels)), None
+    )
+    for line, entry in entries:
+        yield line, entry if read is None else {**entry, "label": read(entry["label"])}
+
+
+def _refuse_surrogates(text: str, where: str, line: int) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise wrong(where, line, f"half a character (surrogate U+{ord(text[error.start]):04X}) in its text") from None
+
+
+def _short(value: Any) -> str:
+    spelled = repr(value)
+    return spelled if len(spelled) <= 60 else spelled[:57] + "…"

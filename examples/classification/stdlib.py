@@ -60,6 +60,12 @@ def split(folders: tuple[str, ...], library: Path, n_lines: int, share: float) -
     return train, aside, len(by_file) - n_aside, n_aside
 
 
+def unseen(aside: list[str], train: list[str]) -> list[str]:
+    """Return what is set aside, once each, without what is trained on too: code is copied from file to file."""
+    known = set(train)
+    return [text for text in dict.fromkeys(aside) if text not in known]
+
+
 def examples(chosen: dict[str, list[str]], most: int, seed: int) -> Iterator[dict[str, str]]:
     """Yield at most so many fragments of each class, drawn at random, in random order."""
     rng = random.Random(seed)
@@ -83,8 +89,7 @@ def main() -> None:
     train, aside = {}, {}
     for label, folders in CLASSES.items():
         train[label], aside[label], n_train, n_aside = split(folders, library, how.lines, how.share)
-        known = set(train[label])
-        aside[label] = [text for text in dict.fromkeys(aside[label]) if text not in known]
+        aside[label] = unseen(aside[label], train[label])
         print(
             f"{label:16} {n_train:3} files, {len(train[label]):5} fragments; aside {n_aside:3}, {len(aside[label]):5}"
         )

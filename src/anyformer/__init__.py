@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from anyformer.costs import card, cost, diagram, diff, history, side_by_side
     from anyformer.families import Preset, judging, preset, presets
     from anyformer.generation import generate
-    from anyformer.inference import classify, embed
     from anyformer.hub import convert, load, load_spec, loads, save
+    from anyformer.inference import classify, embed
     from anyformer.measure import plan, roofline
     from anyformer.model import Transformer, build
     from anyformer.resizing import resize, shrink

@@ -40,6 +40,10 @@ def test_no_fragment_says_its_answer_or_stands_on_both_sides(written: Path) -> N
     assert not {text for text, _ in train} & {text for text, _ in validation}
 
 
+def test_copied_code_is_not_validated_on() -> None:
+    assert stdlib.unseen(["a", "b", "b", "c"], ["c", "d"]) == ["a", "b"]
+
+
 def test_files_are_on_one_side(tmp_path: Path) -> None:
     """In a library of its own, where each line says its file."""
     for i in range(10):

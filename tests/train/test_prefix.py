@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from anyformer.families.compose import changed
 from anyformer.families.prefix import prefixed
 from anyformer.generation import BeamSearch, generate_ids
 from anyformer.generation.beam import search_ids
+from anyformer.generation.sampling import Sampling, generators
 from anyformer.model import Transformer, build
 from anyformer.recipe import UL2, CausalLM, Denoising, MaskedLM, ObjectiveSpec, PrefixLM, SpanCorruption
 from anyformer.resizing import resize, shrink
@@ -38,6 +40,7 @@ from tests.train.test_objectives_noise import by_kind, originals, recipe
 from tests.train.test_run import Crash, Watching, crash, hexadecimal
 
 RESTORED = (PrefixLM(), SpanCorruption(), Denoising(), UL2())
+DRAWN = Sampling(temperature=6.0, top_k=40)
 restored = pytest.mark.parametrize("objective", RESTORED, ids=by_kind)
 
 
@@ -149,15 +152,15 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert hexadecimal(resumed) == hexadecimal(straight)
 
 
-def plainly(model: Transformer, prompt: list[int], n: int) -> list[int]:
-    """Continue a prompt by the likeliest tokens, all computed anew each time with a mask of that very prefix."""
+def plainly(model: Transformer, prompt: list[int], n: int, seed: int) -> list[int]:
+    """Continue a prompt, all computed anew each time with a mask of that very prefix; likeliest tokens would repeat."""
     size = Window(len(prompt))
     other = build(changed(model.spec, layers.Prefix, size=size))
     other.load_state_dict(model.state_dict())
-    ids = list(prompt)
+    ids, drawn = list(prompt), generators(seed, 1)
     for _ in range(n):
         with torch.no_grad():
-            ids.append(int(other(torch.tensor([ids])).logits[0, -1].argmax()))
+            ids.append(int(DRAWN(other(torch.tensor([ids])).logits[:, -1], drawn)))
     return ids[len(prompt) :]
 
 
@@ -167,18 +170,32 @@ def test_a_prompt_is_a_prefix(name: str, cached: bool) -> None:
     """Alone, and beside others of other lengths, padded; the second model's windows have it too."""
     model = filled(spec(name), telling(spec(name), seed=3))
     prompts = [[5, 9, 2, 7, 11, 3, 8, 4, 30, 31], [6, 12, 9, 41, 8]]
-    expected = [plainly(model, prompt, 6) for prompt in prompts]
+    expected = [plainly(model, prompt, 6, seed) for seed, prompt in enumerate(prompts)]
+    assert len(set(expected[0])) > 2
     causal = build(changed(model.spec, layers.Prefix, size=Window(1)))
     causal.load_state_dict(model.state_dict())
-    assert generate_ids(causal, torch.tensor([prompts[0]]), max_new_tokens=6)[0].tolist() != expected[0]
-    for prompt, tokens in zip(prompts, expected, strict=True):
-        assert generate_ids(model, torch.tensor([prompt]), max_new_tokens=6, cache=cached)[0].tolist() == tokens
+    how: dict[str, Any] = {"max_new_tokens": 6, "sampling": DRAWN}
+    assert generate_ids(causal, torch.tensor([prompts[0]]), **how)[0].tolist() != expected[0]
+    for seed, (prompt, tokens) in enumerate(zip(prompts, expected, strict=True)):
+        assert generate_ids(model, torch.tensor([prompt]), cache=cached, seed=seed, **how)[0].tolist() == tokens
     padded = torch.tensor([prompts[0], [0] * 5 + prompts[1]])
     mask = torch.tensor([[1] * 10, [0] * 5 + [1] * 5])
-    assert generate_ids(model, padded, mask, max_new_tokens=6, cache=cached).tolist() == expected
-    if cached:
-        (best,), _ = search_ids(model, padded, mask, max_new_tokens=6, how=BeamSearch(beams=1))
-        assert list(best.token_ids) == expected[0]
+    assert generate_ids(model, padded, mask, cache=cached, **how).tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma3-1b"])
+def test_a_beam_of_one_is_the_likeliest_text(name: str) -> None:
+    model = filled(spec(name), telling(spec(name), seed=3))
+    prompt = torch.tensor([[5, 9, 2, 7, 11, 3, 8, 4, 30, 31]])
+    expected = generate_ids(model, prompt, max_new_tokens=6, cache=False)[0].tolist()
+    ((best,),) = search_ids(model, prompt, max_new_tokens=6, how=BeamSearch(beams=1))
+    assert list(best.token_ids) == expected
+    whole = torch.tensor([[*prompt[0].tolist(), *expected]])
+    with torch.no_grad():
+        types = (torch.arange(16) >= 10).long()[None]
+        logs = model(whole, token_type_ids=types).logits[0].log_softmax(-1)
+    total = sum(float(logs[9 + i, token]) for i, token in enumerate(expected))
+    assert best.score == pytest.approx(total / 6, rel=1e-4)
 
 
 def masked(mask: layers.Mask) -> ModelSpec:

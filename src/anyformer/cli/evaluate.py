@@ -129,7 +129,8 @@ def command(
         how = Recipe(objective=goal.but(truncate=goal.truncate or truncate), seq_len=length)
         how = how.but(batch_tokens=trained.batch_tokens) if trained else how
         told = pairs_found(transformer, tokenizer, given, held_out, how, "bf16" if precision == "bf16" else "float32")
-        plain = f"{told['loss']:.4f} {goal.unit} ({told['chance_loss']:.4f} by chance), {in_words(told)} ({told['pairs']:,} pairs)"
+        losses = f"{told['loss']:.4f} {goal.unit} ({told['chance_loss']:.4f} by chance)"
+        plain = f"{losses}, {in_words(told)} ({told['pairs']:,} pairs)"
         click.echo(json.dumps({"version": JSON_VERSION, **told}, indent=1) if as_json else plain)
         return
     objective = objective_of(goal, spec)

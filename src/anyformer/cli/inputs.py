@@ -126,7 +126,7 @@ def text_data(
     from anyformer.text import Tokenizer, encode_corpus
     from anyformer.train.data import TextData
 
-    texts, unseen = corpus.split(held_out) if isinstance(held_out, float) else (corpus, held_out.corpus())
+    texts, unseen = (corpus, held_out.corpus()) if isinstance(held_out, Sources) else corpus.split(held_out)
     own = tokenizer
     if own is None:
         roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
@@ -146,5 +146,5 @@ def pair_data(
     from anyformer.text import Tokenizer
     from anyformer.train.data import PairData, split_pairs
 
-    pairs, unseen = split_pairs(corpus, held_out) if isinstance(held_out, float) else (corpus, held_out.pairs())
+    pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
     return PairData(pairs, unseen, tokenizer or Tokenizer.train(pairs.texts(), vocab_size or VOCAB_SIZE))

@@ -23,7 +23,8 @@ from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
 from tests.laws.combinations import decoders
 from tests.laws.models import DECODERS, every_writer, ids_for, randomised, runner
-from tests.laws.tolerance import close
+from tests.laws.parity import InDouble
+from tests.laws.tolerance import FLOAT32, FLOAT64, close
 from tests.laws.weights import edited
 
 N = 22
@@ -40,9 +41,11 @@ def cut_to(sizes: list[int], n: int) -> list[int]:
     return out
 
 
-def check_cached(spec: ModelSpec, sizes: list[int], left: int = 0, right: int = 0, length: int = N) -> None:
+def check_cached(
+    spec: ModelSpec, sizes: list[int], left: int = 0, right: int = 0, length: int = N, most: float = FLOAT32
+) -> None:
     """Row 0 is padded by `left` tokens on the left and `right` on the right; row 1 is plain."""
-    model, ids = randomised(spec), ids_for(spec, 2, N)
+    model, ids = randomised(spec).to(torch.get_default_dtype()), ids_for(spec, 2, N)
     mask = torch.ones_like(ids)
     mask[0, :left] = 0
     if right:
@@ -56,7 +59,7 @@ def check_cached(spec: ModelSpec, sizes: list[int], left: int = 0, right: int = 
             outs.append(run(ids[:, at : at + size], chunk, cache=cache).logits)
             at += size
     real = mask.bool()
-    close(torch.cat(outs, 1)[real], whole[real])
+    close(torch.cat(outs, 1)[real], whole[real], most)
 
 
 @every_writer
@@ -82,7 +85,9 @@ def test_a_capacity_bites() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_combinations(spec: ModelSpec, sizes: list[int], left: int, right: int, length: int) -> None:
-    check_cached(spec, sizes, left, right, length)
+    """In float64: some combinations, such as windows of one key under norms, enlarge float32's rounding."""
+    with InDouble():
+        check_cached(spec, sizes, left, right, length, 1000 * FLOAT64)
 
 
 @given(spec=decoders(), drops=st.tuples(st.integers(0, 4), st.integers(0, 4)), left=st.integers(0, 3))

@@ -48,7 +48,7 @@ def gradient_distance(ours: Mapping[str, Any], theirs: Mapping[str, Any], share:
     return max(distance(ours[name], theirs[name], max(least[name], floor)) for name in theirs)
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    """Fail where two float32 tensors are further apart than rounding explains."""
+def close(a: Tensor, b: Tensor, most: float = FLOAT32) -> None:
+    """Fail where two tensors are further apart than rounding explains."""
     apart = distance(a, b)
-    assert apart < FLOAT32, f"{apart:.1e} apart, relative to the largest number; the tolerance is {FLOAT32:.0e}"
+    assert apart < most, f"{apart:.1e} apart, relative to the largest number; the tolerance is {most:.0e}"

@@ -120,7 +120,6 @@ def text_data(
     """Return a corpus, split unless it has a validation text beside it, and encoded.
 
     Without a tokenizer, by one that is trained on its training part.
-
     That one has the special tokens of the objective among its `vocab_size`.
     """
     from anyformer.text import Tokenizer, encode_corpus

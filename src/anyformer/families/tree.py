@@ -149,7 +149,7 @@ _BERT = (
     Lineage("longformer", "roberta", 2020, "longformer-large-4096", ("longformer-*",),
             "arXiv:2004.05150, section 3.1",
             "a window of 512, and marked tokens, with projections of their own, that see all; 4,096 tokens"),
-    Lineage("deberta", "roberta", 2020, "deberta-large", ("deberta-base", "deberta-large", "deberta-xlarge"),
+    Lineage("deberta", "roberta", 2020, "deberta-large", ("deberta-base*", "deberta-large*", "deberta-xlarge"),
             "arXiv:2006.03654, section 3",
             "content and distance apart in the scores, no segments"),
     Lineage("deberta-v2", "deberta", 2021, "deberta-v2-xxlarge", ("deberta-v2-*",),

@@ -100,7 +100,8 @@ class Spec:
 
     def values(self) -> dict[str, Any]:
         """Return the value of each field, not copied."""
-        return {name: getattr(self, name) for name in _names(type(self))}
+        # Not remembered by kind: a compiled pass asks too, and cannot look into a cache.
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def but(self, **changes: Any) -> Self:
         """Return the same value with some fields changed."""
@@ -227,11 +228,6 @@ def _inner(spec: PartSpec, site: Site, prefix: str, seen: Seen) -> Iterator[tupl
             yield from found
             own = ((key, weight) for key, weight in found if key.startswith(f"{path}."))  # not what is shared
             known[id(part), id(place)] = [(key.removeprefix(path), weight) for key, weight in own]
-
-
-@cache
-def _names(kind: type[Spec]) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(kind))  # type: ignore[arg-type]
 
 
 @cache

@@ -2,12 +2,15 @@
 
     python -m benchmarks.translation ../shared/material/multi30k runs/multi30k --side ours
     python -m benchmarks.translation ../shared/material/multi30k runs/multi30k --side torch.nn
+    python -m benchmarks.translation ../shared/material/multi30k runs/multi30k --speed
     python -m benchmarks.translation ../shared/material/multi30k runs/multi30k --score
 
 Both start from the same weights and see the same batches by `examples/multi30k/recipe.yaml`: optimiser, schedule,
 smoothing and dropout's rates are the same, only dropout's draws differ. At each look at the validation pairs the weights are
-kept if they do best there. `--score` then translates the 1,000 test sentences, beams of 4, once for each side, both through our
-beam search (torch.nn has none), and writes `results/translation.json`.
+kept if they do best there. `--speed` times a few steps of both in turns, on the same batches, by the wall clock and on all
+cores: long runs one after the other say little where others use the machine too. `--score` then translates the 1,000 test
+sentences, beams of 4, once for each side, both through our beam search (torch.nn has none), and writes
+`results/translation.json`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +35,16 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Tokenizer, read_parallel
 from anyformer.train.data import PairData
 from anyformer.train.live import live_view
+from anyformer.train.objectives import objective_of
 from anyformer.train.optim import optimizer_of
 from anyformer.train.run import How, train
+from anyformer.train.step import Trainer
 from benchmarks import measure
 from benchmarks.torch_transformer import TorchTransformer, put, taken
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "multi30k"
 BEAMS, LENGTH_PENALTY, LOOKS, BAR = 4, 0.6, 8, 33.0
+WARM, TIMED = 3, 40  # steps of either side
 
 
 def given(material: Path) -> tuple[ModelSpec, Recipe, PairData]:
@@ -59,38 +66,69 @@ def train_ours(material: Path, out: Path) -> None:
     (out / "ours.json").write_text(json.dumps({**figures, "best": str(result.best)}), encoding="utf-8")
 
 
+class Theirs:
+    """torch.nn's modules, from the weights of ours, trained as the recipe says."""
+
+    def __init__(self, spec: ModelSpec, recipe: Recipe, ours: torch.nn.Module) -> None:
+        self.recipe, self.rates = recipe, recipe.learning_rates(spec.stack.d_model)
+        self.model = TorchTransformer(spec.vocab_size, recipe.dropout.residual)
+        put(dict(ours.named_parameters()), self.model)
+        self.optimizer = optimizer_like_ours(self.model, ours, recipe)
+
+    def step(self, number: int, rows: Any) -> None:
+        """Make update `number`, counted from 1."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rates(number)
+        loss_of(self.model.train(), rows, self.recipe.label_smoothing).backward()
+        if self.recipe.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 def train_theirs(material: Path, out: Path) -> None:
     """Train torch.nn's modules, and keep what did best on the validation pairs as a model of ours."""
     spec, recipe, data = given(material)
     torch.manual_seed(recipe.seed)
     begun, ours = time.process_time(), build(spec, recipe.seed)
-    model = TorchTransformer(spec.vocab_size, recipe.dropout.residual)
-    put(dict(ours.named_parameters()), model)
-    optimizer = optimizer_like_ours(model, ours, recipe)
-    rates, feed, steps = recipe.learning_rates(spec.stack.d_model), data.feed(recipe), recipe.steps
-    check_equal(model, ours, next(data.feed(recipe)))
+    theirs, feed, steps = Theirs(spec, recipe, ours), data.feed(recipe), recipe.steps
+    check_equal(theirs.model, ours, next(data.feed(recipe)))
     seconds, tokens, best = 0.0, 0, float("inf")
     for step in range(1, steps + 1):
         start = time.perf_counter()
         rows = next(feed)
-        for group in optimizer.param_groups:
-            group["lr"] = rates(step)
-        loss = loss_of(model.train(), rows, recipe.label_smoothing)
-        loss.backward()
-        if recipe.clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimizer.step()
-        optimizer.zero_grad()
+        theirs.step(step, rows)
         seconds += time.perf_counter() - start
         tokens += int((rows.labels != NOT_PREDICTED).sum())
         if step % (steps // LOOKS) == 0 or step == steps:
-            found = validation_loss(model, data, recipe)
+            found = validation_loss(theirs.model, data, recipe)
             print(f"step {step:,}/{steps:,}  validation {found:.4f}  {tokens / seconds:,.0f} tokens/s", flush=True)
             if found < best:
                 best = found
-                save_file(taken(model), out / "theirs.safetensors")
+                save_file(taken(theirs.model), out / "theirs.safetensors")
     figures = {"seconds": seconds, "cpu_seconds": time.process_time() - begun, "tokens": tokens, "validation": best}
     (out / "theirs.json").write_text(json.dumps(figures), encoding="utf-8")
+
+
+def speed(material: Path, out: Path) -> None:
+    """Time steps of both in turns."""
+    spec, recipe, data = given(material)
+    torch.manual_seed(recipe.seed)
+    model = build(spec, recipe.seed)
+    theirs = Theirs(spec, recipe, model)
+    mine = Trainer(model, recipe, objective_of(recipe.objective, spec))
+    taken: dict[str, list[float]] = {"ours": [], "torch.nn": []}
+    for number, rows in enumerate(islice(data.feed(recipe), WARM + TIMED), 1):
+        for side, trainer in (("ours", mine), ("torch.nn", theirs)):
+            start = time.perf_counter()
+            trainer.step(number, rows)
+            taken[side].append(time.perf_counter() - start)
+    timed = {side: each[WARM:] for side, each in taken.items()}
+    minutes = {side: sum(each) / len(each) * recipe.steps / 60 for side, each in timed.items()}
+    ratio = measure.speed_ratio(timed, theirs="torch.nn")
+    print(f"{ratio:.2f} times as fast; all {recipe.steps:,} steps would take {minutes} minutes", flush=True)
+    figures = {"ratio": ratio, "minutes": minutes, "seconds": measure.rounded(timed)}
+    (out / "speed.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
 def optimizer_like_ours(model: TorchTransformer, ours: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
@@ -155,6 +193,8 @@ def score(material: Path, out: Path, results: Path) -> None:
         bar = {"least": BAR} if side == "ours" else {"least": 0.0}
         rows.append(measure.row(f"{side}: BLEU", result.score, **bar, signature=result.signature, **figures))
         samples[side] = found[:5]
+    timed = json.loads((out / "speed.json").read_text(encoding="utf-8"))
+    rows.append(measure.row("ours: as fast as torch.nn", timed["ratio"], least=0.0, **timed))
     notes = {"samples": {"source": sources[:5], "reference": references[:5], **samples}}
     measure.record("translation", results, rows, notes)
 
@@ -164,12 +204,15 @@ def main() -> None:
     parser.add_argument("material", type=Path, help="directory of Multi30k")
     parser.add_argument("runs", type=Path, help="directory of the two runs")
     parser.add_argument("--side", choices=["ours", "torch.nn"], help="train this one")
+    parser.add_argument("--speed", action="store_true", help="time steps of both in turns")
     parser.add_argument("--score", action="store_true", help="translate the test sentences by both")
     parser.add_argument("--out", type=Path, default=measure.RESULTS, help="directory of the JSON result")
     chosen = parser.parse_args()
     chosen.runs.mkdir(parents=True, exist_ok=True)
     if chosen.side is not None:
         (train_ours if chosen.side == "ours" else train_theirs)(chosen.material, chosen.runs)
+    if chosen.speed:
+        speed(chosen.material, chosen.runs)
     if chosen.score:
         score(chosen.material, chosen.runs, chosen.out)
 

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from anyformer.errors import TextError
 from anyformer.model import build
 from anyformer.recipe import CausalLM, Recipe
-from anyformer.text import ParallelCorpus
-from anyformer.train.data import split_pairs
+from anyformer.text import ParallelCorpus, split_pairs
 from anyformer.train.evaluation import DocumentLoss, Evaluation, evaluate, sample_loss
 from anyformer.train.objectives import objective_of
 from tests.train.models import VOCAB, decoder

@@ -8,8 +8,8 @@ import torch
 from anyformer.errors import TextError
 from anyformer.recipe import AdamW, Recipe, Seq2Seq
 from anyformer.resizing import resize
-from anyformer.text import ParallelCorpus, Tokenizer
-from anyformer.train.data import PairData, split_pairs
+from anyformer.text import ParallelCorpus, Tokenizer, split_pairs
+from anyformer.train.data import PairData
 from anyformer.train.run import How, train
 from tests.train.models import encoder_decoder
 

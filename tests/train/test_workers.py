@@ -18,7 +18,7 @@ import torch
 
 from anyformer.errors import RunFailed, TextError, UsageError
 from anyformer.recipe import UL2, CosineDecay, DropoutSpec, MaskedLM, Recipe, SentenceOrder, Warmup
-from anyformer.train.data import Feed
+from anyformer.train.feed import Feed
 from anyformer.train.run import How, TrainingResult, train
 from anyformer.train.signals import Stopped
 from anyformer.train.workers import prepared

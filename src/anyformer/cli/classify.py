@@ -14,6 +14,7 @@ from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
     from anyformer.inference import Said
+    from anyformer.recipe import Precision
     from anyformer.text import LabelledRow
 
 JSON_VERSION = 1
@@ -40,7 +41,7 @@ def command(
     data: Path | None,
     truncate: bool,
     device: str | None,
-    precision: str,
+    precision: Precision,
     as_json: bool,
 ) -> None:
     """Say of each text what the model in DIR was trained to say: its class with the probability, or a number.
@@ -55,7 +56,7 @@ def command(
     from anyformer.hub import load
     from anyformer.inference.labelling import said_of
     from anyformer.inference.scores import labelled_objective
-    from anyformer.recipe import Labelled, read
+    from anyformer.recipe import Labelled, of_run
     from anyformer.text import LabelledRow
     from anyformer.train.device import choose_device
 
@@ -71,12 +72,10 @@ def command(
     blank = next((row.line for row in rows if not row.texts or not all(text.strip() for text in row.texts)), None)
     if blank is not None:
         raise UsageError(f"{where}, line {blank}: the text is empty; leave it out")
-    trained = read(model / "recipe.yaml") if (model / "recipe.yaml").is_file() else None
-    longest = None
+    trained, longest = of_run(model), None
     if trained is not None and isinstance(trained.objective, Labelled):
         longest, truncate = trained.seq_len, truncate or trained.objective.truncate
-    number = "bf16" if precision == "bf16" else "float32"
-    found = said_of(transformer, tokenizer, rows, where, longest=longest, truncate=truncate, precision=number)
+    found = said_of(transformer, tokenizer, rows, where, longest=longest, truncate=truncate, precision=precision)
     if as_json:
         results = [_result(row, said, words) for row, said in zip(rows, found, strict=True)]
         told = {"version": JSON_VERSION, "labels": list(transformer.labels or ()), "results": results}

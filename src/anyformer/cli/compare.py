@@ -12,7 +12,7 @@ import click
 
 from anyformer.cli.amounts import Amount
 from anyformer.cli.inputs import HeldOut, Sources, held_out_of, read_recipe, text_data
-from anyformer.cli.labelled import labelled_data, with_labels, with_truncation
+from anyformer.cli.labelled import labelled_data, with_truncation
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console, visible
 from anyformer.errors import UsageError
@@ -145,7 +145,7 @@ def command(
     Leaves report.html, study.json and runs.csv in --out, and each run's directory beside them. What has run there with the
     same settings is not run again. Exit status 1 if a run failed; the others are reported all the same.
     """
-    from anyformer.measure import calibrate
+    from anyformer.measure.calibrate import calibrate, dtype_name
     from anyformer.study.compare import Question, check, compare, named, refuses
     from anyformer.study.describe import describe
     from anyformer.study.report import write_report
@@ -173,7 +173,7 @@ def command(
     check(question, text)
     where, dtype = choose_device(device), compute_dtype(recipe.precision)
     machine = calibrate(where, (dtype,))
-    peak = machine.peak_flops_per_second[str(dtype).removeprefix("torch.")]
+    peak = machine.peak_flops_per_second[dtype_name(dtype)]
     click.echo(f"{corpus}\nruns and report: {out}", err=True)
     how = How(
         device=where,
@@ -216,15 +216,14 @@ def _text(
 
 def _fitted(name: str, n_params: int | None, count: str, data: TrainingData, recipe: Recipe) -> ModelSpec:
     """Return the architecture at the size that is compared, with the objective's head and learned positions for its rows."""
-    from anyformer.families.heads import fitted
     from anyformer.hub import load_spec
     from anyformer.resizing import resize
+    from anyformer.train.fitting import fitted_to
 
-    which, spec = "total" if count == "total" else "non_embedding", load_spec(name)
-    if isinstance(recipe.objective, Labelled) and data.labels is not None:
-        spec = with_labels(spec, recipe.objective, data.labels)
-    else:
-        spec = fitted(spec, recipe.objective)
+    which, spec = (
+        "total" if count == "total" else "non_embedding",
+        fitted_to(load_spec(name), recipe.objective, data.labels),
+    )
     return resize(spec, n_params=n_params, vocab_size=data.vocab_size, context=recipe.seq_len, count=which)
 
 

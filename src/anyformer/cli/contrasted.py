@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.inputs import VOCAB_SIZE, HeldOut, Sources
+from anyformer.cli.inputs import HeldOut, Sources, new_tokenizer
 
 if TYPE_CHECKING:
     from anyformer.model import Transformer
@@ -22,17 +22,12 @@ def contrast_data(
 
     Without a tokenizer, with one that is trained on both sides.
     """
-    from anyformer.text import Tokenizer
+    from anyformer.text import split_pairs
     from anyformer.train.contrasted import ContrastData
-    from anyformer.train.data import split_pairs
 
     corpus = given.pairs()
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
-    own = tokenizer
-    if own is None:
-        learned = (vocab_size or VOCAB_SIZE) - len(objective.roles)
-        own = Tokenizer.train(pairs.texts(), learned).with_specials((), objective.roles)
-    return ContrastData(pairs, unseen, own)
+    return ContrastData(pairs, unseen, tokenizer or new_tokenizer(pairs.texts(), vocab_size, objective))
 
 
 def pairs_goal(spec: ModelSpec, trained: Recipe | None) -> ObjectiveSpec:
@@ -65,9 +60,9 @@ def evaluated(
     """Return how well a model finds the pairs of two files, or those that a run sets aside of them."""
     from anyformer.inference import retrieve
     from anyformer.recipe import Contrastive
+    from anyformer.text import split_pairs
     from anyformer.train.baseline import Chance
     from anyformer.train.contrasted import ContrastPairs, ContrastValidation, batch_pairs
-    from anyformer.train.data import split_pairs
     from anyformer.train.evaluation import evaluate
     from anyformer.train.objectives import objective_of
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from anyformer.inference.embedding import Pool
-    from anyformer.recipe import Recipe
 
 JSON_VERSION = 1
 TENSOR = "embeddings"  # in a .safetensors file
@@ -75,6 +74,7 @@ def command(
         raise UsageError(f"--batch-tokens {batch_tokens} is nothing; give 1 or more")
     from anyformer.hub import load
     from anyformer.inference.embedding import embedded, pool_of
+    from anyformer.recipe import Contrastive, of_run
     from anyformer.text.parallel import read_lines
     from anyformer.train.device import choose_device
 
@@ -86,9 +86,9 @@ def command(
     transformer, tokenizer = load(model, device=choose_device(device))
     if tokenizer is None:
         raise UsageError(f"--model {model} has no tokenizer, so it cannot read a text; put a tokenizer.json beside it")
-    trained, longest = _trained(model), None
-    if trained is not None:
-        longest, truncate = trained.seq_len, truncate or bool(getattr(trained.objective, "truncate", False))
+    trained, longest = of_run(model), None
+    if trained is not None and isinstance(trained.objective, Contrastive):
+        longest, truncate = trained.seq_len, truncate or trained.objective.truncate
     found = embedded(
         transformer, tokenizer, lines, pool=pool, longest=longest, truncate=truncate, batch_tokens=batch_tokens
     )
@@ -115,15 +115,6 @@ def command(
     cut = f", {found.cut:,} of them cut" if found.cut else ""
     place = f" in {out}" if out else ""
     click.echo(f"{len(lines):,} vectors of {told['width']:,} numbers by {told['pool']}{cut}{place}")
-
-
-def _trained(directory: Path) -> Recipe | None:
-    """Return the recipe of a run whose objective was contrastive: it says how long texts are."""
-    from anyformer.recipe import Contrastive, read
-
-    file = directory / "recipe.yaml"
-    found = read(file) if file.is_file() else None
-    return found if found is not None and isinstance(found.objective, Contrastive) else None
 
 
 def _table(texts: list[str], similar: list[list[float]]) -> None:

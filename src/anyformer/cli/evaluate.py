@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -19,7 +19,7 @@ from anyformer.errors import UsageError
 if TYPE_CHECKING:
     from anyformer.measure.bleu import Bleu
     from anyformer.model import Transformer
-    from anyformer.recipe import Recipe
+    from anyformer.recipe import Contrastive, Labelled, ObjectiveSpec, Precision, Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Tokenizer
     from anyformer.train.data import Validation
@@ -63,7 +63,7 @@ def command(
     seq_len: int | None,
     memory: int | None,
     tokenizer_path: Path | None,
-    precision: str,
+    precision: Precision,
     device: str | None,
     with_bleu: bool,
     beams: int,
@@ -88,15 +88,10 @@ def command(
     if memory is not None and source is not None:
         raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
 
-    from anyformer.hub import load, load_companion
-    from anyformer.recipe import Contrastive, Labelled, Recipe
+    from anyformer.hub import load
+    from anyformer.recipe import Contrastive, FramedTexts, Labelled, of_run
     from anyformer.text import Tokenizer
-    from anyformer.train.checks import check_positions, check_vocabulary
-    from anyformer.train.companion import companion_of
     from anyformer.train.device import choose_device
-    from anyformer.train.evaluation import evaluate
-    from anyformer.train.lanes import check_memory
-    from anyformer.train.objectives import objective_of, usual
 
     place = choose_device(device)
     transformer, tokenizer = load(model, device=place)
@@ -104,77 +99,124 @@ def command(
         tokenizer = Tokenizer.load(tokenizer_path)
     if tokenizer is None:
         raise UsageError(f"{model} has no tokenizer; give one with --tokenizer")
-    spec = transformer.spec
-    trained = _trained(model)
-    goal = (
-        pairs_goal(spec, trained)
-        if source
-        else trained.objective
-        if trained and trained.objective.reads != "pairs"
-        else usual(spec)
-    )
-    if isinstance(goal, Labelled) and data is not None:
-        if memory is not None:
-            raise UsageError("--memory is for texts that are read in windows; leave it out with labelled text")
-        goal, longest = goal.but(truncate=goal.truncate or truncate), seq_len or (trained.seq_len if trained else None)
-        number = "bf16" if precision == "bf16" else "float32"
-        told = evaluated(transformer, tokenizer, data, held_out, goal, longest, number)
-        plain = f"{told['loss']:.4f} {goal.unit}, {in_words(told)} ({told['examples']:,} examples, {told['cut']:,} cut)"
-        click.echo(json.dumps({"version": JSON_VERSION, **told}, indent=1) if as_json else plain)
-        return
-    if isinstance(goal, Contrastive):
-        if with_bleu:
-            raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
-        length = seq_len or (trained.seq_len if trained else _longest(spec))
-        how = Recipe(objective=goal.but(truncate=goal.truncate or truncate), seq_len=length)
-        how = how.but(batch_tokens=trained.batch_tokens) if trained else how
-        told = pairs_found(transformer, tokenizer, given, held_out, how, "bf16" if precision == "bf16" else "float32")
-        losses = f"{told['loss']:.4f} {goal.unit} ({told['chance_loss']:.4f} by chance)"
-        plain = f"{losses}, {in_words(told)} ({told['pairs']:,} pairs)"
-        click.echo(json.dumps({"version": JSON_VERSION, **told}, indent=1) if as_json else plain)
-        return
-    objective = objective_of(goal, spec)
+    trained = of_run(model)
+    goal = _goal(transformer.spec, trained, given)
+    if isinstance(goal, FramedTexts):
+        goal = goal.but(truncate=goal.truncate or truncate)
+    asked = Asked(given, held_out, seq_len, memory, precision, (beams, length_penalty) if with_bleu else None)
+    if isinstance(goal, Labelled):
+        told, plain = _labels(transformer, tokenizer, goal, trained, asked)
+    elif isinstance(goal, Contrastive):
+        told, plain = _pairs(transformer, tokenizer, goal, trained, asked)
+    else:
+        told, plain = _text(transformer, tokenizer, goal, trained, asked, model)
+    click.echo(json.dumps({"version": JSON_VERSION, **told}, indent=1) if as_json else plain)
+
+
+class Asked(NamedTuple):
+    """What the command says beside the model."""
+
+    given: Sources
+    held_out: float | None
+    seq_len: int | None
+    memory: int | None
+    precision: Precision
+    bleu: tuple[int, float] | None  # beams and length penalty
+
+
+Told = tuple[dict[str, Any], str]  # the fields of `--json`, and the same in words
+
+
+def _goal(spec: ModelSpec, trained: Recipe | None, given: Sources) -> ObjectiveSpec:
+    """Return what a model is judged by: what it was trained by, if on such data, else what suits it."""
+    from anyformer.train.objectives import usual
+
+    if given.reads == "pairs":
+        return pairs_goal(spec, trained)
+    return trained.objective if trained and trained.objective.reads != "pairs" else usual(spec)
+
+
+def _labels(model: Transformer, tokenizer: Tokenizer, goal: Labelled, trained: Recipe | None, asked: Asked) -> Told:
+    if asked.memory is not None:
+        raise UsageError("--memory is for texts that are read in windows; leave it out with labelled text")
+    assert asked.given.data is not None
+    longest = asked.seq_len or (trained.seq_len if trained else None)
+    told = evaluated(model, tokenizer, asked.given.data, asked.held_out, goal, longest, asked.precision)
+    plain = f"{told['loss']:.4f} {goal.unit}, {in_words(told)} ({told['examples']:,} examples, {told['cut']:,} cut)"
+    return told, plain
+
+
+def _pairs(model: Transformer, tokenizer: Tokenizer, goal: Contrastive, trained: Recipe | None, asked: Asked) -> Told:
+    if asked.bleu is not None:
+        raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
+    from anyformer.recipe import Recipe
+
+    how = Recipe(objective=goal, seq_len=_length(model.spec, trained, asked))
+    how = how.but(batch_tokens=trained.batch_tokens) if trained else how
+    told = pairs_found(model, tokenizer, asked.given, asked.held_out, how, asked.precision)
+    losses = f"{told['loss']:.4f} {goal.unit} ({told['chance_loss']:.4f} by chance)"
+    return told, f"{losses}, {in_words(told)} ({told['pairs']:,} pairs)"
+
+
+def _text(
+    model: Transformer, tokenizer: Tokenizer, goal: ObjectiveSpec, trained: Recipe | None, asked: Asked, directory: Path
+) -> Told:
+    from anyformer.hub import load_companion
+    from anyformer.recipe import Recipe
+    from anyformer.train.checks import check_positions, check_vocabulary
+    from anyformer.train.companion import companion_of
+    from anyformer.train.evaluation import evaluate
+    from anyformer.train.lanes import check_memory
+    from anyformer.train.objectives import objective_of
+
+    spec = model.spec
+    objective, length = objective_of(goal, spec), _length(spec, trained, asked)
     check_vocabulary(spec, tokenizer.vocab_size)
-    length = seq_len or (trained.seq_len if trained else _longest(spec))
     check_positions(spec, length)
     how = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
-    memory = memory if memory is not None or source or not trained else trained.memory
+    memory = asked.memory
+    if memory is None and trained and asked.given.reads == "text":
+        memory = trained.memory
     if memory:
         how = how.but(memory=memory)
         check_memory(spec, how)
-    validation = _validation(given, held_out, tokenizer, how)
-    number = "bf16" if precision == "bf16" else "float32"
-    beside = load_companion(model, device=place) if companion_of(objective, spec) is not None else None
-    found = evaluate(transformer, objective, validation, precision=number, companion=beside)
-    score = _bleu(transformer, tokenizer, validation, beams, length_penalty) if with_bleu else None
-    if as_json:
-        figures = {
-            name: getattr(found, name) for name in ("loss", "perplexity", "bits_per_byte", "nats", "tokens", "nbytes")
-        }
-        figures["bits_per_byte"] = figures["bits_per_byte"] if goal.whole else None
-        told = {
-            "version": JSON_VERSION,
-            "objective": goal.kind,
-            **figures,
-            "documents": len(found.documents),
-            "seq_len": length,
-        }
-        told["parts"] = {name: part._asdict() for name, part in found.parts.items()}
-        told |= {} if memory is None else {"memory": memory}
-        told |= {} if score is None else {"bleu": score.score, "bleu_signature": score.signature}
-        click.echo(json.dumps(told, indent=1))
-        return
+    validation = _validation(asked.given, asked.held_out, tokenizer, how)
+    device = next(model.parameters()).device
+    beside = load_companion(directory, device=device) if companion_of(objective, spec) is not None else None
+    found = evaluate(model, objective, validation, precision=asked.precision, companion=beside)
+    told: dict[str, Any] = {
+        "objective": goal.kind,
+        "loss": found.loss,
+        "perplexity": found.perplexity,
+        "bits_per_byte": found.bits_per_byte if goal.whole else None,
+        "nats": found.nats,
+        "tokens": found.tokens,
+        "nbytes": found.nbytes,
+        "documents": len(found.documents),
+        "seq_len": length,
+        "parts": {name: part._asdict() for name, part in found.parts.items()},
+    }
+    told |= {} if memory is None else {"memory": memory}
     bits = f"{found.bits_per_byte:.4f} bits a byte" if goal.whole else f"by {goal.kind}"
-    click.echo(
+    lines = [
         f"{found.loss:.4f} nats a token, perplexity {found.perplexity:.3f}, {bits} "
         f"({found.tokens:,} tokens, {found.nbytes:,} bytes, {len(found.documents):,} documents, rows of {length}"
         + (f", a memory of {memory})" if memory is not None else ")")
-    )
+    ]
     for name, part in found.parts.items():
         right = "" if part.accuracy is None else f", {part.accuracy:.1%} right"
-        click.echo(f"{name}: {part.loss:.4f} nats{right} ({part.labels:,} labels)")
-    if score is not None:
-        click.echo(f"BLEU {score.score:.2f} ({score.signature}), beams {beams}, length penalty {length_penalty:g}")
+        lines.append(f"{name}: {part.loss:.4f} nats{right} ({part.labels:,} labels)")
+    if asked.bleu is not None:
+        beams, length_penalty = asked.bleu
+        score = _bleu(model, tokenizer, validation, beams, length_penalty)
+        told |= {"bleu": score.score, "bleu_signature": score.signature}
+        lines.append(f"BLEU {score.score:.2f} ({score.signature}), beams {beams}, length penalty {length_penalty:g}")
+    return told, "\n".join(lines)
+
+
+def _length(spec: ModelSpec, trained: Recipe | None, asked: Asked) -> int:
+    """Return the tokens of a row."""
+    return asked.seq_len or (trained.seq_len if trained else min(spec.context or LONGEST, LONGEST))
 
 
 def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beams: int, length_penalty: float) -> Bleu:
@@ -189,11 +231,10 @@ def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beam
     return bleu(found, references)
 
 
-def _validation(given: Sources, held_out: float | None, tokenizer: object, recipe: Recipe) -> Validation:
-    from anyformer.text import EncodedPairs, Tokenizer, encode_corpus
-    from anyformer.train.data import PairValidation, split_pairs, text_validation
+def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
+    from anyformer.text import EncodedPairs, encode_corpus, split_pairs
+    from anyformer.train.data import PairValidation, text_validation
 
-    assert isinstance(tokenizer, Tokenizer)
     if given.reads == "pairs":
         pairs = given.pairs()
         pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
@@ -201,14 +242,3 @@ def _validation(given: Sources, held_out: float | None, tokenizer: object, recip
     corpus = given.corpus()
     corpus = corpus if held_out is None else corpus.split(held_out)[1]
     return text_validation(encode_corpus(corpus, tokenizer), tokenizer, recipe)
-
-
-def _trained(directory: Path) -> Recipe | None:
-    from anyformer import recipe
-
-    file = directory / "recipe.yaml"
-    return recipe.read(file) if file.is_file() else None
-
-
-def _longest(spec: ModelSpec) -> int:
-    return min(spec.context or LONGEST, LONGEST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -110,6 +110,15 @@ def held_out_of(reads: str, share: float, data: str | None, source: Path | None,
     return named
 
 
+def new_tokenizer(texts: Iterable[str], vocab_size: int | None, objective: ObjectiveSpec | None = None) -> Tokenizer:
+    """Return a tokenizer trained on texts; the special tokens of the objective are among its `vocab_size`."""
+    from anyformer.text import Tokenizer
+
+    roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
+    plain = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
+    return plain.with_specials(specials, roles) if roles or specials else plain
+
+
 def text_data(
     corpus: Corpus,
     held_out: HeldOut,
@@ -120,18 +129,12 @@ def text_data(
     """Return a corpus, split unless it has a validation text beside it, and encoded.
 
     Without a tokenizer, by one that is trained on its training part.
-    That one has the special tokens of the objective among its `vocab_size`.
     """
-    from anyformer.text import Tokenizer, encode_corpus
+    from anyformer.text import encode_corpus
     from anyformer.train.data import TextData
 
     texts, unseen = (corpus, held_out.corpus()) if isinstance(held_out, Sources) else corpus.split(held_out)
-    own = tokenizer
-    if own is None:
-        roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
-        learned = (vocab_size or VOCAB_SIZE) - len(roles) - len(specials)
-        own = Tokenizer.train(texts.sample(TOKENIZER_NBYTES), learned)
-        own = own.with_specials(specials, roles) if roles or specials else own
+    own = tokenizer or new_tokenizer(texts.sample(TOKENIZER_NBYTES), vocab_size, objective)
     return TextData(encode_corpus(texts, own), encode_corpus(unseen, own), own)
 
 
@@ -142,8 +145,8 @@ def pair_data(
 
     Without a tokenizer, with one that is trained on both sides.
     """
-    from anyformer.text import Tokenizer
-    from anyformer.train.data import PairData, split_pairs
+    from anyformer.text import split_pairs
+    from anyformer.train.data import PairData
 
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
-    return PairData(pairs, unseen, tokenizer or Tokenizer.train(pairs.texts(), vocab_size or VOCAB_SIZE))
+    return PairData(pairs, unseen, tokenizer or new_tokenizer(pairs.texts(), vocab_size))

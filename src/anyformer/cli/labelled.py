@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.inputs import VOCAB_SIZE, HeldOut, Sources
+from anyformer.cli.inputs import HeldOut, Sources, new_tokenizer
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
     from anyformer.model import Transformer
     from anyformer.recipe import Labelled, Precision, Recipe
-    from anyformer.spec import ModelSpec
     from anyformer.text import Tokenizer
     from anyformer.train.labelled import LabelledData
     from anyformer.train.run import TrainingResult
@@ -42,7 +41,7 @@ def labelled_data(
     Without a tokenizer, with one that is trained on it. The order of the labels is that of the run `begun` already, or of
     the weights `init` where they tell the same labels apart.
     """
-    from anyformer.text import Tokenizer, read_labelled, split_labelled
+    from anyformer.text import read_labelled, split_labelled
     from anyformer.train.labelled import LabelledData
 
     assert given.data is not None
@@ -52,10 +51,7 @@ def labelled_data(
         texts, unseen = corpus, read_labelled(held_out.data).as_kind(objective.labels)
     else:
         texts, unseen = split_labelled(corpus, held_out)
-    own = tokenizer
-    if own is None:
-        learned = (vocab_size or VOCAB_SIZE) - len(objective.roles)
-        own = Tokenizer.train(texts.texts(), learned).with_specials((), objective.roles)
+    own = tokenizer or new_tokenizer(texts.texts(), vocab_size, objective)
     known = None
     if objective.labels != "numbers":
         known = _labels(begun, init, set(corpus.counts())) or corpus.names()
@@ -75,20 +71,13 @@ def _labels(begun: Path | None, init: Path | None, found: set[str]) -> tuple[str
 
 def with_truncation(recipe: Recipe) -> Recipe:
     """Return the recipe with inputs cut to the length of a row. Raises UsageError for an objective on other data."""
-    from anyformer.recipe import Contrastive, Labelled
+    from anyformer.recipe import FramedTexts
 
-    if not isinstance(recipe.objective, Labelled | Contrastive):
+    if not isinstance(recipe.objective, FramedTexts):
         raise UsageError(
             f"--truncate is for labelled text and for pairs to be told apart, and {recipe.objective.kind} reads neither"
         )
     return recipe.but(objective=recipe.objective.but(truncate=True))
-
-
-def with_labels(spec: ModelSpec, objective: Labelled, labels: tuple[str, ...]) -> ModelSpec:
-    """Return the architecture with the objective's head alone, a row for each label."""
-    from anyformer.families import judging
-
-    return judging(spec, len(labels) or 1, objective.head)
 
 
 def figures_after(result: TrainingResult, data: LabelledData, recipe: Recipe) -> dict[str, float | None]:

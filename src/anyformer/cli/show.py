@@ -15,7 +15,6 @@ from anyformer.errors import UsageError
 if TYPE_CHECKING:
     from anyformer.costs import Card, Diagram
     from anyformer.families import Undisclosed
-    from anyformer.recipe import Recipe
 
 JSON_VERSION = 2
 
@@ -47,6 +46,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
     from anyformer.families import UNDISCLOSED, find
     from anyformer.hub import load_spec
     from anyformer.recipe import dumps as dumps_recipe
+    from anyformer.recipe import of_run
     from anyformer.spec import dumps, is_path
 
     if picture is not None and picture.suffix.lower() != ".svg":
@@ -60,7 +60,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
     if form is not None:
         click.echo(dumps(spec, "json" if form == "json" else "yaml"), nl=False)
         return
-    recipe = preset.recipe if preset else _of_run(model)
+    recipe = preset.recipe if preset else of_run(model)
     name, rows, drawn = preset.name if preset else model, card(preset or spec, recipe), diagram(spec)
     if picture is not None:
         _draw(drawn, picture, name)
@@ -73,14 +73,6 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
     _print_card(name, rows)
     if not plain:
         _print_diagram(drawn)
-
-
-def _of_run(model: str) -> "Recipe | None":
-    """Return what a run was trained by, where the model is one."""
-    from anyformer.recipe import read
-
-    path = Path(model) / "recipe.yaml"
-    return read(path) if path.is_file() else None
 
 
 def _draw(drawn: "Diagram", path: Path, title: str) -> None:

@@ -11,7 +11,7 @@ import click
 from anyformer.cli.amounts import Amount
 from anyformer.cli.contrasted import contrast_data, found_after
 from anyformer.cli.inputs import HeldOut, Sources, held_out_of, objective_for, pair_data, read_recipe, text_data
-from anyformer.cli.labelled import figures_after, in_words, labelled_data, with_labels, with_truncation
+from anyformer.cli.labelled import figures_after, in_words, labelled_data, with_truncation
 from anyformer.cli.names import PresetName, import_option
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.recipe import OBJECTIVES, Contrastive, Labelled
@@ -184,9 +184,9 @@ def command(
 
 def _peak(dtype: torch.dtype, device: torch.device) -> float:
     """Return FLOPs a second of large products, measured the first time on a machine and then remembered."""
-    from anyformer.measure import calibrate
+    from anyformer.measure.calibrate import calibrate, dtype_name
 
-    return calibrate(device, (dtype,)).peak_flops_per_second[str(dtype).removeprefix("torch.")]
+    return calibrate(device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
 
 
 def _data(
@@ -232,15 +232,9 @@ def _resized(spec: ModelSpec, n_params: int | None, vocab_size: int | None) -> M
 
 def _fitted(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> ModelSpec:
     """Return the architecture with the head that the objective trains; where it has none, say that it gets one."""
-    from anyformer.families.heads import fitted
-    from anyformer.train.objectives.contrastive import with_embedding
+    from anyformer.train.fitting import fitted_to
 
-    if isinstance(recipe.objective, Labelled) and data.labels is not None:
-        found = with_labels(spec, recipe.objective, data.labels)
-    elif isinstance(recipe.objective, Contrastive):
-        found = with_embedding(spec)
-    else:
-        found = fitted(spec, recipe.objective)
+    found = fitted_to(spec, recipe.objective, data.labels)
     if new := [head.name for head in found.heads if head not in spec.heads]:
         gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
         place = f"in the place of {gone}" if gone else "which is added to the architecture"

@@ -8,7 +8,8 @@ from anyformer.errors import SpecError
 from anyformer.families.heads import last_token_classes, row_classes, token_classes, with_rows
 from anyformer.families.hf import FAMILIES
 from anyformer.families.hf.mapping import fitting
-from anyformer.layers import AttentionSpec, Causal
+from anyformer.layers import Causal
+from anyformer.layers.attention import own_masks
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, specification
 
 
@@ -37,8 +38,5 @@ def _of_class(spec: ModelSpec, n: int, name: str) -> HeadSpec | None:
 def _of_kind(spec: ModelSpec, n: int, name: str) -> HeadSpec:
     if name == "token_classes":
         return token_classes(n)
-    masks = [
-        value.mask for value in spec.stack.nested() if isinstance(value, AttentionSpec) and value.reads != "memory"
-    ]
-    reads_on = any(isinstance(part, Causal) for mask in masks for part in (mask, *mask.nested()))
+    reads_on = any(isinstance(part, Causal) for mask in own_masks(spec.stack) for part in mask.nested())
     return last_token_classes(n) if reads_on or spec.encoder is not None else row_classes(n)

@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.cache import KVCache
 from anyformer.errors import InputError
 from anyformer.generation.sampling import GREEDY, Sampling, generators
-from anyformer.layers.mask import Prefix
+from anyformer.layers.attention import has_prefix
 from anyformer.model import Transformer
 from anyformer.spec import MixerSpec, ModelSpec
 from anyformer.spec.cached import cached_calls
@@ -140,10 +140,7 @@ def prompt_types(spec: ModelSpec, ids: Tensor) -> Tensor | None:
 
     What is written after it is of type 1. None for models whose masks have no prefix, or one of a size of its own.
     """
-    if spec.encoder is not None:
-        return None
-    read = any(isinstance(part, Prefix) and part.size is None for part in spec.stack.nested())
-    return torch.zeros_like(ids) if read else None
+    return torch.zeros_like(ids) if has_prefix(spec) else None
 
 
 def n_positions(spec: ModelSpec) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
 from anyformer.hub.source import CHECKPOINTS, Source
-from anyformer.layers import SegmentsSpec
+from anyformer.layers.embedding import n_segments
 from anyformer.spec import HeadSpec, ModelSpec
 from anyformer.text import Tokenizer
 
@@ -24,8 +24,7 @@ def judge_of(spec: ModelSpec) -> HeadSpec | None:
 
 def with_types(tokenizer: Tokenizer, spec: ModelSpec) -> Tokenizer:
     """Return the tokenizer to write beside a model: one that says which text of a pair a token is of, where that is read."""
-    types = [value.n_segments for value in spec.nested() if isinstance(value, SegmentsSpec)]
-    return tokenizer.naming_types() if judge_of(spec) is not None and max(types, default=0) > 1 else tokenizer
+    return tokenizer.naming_types() if judge_of(spec) is not None and n_segments(spec) > 1 else tokenizer
 
 
 def labels_json(labels: Sequence[str]) -> str:

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from anyformer.errors import InputError, did_you_mean
 from anyformer.inference.scores import longest_of
-from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
+from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
 from anyformer.layers.head import Head
 from anyformer.model import Transformer, describe
-from anyformer.spec import HeadSpec, ModelSpec, PoolSpec, Site
+from anyformer.spec import ModelSpec, PoolSpec, Site
 from anyformer.text import Tokenizer, length_batches
-from anyformer.train.objectives.contrastive import usual_pool
+from anyformer.train.objectives.contrastive import EMBEDDING, sentence_embedding, usual_pool
 
 Pool = Literal["mean", "first", "last"]
 POOLS: Mapping[str, PoolSpec] = {"mean": MeanTokensSpec(), "first": FirstTokenSpec(), "last": LastTokenSpec()}
-EMBEDDING = "embedding"  # the head that a model of sentences has
 BATCH_TOKENS = 4096
 
 
@@ -131,5 +130,4 @@ def _head(model: Transformer, pool: Pool | None) -> Head:
     if pool is None and any(head.name == EMBEDDING and head.pool is not None for head in spec.heads):
         return model.head(EMBEDDING)
     width = spec.stack.residual.width(spec.stack.d_model)
-    made = HeadSpec(name=EMBEDDING, pool=pool_of(spec, pool), transform=(UnitLengthSpec(),))
-    return Head(made, Site(spec.stack.d_model, (width,)))
+    return Head(sentence_embedding(pool_of(spec, pool)), Site(spec.stack.d_model, (width,)))

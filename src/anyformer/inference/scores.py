@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from anyformer.errors import UsageError
-from anyformer.layers.embedding import LearnedPositionsSpec
+from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.spec import ModelSpec
@@ -44,8 +44,7 @@ def label_names(model: Transformer) -> tuple[str, ...]:
 
 def longest_of(spec: ModelSpec) -> int | None:
     """Return the most tokens that a model has positions for, or was published for; None where nothing says so."""
-    learned = [value.n_positions for value in spec.nested() if isinstance(value, LearnedPositionsSpec)]
-    return min([*learned, *([spec.context] if spec.context else [])], default=None)
+    return min((n for n in (learned_positions(spec), spec.context) if n), default=None)
 
 
 def scored(

@@ -13,12 +13,25 @@ from torch import Tensor
 from anyformer.errors import SpecError
 from anyformer.layers.counting import unmarked
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.mask import Causal, Everything, Mask
+from anyformer.layers.mask import Causal, Everything, Mask, Prefix
 from anyformer.layers.part import Part
 from anyformer.layers.recompute import made_again
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Notes, Now, Store, Tokens
-from anyformer.spec import Cost, Length, Load, MixerSpec, Placed, ScaleSpec, Site, Tape, Value, Weight
+from anyformer.spec import (
+    Cost,
+    Length,
+    Load,
+    MixerSpec,
+    ModelSpec,
+    Placed,
+    ScaleSpec,
+    Site,
+    Spec,
+    Tape,
+    Value,
+    Weight,
+)
 
 
 class Shown(NamedTuple):
@@ -180,6 +193,17 @@ class AttentionSpec(MixerSpec):
     def by_head(self) -> bool:
         """Whether a score or a value is made of the queries and keys of each head."""
         return self.relative_values is not None or any(score.reads_content for score in self.scores)
+
+
+def own_masks(stack: Spec) -> list[Mask]:
+    """Return the masks by which a stack's tokens see each other, attention by attention."""
+    return [each.mask for each in stack.nested() if isinstance(each, AttentionSpec) and each.reads != "memory"]
+
+
+def has_prefix(spec: ModelSpec) -> bool:
+    """Return whether a decoder sees a prefix from both sides: of any length, the tokens whose token_type_ids is 0."""
+    parts = (part for mask in own_masks(spec.stack) for part in mask.nested())
+    return spec.encoder is None and any(isinstance(part, Prefix) and part.size is None for part in parts)
 
 
 class Attention(Part[AttentionSpec]):

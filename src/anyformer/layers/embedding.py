@@ -21,6 +21,7 @@ from anyformer.spec import (
     Placed,
     ScaleSpec,
     Site,
+    Spec,
     TableSpec,
     Tape,
     TermSpec,
@@ -85,6 +86,11 @@ class LearnedPositionsSpec(TermSpec):
     def trace(self, site: Site, x: Value, tape: Tape) -> Value:
         tape.keep(tape.value(tape.load.query, "int64"))
         return tape.value(tape.load.query * site.shape[-1])
+
+
+def learned_positions(spec: Spec) -> int | None:
+    """Return how many positions everything in a specification has vectors for; None: none are learned."""
+    return min((value.n_positions for value in spec.nested() if isinstance(value, LearnedPositionsSpec)), default=None)
 
 
 class LearnedPositions(Part[LearnedPositionsSpec]):
@@ -173,6 +179,11 @@ class SegmentsSpec(TermSpec):
 
     def trace(self, site: Site, x: Value, tape: Tape) -> Value:
         return tape.value(site.shape[-1])  # all tokens are of one segment
+
+
+def n_segments(spec: Spec) -> int:
+    """Return how many kinds of text a specification tells apart by their token_type_ids; 0: it has none."""
+    return max((value.n_segments for value in spec.nested() if isinstance(value, SegmentsSpec)), default=0)
 
 
 class Segments(Part[SegmentsSpec]):

@@ -1,7 +1,8 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
 from anyformer.recipe.contrastive import Contrastive
-from anyformer.recipe.file import dumps, loads, read
+from anyformer.recipe.file import dumps, loads, of_run, read
+from anyformer.recipe.framed import FramedTexts
 from anyformer.recipe.labelled import Classification, Labelled, Regression, TokenClassification
 from anyformer.recipe.names import OBJECTIVES
 from anyformer.recipe.objectives import (
@@ -55,6 +56,7 @@ __all__ = [
     "LearningRates",
     "Denoiser",
     "Denoising",
+    "FramedTexts",
     "MaskedLM",
     "PermutedLM",
     "PrefixLM",
@@ -74,5 +76,6 @@ __all__ = [
     "dumps",
     "loads",
     "named",
+    "of_run",
     "read",
 ]

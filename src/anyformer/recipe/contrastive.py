@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from anyformer.recipe.labelled import PADDED
-from anyformer.recipe.objectives import ObjectiveSpec, Reads
+from anyformer.recipe.framed import FramedTexts
+from anyformer.recipe.objectives import Reads
 
 
-class Contrastive(ObjectiveSpec):
+class Contrastive(FramedTexts):
     """Which target of the batch belongs to a source, by the cosines of their vectors over a temperature.
 
     In-batch negatives: arXiv:1705.00652, section 4.4; encoders that pool: arXiv:1908.10084, section 3; the loss, its
@@ -19,11 +18,8 @@ class Contrastive(ObjectiveSpec):
 
     temperature: float = 0.05
     symmetric: bool = False  # each target is to find its source too: LaBSE, arXiv:2007.01852
-    truncate: bool = False  # cut texts that are longer than a row; they are refused otherwise
 
     reads: ClassVar[Reads] = "pairs"
-    roles: ClassVar[Mapping[str, str]] = PADDED
-    whole: ClassVar[bool] = False
     trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "chance"
     guess: ClassVar[str] = "an even guess"
     unit: ClassVar[str] = "nats a pair"

@@ -10,6 +10,7 @@ from anyformer.errors import SpecError
 from anyformer.recipe.recipe import Recipe
 from anyformer.spec import decode, encode
 
+NAME = "recipe.yaml"  # of the file in a run's directory
 HEADER = "recipe"  # the file's first key; its value is the version of the language
 
 
@@ -41,6 +42,12 @@ def loads(text: str, name: str = "the text") -> Recipe:
         return decode(data, Recipe)
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from None
+
+
+def of_run(directory: str | Path) -> Recipe | None:
+    """Return what a run was trained by, from its directory; None where that is no run. Raises SpecError."""
+    file = Path(directory) / NAME
+    return read(file) if file.is_file() else None
 
 
 def read(path: str | Path) -> Recipe:

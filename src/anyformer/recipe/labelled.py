@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from anyformer.recipe.objectives import ObjectiveSpec, Reads
+from anyformer.recipe.framed import FramedTexts
+from anyformer.recipe.objectives import Reads
 
-PADDED = {"pad_token": "<pad>"}  # transformers finds a row's last token by what is no padding
 
-
-class Labelled(ObjectiveSpec, abstract=True):
+class Labelled(FramedTexts, abstract=True):
     """What the model is to say of a text, by a head of its own."""
 
-    truncate: bool = False  # cut inputs that are longer than a row; they are refused otherwise
-
     reads: ClassVar[Reads] = "labelled"
-    roles: ClassVar[Mapping[str, str]] = PADDED
-    whole: ClassVar[bool] = False
     guess: ClassVar[str] = "how often each label is said"
     unit: ClassVar[str] = "nats a label"
     labels: ClassVar[Literal["classes", "numbers", "words"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from anyformer.spec.head import HeadLayersSpec
+from anyformer.spec.head import HeadLayersSpec, HeadSpec
 from anyformer.spec.kinds import MixerSpec
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import PartSpec, Site, inside
@@ -18,8 +18,8 @@ def cached_calls(spec: ModelSpec) -> Iterator[tuple[MixerSpec, Mapping[str, tupl
     """
     places = list(inside(spec, Site()))
     yield from (call for name, part, place in places if name == "stack" for call in _calls(part, place))
-    for name, head, place in places:
-        if name.startswith("heads."):
+    for _, head, place in places:
+        if isinstance(head, HeadSpec):
             for _, part, site in inside(head, place):
                 if isinstance(part, HeadLayersSpec):
                     yield from _calls(part, site)

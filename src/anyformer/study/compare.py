@@ -17,7 +17,7 @@ from anyformer.generation.decode import n_positions
 from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
 from anyformer.model import Transformer
-from anyformer.recipe import ObjectiveSpec, Recipe, ReplacedTokens
+from anyformer.recipe import Labelled, ObjectiveSpec, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
@@ -62,7 +62,8 @@ class Question:
         """What is judged by: what the objective's labels allow."""
         if self.recipe.objective.whole:
             return BITS
-        return ACCURACY if getattr(self.recipe.objective, "labels", None) in ("classes", "words") else LOSS
+        said = self.recipe.objective
+        return ACCURACY if isinstance(said, Labelled) and said.labels != "numbers" else LOSS
 
     def recipe_of(self, name: str, learning_rate: float | None, seed: int, data: TrainingData) -> Recipe:
         """Return the recipe of one run; at equal FLOPs, the first architecture's tokens set the budget."""

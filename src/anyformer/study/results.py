@@ -118,8 +118,9 @@ class RunResult:
         return sum(self.right) / self.n_tokens if self.right else None
 
     def scored(self, score: Score) -> float | None:
-        """Return what a study judges by."""
-        return {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy}.get(score.name, self.validation_loss)
+        """Return what a study judges by; None where that was not counted."""
+        above, below = score.parts(self.documents, self.right)
+        return math.fsum(above) / math.fsum(below) if above else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,29 +22,38 @@ class Score:
     higher: bool  # whether more is better
     better: str  # what the better model does, before the other's name
     worse: str
+    above: Callable[
+        [Sequence[DocumentLoss], Sequence[int]], list[float]
+    ]  # of documents, and of each the labels said rightly
+    below: Callable[[Sequence[DocumentLoss]], list[float]]
 
     def parts(self, documents: Sequence[DocumentLoss], right: Sequence[int] = ()) -> tuple[list[float], list[float]]:
         """Return the numerators and denominators, one a document; `right` are the labels of each that were said rightly."""
-        if self.name == "bits_per_byte":
-            return [one.nats / math.log(2) for one in documents], [float(one.nbytes) for one in documents]
-        labels = [float(one.tokens) for one in documents]
-        return ([float(n) for n in right] if self.name == "accuracy" else [one.nats for one in documents]), labels
+        return self.above(documents, right), self.below(documents)
 
     def is_better(self, difference: float) -> bool:
         """Return whether this much more is better."""
         return difference > 0 if self.higher else difference < 0
 
 
+def _labels(documents: Sequence[DocumentLoss]) -> list[float]:
+    return [float(one.tokens) for one in documents]
+
+
 BITS = Score(
     "bits_per_byte", "bits per byte", "bits per\nbyte", "total bits over total bytes", False,
     "needs fewer bits than", "needs more bits than",
+    lambda documents, right: [one.nats / math.log(2) for one in documents],
+    lambda documents: [float(one.nbytes) for one in documents],
 )  # fmt: skip
 ACCURACY = Score(
     "accuracy", "accuracy", "accuracy\n", "labels said rightly over all labels", True,
     "is right more often than", "is right less often than",
+    lambda documents, right: [float(n) for n in right], _labels,
 )  # fmt: skip
 LOSS = Score(
     "loss", "loss", "loss\n", "total loss over all labels", False,
     "has a lower loss than", "has a higher loss than",
+    lambda documents, right: [one.nats for one in documents], _labels,
 )  # fmt: skip
 SCORES: Mapping[str, Score] = {score.name: score for score in (BITS, ACCURACY, LOSS)}

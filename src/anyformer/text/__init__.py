@@ -7,7 +7,16 @@ from anyformer.text.framing import Framed
 from anyformer.text.labelled import LabelledCorpus, LabelledRow, split_labelled
 from anyformer.text.labelled_files import read_labelled
 from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, evenly_spread, pack, pack_whole
-from anyformer.text.parallel import EncodedPairs, PairBatch, PairSampler, ParallelCorpus, length_batches, read_parallel
+from anyformer.text.parallel import (
+    EncodedPairs,
+    PairBatch,
+    PairSampler,
+    ParallelCorpus,
+    length_batches,
+    read_parallel,
+    some_of,
+    split_pairs,
+)
 from anyformer.text.sampler import LaneSampler, Sampler
 from anyformer.text.schemes import (
     SCHEMES,
@@ -62,6 +71,8 @@ __all__ = [
     "read_labelled",
     "read_parallel",
     "scheme",
+    "some_of",
     "spelled",
     "split_labelled",
+    "split_pairs",
 ]

@@ -9,8 +9,9 @@ import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.text.framing import Framed
-from anyformer.text.labelled import LabelledCorpus, LabelledRow, wrong
+from anyformer.text.labelled import LabelledCorpus, LabelledRow
 from anyformer.text.packing import NOT_PREDICTED
+from anyformer.text.sources import wrong
 from anyformer.text.tokenizer import Tokenizer
 
 
@@ -51,18 +52,13 @@ class EncodedLabelled:
         self.inputs: list[Framed] = []
         for row in corpus.rows:
             try:
-                whole = found = tokenizer.frame(row.texts, words=words)
-                if longest is not None and len(whole.ids) > longest:
-                    found = tokenizer.frame(row.texts, longest, words=words)
+                found = tokenizer.frame(row.texts, longest, words=words)
             except TextError as error:
                 raise wrong(corpus.where, row.line, str(error)) from None
             if found.cut and not truncate:
-                raise wrong(
-                    corpus.where,
-                    row.line,
-                    f"it is {len(whole.ids)} tokens long, and a row holds {longest}; make rows longer (--seq-len), or have "
-                    "what is too long cut (--truncate)",
-                )
+                n = len(found.ids) + found.cut
+                remedy = "make rows longer (--seq-len), or have what is too long cut (--truncate)"
+                raise wrong(corpus.where, row.line, f"it is {n} tokens long, and a row holds {longest}; {remedy}")
             self.inputs.append(found)
         self.lengths = np.array([len(each.ids) for each in self.inputs], dtype=np.int64)[:, None]
         self.cut = sum(each.cut > 0 for each in self.inputs)

@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from anyformer.errors import TextError, did_you_mean
+from anyformer.text.held_out import held_out_places
+from anyformer.text.sources import wrong
 
 Kind = Literal["classes", "numbers", "words"]
 
@@ -104,16 +106,10 @@ def split_labelled(corpus: LabelledCorpus, share: float) -> tuple[LabelledCorpus
 
     Raises TextError where one would be empty.
     """
-    every = round(1 / share) if 0 < share < 1 else 0
-    if every < 2 or len(corpus.rows) < every:
-        raise TextError(
-            f"the validation split is empty: {share:g} of {len(corpus.rows)} examples; "
-            "give a share up to 0.5 and more examples"
-        )
-    numbers = range(len(corpus.rows))
+    places, numbers = held_out_places(len(corpus.rows), share, "examples"), range(len(corpus.rows))
     if corpus.kind != "words":
         numbers = sorted(numbers, key=lambda i: corpus.rows[i].label)  # type: ignore[arg-type, return-value]
-    unseen = set(numbers[every - 1 :: every])
+    unseen = {numbers[place] for place in places}
     parts = ([row for i, row in enumerate(corpus.rows) if (i in unseen) is held_out] for held_out in (False, True))
     train, held_out = (replace(corpus, rows=tuple(rows)) for rows in parts)
     return train, held_out
@@ -140,8 +136,3 @@ def fraction(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def wrong(where: str, line: int, reason: str) -> TextError:
-    """Return the refusal of a line of a file."""
-    return TextError(f"{where}, line {line}: {reason}")

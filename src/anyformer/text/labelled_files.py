@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.labelled import LabelledCorpus, LabelledRow, fraction, whole, wrong
-from anyformer.text.sources import read_text
+from anyformer.text.labelled import LabelledCorpus, LabelledRow, fraction, whole
+from anyformer.text.sources import json_lines, read_text, refuse_surrogates, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 
@@ -33,7 +32,7 @@ def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorp
     if not path.is_file():
         raise TextError(f"no labelled text at {path}: it is not a file")
     where, text = str(path), read_text(path)
-    entries = _json_lines(text, where) if suffix == ".jsonl" else _table(text, where, "\t" if suffix == ".tsv" else ",")
+    entries = _objects(text, where) if suffix == ".jsonl" else _table(text, where, "\t" if suffix == ".tsv" else ",")
     rows, written = [], []
     for line, entry in entries:
         row, label = _row(entry, where, line, unlabelled)
@@ -63,7 +62,7 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
             raise wrong(where, line, f"{name} = {text!r} is not a text; put it in quotes")
         if not text.strip():
             raise wrong(where, line, f"{name} is empty; remove the example or give it a text")
-        _refuse_surrogates(text, where, line)
+        refuse_surrogates(text, where, line)
     label = entry.get("label")
     if label is None and not unlabelled:
         raise wrong(where, line, "the label is null; give it one, or remove the example")
@@ -128,18 +127,12 @@ def _words(value: Any, name: str, where: str, line: int) -> tuple[str, ...]:
     if not words:
         raise wrong(where, line, f"{name} is empty; remove the example")
     for word in words:
-        _refuse_surrogates(word, where, line)
+        refuse_surrogates(word, where, line)
     return tuple(words)
 
 
-def _json_lines(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, written in enumerate(text.split("\n"), start=1):
-        if not written.strip():
-            continue
-        try:
-            entry = json.loads(written)
-        except ValueError as error:
-            raise wrong(where, line, f"not JSON ({error})") from None
+def _objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, entry in json_lines(text, where):
         if not isinstance(entry, dict):
             raise wrong(where, line, "not an object with text and label")
         yield line, entry
@@ -172,13 +165,6 @@ def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[st
     )
     for line, entry in entries:
         yield line, entry if read is None else {**entry, "label": read(entry["label"])}
-
-
-def _refuse_surrogates(text: str, where: str, line: int) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise wrong(where, line, f"half a character (surrogate U+{ord(text[error.start]):04X}) in its text") from None
 
 
 def _short(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.errors import TextError
+from anyformer.text.held_out import held_out_places
 from anyformer.text.packing import NOT_PREDICTED, shuffled
 from anyformer.text.sources import read_text
 from anyformer.text.tokenizer import Tokenizer
@@ -64,6 +65,13 @@ def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:
     return ParallelCorpus(pairs, dropped=len(sides[0]) - len(pairs))
 
 
+def split_pairs(corpus: ParallelCorpus, share: float) -> tuple[ParallelCorpus, ParallelCorpus]:
+    """Return (training, validation) pairs, the second evenly spread. Raises TextError where one would be empty."""
+    unseen = held_out_places(len(corpus.pairs), share, "pairs")
+    train = tuple(pair for place, pair in enumerate(corpus.pairs) if place not in unseen)
+    return ParallelCorpus(train), ParallelCorpus(tuple(corpus.pairs[place] for place in unseen))
+
+
 class EncodedPairs:
     """Pairs as ids, in memory. `lengths` is [pair, 2] int64: tokens of source and target, the closing one included."""
 
@@ -112,6 +120,12 @@ def length_batches(lengths: np.ndarray, batch_tokens: int, *seed: int) -> list[n
             begin, widest = place, length
     batches.append(order[begin:])
     return [batches[i] for i in shuffled(len(batches), *seed, 1)] if seed else batches
+
+
+def some_of(batches: Sequence[np.ndarray], most: int | None) -> list[np.ndarray]:
+    """Return at most so many batches, one at least, always the same, from the first to the last; all without `most`."""
+    wanted = len(batches) if most is None else min(len(batches), max(1, most))
+    return [batches[i * len(batches) // wanted] for i in range(wanted)]
 
 
 class PairSampler:

@@ -9,7 +9,7 @@ import sysconfig
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anyformer.errors import TextError
 
@@ -30,7 +30,7 @@ def file_documents(path: Path, name: str) -> Iterator[Document]:
     """The documents of one file, whatever its suffix; one a line if it is .jsonl, unpacked first if it is .gz."""
     text = read_text(path)
     if path.name.removesuffix(".gz").endswith(".jsonl"):
-        yield from _json_lines(text, path, name)
+        yield from _json_documents(text, str(path), name)
     else:
         yield Document(name, text)
 
@@ -91,21 +91,36 @@ def _files(folder: Path, left_out: set[str]) -> list[Path]:
     return sorted((path for path in found if path.is_file()), key=lambda path: path.relative_to(folder).as_posix())
 
 
-def _json_lines(text: str, path: Path, name: str) -> Iterator[Document]:
+def json_lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
+    """Yield (number of the line, from 1; what it says) of JSON Lines, blank lines left out. Raises TextError."""
     # Only "\n" ends a line of JSON Lines: U+2028, which str.splitlines cuts at, is legal inside a JSON string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
+    for line, written in enumerate(text.split("\n"), start=1):
+        if not written.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = json.loads(written)
         except ValueError as error:
-            raise TextError(f"{path}, line {number}: not JSON ({error})") from None
+            raise wrong(where, line, f"not JSON ({error})") from None
+        yield line, entry
+
+
+def refuse_surrogates(text: str, where: str, line: int) -> None:
+    """Raise TextError for half a character, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise wrong(where, line, f"half a character (surrogate U+{ord(text[error.start]):04X}) in its text") from None
+
+
+def wrong(where: str, line: int, reason: str) -> TextError:
+    """Return the refusal of a line of a file."""
+    return TextError(f"{where}, line {line}: {reason}")
+
+
+def _json_documents(text: str, where: str, name: str) -> Iterator[Document]:
+    for line, entry in json_lines(text, where):
         content = entry.get("text") if isinstance(entry, dict) else None
         if not isinstance(content, str):
-            raise TextError(f'{path}, line {number}: not an object with a string "text"')
-        try:
-            content.encode()
-        except UnicodeEncodeError as error:
-            code = f"U+{ord(content[error.start]):04X}"
-            raise TextError(f"{path}, line {number}: half a character (surrogate {code}) in its text") from None
-        yield Document(f"{name}:{number}", content)
+            raise wrong(where, line, 'not an object with a string "text"')
+        refuse_surrogates(content, where, line)
+        yield Document(f"{name}:{line}", content)

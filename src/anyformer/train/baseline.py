@@ -9,7 +9,8 @@ import numpy as np
 
 from anyformer.recipe import ObjectiveSpec
 from anyformer.text import NOT_PREDICTED
-from anyformer.train.data import Feed, TrainingData, Validation
+from anyformer.train.data import TrainingData, Validation
+from anyformer.train.feed import Feed
 from anyformer.train.objectives import Rows
 
 MOST_LABELS = 2**18  # of the training rows that are counted

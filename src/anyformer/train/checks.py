@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyformer.errors import UsageError
-from anyformer.layers.embedding import LearnedPositionsSpec
+from anyformer.layers.embedding import learned_positions
 from anyformer.recipe import Contrastive, Labelled, MultiToken, ObjectiveSpec, Recipe
 from anyformer.spec import ModelSpec
 from anyformer.train.companion import companion_of
@@ -101,9 +101,9 @@ def check_ahead(spec: ModelSpec, recipe: Recipe) -> None:
 
 def check_positions(spec: ModelSpec, longest: int) -> None:
     """Raise UsageError where sequences go beyond the model's learned positions."""
-    learned = [value.n_positions for value in spec.nested() if isinstance(value, LearnedPositionsSpec)]
-    if learned and min(learned) < longest:
+    learned = learned_positions(spec)
+    if learned is not None and learned < longest:
         raise UsageError(
-            f"sequences of {longest} tokens go beyond the model's {min(learned)} learned positions; "
-            f"use --seq-len {min(learned)} or less"
+            f"sequences of {longest} tokens go beyond the model's {learned} learned positions; "
+            f"use --seq-len {learned} or less"
         )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.recipe import Contrastive, Reads, Recipe
+from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Load
-from anyformer.text import ParallelCorpus, Sampler, Tokenizer
-from anyformer.train.data import Feed, Validation
+from anyformer.text import ParallelCorpus, Sampler, Tokenizer, some_of
+from anyformer.train.data import Validation
+from anyformer.train.feed import Feed, SampledFeed
+from anyformer.train.framed import FramedData
 
 SIDES = ("source", "target")
 
@@ -81,17 +82,6 @@ def batch_pairs(recipe: Recipe, longest: int) -> int:
     return n
 
 
-class ContrastFeed:
-    """Batches of equally many pairs, in shuffled order."""
-
-    def __init__(self, pairs: ContrastPairs, sampler: Sampler) -> None:
-        self._pairs, self._sampler = pairs, sampler
-        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
-
-    def __next__(self) -> ContrastRows:
-        return self._pairs.batch(next(self._sampler))
-
-
 class ContrastValidation:
     """Every pair once, in batches of (nearly) equally many: those of training, so that both losses are of one task."""
 
@@ -104,22 +94,13 @@ class ContrastValidation:
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[ContrastRows, np.ndarray]]:
         """Yield (rows, the pair of each label); a batch is what the loss is about, so `batch_tokens` changes nothing."""
         batches = np.array_split(np.arange(len(self._pairs)), -(-len(self._pairs) // self._size))
-        if most_tokens is not None:
-            wanted = min(len(batches), max(1, most_tokens // (self._size * int(self._pairs.lengths.max()))))
-            batches = [batches[i * len(batches) // wanted] for i in range(wanted)]
-        for numbers in batches:
+        one = self._size * int(self._pairs.lengths.max())
+        for numbers in some_of(batches, None if most_tokens is None else most_tokens // one):
             yield self._pairs.batch(numbers), numbers[:, None]
 
 
-class ContrastData:
-    """Pairs of texts that belong together.
-
-    A tokenizer whose own rules put nothing beside a text gets some: what opens a text, the text, what closes it.
-    """
-
-    def __init__(self, train: ParallelCorpus, held_out: ParallelCorpus | None, tokenizer: Tokenizer) -> None:
-        self.train, self.held_out, self._tokenizer = train, held_out, tokenizer.with_frame()
-        self._encoded: dict[tuple[int, bool, bool], ContrastPairs] = {}
+class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
+    """Pairs of texts that belong together."""
 
     @property
     def labels(self) -> None:
@@ -129,53 +110,25 @@ class ContrastData:
     def reads(self) -> Reads:
         return "pairs"
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
-    @property
-    def vocab_size(self) -> int:
-        return self._tokenizer.vocab_size
-
-    @property
-    def fingerprint(self) -> str:
-        held_out = self.held_out.fingerprint if self.held_out else ""
-        parts = (self.train.fingerprint, held_out, self._tokenizer.fingerprint)
-        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+    def encode(self, corpus: ParallelCorpus, longest: int, truncate: bool) -> ContrastPairs:
+        return ContrastPairs(corpus, self._tokenizer, longest, truncate)
 
     def feed(self, recipe: Recipe) -> Feed:
-        pairs, n = self._of(recipe), self._batch(recipe)
+        pairs, n = self.encoded(recipe), self._batch(recipe)
         if len(pairs) < n:
             raise TextError(f"the {len(pairs)} pairs are less than one batch of {n}; give more, or a smaller batch")
-        return ContrastFeed(pairs, Sampler(len(pairs), n, recipe.seed))
+        return SampledFeed(pairs, Sampler(len(pairs), n, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:
         if self.held_out is None:
             return None
-        return ContrastValidation(self.held_out, self._of(recipe, held_out=True), self._batch(recipe))
-
-    def longest(self, recipe: Recipe) -> int:
-        found = [self._of(recipe)] + ([self._of(recipe, held_out=True)] if self.held_out else [])
-        return max(int(each.lengths.max()) for each in found)
+        return ContrastValidation(self.held_out, self.encoded(recipe, held_out=True), self._batch(recipe))
 
     def load(self, recipe: Recipe) -> Load:
-        return Load(batch=2, query=int(np.ceil(self._of(recipe).lengths.mean())))
+        return Load(batch=2, query=int(np.ceil(self.encoded(recipe).lengths.mean())))
 
     def predicted_share(self, recipe: Recipe) -> float:
         return 1 / self.load(recipe).tokens
 
-    def cut(self, recipe: Recipe) -> int:
-        """Return how many texts, those to validate on included, are cut to the length of a row."""
-        return self._of(recipe).cut + (self._of(recipe, held_out=True).cut if self.held_out else 0)
-
     def _batch(self, recipe: Recipe) -> int:
-        return batch_pairs(recipe, int(self._of(recipe).lengths.max()))
-
-    def _of(self, recipe: Recipe, *, held_out: bool = False) -> ContrastPairs:
-        said = recipe.objective
-        key = (recipe.seq_len, isinstance(said, Contrastive) and said.truncate, held_out)
-        if key not in self._encoded:
-            corpus = self.held_out if held_out else self.train
-            assert corpus is not None
-            self._encoded[key] = ContrastPairs(corpus, self._tokenizer, key[0], truncate=key[1])
-        return self._encoded[key]
+        return batch_pairs(recipe, int(self.encoded(recipe).lengths.max()))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -25,28 +25,12 @@ from anyformer.text import (
     length_batches,
     pack,
     pack_whole,
+    some_of,
 )
+from anyformer.train.feed import Feed, SampledFeed
 from anyformer.train.noise import NoisyFeed, NoisyValidation, load_of, noise_of, training_rows, validation_rows
 from anyformer.train.objectives import Rows
 from anyformer.train.segments import SegmentFeed, SegmentValidation
-
-
-class Feed(Protocol):
-    """An endless stream of batches that can stop and go on."""
-
-    def __next__(self) -> Rows: ...
-
-    def skip(self, steps: int) -> None:
-        """Go on as if so many batches had been taken: their rows, which take time, are not prepared."""
-        ...
-
-    def state(self) -> Mapping[str, Any]:
-        """Return what `restore` needs, as JSON."""
-        ...
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
-        ...
 
 
 class Validation(Protocol):
@@ -111,17 +95,6 @@ class TrainingData(Protocol):
         ...
 
 
-class PackedFeed:
-    """Rows of packed text in shuffled order."""
-
-    def __init__(self, packed: Packed, sampler: Sampler) -> None:
-        self._packed, self._sampler = packed, sampler
-        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
-
-    def __next__(self) -> Rows:
-        return self._packed.batch(next(self._sampler))
-
-
 class PackedValidation:
     """Whole documents in rows."""
 
@@ -168,7 +141,7 @@ class TextData:
         packed = pack(self.train, recipe.seq_len, seed=recipe.seed)
         if recipe.memory is not None:
             return SegmentFeed(packed, LaneSampler(packed.n_rows, recipe.batch_rows, recipe.seed))
-        return PackedFeed(packed, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
+        return SampledFeed(packed, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:
         return None if self.held_out is None else text_validation(self.held_out, self.tokenizer, recipe)
@@ -197,17 +170,6 @@ def text_validation(text: EncodedCorpus, tokenizer: Tokenizer | None, recipe: Re
     return NoisyValidation(validation_rows(text, recipe, noise), noise, recipe.seed)
 
 
-class PairFeed:
-    """Pairs of like length in shuffled batches."""
-
-    def __init__(self, pairs: EncodedPairs, sampler: PairSampler) -> None:
-        self._pairs, self._sampler = pairs, sampler
-        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
-
-    def __next__(self) -> Rows:
-        return self._pairs.batch(next(self._sampler))
-
-
 class PairValidation:
     """Pairs, each a document: the bytes are the target's."""
 
@@ -218,10 +180,7 @@ class PairValidation:
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
         longest = int(self._pairs.lengths.max())
         batches = length_batches(self._pairs.lengths, max(batch_tokens, longest))
-        if most_tokens is not None:
-            wanted = min(len(batches), max(1, most_tokens // batch_tokens))
-            batches = [batches[i * len(batches) // wanted] for i in range(wanted)]
-        for numbers in batches:
+        for numbers in some_of(batches, None if most_tokens is None else most_tokens // batch_tokens):
             batch = self._pairs.batch(numbers)
             yield batch, np.where(batch.target_mask, numbers[:, None], -1)
 
@@ -262,7 +221,7 @@ class PairData:
                 f"the {len(self._pairs)} pairs hold less than one batch of {recipe.batch_tokens} tokens; "
                 "give more text or a smaller batch"
             )
-        return PairFeed(self._pairs, PairSampler(lengths, recipe.batch_tokens, recipe.seed))
+        return SampledFeed(self._pairs, PairSampler(lengths, recipe.batch_tokens, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:
         return PairValidation(self.held_out, EncodedPairs(self.held_out, self.tokenizer)) if self.held_out else None
@@ -276,16 +235,3 @@ class PairData:
 
     def predicted_share(self, recipe: Recipe) -> float:
         return recipe.objective.predicted_share
-
-
-def split_pairs(corpus: ParallelCorpus, fraction: float) -> tuple[ParallelCorpus, ParallelCorpus]:
-    """Return (training, validation) pairs, the second evenly spread. Raises TextError where one would be empty."""
-    every = round(1 / fraction) if 0 < fraction < 1 else 0
-    if every < 2 or len(corpus.pairs) < every:
-        raise TextError(
-            f"the validation split is empty: {fraction:g} of {len(corpus.pairs)} pairs; "
-            "give a fraction up to 0.5 and more pairs"
-        )
-    numbers = range(len(corpus.pairs))
-    held_out = tuple(corpus.pairs[i] for i in numbers if i % every == every - 1)
-    return ParallelCorpus(tuple(corpus.pairs[i] for i in numbers if i % every != every - 1)), ParallelCorpus(held_out)

@@ -15,6 +15,7 @@ from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
+from anyformer.recipe.file import NAME as RECIPE
 from anyformer.spec import ModelSpec, Site, first_difference, short, tensors
 from anyformer.train.provenance import code_fingerprint, provenance
 
@@ -24,14 +25,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 COMPANION = "companion.yaml"  # what was trained beside the model, if anything was
 NOTHING: Mapping[str, str] = {}
-RECORD, SPEC, RECIPE, METRICS, LOCK, CHECKPOINTS = (
-    "run.json",
-    "spec.yaml",
-    "recipe.yaml",
-    "metrics.jsonl",
-    "lock",
-    "checkpoints",
-)
+RECORD, SPEC, METRICS, LOCK, CHECKPOINTS = "run.json", "spec.yaml", "metrics.jsonl", "lock", "checkpoints"
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ from anyformer.errors import RunFailed
 from anyformer.hub.labels import LABELS, labels_json, with_types
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, dumps
-from anyformer.train.data import Feed, TrainingData
+from anyformer.train.data import TrainingData
+from anyformer.train.feed import Feed
 
 if TYPE_CHECKING:
     from anyformer.train.checkpoint import Checkpoints

@@ -21,7 +21,7 @@ from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from anyformer.errors import AnyformerError, RunFailed, UsageError
-from anyformer.train.data import Feed
+from anyformer.train.feed import Feed
 from anyformer.train.objectives import Rows
 
 _OF_TOKENIZERS = "TOKENIZERS_PARALLELISM"  # unset, the library prints a warning into every process that is forked

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.errors import UsageError
+from anyformer.layers.attention import has_prefix
 from anyformer.recipe import (
     UL2,
     CausalLM,
@@ -34,7 +35,7 @@ from anyformer.train.objectives.masked import MaskedObjective
 from anyformer.train.objectives.multi_token import MultiTokenObjective
 from anyformer.train.objectives.objective import Forward, Losses, LossPart, Objective, Pass, Rows, later_tokens_seen
 from anyformer.train.objectives.permuted import PermutedObjective, has_two_streams
-from anyformer.train.objectives.prefix import PrefixObjective, has_prefix
+from anyformer.train.objectives.prefix import PrefixObjective
 from anyformer.train.objectives.replaced import ReplacedObjective, scores_tokens
 from anyformer.train.objectives.restored import RestoredObjective
 from anyformer.train.objectives.sentences import SentenceObjective

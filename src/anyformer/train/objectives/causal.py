@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from anyformer.layers.attention import has_prefix
 from anyformer.spec import ModelSpec
 from anyformer.train.objectives.objective import Losses, Pass, Rows, later_tokens_seen, losses_of_labels, on
-from anyformer.train.objectives.prefix import has_prefix
 
 
 class CausalObjective:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers import SegmentsSpec
+from anyformer.layers.embedding import n_segments
 from anyformer.layers.tokens import Notes
 from anyformer.recipe import Labelled
 from anyformer.spec import HeadSpec, ModelSpec
@@ -26,8 +26,7 @@ class LabelledObjective:
 
     def __init__(self, said: Labelled, spec: ModelSpec) -> None:
         self.said, self.both = said, spec.encoder is not None
-        types = [value.n_segments for value in spec.nested() if isinstance(value, SegmentsSpec)]
-        self.n_types = max(types, default=0)  # of texts that the model tells apart
+        self.n_types = n_segments(spec)
 
     def refuses(self, spec: ModelSpec) -> str | None:
         """Return why not: without the head, or with one for something else."""

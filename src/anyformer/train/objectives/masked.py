@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyformer.layers.attention import has_prefix
 from anyformer.spec import ModelSpec
 from anyformer.train.objectives.causal import inputs_of
 from anyformer.train.objectives.objective import (
@@ -13,7 +14,6 @@ from anyformer.train.objectives.objective import (
     no_vocabulary_head,
     on,
 )
-from anyformer.train.objectives.prefix import has_prefix
 
 
 class MaskedObjective:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.attention import own_masks
 from anyformer.layers.mask import Prefix
 from anyformer.spec import ModelSpec
 from anyformer.train.cross_entropy import cross_entropy
@@ -22,7 +22,7 @@ class PrefixObjective:
     """
 
     def refuses(self, spec: ModelSpec) -> str | None:
-        parts = [part for mask in _masks(spec) for part in mask.nested() if isinstance(part, Prefix)]
+        parts = [part for mask in own_masks(spec.stack) for part in mask.nested() if isinstance(part, Prefix)]
         if spec.encoder is not None:
             return "it has an encoder, which reads what noise left; this is for decoders"
         if not parts:
@@ -73,16 +73,6 @@ def in_one_row(rows: Rows) -> dict[str, np.ndarray]:
         "token_type_ids": np.concatenate([np.zeros_like(source), np.ones_like(target)], axis=1),
         "predicts": np.where(begins, stop[written], len(places) + later),
     }
-
-
-def has_prefix(spec: ModelSpec) -> bool:
-    """Return whether a decoder sees a prefix, of any length, from both sides."""
-    parts = (part for mask in _masks(spec) for part in mask.nested())
-    return spec.encoder is None and any(isinstance(part, Prefix) and part.size is None for part in parts)
-
-
-def _masks(spec: ModelSpec) -> list:
-    return [value.mask for value in spec.stack.nested() if isinstance(value, AttentionSpec) and value.reads != "memory"]
 
 
 def _edges(document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,41 +4,79 @@
 
 TEXT is a folder of prose; Debian's python3.11-doc has 11 MB of it. Every row is an `anyformer train` of its own (a small
 model, a vocabulary trained on the way, 5 % of the text set aside) whose JSON has both figures: the loss on that text, and
-`unigram_loss`, that of predicting each label by its frequency in training. Writes `results/objectives.json`.
+`unigram_loss`, that of predicting each label by its frequency in training. Two rows run at once, a core each. Writes
+`results/objectives.json`.
+
+The encoder of masked words and replaced tokens is not BERT but a Llama whose tokens see both sides, its matrices drawn by
+their fan-in: with norms after the sums and a deviation of 0.02, a model this narrow stays at the unigrams for minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import anyformer as af
+from anyformer.families.compose import changed
+from anyformer.layers import AttentionSpec, ByRole, Everything, Normal, RMSNormSpec
+from anyformer.spec import dumps
 from benchmarks import measure
 
 BAR = 0.15  # below the baseline, at least
+AT_ONCE = 2
+ENCODER = "both-ways.yaml"
+VOCAB, SEQ_LEN = 320, 128
+SHARED = ("--vocab", str(VOCAB), "--seq-len", str(SEQ_LEN), "--batch-tokens", "1024", "--device", "cpu")
 
-ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "masked-lm": ("bert-base", "masked-lm", ()),
-    "replaced-tokens": ("electra-small", "replaced-tokens", ()),
-    "permuted-lm": ("xlnet-base", "permuted-lm", ()),
-    "span-corruption": ("t5-small", "span-corruption", ()),
-    "denoising": ("bart-base", "denoising", ()),
+
+class Row(NamedTuple):
+    """One training."""
+
+    architecture: str
+    objective: str
+    lr: str
+    tokens: str
+
+
+ROWS = {
+    "replaced-tokens": Row(ENCODER, "replaced-tokens", "3e-3", "3M"),
+    "masked-lm": Row(ENCODER, "masked-lm", "3e-3", "2M"),
+    "span-corruption": Row("t5-small", "span-corruption", "3e-3", "1M"),
+    "denoising": Row("bart-base", "denoising", "1e-3", "1M"),
 }
-"""By name: the architecture, the objective, and what its command has beside `SHARED`."""
 
-SHARED = ("--params", "3M", "--vocab", "4096", "--tokens", "3M", "--seq-len", "128", "--batch-tokens", "2048")
+
+def both_ways(n_params: int = 600_000) -> str:
+    """Return the specification of a small encoder: a Llama without its causal mask."""
+    spec = changed(af.preset("llama-7b").spec, AttentionSpec, mask=Everything())
+    start = ByRole(table=Normal(scale=0.02), matrix=Normal(scale=1.0, fan_in_power=-0.5))
+    embedding = spec.stack.embedding.but(norm=RMSNormSpec())  # a generator is made of it
+    spec = spec.but(init=start, stack=spec.stack.but(embedding=embedding))
+    return dumps(af.resize(spec, n_params=n_params, vocab_size=VOCAB, context=SEQ_LEN))
 
 
 def trained(name: str, text: str, runs: Path) -> dict[str, Any]:
     """Return what `anyformer train --json` says of one row."""
-    spec, objective, own = ROWS[name]
-    command = ["train", spec, "--objective", objective, "--data", text, *SHARED, *own]
-    command += ["--device", "cpu", "--out", str(runs / name)]
+    row = ROWS[name]
+    spec, sized = (str(runs / ENCODER), ()) if row.architecture == ENCODER else (row.architecture, ("--params", "1M"))
+    command = ["train", spec, "--objective", row.objective, "--data", text, *sized, *SHARED, "--lr", row.lr]
+    command += ["--tokens", row.tokens, "--out", str(runs / name)]
     print(" ".join(["anyformer", *command]), flush=True)
-    done = subprocess.run([sys.executable, "-m", "anyformer", *command, "--json"], stdout=subprocess.PIPE, check=True)
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE))}
+    with (runs / f"{name}.log").open("w") as log:
+        done = subprocess.run(
+            [sys.executable, "-m", "anyformer", *command, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=os.environ | threads,
+            check=True,
+        )
     return {"command": " ".join(["anyformer", *command]), **json.loads(done.stdout)}
 
 
@@ -51,13 +89,16 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=measure.RESULTS, help="directory of the JSON result")
     chosen = parser.parse_args()
+    chosen.runs.mkdir(parents=True, exist_ok=True)
+    (chosen.runs / ENCODER).write_text(both_ways(), encoding="utf-8")
     rows = []
-    for name in chosen.only:
-        told = trained(name, chosen.text, chosen.runs)
-        loss, baseline = told["validation"]["loss"], told["validation"]["unigram_loss"]
-        figures = {"loss": loss, "unigram_loss": baseline, "seconds": told["seconds"], "n_params": told["n_params"]}
-        rows.append(measure.row(name, 1 - loss / baseline, least=BAR, command=told["command"], **figures))
-        print(f"{name}: {loss:.4f} nats a label, {1 - loss / baseline:.1%} below {baseline:.4f}", flush=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda name: trained(name, chosen.text, chosen.runs), chosen.only)
+        for name, told in zip(chosen.only, found, strict=True):
+            loss, baseline = told["validation"]["loss"], told["validation"]["unigram_loss"]
+            figures = {"loss": loss, "unigram_loss": baseline, "seconds": told["seconds"], "n_params": told["n_params"]}
+            rows.append(measure.row(name, 1 - loss / baseline, least=BAR, command=told["command"], **figures))
+            print(f"{name}: {loss:.4f} nats a label, {1 - loss / baseline:.1%} below {baseline:.4f}", flush=True)
     if len(rows) == len(ROWS):
         measure.record("objectives", chosen.out, rows, {"text": chosen.text})
 

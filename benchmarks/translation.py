@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,9 @@ def speed(material: Path, out: Path) -> None:
     theirs = Theirs(spec, recipe, model)
     mine = Trainer(model, recipe, objective_of(recipe.objective, spec))
     taken: dict[str, list[float]] = {"ours": [], "torch.nn": []}
-    for number, rows in enumerate(islice(data.feed(recipe), WARM + TIMED), 1):
+    feed = data.feed(recipe)
+    for number in range(1, WARM + TIMED + 1):
+        rows = next(feed)
         for side, trainer in (("ours", mine), ("torch.nn", theirs)):
             start = time.perf_counter()
             trainer.step(number, rows)
@@ -181,7 +182,7 @@ def score(material: Path, out: Path, results: Path) -> None:
     test = read_parallel(material / "test_2016_flickr.de.gz", material / "test_2016_flickr.en.gz")
     sources, references = [pair[0] for pair in test.pairs], [pair[1] for pair in test.pairs]
     mine, theirs = (json.loads((out / f"{side}.json").read_text(encoding="utf-8")) for side in ("ours", "theirs"))
-    model, tokenizer = load(mine["best"])
+    model, tokenizer = load(mine.pop("best"))
     assert tokenizer is not None
     rows, samples = [], {}
     for side, figures in (("ours", mine), ("torch.nn", theirs)):

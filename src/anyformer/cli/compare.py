@@ -145,7 +145,8 @@ def command(
     Leaves report.html, study.json and runs.csv in --out, and each run's directory beside them. What has run there with the
     same settings is not run again. Exit status 1 if a run failed; the others are reported all the same.
     """
-    from anyformer.measure.calibrate import calibrate, dtype_name
+    from anyformer.measure import calibrate
+    from anyformer.measure.calibrate import dtype_name
     from anyformer.study.compare import Question, check, compare, named, refuses
     from anyformer.study.describe import describe
     from anyformer.study.report import write_report

@@ -184,7 +184,8 @@ def command(
 
 def _peak(dtype: torch.dtype, device: torch.device) -> float:
     """Return FLOPs a second of large products, measured the first time on a machine and then remembered."""
-    from anyformer.measure.calibrate import calibrate, dtype_name
+    from anyformer.measure import calibrate
+    from anyformer.measure.calibrate import dtype_name
 
     return calibrate(device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
 

@@ -170,7 +170,9 @@ def main() -> None:
         sys.stdout.write(lines[-1] + "\n")
         sys.stdout.flush()
     if above := [line for line in lines[2:] if too_far(line)]:
-        sys.exit(f"{len(above)} rows lie above the limit of {FLOAT32:g}, so the page is not written:\n" + "\n".join(above))
+        sys.exit(
+            f"{len(above)} rows lie above the limit of {FLOAT32:g}, so the page is not written:\n" + "\n".join(above)
+        )
     if not words:
         PAGE.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
 

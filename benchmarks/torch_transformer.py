@@ -35,7 +35,7 @@ class TorchTransformer(nn.Module):
             if isinstance(part, nn.MultiheadAttention):
                 part.dropout = 0.0  # of attention's weights
             elif isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-                part.dropout = nn.Identity()  # within the feed-forward layer
+                part.dropout = nn.Dropout(0.0)  # within the feed-forward layer
         self.table = nn.Parameter(torch.zeros(rows, WIDTH))
         self.dropout = nn.Dropout(dropout)
 

@@ -221,10 +221,8 @@ def _fitted(name: str, n_params: int | None, count: str, data: TrainingData, rec
     from anyformer.resizing import resize
     from anyformer.train.fitting import fitted_to
 
-    which, spec = (
-        "total" if count == "total" else "non_embedding",
-        fitted_to(load_spec(name), recipe.objective, data.labels),
-    )
+    which = "total" if count == "total" else "non_embedding"
+    spec = fitted_to(load_spec(name), recipe.objective, data.labels)
     return resize(spec, n_params=n_params, vocab_size=data.vocab_size, context=recipe.seq_len, count=which)
 
 

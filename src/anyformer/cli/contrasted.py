@@ -8,8 +8,7 @@ from anyformer.cli.inputs import HeldOut, Sources, new_tokenizer
 
 if TYPE_CHECKING:
     from anyformer.model import Transformer
-    from anyformer.recipe import Contrastive, ObjectiveSpec, Precision, Recipe
-    from anyformer.spec import ModelSpec
+    from anyformer.recipe import Contrastive, Precision, Recipe
     from anyformer.text import Tokenizer
     from anyformer.train.contrasted import ContrastData
     from anyformer.train.run import TrainingResult
@@ -28,13 +27,6 @@ def contrast_data(
     corpus = given.pairs()
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
     return ContrastData(pairs, unseen, tokenizer or new_tokenizer(pairs.texts(), vocab_size, objective))
-
-
-def pairs_goal(spec: ModelSpec, trained: Recipe | None) -> ObjectiveSpec:
-    """Return what a model is judged by on pairs: what it was trained by, if on pairs, else what suits it."""
-    from anyformer.train.objectives import usual
-
-    return trained.objective if trained and trained.objective.reads == "pairs" else usual(spec, "pairs")
 
 
 def found_after(result: TrainingResult, data: ContrastData, recipe: Recipe) -> dict[str, float | None]:

@@ -10,8 +10,7 @@ import click
 
 from anyformer.cli.amounts import Amount
 from anyformer.cli.contrasted import evaluated as pairs_found
-from anyformer.cli.contrasted import pairs_goal
-from anyformer.cli.inputs import Sources
+from anyformer.cli.inputs import Sources, fits
 from anyformer.cli.labelled import evaluated, in_words
 from anyformer.cli.names import import_option
 from anyformer.errors import UsageError
@@ -131,9 +130,7 @@ def _goal(spec: ModelSpec, trained: Recipe | None, given: Sources) -> ObjectiveS
     """Return what a model is judged by: what it was trained by, if on such data, else what suits it."""
     from anyformer.train.objectives import usual
 
-    if given.reads == "pairs":
-        return pairs_goal(spec, trained)
-    return trained.objective if trained and trained.objective.reads != "pairs" else usual(spec)
+    return trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
 
 
 def _labels(model: Transformer, tokenizer: Tokenizer, goal: Labelled, trained: Recipe | None, asked: Asked) -> Told:

@@ -38,8 +38,12 @@ def objective_for(
     if named is not None:
         return OBJECTIVES[named]
     said = _said_objective(recipe_name)
-    fits = said is not None and (said.reads == "pairs") == (reads == "pairs")
-    return None if fits else usual(spec, reads)
+    return None if said is not None and fits(said, reads) else usual(spec, reads)
+
+
+def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
+    """Return whether an objective is for pairs where there are pairs; labelled text is given as text is."""
+    return (objective.reads == "pairs") == (reads == "pairs")
 
 
 def _said_objective(recipe_name: str) -> ObjectiveSpec | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from anyformer.errors import UsageError
 from anyformer.study.encoding import decode, encode
-from anyformer.study.score import SCORES, Score
+from anyformer.study.score import ACCURACY, BITS, LOSS, SCORES, Score
 
 FORMAT = "anyformer-study"
 VERSION = 2  # 1 had bits_per_byte for what is score and loss of a baseline, and no other scores
@@ -90,17 +90,13 @@ class RunResult:
         return sum(document.nbytes for document in self.documents)
 
     @property
-    def nats(self) -> float:
-        return math.fsum(document.nats for document in self.documents)
-
-    @property
     def finished(self) -> bool:
         return self.failure is None
 
     @property
     def validation_loss(self) -> float | None:
         """Nats per token over all validation documents."""
-        return self.nats / self.n_tokens if self.documents else None
+        return self.scored(LOSS)
 
     @property
     def perplexity(self) -> float | None:
@@ -110,12 +106,12 @@ class RunResult:
 
     @property
     def bits_per_byte(self) -> float | None:
-        return self.nats / self.nbytes / math.log(2) if self.documents else None
+        return self.scored(BITS)
 
     @property
     def accuracy(self) -> float | None:
         """Share of the labels that were said rightly; None where that is not counted."""
-        return sum(self.right) / self.n_tokens if self.right else None
+        return self.scored(ACCURACY)
 
     def scored(self, score: Score) -> float | None:
         """Return what a study judges by; None where that was not counted."""

@@ -22,9 +22,8 @@ class Score:
     higher: bool  # whether more is better
     better: str  # what the better model does, before the other's name
     worse: str
-    above: Callable[
-        [Sequence[DocumentLoss], Sequence[int]], list[float]
-    ]  # of documents, and of each the labels said rightly
+    # Of documents, and of the labels of each that were said rightly; one number a document.
+    above: Callable[[Sequence[DocumentLoss], Sequence[int]], list[float]]
     below: Callable[[Sequence[DocumentLoss]], list[float]]
 
     def parts(self, documents: Sequence[DocumentLoss], right: Sequence[int] = ()) -> tuple[list[float], list[float]]:

@@ -122,9 +122,9 @@ def length_batches(lengths: np.ndarray, batch_tokens: int, *seed: int) -> list[n
     return [batches[i] for i in shuffled(len(batches), *seed, 1)] if seed else batches
 
 
-def some_of(batches: Sequence[np.ndarray], most: int | None) -> list[np.ndarray]:
-    """Return at most so many batches, one at least, always the same, from the first to the last; all without `most`."""
-    wanted = len(batches) if most is None else min(len(batches), max(1, most))
+def some_of(batches: Sequence[np.ndarray], most_tokens: int | None, batch_tokens: int) -> list[np.ndarray]:
+    """Return all batches, or about `most_tokens` in batches of so many: one at least, evenly spread, always the same."""
+    wanted = len(batches) if most_tokens is None else min(len(batches), max(1, most_tokens // batch_tokens))
     return [batches[i * len(batches) // wanted] for i in range(wanted)]
 
 

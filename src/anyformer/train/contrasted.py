@@ -94,8 +94,7 @@ class ContrastValidation:
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[ContrastRows, np.ndarray]]:
         """Yield (rows, the pair of each label); a batch is what the loss is about, so `batch_tokens` changes nothing."""
         batches = np.array_split(np.arange(len(self._pairs)), -(-len(self._pairs) // self._size))
-        one = self._size * int(self._pairs.lengths.max())
-        for numbers in some_of(batches, None if most_tokens is None else most_tokens // one):
+        for numbers in some_of(batches, most_tokens, self._size * int(self._pairs.lengths.max())):
             yield self._pairs.batch(numbers), numbers[:, None]
 
 

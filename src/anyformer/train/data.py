@@ -180,7 +180,7 @@ class PairValidation:
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
         longest = int(self._pairs.lengths.max())
         batches = length_batches(self._pairs.lengths, max(batch_tokens, longest))
-        for numbers in some_of(batches, None if most_tokens is None else most_tokens // batch_tokens):
+        for numbers in some_of(batches, most_tokens, batch_tokens):
             batch = self._pairs.batch(numbers)
             yield batch, np.where(batch.target_mask, numbers[:, None], -1)
 

@@ -24,7 +24,7 @@ class LabelledValidation:
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[LabelledRows, np.ndarray]]:
         batches = length_batches(self.examples.lengths, max(batch_tokens, int(self.examples.lengths.max())))
-        for numbers in some_of(batches, None if most_tokens is None else most_tokens // batch_tokens):
+        for numbers in some_of(batches, most_tokens, batch_tokens):
             rows = self.examples.batch(numbers)
             yield rows, np.broadcast_to(numbers[:, None], rows.labels.shape)
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec, SiLU
-from anyformer.layers.tokens import Now, Store, plain_tokens
-from anyformer.spec import Count, MixerSpec, Site, Width
-from anyformer.train.kept_heap import keep_heap
+from anyformer.layers.tokens import ForwardContext, Store, plain_tokens
+from anyformer.spec import Count, MixerSpec, Place, Width
+from anyformer.training.kept_heap import keep_heap
 from benchmarks import measure
 
 BATCH, SEQ_LEN, D_MODEL, D_EXPERT, TOP_K = 16, 256, 384, 512, 2
@@ -41,9 +41,9 @@ def filled(module: nn.Module) -> nn.Module:
 
 def ours(spec: MixerSpec) -> Callable[[Tensor], Tensor]:
     """Return a layer of ours."""
-    module = filled(spec.build(Site(d_model=D_MODEL, shape=(D_MODEL,))))
-    now = Now(plain_tokens(SEQ_LEN, torch.device("cpu")), {})
-    return lambda x: module(x, now, Store())[0]
+    module = filled(spec.build(Place(d_model=D_MODEL, shape=(D_MODEL,))))
+    context = ForwardContext(plain_tokens(SEQ_LEN, torch.device("cpu")), {})
+    return lambda x: module(x, context, Store())[0]
 
 
 def mixture(n_experts: int) -> Callable[[Tensor], Tensor]:
@@ -69,12 +69,12 @@ def largest_difference(n_experts: int) -> float:
     x = torch.randn(2, SEQ_LEN, D_MODEL, generator=generator)
     module: Any = theirs(n_experts)
     spec = MoESpec(router=RouterSpec(n_experts=Count(n_experts), top_k=TOP_K, renormalise=True), expert=gated(D_EXPERT))
-    own: Any = spec.build(Site(d_model=D_MODEL, shape=(D_MODEL,)))
+    own: Any = spec.build(Place(d_model=D_MODEL, shape=(D_MODEL,)))
     gate, up = module.experts.gate_up_proj.data.chunk(2, 1)
     tensors = {"router.weight": module.gate.weight, "experts.gate.weight": gate, "experts.up.weight": up}
     own.load_state_dict({**tensors, "experts.down.weight": module.experts.down_proj.data})
     with torch.no_grad():
-        y, expected = own(x, Now(plain_tokens(SEQ_LEN, x.device), {}), Store())[0], module(x)
+        y, expected = own(x, ForwardContext(plain_tokens(SEQ_LEN, x.device), {}), Store())[0], module(x)
     return float((y - expected).abs().max() / expected.abs().max())
 
 

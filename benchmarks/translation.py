@@ -32,12 +32,12 @@ from anyformer.measure.bleu import bleu
 from anyformer.recipe import Recipe, read
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Tokenizer, read_parallel
-from anyformer.train.data import PairData
-from anyformer.train.live import live_view
-from anyformer.train.objectives import objective_of
-from anyformer.train.optim import optimizer_of
-from anyformer.train.run import How, train
-from anyformer.train.step import Trainer
+from anyformer.training.data import PairData
+from anyformer.training.live import live_view
+from anyformer.training.objectives import objective_of
+from anyformer.training.optim import optimizer_of
+from anyformer.training.run import RunOptions, train
+from anyformer.training.step import Trainer
 from benchmarks import measure
 from benchmarks.torch_transformer import TorchTransformer, put, taken
 
@@ -58,8 +58,8 @@ def train_ours(material: Path, out: Path) -> None:
     """Train as `anyformer train` does, and say where the best checkpoint is."""
     spec, recipe, data = given(material)
     begun = time.process_time()
-    how = How(device=torch.device("cpu"), validations=LOOKS)
-    result = train(spec, recipe, data, out=out / "ours", how=how, watcher=live_view(), name="multi30k")
+    options = RunOptions(device=torch.device("cpu"), validations=LOOKS)
+    result = train(spec, recipe, data, out=out / "ours", options=options, watcher=live_view(), name="multi30k")
     assert result.best is not None
     figures = {"seconds": result.seconds, "cpu_seconds": time.process_time() - begun, "tokens": result.tokens}
     (out / "ours.json").write_text(json.dumps({**figures, "best": str(result.best)}), encoding="utf-8")

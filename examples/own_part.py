@@ -27,7 +27,7 @@ from anyformer.layers import (
     RotarySpec,
     Tokens,
 )
-from anyformer.spec import Count, ModelSpec, Site, Weight, Width, Window
+from anyformer.spec import Count, ModelSpec, Place, Weight, Width, Window
 
 
 class PeakNormSpec(NormSpec):
@@ -35,8 +35,8 @@ class PeakNormSpec(NormSpec):
 
     eps: float = 1e-6
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight(site.shape, ("d_model",), "gain", fill=1.0)}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight(place.shape, ("d_model",), "gain", fill=1.0)}
 
 
 class PeakNorm(Part[PeakNormSpec]):

@@ -7,8 +7,8 @@ from anyformer.inference import figures
 from anyformer.inference.scores import labelled_objective
 from anyformer.recipe import AdamW, Classification, Constant, Recipe
 from anyformer.text import Tokenizer, read_labelled, split_labelled
-from anyformer.train.labelled import LabelledData
-from anyformer.train.run import How, train
+from anyformer.training.labelled import LabelledData
+from anyformer.training.run import RunOptions, train
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("file")
@@ -26,7 +26,7 @@ data = LabelledData(texts, unseen, tokenizer)
 print(f"{len(texts.rows)} texts to train on, {len(unseen.rows)} to judge by; labels {', '.join(data.labels)}")
 for name in ("bert-base", "gpt2"):
     body = af.resize(af.preset(name), n_params=given.params, vocab_size=data.vocab_size)
-    spec = af.judging(body, len(data.labels))
+    spec = af.with_classifier(body, len(data.labels))
     for seed in range(given.seeds):
         recipe = Recipe(
             objective=Classification(truncate=True),
@@ -37,7 +37,7 @@ for name in ("bert-base", "gpt2"):
             schedule=(Constant(),),
             seed=seed,
         )
-        result = train(spec, recipe, data, how=How(validations=0, plan=False))
+        result = train(spec, recipe, data, options=RunOptions(validations=0, plan=False))
         validation = data.validation(recipe)
         assert validation is not None
         found = figures(result.model, labelled_objective(spec), validation)

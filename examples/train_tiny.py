@@ -11,9 +11,9 @@ from pathlib import Path
 import anyformer as af
 from anyformer.recipe import AdamW, Recipe
 from anyformer.text import Tokenizer, encode_corpus, read_corpus
-from anyformer.train.data import TextData
-from anyformer.train.live import live_view
-from anyformer.train.run import How, train
+from anyformer.training.data import TextData
+from anyformer.training.live import live_view
+from anyformer.training.run import RunOptions, train
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     llama = af.load_spec("llama2-7b")
     spec = af.resize(llama, n_params=options.params, vocab_size=tokenizer.vocab_size, context=256)
     recipe = Recipe(tokens=options.tokens, batch_tokens=2048, seq_len=128, optimizer=AdamW(lr=2e-3))
-    result = train(spec, recipe, data, how=How(plan=False), watcher=live_view())
+    result = train(spec, recipe, data, options=RunOptions(plan=False), watcher=live_view())
 
     assert result.evaluation is not None
     print(f"{result.n_params:,} parameters, {result.tokens:,} tokens")

@@ -29,12 +29,13 @@ ROOMS: dict[str, set[str]] = {
     "families": {"spec", "layers", "recipe"},
     "resizing": {"spec"},
     "costs": {"spec", "layers", "kernels", "recipe", "families", "resizing"},
-    "checks": {"spec", "layers", "kernels", "model", "families", "costs"},
+    "descriptions": {"spec", "layers", "kernels", "recipe", "families", "resizing", "costs"},
+    "checks": {"spec", "layers", "kernels", "model", "families", "costs", "descriptions"},
     "text": {"disk"},
     "hub": {"disk", "model", "families", "text", "spec", "layers", "cache", "resizing"},
-    "train": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"},
+    "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"},
     "generation": {"model", "text", "cache", "layers", "spec"},
-    "inference": {"hub", "model", "recipe", "text", "train", "layers", "spec"},
+    "inference": {"hub", "model", "recipe", "text", "training", "layers", "spec"},
 }
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)
@@ -194,10 +195,14 @@ BROKEN: list[tuple[Rule, dict[str, str], str]] = [
         {"resizing.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from anyformer.families import gpt2"},
         "resizing may not import families",
     ),
-    (wrong_imports, {"costs.py": "import importlib\nimportlib.import_module('anyformer.train')"}, "not import train"),
+    (
+        wrong_imports,
+        {"costs.py": "import importlib\nimportlib.import_module('anyformer.training')"},
+        "not import train",
+    ),
     (wrong_imports, {"study/report.py": "from anyformer.cli.names import x"}, "study may not import cli"),
     (wrong_imports, {"__init__.py": "from anyformer.cli.main import main"}, "anyformer may not import cli"),
-    (wrong_imports, {"train/loop.py": "from anyformer import preset"}, "train may not import anyformer"),
+    (wrong_imports, {"training/loop.py": "from anyformer import preset"}, "training may not import anyformer"),
     (wrong_imports, {"errors.py": "import anyformer.spec"}, "errors may not import spec"),
     (wrong_imports, {"attic/thing.py": "x = 1"}, "no room is called 'attic'"),
     (

@@ -10,8 +10,9 @@ from anyformer.version import __version__
 if TYPE_CHECKING:
     from anyformer.cache import KVCache
     from anyformer.checks import check
-    from anyformer.costs import card, cost, diagram, diff, history, side_by_side
-    from anyformer.families import Preset, judging, preset, presets
+    from anyformer.costs import cost
+    from anyformer.descriptions import card, diagram, diff, history, side_by_side
+    from anyformer.families import Preset, preset, presets, with_classifier
     from anyformer.generation import generate
     from anyformer.hub import convert, load, load_spec, loads, save
     from anyformer.inference import classify, embed
@@ -27,18 +28,18 @@ _HOMES = {
     "Preset": "families",
     "Transformer": "model",
     "build": "model",
-    "card": "costs",
+    "card": "descriptions",
     "check": "checks",
     "classify": "inference",
     "convert": "hub",
     "cost": "costs",
-    "diagram": "costs",
-    "diff": "costs",
+    "diagram": "descriptions",
+    "diff": "descriptions",
     "dumps": "spec",
     "embed": "inference",
     "generate": "generation",
-    "history": "costs",
-    "judging": "families",
+    "history": "descriptions",
+    "with_classifier": "families",
     "load": "hub",
     "load_spec": "hub",
     "loads": "hub",
@@ -50,7 +51,7 @@ _HOMES = {
     "roofline": "measure",
     "save": "hub",
     "shrink": "resizing",
-    "side_by_side": "costs",
+    "side_by_side": "descriptions",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -16,7 +16,7 @@ from anyformer.layers.tokens import FACTS, Store, Tokens
 from anyformer.spec import ModelSpec, cached_calls
 
 
-class Ledger:
+class SlotIndex:
     """Which tokens the slots of all stores of one reach hold, and where those of this pass go."""
 
     def __init__(self, name: str, batch: int, slots: int, ring: bool, device: torch.device | None) -> None:
@@ -35,7 +35,7 @@ class Ledger:
             self.slots = max(self.n + new.n, 2 * self.slots)
         self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
         seen = {}
-        for fact, value in self.told(new).items():
+        for fact, value in self.facts_of(new).items():
             self.facts[fact] = self.roomy(self.facts[fact], -1)
             seen[fact] = self.extend(self.facts[fact], value, -1)
         self.n += new.n
@@ -46,8 +46,8 @@ class Ledger:
         else:
             self.keys = Tokens(**seen, name=self.name)
 
-    def told(self, new: Tokens) -> dict[str, Tensor]:
-        """Return every fact about new tokens [batch, token], as it is meant where nothing is said."""
+    def facts_of(self, new: Tokens) -> dict[str, Tensor]:
+        """Every fact about new tokens [batch, token], as it is meant where nothing is said."""
         given = {
             "position": new.position,
             "document": torch.ones_like(new.position) if new.document is None else new.document,
@@ -58,7 +58,7 @@ class Ledger:
         return {fact: value.expand(self.batch, -1) for fact, value in given.items()}
 
     def roomy(self, held: Tensor, axis: int) -> Tensor:
-        """Return `held` with as many slots along `axis` as the ledger has."""
+        """`held` with as many slots along `axis` as the ledger has."""
         missing = self.slots - held.shape[axis]
         return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing)) if missing else held
 
@@ -92,34 +92,38 @@ class Ledger:
         return index, alive
 
 
-class Kept(Store):
+class LayerCache(Store):
     """What one mixer call keeps of each token, each [batch, …, slot, width]."""
 
     def __init__(
-        self, ledger: Ledger, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device | None
+        self,
+        slot_index: SlotIndex,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: torch.dtype,
+        device: torch.device | None,
     ) -> None:
-        self.ledger = ledger
+        self.slot_index = slot_index
         self.held = {
-            name: torch.zeros(ledger.batch, *shape[:-1], ledger.slots, shape[-1], dtype=dtype, device=device)
+            name: torch.zeros(slot_index.batch, *shape[:-1], slot_index.slots, shape[-1], dtype=dtype, device=device)
             for name, shape in shapes.items()
         }
 
     @property
     def keys(self) -> Tokens | None:  # type: ignore[override]
         """The tokens this pass sees."""
-        return self.ledger.keys
+        return self.slot_index.keys
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         seen = {}
         for name, value in new.items():
             if value.requires_grad:
                 raise CacheError("a cache keeps no gradients; call the model under torch.no_grad() or without a cache")
-            self.held[name] = self.ledger.roomy(self.held[name], -2)
-            seen[name] = self.ledger.extend(self.held[name], value, -2)
+            self.held[name] = self.slot_index.roomy(self.held[name], -2)
+            seen[name] = self.slot_index.extend(self.held[name], value, -2)
         return seen
 
 
-class Fixed(Store):
+class CrossAttentionCache(Store):
     """What cross-attention makes of the memory once."""
 
     def __init__(self) -> None:
@@ -150,8 +154,8 @@ class KVCache:
     ) -> None:
         device = None if device is None else torch.device(device)
         self.batch, self.slack, self.n = batch, slack, 0
-        self.ledgers: dict[int | None, Ledger] = {}
-        self.stores: list[Kept | Fixed] = []
+        self.slot_indexes: dict[int | None, SlotIndex] = {}
+        self.stores: list[LayerCache | CrossAttentionCache] = []
         self.memory_tokens: Tokens | None = None
         self.last = torch.full(
             (2, batch, 1), -1, dtype=torch.long, device=device
@@ -159,23 +163,23 @@ class KVCache:
         self.plain = True
         for mixer, shapes in cached_calls(spec):
             if mixer.keeps_memory():
-                self.stores.append(Fixed())
+                self.stores.append(CrossAttentionCache())
                 continue
             reach = mixer.reach()
             slots = length if reach is None else min(reach, length) + slack
             ring = reach is not None and reach <= length
             reach = reach if ring else None
-            if reach not in self.ledgers:
+            if reach not in self.slot_indexes:
                 name = f"ring of {slots}" if ring else "full"
-                self.ledgers[reach] = Ledger(name, batch, slots if ring else length, ring, device)
-            self.stores.append(Kept(self.ledgers[reach], shapes, dtype, device))
+                self.slot_indexes[reach] = SlotIndex(name, batch, slots if ring else length, ring, device)
+            self.stores.append(LayerCache(self.slot_indexes[reach], shapes, dtype, device))
 
     def admit(self, tokens: Tokens, batch: int) -> None:
         """Take note of the tokens of a pass over `batch` rows, before its layers run."""
         if batch != self.batch:
             raise CacheError(f"the cache holds {self.batch} rows and was given {batch}; make one of that batch")
-        for ledger in self.ledgers.values():
-            ledger.admit(tokens)
+        for slot_index in self.slot_indexes.values():
+            slot_index.admit(tokens)
         self.n += tokens.n
         self.plain = self.plain and tokens.span is not None
         document = tokens.document
@@ -194,18 +198,18 @@ class KVCache:
         if len(drops) != self.batch or min(drops) < 0 or max(drops) > self.n:
             raise CacheError(f"rewind({drop}) does not fit {self.batch} rows of {self.n} tokens")
         if max(drops) > 1 + self.slack and any(
-            ledger.ring and self.n > ledger.slots for ledger in self.ledgers.values()
+            slot_index.ring and self.n > slot_index.slots for slot_index in self.slot_indexes.values()
         ):
             raise CacheError(
                 f"rewind({drop}) asks for tokens that a window's ring no longer holds; make the cache with slack={max(drops) - 1}"
             )
         amounts = torch.tensor(drops, device=self.last.device)
-        for ledger in self.ledgers.values():
-            index, alive = ledger.rewound(amounts, min(drops))
-            ledger.facts = {fact: value.gather(1, index) for fact, value in ledger.facts.items()}
-            ledger.facts["document"] *= alive
+        for slot_index in self.slot_indexes.values():
+            index, alive = slot_index.rewound(amounts, min(drops))
+            slot_index.facts = {fact: value.gather(1, index) for fact, value in slot_index.facts.items()}
+            slot_index.facts["document"] *= alive
             for store in self.stores:
-                if isinstance(store, Kept) and store.ledger is ledger:
+                if isinstance(store, LayerCache) and store.slot_index is slot_index:
                     store.held = {name: _gathered(value, index) for name, value in store.held.items()}
         self.n -= min(drops)
         self.plain = self.plain and len(set(drops)) == 1
@@ -215,9 +219,9 @@ class KVCache:
         """Keep, repeat or reorder rows: row i becomes what row rows[i] was (beam search, finished sequences)."""
         index = torch.as_tensor(rows, device=self.last.device)
         self.batch = len(index)
-        for ledger in self.ledgers.values():
-            ledger.batch = self.batch
-            ledger.facts = {fact: value[index] for fact, value in ledger.facts.items()}
+        for slot_index in self.slot_indexes.values():
+            slot_index.batch = self.batch
+            slot_index.facts = {fact: value[index] for fact, value in slot_index.facts.items()}
         for store in self.stores:
             store.held = {name: value[index] for name, value in store.held.items()}
         self.last = self.last[:, index]
@@ -231,6 +235,6 @@ class KVCache:
 
 
 def _gathered(value: Tensor, index: Tensor) -> Tensor:
-    """Return value [batch, …, slot, width] with its slots taken from index [batch, slot]."""
+    """Value [batch, …, slot, width] with its slots taken from index [batch, slot]."""
     shape = (index.shape[0], *(1,) * (value.dim() - 3), index.shape[1], 1)
     return value.gather(-2, index.view(shape).expand(*value.shape[:-2], index.shape[1], value.shape[-1]))

@@ -45,6 +45,6 @@ class RunFailed(AnyformerError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` for the known name nearest to `name`, or an empty string."""
+    """``" (did you mean 'x'?)"`` for the known name nearest to `name`, or an empty string."""
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{nearest[0]}'?)" if nearest else ""

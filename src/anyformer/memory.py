@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.cache import Kept, KVCache, Ledger
+from anyformer.cache import KVCache, LayerCache, SlotIndex
 from anyformer.errors import CacheError
 from anyformer.layers import SegmentsSpec, TokensSpec
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import ModelSpec, cached_calls
 
 
-class _Recent(Ledger):
+class _RecentSlots(SlotIndex):
     """Which tokens of segments before are seen: the last `most`."""
 
     def __init__(self, most: int, batch: int, vacant: int, device: torch.device | None) -> None:
@@ -30,7 +30,7 @@ class _Recent(Ledger):
     def admit(self, new: Tokens) -> None:
         self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
         seen: dict[str, Any] = {
-            fact: torch.cat((self.facts[fact], value), -1) for fact, value in self.told(new).items()
+            fact: torch.cat((self.facts[fact], value), -1) for fact, value in self.facts_of(new).items()
         }
         self.facts = {fact: self.kept(value, -1) for fact, value in seen.items()}
         self.n += new.n
@@ -40,18 +40,18 @@ class _Recent(Ledger):
             self.keys = Tokens(**seen, name=self.name)
 
     def kept(self, seen: Tensor, axis: int) -> Tensor:
-        """Return what of a pass's tokens the next one sees."""
+        """What of a pass's tokens the next one sees."""
         n = min(self.most, seen.shape[axis])
         return seen.narrow(axis, seen.shape[axis] - n, n)
 
 
-class _Remembered(Kept):
+class _RecentCache(LayerCache):
     """What one mixer call left of the last tokens."""
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        assert isinstance(self.ledger, _Recent)
+        assert isinstance(self.slot_index, _RecentSlots)
         seen = {name: torch.cat((self.held[name].to(value.dtype), value), -2) for name, value in new.items()}
-        self.held = {name: self.ledger.kept(value, -2).detach() for name, value in seen.items()}
+        self.held = {name: self.slot_index.kept(value, -2).detach() for name, value in seen.items()}
         return seen
 
 
@@ -78,13 +78,13 @@ class SegmentMemory(KVCache):
             raise CacheError(f"a memory of {tokens} tokens is none; give 0 or more")
         super().__init__(spec, batch, length=1, device=device)
         device = None if device is None else torch.device(device)
-        recent = _Recent(tokens, batch, vacant, device)
-        self.ledgers = {None: recent}
-        self.stores = [_Remembered(recent, shapes, torch.float32, device) for _, shapes in cached_calls(spec)]
+        recent = _RecentSlots(tokens, batch, vacant, device)
+        self.slot_indexes = {None: recent}
+        self.stores = [_RecentCache(recent, shapes, torch.float32, device) for _, shapes in cached_calls(spec)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that is held by name, each [batch, …]: a lane's own part is what `tensor[lane]` is."""
-        (recent,) = self.ledgers.values()
+        """All that is held by name, each [batch, …]: a lane's own part is what `tensor[lane]` is."""
+        (recent,) = self.slot_indexes.values()
         found = {"last": self.last.transpose(0, 1), **recent.facts}
         for i, store in enumerate(self.stores):
             found |= {f"{i}.{name}": value for name, value in store.held.items()}
@@ -92,7 +92,7 @@ class SegmentMemory(KVCache):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Hold what `tensors` returned, or the parts of some lanes."""
-        (recent,) = self.ledgers.values()
+        (recent,) = self.slot_indexes.values()
         self.last, self.plain = tensors["last"].transpose(0, 1), False
         recent.facts, recent.plain = {fact: tensors[fact] for fact in recent.facts}, False
         self.n = recent.n = recent.facts["position"].shape[1]
@@ -105,7 +105,7 @@ class SegmentMemory(KVCache):
 
 
 def refusal(spec: ModelSpec) -> str | None:
-    """Return why a model cannot read a text segment by segment with a memory; None: it can."""
+    """Why a model cannot read a text segment by segment with a memory; None: it can."""
     if spec.encoder is not None:
         return "it reads an encoder's text beside its own"
     for term in spec.stack.embedding.terms:

@@ -19,8 +19,8 @@ from anyformer.layers.block import KEEP_NOTHING, Stack
 from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Dropout, Kernel, Notes, Now, Store, Tokens, plain_tokens
-from anyformer.spec import Architecture, HeadSpec, ModelSpec, Recompute, Site, specification
+from anyformer.layers.tokens import Dropout, ForwardContext, Kernel, Notes, Store, Tokens, plain_tokens
+from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, specification
 
 
 @dataclass
@@ -29,12 +29,10 @@ class Output:
 
     last_hidden_state: Tensor  # [batch, token, width], after the final norm
     outputs: dict[str, Tensor] = field(default_factory=dict)  # by head
-    hidden_states: tuple[Tensor, ...] | None = (
-        None  # the embedding's and each block's output, the last after the final norm
-    )
-    attentions: tuple[Tensor, ...] | None = (
-        None  # each attention's weights [batch, heads, query, key], in the order of calls
-    )
+    # the embedding's and each block's output, the last after the final norm
+    hidden_states: tuple[Tensor, ...] | None = None
+    # each attention's weights [batch, heads, query, key], in the order of calls
+    attentions: tuple[Tensor, ...] | None = None
     encoder_last_hidden_state: Tensor | None = None
     notes: list[Notes] = field(
         default_factory=list
@@ -47,7 +45,7 @@ class Output:
     )  # what the first head reads to predict k tokens further, [batch, token - k, width] for k = 1, 2 …
 
     def read_by(self, head: Head) -> Tensor:
-        """Return what a head makes its logits of [batch, token, width]."""
+        """What a head makes its logits of [batch, token, width]."""
         return self.last_hidden_state if head.layers is None else self.of_layers[head.spec.name]
 
     @property
@@ -58,7 +56,7 @@ class Output:
         return next(iter(self.outputs.values()))
 
 
-Known = tuple[
+TokenInputs = tuple[
     Tensor | None, Tensor | None, Tensor | None, Mapping[str, Tensor] | None
 ]  # what `describe` is told of tokens
 
@@ -75,14 +73,13 @@ class Transformer(Part[ModelSpec]):
     heads: Any
     ahead: Any
 
-    def __init__(self, spec: ModelSpec, site: Site | None = None) -> None:
-        site = site or Site()
-        super().__init__(spec, site)
-        self.shared = nn.ModuleDict(site.modules)
+    def __init__(self, spec: ModelSpec, place: Place | None = None) -> None:
+        place = place or Place()
+        super().__init__(spec, place)
+        self.shared = nn.ModuleDict(place.modules)
         self.kernel: str | None = None
-        self.labels: tuple[str, ...] | None = (
-            None  # what the rows of a head that classifies stand for, where files say it
-        )
+        # what the rows of a head that classifies stand for, where files say it
+        self.labels: tuple[str, ...] | None = None
         self.recompute: Recompute = "none"
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
         keys = {value.key: value for value in spec.nested()}
@@ -136,7 +133,7 @@ class Transformer(Part[ModelSpec]):
                 memory, memory_tokens, notes = self._encode(input_ids, of_encoder, kernels, dropout, name)
         if ids is None:
             raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
-        tokens = describe(ids, *known, cache=cache)
+        tokens = make_tokens(ids, *known, cache=cache)
         stores: Iterator[Store] = repeat(KEEP_NOTHING)
         if cache is not None:
             if output_ahead:
@@ -144,25 +141,27 @@ class Transformer(Part[ModelSpec]):
             cache.admit(tokens, ids.shape[0])
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
-        now = Now(tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name))
-        now.recompute = self.recompute if torch.is_grad_enabled() and cache is None else "none"
+        context = ForwardContext(
+            tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name)
+        )
+        context.recompute = self.recompute if torch.is_grad_enabled() and cache is None else "none"
         hidden: list[Tensor] | None = [] if output_hidden_states else None
         asked = list(self.heads) if heads is None else [self.head(one) for one in heads]
         # A cache holds what the layers of every head keep of every token.
         layered = [one for one in (asked if cache is None else self.heads) if one.layers is not None]
         early: dict[int, Tensor | None] = {len(self.stack.blocks) - one.layers.spec.before: None for one in layered}
-        x, own = self.stack(ids, now, stores, hidden, early)
+        x, own = self.stack(ids, context, stores, hidden, early)
         out = Output(x, encoder_last_hidden_state=memory, notes=[*notes, *own])
         if hidden is not None:
             out.hidden_states = tuple(hidden)
         if output_attentions:
             out.attentions = tuple(note["attention"] for note in own if "attention" in note)
         if output_ahead:
-            out.ahead, more = run_ahead(self.ahead, x, now, self.stack.residual)
+            out.ahead, more = run_ahead(self.ahead, x, context, self.stack.residual)
             out.notes += more
         for one in layered:
             begin = early[len(self.stack.blocks) - one.layers.spec.before]
-            read, more = one.layers(x if begin is None else begin, ids, self.stack.residual, now, stores)
+            read, more = one.layers(x if begin is None else begin, ids, self.stack.residual, context, stores)
             out.of_layers[one.spec.name] = read
             out.notes += more
         if output_logits:
@@ -186,7 +185,7 @@ class Transformer(Part[ModelSpec]):
     def _encode(
         self,
         ids: Tensor | None,
-        known: Known,
+        known: TokenInputs,
         kernels: Mapping[str, Kernel],
         dropout: Dropout | None,
         kernel: str | None,
@@ -194,10 +193,10 @@ class Transformer(Part[ModelSpec]):
         if ids is None:
             raise InputError("input_ids are missing: the encoder has nothing to read, and no cache holds its memory")
         assert self.encoder is not None
-        tokens = describe(ids, *known)
-        now = Now(tokens, kernels, dropout=dropout, experts=_experts(kernel))
-        now.recompute = self.recompute if torch.is_grad_enabled() else "none"
-        memory, notes = self.encoder(ids, now, repeat(KEEP_NOTHING))
+        tokens = make_tokens(ids, *known)
+        context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
+        context.recompute = self.recompute if torch.is_grad_enabled() else "none"
+        memory, notes = self.encoder(ids, context, repeat(KEEP_NOTHING))
         return memory, replace(tokens, name="memory"), notes
 
     def _choose(self, name: str | None) -> Mapping[str, Kernel]:
@@ -221,11 +220,11 @@ def _refuse_pooling(heads: Sequence[HeadSpec], tokens: Tokens, cache: KVCache | 
 
 
 def _experts(kernel: str | None) -> Literal["sorted", "loop"]:
-    """Return how experts run: one after the other beside the attention that is the oracle too."""
+    """How experts run: one after the other beside the attention that is the oracle too."""
     return "loop" if kernel == "eager" else "sorted"
 
 
-def describe(
+def make_tokens(
     ids: Tensor,
     attention_mask: Tensor | None = None,
     position_ids: Tensor | None = None,
@@ -233,7 +232,7 @@ def describe(
     facts: Mapping[str, Tensor] | None = None,
     cache: KVCache | None = None,
 ) -> Tokens:
-    """Return what is known about new tokens `ids` [batch, token]. Raises InputError for facts of another name or shape."""
+    """What is known about new tokens `ids` [batch, token]. Raises InputError for facts of another name or shape."""
     if ids.dim() != 2:
         raise InputError(f"token ids have shape {tuple(ids.shape)}; they must be [batch, token]")
     n, past = ids.shape[1], cache.n if cache else 0
@@ -284,7 +283,7 @@ def build(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> Transformer:
-    """Return the model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta).
+    """The model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta).
 
     Raises SpecError for what has no specification, and for a part that has no module.
     """

@@ -102,7 +102,7 @@ class Least(Sizes):
 
 
 def shrink(architecture: Architecture) -> ModelSpec:
-    """Return the least model of the same structure: d_model 32, a full period of the pattern of layers, windows of 5 keys."""
+    """The least model of the same structure: d_model 32, a full period of the pattern of layers, windows of 5 keys."""
     spec = specification(architecture)
     return spec.resized(Least(spec))
 
@@ -117,7 +117,7 @@ def resize(
     n_layers: int | None = None,
     count: Literal["total", "non_embedding"] = "total",
 ) -> ModelSpec:
-    """Return the same architecture, proportions kept, of about `n_params` parameters, or of a given d_model and n_layers.
+    """The same architecture, proportions kept, of about `n_params` parameters, or of a given d_model and n_layers.
 
     d_ff and heads follow d_model; depth and head_dim follow its square root. `context` sets learned positions, and what other
     lengths are in proportion to. Raises SpecError where no model of the architecture comes within a fifth of `n_params`.
@@ -161,7 +161,7 @@ def resize(
 
 
 def cut(blocks: tuple[Spec, ...], n: int) -> tuple[Spec, ...]:
-    """Return the pattern of the blocks for `n` layers: repeated where it is periodic, else each run in proportion."""
+    """The pattern of the blocks for `n` layers: repeated where it is periodic, else each run in proportion."""
     period = _period(blocks)
     if period < len(blocks) or len(blocks) == 1:
         return tuple(blocks[i % period] for i in range(max(n, period)))
@@ -185,7 +185,7 @@ def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:
 
 
 def _widths() -> Iterator[int]:
-    """Yield the widths that models have: multiples of 8, coarser as they grow, so that they divide into even heads."""
+    """The widths that models have: multiples of 8, coarser as they grow, so that they divide into even heads."""
     width = 16
     while width <= 65_536:
         yield width

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import anyformer
 from anyformer.recipe import Contrastive, Recipe, dumps
 from tests.cli.running import SIZES, everything, run, succeeded
-from tests.train.test_contrastive import pairs
+from tests.training.test_contrastive import pairs
 
 SMALL = tuple(word for option in {**SIZES, "--vocab": "300", "--batch-tokens": "160"}.items() for word in option)
 
@@ -28,9 +28,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory: pytest.TempPathFactory, files: tuple[Path, Path], _quick: None) -> Path:
     out = tmp_path_factory.mktemp("sentences") / "run"
-    how = ("--objective", "contrastive", "--lr", "3e-3", "--json")
+    options = ("--objective", "contrastive", "--lr", "3e-3", "--json")
     result = succeeded(
-        run("train", "bert-base", "--source", files[0], "--target", files[1], "--out", out, *how, *SMALL)
+        run("train", "bert-base", "--source", files[0], "--target", files[1], "--out", out, *options, *SMALL)
     )
     assert "Contrastive trains a head 'embedding', in the place of 'mlm', 'nsp'" in result.stderr
     told = json.loads(result.stdout)

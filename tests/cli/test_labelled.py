@@ -12,7 +12,7 @@ import anyformer as af
 from anyformer import recipe
 from tests.cli.running import answer, refused, run, succeeded
 from tests.test_docs import keys_of
-from tests.train.labelled import corpus
+from tests.training.labelled import corpus
 
 pytestmark = pytest.mark.usefixtures("_quick")
 SIZES = (

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import anyformer as af
-from anyformer.costs import as_svg, as_text
+from anyformer.descriptions import as_svg, as_text
 from tests.cli.running import run, succeeded
 
 ROOT = Path(__file__).resolve().parents[2]

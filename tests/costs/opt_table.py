@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from anyformer.costs import CONVENTIONS
 from anyformer.families import preset
-from anyformer.spec import Load
+from anyformer.spec import Workload
 
 # Row: (preset, tokens of a batch in units of 2^20). The 760M row is GPT-3's: OPT's paper has no such size.
 ROWS: Mapping[str, tuple[str, float]] = {
@@ -46,7 +46,7 @@ CORRECT: Mapping[str, tuple[float, float, float, float, float]] = {
 def cells(row: str, convention: str) -> tuple[int, dict[str, float]]:
     """Return (FLOPs of an update, % of each part) of a row."""
     name, millions = ROWS[row]
-    parts = CONVENTIONS[convention].training(preset(name).spec, Load(int(millions * 2**20) // 2048, 2048))
+    parts = CONVENTIONS[convention].training(preset(name).spec, Workload(int(millions * 2**20) // 2048, 2048))
     whole = sum(parts.values())
     return whole, {part: 100 * flops / whole for part, flops in parts.items()}
 

@@ -47,9 +47,9 @@ def _asked() -> Iterator[str]:
             yield f"| {name} | no: {found.reason} | nearest: {found.nearest} | | | | |"
             continue
         assert found.hours_needed is not None
-        how = f"{best.micro_batch} × {seq_len:,}, {best.recompute}"
+        options = f"{best.micro_batch} × {seq_len:,}, {best.recompute}"
         days = f"{found.hours_needed / 24:,.0f} to {tokens / T:g} T tokens"
-        yield f"| {name} | yes | {best.mesh} | {how} | {best.nbytes / 1e9:.1f} GB | {found.share_of_peak:.1%} | {days} |"
+        yield f"| {name} | yes | {best.mesh} | {options} | {best.nbytes / 1e9:.1f} GB | {found.share_of_peak:.1%} | {days} |"
 
 
 def _ran() -> Iterator[str]:

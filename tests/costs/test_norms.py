@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anyformer.costs import card, diagram, side_by_side
 from anyformer.costs.hardware.passes import operators
+from anyformer.descriptions import card, diagram, side_by_side
 from anyformer.families import preset
 from anyformer.families.compose import repeat
 from anyformer.layers import NormSpec
-from anyformer.spec import Load, MapSpec, ModelSpec, Site, Weight
+from anyformer.spec import MapSpec, ModelSpec, Place, Weight, Workload
 
 
 class OfThePeakSpec(NormSpec):
@@ -17,8 +17,8 @@ class OfThePeakSpec(NormSpec):
 
     eps: float = 1e-3
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight(site.shape, ("d_model",), "gain", fill=1.0)}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight(place.shape, ("d_model",), "gain", fill=1.0)}
 
 
 class NormalNoiseSpec(MapSpec):
@@ -41,7 +41,7 @@ def drawn_as(spec: ModelSpec, name: str) -> set[str]:
 
 
 def run_as(spec: ModelSpec, name: str) -> set[str]:
-    return {operator.kind for operator in operators(spec, Load(1, 4)) if operator.name == name}
+    return {operator.kind for operator in operators(spec, Workload(1, 4)) if operator.name == name}
 
 
 def test_a_users_own_norm_is_one_whatever_it_is_called() -> None:

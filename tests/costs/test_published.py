@@ -16,8 +16,8 @@ from anyformer.families import preset
 from anyformer.families.gpt2 import gpt2
 from anyformer.families.olmo import olmo
 from anyformer.layers import FeedForwardSpec, GainSpec, GatedFeedForwardSpec, LayerNormSpec
-from anyformer.spec import BranchSpec, Count, Load, ModelSpec, StackSpec, SublayerSpec, Width, parameters
-from anyformer.train.evaluation import DocumentLoss, Evaluation
+from anyformer.spec import BranchSpec, Count, ModelSpec, StackSpec, SublayerSpec, Width, Workload, parameters
+from anyformer.training.evaluation import DocumentLoss, Evaluation
 from tests.costs.opt_table import CORRECT, PRINTED, ROWS, cells, table
 
 
@@ -89,7 +89,7 @@ def test_palm_prints_products_and_one_table_without_norms(name: str, printed: fl
 
 def test_palm_mfu_is_6n_and_12lhqt() -> None:
     spec, seq_len = preset("palm-540b").spec, 2048
-    found = sum(CONVENTIONS["palm-mfu"].training(spec, Load(1, seq_len)).values()) / seq_len
+    found = sum(CONVENTIONS["palm-mfu"].training(spec, Workload(1, seq_len)).values()) / seq_len
     n = parameters(spec).total
     assert found == 6 * n + 12 * 118 * 48 * 256 * seq_len
 
@@ -136,7 +136,7 @@ def test_kv_cache_a_token(name: str, kb: float) -> None:
 
 
 # Narang et al. 2021, arXiv:2102.11972, tables 1 and 2: 128 sequences of 512 tokens and 114 of targets.
-BATCH = Load(batch=128, query=114, memory=512)
+BATCH = Workload(batch=128, query=114, memory=512)
 
 
 def test_narang_baseline() -> None:
@@ -204,7 +204,7 @@ def test_chinchilla_ratios(row: str) -> None:
         mixer: Any = b.mixer
         return b.but(mixer=mixer.but(projection=mixer.projection.but(n_heads=Count(n_heads), head_dim=Width(head_dim))))
 
-    flops = sum(CONVENTIONS["chinchilla"].training(rewritten(spec, sized), Load(1, 2048)).values())
+    flops = sum(CONVENTIONS["chinchilla"].training(rewritten(spec, sized), Workload(1, 2048)).values())
     n_params = 13 * d_model**2 * n_layers + 32_000 * d_model  # Transformer-XL's positions are a thirteenth d²
     assert flops / (6 * n_params * 2048) == pytest.approx(ratio, abs=0.0075)
 
@@ -217,7 +217,7 @@ def test_megatron_formulas(name: str) -> None:
     p = 12 * n_layers * h**2 * (1 + 13 / (12 * h) + (vocab + s) / (12 * n_layers * h))
     assert parameters(spec).total == pytest.approx(p + 2 * h, abs=1)  # and the final norm, which the formula leaves out
     f = 96 * batch * s * n_layers * h**2 * (1 + s / (6 * h) + vocab / (16 * n_layers * h))
-    assert sum(CONVENTIONS["megatron"].training(spec, Load(batch, s)).values()) == pytest.approx(f, rel=1e-12)
+    assert sum(CONVENTIONS["megatron"].training(spec, Workload(batch, s)).values()) == pytest.approx(f, rel=1e-12)
 
 
 def test_ivanov() -> None:

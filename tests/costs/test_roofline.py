@@ -12,11 +12,11 @@ from anyformer.costs.hardware.passes import operators, operators_ahead
 from anyformer.costs.hardware.rates import Grid, on_curve
 from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import SpecError, UsageError
-from anyformer.spec import Load, Site, parameters
+from anyformer.spec import Place, Workload, parameters
 
 IDEAL = Efficiency(1.0, 1.0, 1.0, 1.0)
 H100 = replace(devices()["H100"], overhead_seconds=0.0, efficiency=IDEAL)
-LOADS = (Load(2, 64), Load(3, 1, past=500), Load(1, 7, past=1500))
+LOADS = (Workload(2, 64), Workload(3, 1, past=500), Workload(1, 7, past=1500))
 
 
 @pytest.mark.parametrize("name", af.presets())
@@ -25,20 +25,20 @@ def test_operators_do_what_the_specification_declares(name: str) -> None:
     for load in LOADS:
         memory = 48 if spec.encoder else 0
         load = replace(load, memory=memory)
-        declared = spec.cost(Site(), load).flops
+        declared = spec.cost(Place(), load).flops
         if spec.encoder and load.past:  # the encoder ran before the first token
-            place = spec.parts(Site())["encoder"]
+            place = spec.parts(Place())["encoder"]
             assert isinstance(place, tuple)
-            declared -= place[0].cost(place[1], Load(load.batch, memory)).flops
+            declared -= place[0].cost(place[1], Workload(load.batch, memory)).flops
         assert sum(o.flops * o.times for o in operators(spec, load)) == declared
     ahead = sum(o.flops * o.times for o in operators_ahead(spec, LOADS[0]))
-    assert ahead == spec.cost_ahead(Site(), LOADS[0]).flops
+    assert ahead == spec.cost_ahead(Place(), LOADS[0]).flops
 
 
 @pytest.mark.parametrize("name", ["llama2-7b", "gpt2", "deepseek-v3", "mixtral-8x7b", "falcon-7b"])
 def test_a_pass_reads_every_matrix_once(name: str) -> None:
     spec = af.preset(name).spec
-    many = Load(64, 4096)  # enough tokens to touch every expert
+    many = Workload(64, 4096)  # enough tokens to touch every expert
     read = sum(o.weights * o.times for o in operators(spec, many))
     tables = spec.vocab_size * spec.stack.d_model
     tied = any(head.table is not None and head.table.shared for head in spec.heads)
@@ -99,7 +99,7 @@ def test_a_latent_cache_is_read_instead_of_keys_and_values() -> None:
 def test_small_passes_are_bound_by_launches() -> None:
     spec = af.preset("gpt2").spec
     phase = roofline(spec, device="H100", seq_len=64, batch=1).phases["decoding"]
-    calls = sum(o.calls * o.times for o in operators(spec, Load(1, 1, past=63)))
+    calls = sum(o.calls * o.times for o in operators(spec, Workload(1, 1, past=63)))
     assert phase.bound == "overhead"
     assert phase.seconds >= 0.8 * calls * 4e-6
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from anyformer.families import preset
-from anyformer.spec import BlockSpec, Load, ModelSpec, Site, StackSpec, inside, tensors
+from anyformer.spec import BlockSpec, ModelSpec, Place, StackSpec, Workload, inside, tensors
 
 # One kind of layer; two in turn; some at the start; one set of weights for all; a shared bias in both stacks; layers ahead.
 NAMES = ("llama2-7b", "gemma3-27b", "deepseek-v3", "albert-base", "t5-base", "deberta-v3-base")
-LOAD = Load(batch=2, query=48, memory=48)
+LOAD = Workload(batch=2, query=48, memory=48)
 
 
 def with_layers(spec: ModelSpec, layer: Callable[[BlockSpec], BlockSpec]) -> ModelSpec:
@@ -27,9 +27,9 @@ def test_tensors_and_costs_are_those_of_layers_apart(name: str) -> None:
     spec, known = preset(name).spec, dict[BlockSpec, BlockSpec]()
     tiled = with_layers(spec, lambda block: known.setdefault(block, block))
     apart = with_layers(spec, copy.deepcopy)
-    assert list(tensors(tiled, Site())) == list(tensors(apart, Site()))
-    assert dict(tiled.cost(Site(), LOAD)) == dict(apart.cost(Site(), LOAD))
+    assert list(tensors(tiled, Place())) == list(tensors(apart, Place()))
+    assert dict(tiled.cost(Place(), LOAD)) == dict(apart.cost(Place(), LOAD))
     for stack in tiled.stacks.values():
-        each = [part.cost(place, LOAD) for _, part, place in inside(stack, Site(d_source=64))]
+        each = [part.cost(place, LOAD) for _, part, place in inside(stack, Place(d_source=64))]
         terms = {term for one in each for term in one}
-        assert dict(stack.cost(Site(d_source=64), LOAD)) == {term: sum(x.get(term, 0) for x in each) for term in terms}
+        assert dict(stack.cost(Place(d_source=64), LOAD)) == {term: sum(x.get(term, 0) for x in each) for term in terms}

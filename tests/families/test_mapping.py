@@ -7,7 +7,7 @@ import torch
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.hf.mapping import Row, fitting, fused, same, spec_of, their_shapes, transposed
+from anyformer.families.hf.mapping import TensorRow, fitting, fused, same, spec_of, their_shapes, transposed
 from anyformer.layers import (
     GELU,
     AddSpec,
@@ -255,4 +255,4 @@ def test_what_rows_do_to_tensors() -> None:
     assert v.tolist() == [[4, 10, 16], [5, 11, 17]]
     assert torch.equal(row.save((q, k, v))[0], whole)
     assert transposed("a", "b").load((whole,))[0].tolist() == whole.T.tolist()
-    assert same("a", "b", "c") == Row(("a",), ("b",), same("a", "b").load, same("a", "b").save, ("c",))
+    assert same("a", "b", "c") == TensorRow(("a",), ("b",), same("a", "b").load, same("a", "b").save, ("c",))

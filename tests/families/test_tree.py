@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from anyformer.costs import lineage
+from anyformer.descriptions import lineage
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS
 from anyformer.families.misprints import MISPRINTS

@@ -28,8 +28,8 @@ from anyformer.spec import (
     Length,
     MixerSpec,
     ModelSpec,
+    Place,
     Placed,
-    Site,
     Sizes,
     StackSpec,
     TableSpec,
@@ -51,8 +51,8 @@ class AxialSpec(TermSpec):
     n_columns: Length
     row_width: Width  # the column has the rest
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        rest = site.shape[-1] - self.row_width
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        rest = place.shape[-1] - self.row_width
         return {
             "row": Weight((self.n_rows, self.row_width), ("position", "d_model"), "table"),
             "column": Weight((self.n_columns, rest), ("position", "d_model"), "table"),
@@ -76,13 +76,13 @@ class HashedSpec(MixerSpec):
     n_hashes: Count
     chunk: Window
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
+    def parts(self, place: Place) -> Mapping[str, Placed]:
         width = Width(self.n_heads * self.head_dim)
-        into = (LinearSpec(d_out=width), site)
-        return {"qk": into, "v": into, "o": (LinearSpec(role="output"), site.at(width))}
+        into = (LinearSpec(d_out=width), place)
+        return {"qk": into, "v": into, "o": (LinearSpec(role="output"), place.at(width))}
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
-        return {"input": (site.d_model,)}
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        return {"input": (place.d_model,)}
 
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("cache", "the buckets of a sequence depend on its length"),)

@@ -11,7 +11,7 @@ from anyformer.families.compose import block, language_model, pre_norm, repeat
 from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, NormSpec, ReLU, RMSNormSpec, ShawKeysSpec
 from anyformer.model import build
 from anyformer.resizing import shrink
-from anyformer.spec import BlockSpec, ModelSpec, Site, Width, Window, decode, dumps, encode, loads, parameters, tensors
+from anyformer.spec import BlockSpec, ModelSpec, Place, Width, Window, decode, dumps, encode, loads, parameters, tensors
 from tests.hard_cases.case import attention_heads, randomise
 from tests.hard_cases.parts.own import (
     ByProjectedDistanceSpec,
@@ -74,7 +74,7 @@ def test_they_are_counted_and_shrunk(spec: ModelSpec) -> None:
 
 def test_they_are_built_once_where_they_are_shared(spec: ModelSpec, model: torch.nn.Module) -> None:
     names = {n: tuple(p.shape) for n, p in model.named_parameters()}
-    assert names == {n: w.shape for n, w in tensors(spec, Site())}
+    assert names == {n: w.shape for n, w in tensors(spec, Place())}
     assert [n for n in names if "places" in n] == ["shared.places.weight"]
 
 

@@ -10,7 +10,7 @@ import torch
 from anyformer.errors import SpecError
 from anyformer.model import build
 from anyformer.resizing import shrink
-from anyformer.spec import Load, ModelSpec, Site, dumps, loads, tensors
+from anyformer.spec import ModelSpec, Place, Workload, dumps, loads, tensors
 from tests.hard_cases.case import Case
 from tests.hard_cases.cases import CASES
 
@@ -19,7 +19,7 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 def trainable(spec: ModelSpec, *, headless: bool = False) -> int:
     """Return how many numbers training moves."""
-    every = tensors(spec, Site())
+    every = tensors(spec, Place())
     return sum(w.numel for name, w in every if w.trainable and not (headless and name.startswith("heads.")))
 
 
@@ -71,7 +71,7 @@ def test_it_builds_or_says_which_part_has_no_module(case: Case) -> None:
             build(small)
         return
     model = build(small)
-    assert {n: tuple(p.shape) for n, p in model.named_parameters()} == {n: w.shape for n, w in tensors(small, Site())}
+    assert {n: tuple(p.shape) for n, p in model.named_parameters()} == {n: w.shape for n, w in tensors(small, Place())}
     ids = torch.randint(0, small.vocab_size, (2, 9))
     outputs = model(ids, decoder_input_ids=ids if small.encoder else None).outputs
     torch.stack([logits.square().sum() for logits in outputs.values()]).sum().backward()
@@ -83,6 +83,6 @@ def test_it_builds_or_says_which_part_has_no_module(case: Case) -> None:
 @each
 def test_its_attention_has_a_cost_at_published_size(case: Case) -> None:
     spec = case.spec()
-    cost = spec.cost(Site(), Load(query=512, memory=512 if spec.encoder else 0))
+    cost = spec.cost(Place(), Workload(query=512, memory=512 if spec.encoder else 0))
     assert cost["scores"] > 0
     assert cost["logits"] > 0

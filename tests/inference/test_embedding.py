@@ -23,7 +23,7 @@ from anyformer.model import Transformer
 from anyformer.resizing import resize, shrink
 from anyformer.text import Tokenizer, WordPiece
 from tests.laws.models import randomised
-from tests.train.models import encoder_decoder
+from tests.training.models import encoder_decoder
 
 TEXTS = [
     "the cat sits on the mat",
@@ -121,7 +121,7 @@ def test_a_models_own_head_goes_before_what_is_usual() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "how", "says"),
+    ("texts", "options", "says"),
     [
         ([], {}, "no texts"),
         (["the cat", " \t"], {}, "text 2 is blank"),
@@ -131,9 +131,9 @@ def test_a_models_own_head_goes_before_what_is_usual() -> None:
         (["the mat"], {"pool": "men"}, r"no pool 'men' \(did you mean 'mean'\?\)"),
     ],
 )
-def test_what_no_vector_stands_for_is_refused(texts: list[str], how: dict[str, Any], says: str) -> None:
+def test_what_no_vector_stands_for_is_refused(texts: list[str], options: dict[str, Any], says: str) -> None:
     with pytest.raises(AnyformerError, match=says):
-        embed(fitted("bert-base"), tokenizer(), texts, **how)
+        embed(fitted("bert-base"), tokenizer(), texts, **options)
 
 
 def test_long_texts_are_cut_where_that_is_asked_for() -> None:

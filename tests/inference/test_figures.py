@@ -17,10 +17,10 @@ from anyformer.inference.figures import figures_of_classes, figures_of_numbers
 from anyformer.inference.scores import labelled_objective
 from anyformer.resizing import resize, shrink
 from anyformer.text import Tokenizer
-from anyformer.train.evaluation import evaluate
-from anyformer.train.labelled import LabelledValidation
+from anyformer.training.evaluation import evaluate
+from anyformer.training.labelled import LabelledValidation
 from tests.laws.models import randomised
-from tests.train.labelled import RECIPE, labelled
+from tests.training.labelled import RECIPE, labelled
 
 
 def test_figures_of_classes_by_hand() -> None:
@@ -50,7 +50,7 @@ def test_figures_of_numbers_are_scipys() -> None:
 def test_what_is_said_is_what_transformers_says(name: str, tmp_path: Path) -> None:
     """With transformers' own tokenizer of the directory that was written, padding included."""
     data = labelled("classes", 12)
-    model = randomised(af.judging(resize(shrink(af.preset(name).spec), vocab_size=data.vocab_size), 3))
+    model = randomised(af.with_classifier(resize(shrink(af.preset(name).spec), vocab_size=data.vocab_size), 3))
     model.labels = data.labels
     af.save(model, tmp_path / "model", data.tokenizer, form="hf")
     texts = ["cat good", "the sun and the sea", ("bad owl", "which of them")]
@@ -79,7 +79,7 @@ def _loaded(path: Path) -> tuple[af.Transformer, Tokenizer]:
 
 def test_figures_are_of_all_examples() -> None:
     data = labelled("classes", 48)
-    model = randomised(af.judging(resize(shrink(af.preset("gpt2").spec), vocab_size=data.vocab_size), 3))
+    model = randomised(af.with_classifier(resize(shrink(af.preset("gpt2").spec), vocab_size=data.vocab_size), 3))
     model.labels = data.labels
     validation, objective = data.validation(RECIPE), labelled_objective(model.spec)
     assert isinstance(validation, LabelledValidation)
@@ -96,7 +96,7 @@ def test_figures_are_of_all_examples() -> None:
 def test_words_are_said_one_by_one() -> None:
     data = labelled("words", 12)
     model = randomised(
-        af.judging(resize(shrink(af.preset("bert-base").spec), vocab_size=data.vocab_size), 4, "token_classes")
+        af.with_classifier(resize(shrink(af.preset("bert-base").spec), vocab_size=data.vocab_size), 4, "token_classes")
     )
     model.labels = data.labels
     words = ["cat", "good", "sea"]
@@ -116,7 +116,7 @@ def test_what_cannot_be_classified_says_why() -> None:
     bare = resize(shrink(af.preset("gpt2").spec), vocab_size=data.vocab_size)
     with pytest.raises(UsageError, match="this model has no head for labels; train it on labelled text"):
         af.classify(af.build(bare), data.tokenizer, ["a"])
-    model = af.build(af.judging(bare, 3))
+    model = af.build(af.with_classifier(bare, 3))
     with pytest.raises(UsageError, match=r"nothing names the classes of this model"):
         af.classify(model, data.tokenizer, ["a"])
     model.labels = data.labels

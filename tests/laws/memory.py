@@ -11,9 +11,9 @@ from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer, build
 from anyformer.recipe import DropoutSpec
 from anyformer.spec import ModelSpec
-from anyformer.train.cross_entropy import cross_entropy
-from anyformer.train.device import autocast
-from anyformer.train.step import rates
+from anyformer.training.cross_entropy import cross_entropy
+from anyformer.training.device import autocast
+from anyformer.training.step import rates
 from tests.laws.models import ids_for
 
 CPU = torch.device("cpu")
@@ -49,12 +49,12 @@ def counted(
     model = build(spec)
     model.recompute = recompute
     ids, labels = ids_for(spec, batch, seq_len), ids_for(spec, batch, seq_len, seed=2)
-    how: dict[str, Dropout | None] = {"dropout": rates(dropout) if dropout else None}
+    options: dict[str, Dropout | None] = {"dropout": rates(dropout) if dropout else None}
 
     def call() -> Tensor:
         with autocast(precision, CPU):
             more = {} if spec.encoder is None else {"decoder_input_ids": labels}
-            out = model(ids, **more, **how, output_logits=False)
+            out = model(ids, **more, **options, output_logits=False)
             head = model.head()
             return cross_entropy(head, out.read_by(head), labels % len(head.table.weight))[0]
 

@@ -46,11 +46,11 @@ out: here, with a fused kernel, no dropout and a stream in float32, the list of 
 """
 
 
-def cell(name: str, **how: Any) -> str:
+def cell(name: str, **options: Any) -> str:
     """Return bytes kept and the prediction's error."""
     spec = shrink(preset(name).spec)
-    kept = counted(spec, BATCH, SEQ_LEN, **how)
-    found = activations(spec, batch=BATCH, seq_len=SEQ_LEN, device="cpu", **how).saved_nbytes
+    kept = counted(spec, BATCH, SEQ_LEN, **options)
+    found = activations(spec, batch=BATCH, seq_len=SEQ_LEN, device="cpu", **options).saved_nbytes
     error = round(100 * (found / kept - 1), 2) + 0.0
     return f"{kept:,} ({error:+.2f} %)" if error else f"{kept:,} (0)"
 

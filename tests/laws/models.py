@@ -13,8 +13,8 @@ from anyformer.families import PRESETS
 from anyformer.layers import BlanksSpec, BySegmentSpec, MarkedKeys
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Site, tensors
-from anyformer.train.objectives.objective import later_tokens_seen
+from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.training.objectives.objective import later_tokens_seen
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import query_scale
 
@@ -69,7 +69,7 @@ def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:
     model = build(spec, seed=None)
     generator, query = torch.Generator().manual_seed(seed), query_scale(spec)
     named = dict(model.named_parameters())
-    for path, weight in tensors(spec, Site()):
+    for path, weight in tensors(spec, Place()):
         noise = torch.randn(weight.shape, generator=generator)
         if weight.fill is not None:
             value = weight.fill + 0.3 * noise

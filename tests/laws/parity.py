@@ -171,7 +171,7 @@ def greedy(model: Transformer, start: Inputs, n: int) -> Tensor:
 
 def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
     """Return the rows and the n next tokens that transformers' `generate` writes, by default likewise."""
-    how = {
+    options = {
         "use_cache": not waives(both.spec, "cache"),
         "do_sample": False,
         "max_new_tokens": n,
@@ -182,11 +182,13 @@ def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
     for piece in start.fit_for(both.theirs, both.spec).pieces:
         ids = start.input_ids[piece.rows]
         if start.source is None or start.source_real is None:
-            rows.append(both.theirs.generate(ids, attention_mask=start.real.long(), **how))
+            rows.append(both.theirs.generate(ids, attention_mask=start.real.long(), **options))
             continue
         source, mask = (t[piece.rows, piece.source] for t in (start.source, start.source_real.long()))
         rows.append(
-            both.theirs.generate(source, attention_mask=mask, decoder_input_ids=ids, decoder_start_token_id=0, **how)
+            both.theirs.generate(
+                source, attention_mask=mask, decoder_input_ids=ids, decoder_start_token_id=0, **options
+            )
         )
     return torch.cat(rows)
 

@@ -20,7 +20,7 @@ from anyformer.layers import Causal, Everything, Heads, Mask, MoESpec, Prefix, S
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
-from anyformer.spec import BlockSpec, BranchSpec, Load, ModelSpec, Site, StackSpec, Window
+from anyformer.spec import BlockSpec, BranchSpec, ModelSpec, Place, StackSpec, Window, Workload
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, every_preset_few_fast, ids_for
 
@@ -40,8 +40,8 @@ def counted(spec: ModelSpec, batch: int, n: int, source: int = 7) -> int:
 
 @every_preset
 def test_presets_flops(spec: ModelSpec) -> None:
-    load = Load(batch=3, query=19, memory=7, causal_exact=False)
-    assert spec.cost(Site(), load).flops == counted(spec, 3, 19)
+    load = Workload(batch=3, query=19, memory=7, causal_exact=False)
+    assert spec.cost(Place(), load).flops == counted(spec, 3, 19)
 
 
 def without_capacity(spec: ModelSpec) -> ModelSpec:
@@ -92,7 +92,7 @@ def test_presets_training_flops(spec: ModelSpec) -> None:
         loss = sum((answer.sum() for answer in out.outputs.values()), out.last_hidden_state.sum())
     with Counted() as backward:
         loss.backward()
-    convention, load = CONVENTIONS["full-attention"], Load(batch=3, query=19, memory=7 if spec.encoder else 0)
+    convention, load = CONVENTIONS["full-attention"], Workload(batch=3, query=19, memory=7 if spec.encoder else 0)
     assert forward.flops == sum(convention.forward(spec, load).values())
     assert forward.flops + backward.flops == sum(convention.training(spec, load).values())
 
@@ -100,7 +100,7 @@ def test_presets_training_flops(spec: ModelSpec) -> None:
 @given(spec=decoders(), n=st.integers(1, 30))
 @settings(max_examples=40, deadline=None)
 def test_combinations_flops(spec: ModelSpec, n: int) -> None:
-    assert spec.cost(Site(), Load(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
+    assert spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
 
 
 # Counted by an execution of transformers' models on the meta device, GPT-2 at 1,024 tokens and Llama-3-8B at 2,048.

@@ -11,7 +11,7 @@ from anyformer.families import preset
 from anyformer.layers import ByRole, Normal, Xavier
 from anyformer.model import build
 from anyformer.resizing import resize
-from anyformer.spec import ModelSpec, Site, tensors
+from anyformer.spec import ModelSpec, Place, tensors
 from tests.laws.models import every_preset
 
 
@@ -43,7 +43,7 @@ def test_deviation(name: str, tensor: str, std: float) -> None:
 @every_preset
 def test_constants_and_no_number_left_unset(spec: ModelSpec) -> None:
     state = build(spec, seed=0).state_dict()
-    for path, weight in tensors(spec, Site()):
+    for path, weight in tensors(spec, Place()):
         assert state[path].isfinite().all()
         if weight.fill is not None:
             assert (state[path] == weight.fill).all(), path

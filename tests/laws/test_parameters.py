@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from anyformer.families import PRESETS, Preset
 from anyformer.families.catalogue import PATH, catalogue
 from anyformer.model import build
-from anyformer.spec import ModelSpec, Site, parameters, tensors
+from anyformer.spec import ModelSpec, Place, parameters, tensors
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset
 
@@ -44,7 +44,7 @@ EXACT = {
 
 @every_preset
 def test_declared_is_built(spec: ModelSpec) -> None:
-    declared = {path: weight.shape for path, weight in tensors(spec, Site())}
+    declared = {path: weight.shape for path, weight in tensors(spec, Place())}
     assert {path: tuple(value.shape) for path, value in build(spec, device="meta").named_parameters()} == declared
 
 
@@ -52,7 +52,7 @@ def test_declared_is_built(spec: ModelSpec) -> None:
 @settings(max_examples=40, deadline=None)
 def test_declared_is_built_for_combinations(spec: ModelSpec) -> None:
     built = {path: tuple(value.shape) for path, value in build(spec, device="meta").state_dict().items()}
-    assert built == {path: weight.shape for path, weight in tensors(spec, Site())}
+    assert built == {path: weight.shape for path, weight in tensors(spec, Place())}
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf import albert, bert, bigbird, deberta, distilbert, electra, longformer, roberta, xlnet
-from anyformer.families.hf.encoder import Heads
+from anyformer.families.hf.encoder import HeadNames
 from anyformer.families.hf.mapping import class_of, fitting, spec_of
 from anyformer.families.longformer import first_marked
 from anyformer.hub import load, save
@@ -38,7 +38,7 @@ from tests.laws.parity import differences, pair
 from tests.laws.tolerance import FLOAT32, close
 from tests.laws.weights import filled, telling
 
-ENCODERS: dict[str, Heads] = {
+ENCODERS: dict[str, HeadNames] = {
     "bert-base": bert.HEADS,
     "roberta-base": roberta.HEADS,
     "distilbert-base": distilbert.HEADS,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.layers import AttentionSpec, GQASpec, TokensSpec
 from anyformer.model import Transformer, build
-from anyformer.spec import ModelSpec, Site, Spec, tensors
+from anyformer.spec import ModelSpec, Place, Spec, tensors
 
 
 def telling(
@@ -27,7 +27,7 @@ def telling(
     longest_row = longest_row or 1.0
     generator, query = torch.Generator().manual_seed(seed), query_scale(spec)
     found: dict[str, Tensor] = {}
-    for name, weight in tensors(spec, Site()):
+    for name, weight in tensors(spec, Place()):
         uniform = 2 * torch.rand(weight.shape, generator=generator) - 1
         normal = torch.randn(weight.shape, generator=generator)
         if weight.role == "gain":

@@ -11,18 +11,18 @@ from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import BatchNormSpec, ChainSpec, Dropout, GQASpec, LayerNormSpec, RMSNormSpec
 from anyformer.layers.batch_norm import BatchNorm
-from anyformer.layers.tokens import Now, Tokens
+from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.model import build
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Site
-from anyformer.train.evaluation import evaluate, sample_loss
-from anyformer.train.objectives import objective_of
-from anyformer.train.step import Trainer
+from anyformer.spec import ModelSpec, Place
+from anyformer.training.evaluation import evaluate, sample_loss
+from anyformer.training.objectives import objective_of
+from anyformer.training.step import Trainer
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import edited
-from tests.train.models import decoder
-from tests.train.texts import text_data
+from tests.training.models import decoder
+from tests.training.texts import text_data
 
 D = 12
 
@@ -33,7 +33,7 @@ def tokens(mask: Tensor | None) -> Tokens:
 
 def norms(momentum: float) -> tuple[BatchNorm, nn.BatchNorm1d]:
     ours, theirs = (
-        BatchNorm(BatchNormSpec(eps=1e-3, momentum=momentum), Site(D, (D,))),
+        BatchNorm(BatchNormSpec(eps=1e-3, momentum=momentum), Place(D, (D,))),
         nn.BatchNorm1d(D, 1e-3, momentum),
     )
     generator = torch.Generator().manual_seed(0)
@@ -57,8 +57,8 @@ def test_it_is_torchs_on_the_real_tokens(padded: bool, momentum: float) -> None:
     for training in (True, True, False):
         mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
         theirs.train(training)
-        now = Now(tokens(mask if padded else None), {}, dropout=Dropout() if training else None)
-        found, expected = ours(mine, now)[mask.bool()], theirs(other[mask.bool()])
+        context = ForwardContext(tokens(mask if padded else None), {}, dropout=Dropout() if training else None)
+        found, expected = ours(mine, context)[mask.bool()], theirs(other[mask.bool()])
         assert distance(found, expected) < FLOAT32
         for y, at in ((found, ours), (expected, theirs)):
             at.zero_grad()

@@ -7,15 +7,15 @@ import torch
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
-from anyformer.layers import ConvolutionSpec, Now, RelativeTableSpec, Store, Tanh, Tokens
+from anyformer.layers import ConvolutionSpec, ForwardContext, RelativeTableSpec, Store, Tanh, Tokens
 from anyformer.layers.tokens import plain_tokens
-from anyformer.spec import Count, Length, Site
+from anyformer.spec import Count, Length, Place
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_it_is_torchs_convolution_of_each_document(size: int) -> None:
     torch.manual_seed(0)
-    conv = ConvolutionSpec(size=size, activation=Tanh()).build(Site(6, (6,)))
+    conv = ConvolutionSpec(size=size, activation=Tanh()).build(Place(6, (6,)))
     for parameter in conv.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(2, 9, 6)
@@ -24,13 +24,13 @@ def test_it_is_torchs_convolution_of_each_document(size: int) -> None:
     def by_torch(text: torch.Tensor) -> torch.Tensor:
         return F.conv1d(text.mT[None], conv.weight, conv.bias, padding=size // 2)[0].mT.tanh()
 
-    packed, _ = conv(x, Now(Tokens(torch.arange(9)[None], document), {}, input=x), Store())
+    packed, _ = conv(x, ForwardContext(Tokens(torch.arange(9)[None], document), {}, input=x), Store())
     for row in range(2):
         for number in range(1, 4):
             here = document[row] == number
             if here.any():
                 torch.testing.assert_close(packed[row, here], by_torch(x[row, here]))
-    plain, _ = conv(x, Now(plain_tokens(9, x.device), {}, input=x), Store())
+    plain, _ = conv(x, ForwardContext(plain_tokens(9, x.device), {}, input=x), Store())
     torch.testing.assert_close(plain[0], by_torch(x[0]))
 
 

@@ -31,10 +31,10 @@ from anyformer.layers import (
     SlidingWindow,
 )
 from anyformer.layers.mla import MLA
-from anyformer.layers.tokens import Now, plain_tokens
+from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.model import Transformer, build
 from anyformer.resizing import resize, shrink
-from anyformer.spec import Cost, Count, Load, MapSpec, ModelSpec, ScaleSpec, Site, Width, Window
+from anyformer.spec import Cost, Count, MapSpec, ModelSpec, Place, ScaleSpec, Width, Window, Workload
 from tests.laws.combinations import decoders, latent
 from tests.laws.models import ids_for, randomised
 from tests.laws.parity import InDouble
@@ -139,7 +139,7 @@ def test_it_is_what_the_paper_writes_forward_and_backward(kind: type[MLASpec]) -
     generator = torch.Generator().manual_seed(3)
     x, towards = (torch.randn(1, 9, 24, generator=generator, dtype=torch.float64) for _ in range(2))
     kernels = {spec.key: choose("eager", spec) for spec in model.spec.nested() if isinstance(spec, AttentionSpec)}
-    got, _ = attention(x.requires_grad_(), Now(plain_tokens(9, x.device), kernels), _no_store())
+    got, _ = attention(x.requires_grad_(), ForwardContext(plain_tokens(9, x.device), kernels), _no_store())
     weights = {name: value.detach().requires_grad_() for name, value in attention.projection.named_parameters()}
     expected = by_the_paper(weights, x[0], projection)
     # Angles, and softmax in the eager kernel, are taken in float32.
@@ -246,7 +246,7 @@ def counted(spec: ModelSpec, query: int, past: int) -> int:
 def test_the_stated_flops_are_those_executed(projection: MLASpec, query: int, past: int, window: int | None) -> None:
     mask = Causal() if window is None else Causal() & SlidingWindow(size=Window(window))
     spec = decoder(projection, mask=mask)
-    stated = spec.cost(Site(), Load(query=query, past=past, causal_exact=False))
+    stated = spec.cost(Place(), Workload(query=query, past=past, causal_exact=False))
     if window is None:
         assert stated.flops == counted(spec, query, past)
     else:  # what is expanded is what the ring holds
@@ -261,10 +261,10 @@ def attention_flops(cost: Cost) -> int:
 
 @pytest.mark.parametrize(("query", "keys"), [(1, 2), (1, 4096), (16, 4096), (100, 4096), (200, 4096), (4096, 4096)])
 def test_the_cheaper_form_is_taken(query: int, keys: int) -> None:
-    load = Load(query=query, past=keys - query, causal_exact=False)
+    workload = Workload(query=query, past=keys - query, causal_exact=False)
     each = {
         kind: attention_flops(
-            AttentionSpec(projection=kind(**V3.values()), mask=Causal()).cost(Site(7168, (7168,)), load)
+            AttentionSpec(projection=kind(**V3.values()), mask=Causal()).cost(Place(7168, (7168,)), workload)
         )
         for kind in (MLASpec, AlwaysAbsorbed, NeverAbsorbed)
     }
@@ -284,10 +284,10 @@ def test_a_whole_sequence_is_expanded_however_narrow_the_latent() -> None:
 def test_a_decoding_step_of_v3_costs_what_the_formula_says() -> None:
     """2·h·n·(2·d_c + d_r) for scores and values, absorbed; 2·h·n²·(d_h + d_r + d_v) in a prefill, expanded."""
     attend = AttentionSpec(projection=V3, mask=Causal())
-    step = attend.cost(Site(7168, (7168,)), Load(past=8191, causal_exact=False))
+    step = attend.cost(Place(7168, (7168,)), Workload(past=8191, causal_exact=False))
     assert step["scores"] + step["values"] == 2 * 128 * 8192 * (2 * 512 + 64)
     assert step["absorption"] == 2 * 128 * 512 * 256
-    whole = attend.cost(Site(7168, (7168,)), Load(query=8192, causal_exact=False))
+    whole = attend.cost(Place(7168, (7168,)), Workload(query=8192, causal_exact=False))
     assert whole["scores"] + whole["values"] == 2 * 128 * 8192**2 * (128 + 64 + 128)
     assert whole["expansion"] == 2 * 8192 * 512 * 128 * 256
 
@@ -303,7 +303,11 @@ def test_the_cache_holds_the_latent_and_one_rotary_key() -> None:
         model(ids, cache=cache)
     projection = model.stack.blocks[0].sublayers[0].branches[0].mixer.projection
     held = next(iter(cache.stores)).held["latent"]
-    x = model.stack.blocks[0].sublayers[0].norm_in(model.stack.embedding(ids, Now(plain_tokens(9, ids.device), {})))
+    x = (
+        model.stack.blocks[0]
+        .sublayers[0]
+        .norm_in(model.stack.embedding(ids, ForwardContext(plain_tokens(9, ids.device), {})))
+    )
     latent = projection.norm_kv(projection.kv_down(x))
     close(held[..., :10], latent)
     close(held[:, 0, 10:], projection.k_rotary(x[:, 0]))  # nothing turns at position 0
@@ -313,7 +317,7 @@ def test_the_cache_holds_the_latent_and_one_rotary_key() -> None:
 def test_published_cache_of_v3_and_v2() -> None:
     """Bytes a token in bfloat16: 70,272 for V3 (arXiv:2505.09343, table 1), 67.5 KiB for V2."""
     for n_layers, nbytes in ((61, 70_272), (60, 67.5 * 1024)):
-        each = sum(math.prod(shape) for shape in V3.cache_shapes(Site(7168, (7168,))).values())
+        each = sum(math.prod(shape) for shape in V3.cache_shapes(Place(7168, (7168,))).values())
         assert n_layers * each * 2 == nbytes
 
 

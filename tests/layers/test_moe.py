@@ -20,8 +20,8 @@ from anyformer.layers import (
     SiLU,
 )
 from anyformer.layers.moe import MoE
-from anyformer.layers.tokens import Dropout, Now, Store, Tokens, plain_tokens
-from anyformer.spec import Count, Site, Width
+from anyformer.layers.tokens import Dropout, ForwardContext, Store, Tokens, plain_tokens
+from anyformer.spec import Count, Place, Width
 from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
 from tests.oracles import moe as oracle
 
@@ -69,7 +69,7 @@ every_mixture = pytest.mark.parametrize("name", MIXTURES)
 
 
 def built(spec: MoESpec, seed: int = 0) -> MoE:
-    module = spec.build(Site(d_model=D, shape=(D,)))
+    module = spec.build(Place(d_model=D, shape=(D,)))
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         scale = 1.5 * D**-0.5 if parameter.dim() > 1 else 0.3
@@ -78,8 +78,8 @@ def built(spec: MoESpec, seed: int = 0) -> MoE:
     return module
 
 
-def now(how: str = "sorted", **options: Any) -> Now:
-    return Now(plain_tokens(N, torch.device("cpu")), {}, experts=how, **options)  # type: ignore[arg-type]
+def context(experts: str = "sorted", **options: Any) -> ForwardContext:
+    return ForwardContext(plain_tokens(N, torch.device("cpu")), {}, experts=experts, **options)  # type: ignore[arg-type]
 
 
 def inputs(seed: int = 1) -> Tensor:
@@ -118,9 +118,9 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
         places = -int(-spec.capacity.factor * r.top_k * N // r.n_experts)
     correction = own["router.correction"].tolist() if r.correction else None
     fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "factor", "tolerance")
-    how = {name: getattr(r, name) for name in fields}
+    options = {name: getattr(r, name) for name in fields}
     y = oracle.mixture(
-        x, logits, lambda i, t: feed(spec.expert, "experts", i, t), places, real, correction=correction, **how
+        x, logits, lambda i, t: feed(spec.expert, "experts", i, t), places, real, correction=correction, **options
     )
     if spec.shared_expert is not None:
         shared = torch.stack([feed(spec.shared_expert, "shared_expert", None, t) for t in x.flatten(0, 1)]).view_as(x)
@@ -147,7 +147,7 @@ def test_it_is_the_sum_over_each_tokens_experts(name: str, way: str, monkeypatch
     module, x = built(spec), inputs().requires_grad_()
     if way == "traced":
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    y, notes = module(x, now("loop" if way == "loop" else "sorted"), Store())
+    y, notes = module(x, context("loop" if way == "loop" else "sorted"), Store())
     expected = by_the_oracle(spec, module, x)
     close(y, expected)
     assert expected.std() > 0.1
@@ -166,7 +166,7 @@ def test_padding_takes_no_place_and_changes_nothing(name: str) -> None:
     document[0, :5] = 0
     tokens = Tokens(torch.arange(N)[None].expand(BATCH, -1), document)
     with torch.no_grad():
-        y, notes = module(x, Now(tokens, {}), Store())
+        y, notes = module(x, ForwardContext(tokens, {}), Store())
         real = document.bool()
         close(y[real], by_the_oracle(spec, module, x, real.tolist())[real])
     assert torch.equal(notes["real"], real)
@@ -176,7 +176,7 @@ def test_an_expert_that_nobody_chose_gets_a_gradient_of_zero() -> None:
     module, x = built(MIXTURES["gpt-oss"]), inputs()
     with torch.no_grad():
         module.router.bias[3] = -1e4  # type: ignore[index]
-    module(x, now(), Store())[0].sum().backward()
+    module(x, context(), Store())[0].sum().backward()
     for part in module.experts.parameters():
         assert part.grad is not None
         assert (part.grad[3] == 0).all()
@@ -188,10 +188,10 @@ def test_dropout_inside_experts_has_the_gradient_of_what_was_computed() -> None:
     results = []
     for way in ("sorted", "sorted"):
         torch.manual_seed(3)
-        y, _ = module(x, now(way, dropout=Dropout(activation=0.5)), Store())
+        y, _ = module(x, context(way, dropout=Dropout(activation=0.5)), Store())
         results.append((y, gradients(module, x, y)))
     assert torch.equal(results[0][0], results[1][0])
-    plain, _ = module(x, now(), Store())
+    plain, _ = module(x, context(), Store())
     assert distance(plain, results[0][0]) > 0.1
     # The result is linear in the last matrix, so its own gradient gives the result back.
     weight = torch.randn(plain.shape, generator=torch.Generator().manual_seed(5))
@@ -203,9 +203,9 @@ def test_dropout_inside_experts_has_the_gradient_of_what_was_computed() -> None:
 def test_jitter_is_for_training_alone() -> None:
     module, x = built(MIXTURES["Switch"]), inputs()
     with torch.no_grad():
-        plain = module(x, now(), Store())[1]["router_logits"]
-        assert torch.equal(module(x, now(dropout=Dropout(residual=0.1)), Store())[1]["router_logits"], plain)
-        noisy = module(x, now(dropout=Dropout(router_jitter=0.1)), Store())[1]["router_logits"]
+        plain = module(x, context(), Store())[1]["router_logits"]
+        assert torch.equal(module(x, context(dropout=Dropout(residual=0.1)), Store())[1]["router_logits"], plain)
+        noisy = module(x, context(dropout=Dropout(router_jitter=0.1)), Store())[1]["router_logits"]
     assert 0.001 < distance(noisy, plain) < 0.2
 
 
@@ -213,11 +213,11 @@ def test_jitter_is_for_training_alone() -> None:
 def test_bf16_autocast_is_the_loops(name: str) -> None:
     module, x = built(MIXTURES[name]), inputs().requires_grad_()
     found = []
-    for how in ("sorted", "loop"):
+    for options in ("sorted", "loop"):
         with torch.autocast("cpu", torch.bfloat16):
-            y, _ = module(x, now(how), Store())
+            y, _ = module(x, context(options), Store())
         found.append((y.float(), gradients(module, x, y.float())))
-    exact, _ = module(x, now(), Store())
+    exact, _ = module(x, context(), Store())
     assert distance(found[0][0], exact) < 2 * distance(found[1][0], exact) + 0.01
     assert distance(found[0][0], exact) > 1e-4, "it must have been rounded to bfloat16"
     for key, wanted in found[1][1].items():

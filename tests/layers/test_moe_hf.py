@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from anyformer.layers import FeedForwardSpec, FixedCapacity, GatedFeedForwardSpec, MoESpec, ReLU, RouterSpec, SiLU
 from anyformer.layers.moe import MoE
-from anyformer.layers.tokens import Now, Store, plain_tokens
-from anyformer.spec import Count, Site, Width
+from anyformer.layers.tokens import ForwardContext, Store, plain_tokens
+from anyformer.spec import Count, Place, Width
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
 
 D, F, N = 32, 24, 160
@@ -115,10 +115,10 @@ def test_it_is_the_block_of_transformers(name: str) -> None:
             tensor.copy_(
                 torch.randn(tensor.shape, generator=generator) * (0.2 if tensor.dim() == 1 else spread * D**-0.5)
             )
-    ours: MoE = spec.build(Site(d_model=D, shape=(D,)))
+    ours: MoE = spec.build(Place(d_model=D, shape=(D,)))
     ours.load_state_dict(ours_by_theirs(theirs.state_dict()))
     x = torch.randn(2, N, D, generator=generator)
-    y, _ = ours(x, Now(plain_tokens(N, x.device), {}), Store())
+    y, _ = ours(x, ForwardContext(plain_tokens(N, x.device), {}), Store())
     expected = theirs(x)
     close(y, expected)
     weight = torch.randn(y.shape, generator=generator)

@@ -10,7 +10,7 @@ from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.layers import AttentionSpec, CapacityFactor, Causal, FixedCapacity, GQASpec, MoESpec, RouterSpec
 from anyformer.resizing import Least
-from anyformer.spec import Count, Load, Site, decode, encode, parameters, tensors
+from anyformer.spec import Count, Place, Workload, decode, encode, parameters, tensors
 from tests.laws.models import DECODERS
 from tests.layers.test_moe import GATED, MIXTURES, D, every_mixture, router
 
@@ -41,13 +41,13 @@ def test_resized_it_stays_a_choice(old: RouterSpec, n: int, k: int, groups: int,
 
 def test_counts_and_costs_are_of_the_chosen() -> None:
     spec = MIXTURES["Qwen"]
-    site = Site(d_model=D, shape=(D,))
+    place = Place(d_model=D, shape=(D,))
     expert = 3 * 10 * D
-    found = [(weight.numel, weight.used) for _, weight in tensors(spec, site)]
+    found = [(weight.numel, weight.used) for _, weight in tensors(spec, place)]
     assert sum(n for n, _ in found) == 8 * D + 8 * expert + expert + D
     inactive = sum(n // 8 * (8 - used) for n, used in found if used is not None)
     assert inactive == 5 * expert
-    cost = spec.cost(site, Load(batch=2, query=5))
+    cost = spec.cost(place, Workload(batch=2, query=5))
     assert dict(cost) == {
         "router": 10 * 2 * 8 * D,
         "experts": 10 * 2 * 3 * expert,

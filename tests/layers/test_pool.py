@@ -12,7 +12,7 @@ from anyformer.families.heads import pooler, row_classes, sentence_embedding, to
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, Tokens
 from anyformer.layers.tokens import plain_tokens
 from anyformer.resizing import shrink
-from anyformer.spec import HeadSpec, Load, ModelSpec, PoolSpec, Site, dumps, loads
+from anyformer.spec import HeadSpec, ModelSpec, Place, PoolSpec, Workload, dumps, loads
 from tests.laws.models import ids_for, randomised
 
 POOLS = {"first": FirstTokenSpec(), "last": LastTokenSpec(), "mean": MeanTokensSpec()}
@@ -22,7 +22,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0], [0, 3, 3
 @pytest.mark.parametrize("name", POOLS)
 def test_pools_by_the_definition(name: str) -> None:
     """Row by row, with nothing but its real tokens."""
-    pool, x = POOLS[name].build(Site(4, (4,))), torch.randn(len(MASK), 5, 4)
+    pool, x = POOLS[name].build(Place(4, (4,))), torch.randn(len(MASK), 5, 4)
     found = pool(x, Tokens(torch.arange(5)[None], MASK))
     for row, mask in enumerate(MASK):
         real = [x[row, i] for i in range(5) if mask[i]]
@@ -32,7 +32,7 @@ def test_pools_by_the_definition(name: str) -> None:
 
 
 def test_the_mean_of_no_token_is_zero() -> None:
-    pool, x = MeanTokensSpec().build(Site(4, (4,))), torch.randn(1, 3, 4, requires_grad=True)
+    pool, x = MeanTokensSpec().build(Place(4, (4,))), torch.randn(1, 3, 4, requires_grad=True)
     mean = pool(x, Tokens(torch.arange(3)[None], torch.zeros(1, 3, dtype=torch.long)))
     assert mean.abs().max() == 0
     mean.sum().backward()
@@ -94,9 +94,9 @@ def test_with_a_cache_the_last_token_is_known_and_the_first_is_not() -> None:
 
 
 def test_a_head_that_pools_costs_one_token_a_row() -> None:
-    spec, load = shrink(preset("gpt2").spec), Load(batch=2, query=9)
+    spec, workload = shrink(preset("gpt2").spec), Workload(batch=2, query=9)
     d = spec.stack.d_model
-    alone, with_head = (spec.but(heads=heads).cost(Site(), load).flops for heads in ((), (row_classes(3),)))
+    alone, with_head = (spec.but(heads=heads).cost(Place(), workload).flops for heads in ((), (row_classes(3),)))
     assert with_head - alone == 2 * (2 * d * d + 2 * d * 3)
 
 

@@ -25,7 +25,7 @@ from anyformer.layers.relative import RelativeSinusoid
 from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import build
 from anyformer.resizing import shrink
-from anyformer.spec import Count, Load, ModelSpec, Site, Width, Window
+from anyformer.spec import Count, ModelSpec, Place, Width, Window, Workload
 from tests.laws.tolerance import FLOAT32, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
@@ -148,8 +148,8 @@ def test_each_pair_is_as_in_the_paper(name: str, kind: str) -> None:
 @pytest.mark.parametrize("past", [0, 5])
 def test_the_shifted_rows_are_the_gathered_ones(past: int) -> None:
     """The fast way for plain tokens against the way for any positions, forward and backward."""
-    spec, site = RelativeSinusoidSpec(), Site(D, (HEADS, WIDTH))
-    part = RelativeSinusoid(spec, site)
+    spec, place = RelativeSinusoidSpec(), Place(D, (HEADS, WIDTH))
+    part = RelativeSinusoid(spec, place)
     for parameter in part.parameters():
         torch.nn.init.normal_(parameter)
     keys = plain_tokens(past + 6, torch.device("cpu"))
@@ -176,18 +176,18 @@ def test_projected_queries_give_what_projected_distances_do(
     batch: int, n: int, past: int, bidirectional: bool, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward with and without gradients (tables are kept only without), gradients, and the products that are counted."""
-    spec, site, keys = RelativeSinusoidSpec(bidirectional=bidirectional), Site(D, (HEADS, WIDTH)), past + n
-    part = RelativeSinusoid(spec, site)
+    spec, place, keys = RelativeSinusoidSpec(bidirectional=bidirectional), Place(D, (HEADS, WIDTH)), past + n
+    part = RelativeSinusoid(spec, place)
     for i, parameter in enumerate(part.parameters()):
         torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(i))
     tokens = plain_tokens(n, torch.device("cpu"), past), plain_tokens(keys, torch.device("cpu"))
     query, key = tokens if plain else (Tokens(given.position) for given in tokens)
     seen = query.as_queries().position >= key.as_keys().position
-    results, by_rule = [], spec.folds(site, batch, n, keys)
+    results, by_rule = [], spec.folds(place, batch, n, keys)
     assert by_rule == (n <= 2 and past > 0)
     with FlopCounterMode(display=False) as counter:
         part.by_distance(torch.zeros(batch, HEADS, n, WIDTH), query.as_queries(), key.as_keys())
-    assert counter.get_total_flops() == spec.cost(site, Load(batch=batch, query=n, past=past)).flops
+    assert counter.get_total_flops() == spec.cost(place, Workload(batch=batch, query=n, past=past)).flops
     for folds in (True, False):
         monkeypatch.setattr(RelativeSinusoidSpec, "folds", lambda *sizes, folds=folds: folds)
         part.zero_grad()

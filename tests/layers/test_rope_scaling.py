@@ -339,8 +339,8 @@ def test_logn_makes_queries_longer_with_their_position() -> None:
         projection = layer.sublayers[0].branches[0].mixer.projection
         project = projection.project
 
-        def longer(x: Tensor, now: Any, project: Any = project) -> Any:
-            q, kept = project(x, now)
+        def longer(x: Tensor, context: Any, project: Any = project) -> Any:
+            q, kept = project(x, context)
             return q * factors[:, None, :, None], kept
 
         projection.__dict__["project"] = longer

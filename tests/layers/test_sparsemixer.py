@@ -11,16 +11,16 @@ from transformers.models.phimoe import modeling_phimoe as theirs
 
 from anyformer.layers import RouterSpec
 from anyformer.layers.router import Router
-from anyformer.layers.tokens import Dropout, Now, plain_tokens
+from anyformer.layers.tokens import Dropout, ForwardContext, plain_tokens
 from anyformer.model import build
 from anyformer.recipe import Constant, Recipe
-from anyformer.spec import Count, Site
-from anyformer.train.run import How, train
+from anyformer.spec import Count, Place
+from anyformer.training.run import RunOptions, train
 from tests.laws.tolerance import close
 from tests.laws.weights import edited
-from tests.train.test_routing import batch, mixture, recipe, trainer
-from tests.train.test_run import Crash, Watching, crash, hexadecimal
-from tests.train.texts import text_data
+from tests.training.test_routing import batch, mixture, recipe, trainer
+from tests.training.test_run import Crash, Watching, crash, hexadecimal
+from tests.training.texts import text_data
 
 EXPERTS, TOLERANCE = 6, 0.3
 SPEC = edited(
@@ -33,7 +33,7 @@ RECIPE = Recipe(tokens=64 * 40, batch_tokens=64, seq_len=16, schedule=(Constant(
 
 def router(top_k: int = 2, tolerance: float = TOLERANCE, n_experts: int = EXPERTS) -> Router:
     spec = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sparsemixer", tolerance=tolerance)
-    return spec.build(Site(d_model=4, shape=(4,)))
+    return spec.build(Place(d_model=4, shape=(4,)))
 
 
 def scattered(n: int) -> Tensor:
@@ -130,24 +130,24 @@ def test_a_compiler_follows() -> None:
     torch.compiler.reset()
     module, x = router(), torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(module.weight, generator=torch.Generator().manual_seed(1))
-    now = Now(plain_tokens(30, x.device), {}, dropout=Dropout())
+    context = ForwardContext(plain_tokens(30, x.device), {}, dropout=Dropout())
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     found = []
     for each in (module, compiled):
         torch.manual_seed(2)
-        found.append(each(x, now))
+        found.append(each(x, context))
     assert torch.equal(found[0].chosen, found[1].chosen)
     close(found[1].weights, found[0].weights)
 
 
 def test_a_run_goes_on_exactly_and_learns(tmp_path: Path) -> None:
-    how = How(device=torch.device("cpu"), save_every=5, validations=2)
-    whole = train(SPEC, RECIPE, text_data(), how=how)
+    options = RunOptions(device=torch.device("cpu"), save_every=5, validations=2)
+    whole = train(SPEC, RECIPE, text_data(), options=options)
     with pytest.raises(Crash):
-        train(SPEC, RECIPE, text_data(), out=tmp_path / "run", how=how, watcher=Watching(12, crash))
-    again = train(SPEC, RECIPE, text_data(), out=tmp_path / "run", how=how)
+        train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=options, watcher=Watching(12, crash))
+    again = train(SPEC, RECIPE, text_data(), out=tmp_path / "run", options=options)
     assert hexadecimal(again) == hexadecimal(whole)
-    other = train(SPEC, RECIPE.but(seed=1), text_data(), how=how)
+    other = train(SPEC, RECIPE.but(seed=1), text_data(), options=options)
     assert hexadecimal(other) != hexadecimal(whole)
     assert whole.evaluation is not None
     assert whole.evaluation.loss < whole.steps[0].loss - 0.1

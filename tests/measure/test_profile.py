@@ -9,7 +9,7 @@ from anyformer.errors import SpecError, UsageError
 from anyformer.measure import profile as module
 from anyformer.measure.classes import CLASSES, class_of, flops_by_class, seconds_by_class
 from anyformer.measure.profile import profile
-from anyformer.spec import Load, Site
+from anyformer.spec import Place, Workload
 
 
 def test_memory_and_cache_are_as_predicted() -> None:
@@ -27,7 +27,7 @@ def test_memory_and_cache_are_as_predicted() -> None:
         assert sum(share["share_of_flops"] for share in shares) == pytest.approx(1)
         assert sum(share["share_of_seconds"] for share in shares) == pytest.approx(1)
     classes = facts["classes"]["training"]
-    assert classes["contraction"]["flops"] == 3 * spec.cost(Site(), Load(2, 48)).flops
+    assert classes["contraction"]["flops"] == 3 * spec.cost(Place(), Workload(2, 48)).flops
     assert classes["contraction"]["share_of_flops"] > 0.9
     assert classes["normalisation"]["share_of_seconds"] > classes["normalisation"]["share_of_flops"]
 

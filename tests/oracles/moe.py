@@ -78,7 +78,7 @@ def mixture(
     expert: Callable[[int, Tensor], Tensor],
     places: int | None,
     real: list[list[bool]] | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Tensor:
     """Return the sum over the chosen experts for x [batch, token, d_model]; an expert takes `places` tokens of a row."""
     rows = []
@@ -86,7 +86,7 @@ def mixture(
         taken: dict[int, int] = {}
         for t, token in enumerate(sequence):
             total = torch.zeros_like(token)
-            for i, weight in chosen_by(router(token), **how):
+            for i, weight in chosen_by(router(token), **options):
                 if real is None or real[b][t]:
                     taken[i] = taken.get(i, 0) + 1
                 if places is None or taken.get(i, 0) <= places:

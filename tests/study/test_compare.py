@@ -14,13 +14,13 @@ from anyformer.study import compare as module
 from anyformer.study.compare import Question, compare, named
 from anyformer.text import Corpus, Tokenizer, encode_corpus
 from anyformer.text.sources import Document
-from anyformer.train.data import TextData
-from anyformer.train.live import Silent
-from anyformer.train.run import How, TrainingResult
-from anyformer.train.signals import Stopped
-from tests.train.models import decoder
+from anyformer.training.data import TextData
+from anyformer.training.live import Silent
+from anyformer.training.run import RunOptions, TrainingResult
+from anyformer.training.signals import Stopped
+from tests.training.models import decoder
 
-HOW = How(device=torch.device("cpu"), validations=4, plan=False, save_every=8, keep_last=1)
+HOW = RunOptions(device=torch.device("cpu"), validations=4, plan=False, save_every=8, keep_last=1)
 RECIPE = Recipe(tokens=1024, batch_tokens=128, seq_len=16)
 SPECS = {"first": decoder(vocab=270), "second": decoder(vocab=270, tied=False)}
 

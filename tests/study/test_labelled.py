@@ -15,7 +15,7 @@ import torch
 
 from anyformer import layers
 from anyformer.errors import UsageError
-from anyformer.families import judging
+from anyformer.families import with_classifier
 from anyformer.inference import classify
 from anyformer.measure.calibrate import Machine
 from anyformer.recipe import (
@@ -43,15 +43,15 @@ from anyformer.study.score import ACCURACY, BITS, LOSS
 from anyformer.study.statistics import analyse, bootstrap_ratio, t_interval
 from anyformer.study.table import results_table
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
-from anyformer.train.data import TrainingData
-from anyformer.train.labelled import LabelledData
-from anyformer.train.live import Silent
-from anyformer.train.run import How
+from anyformer.training.data import TrainingData
+from anyformer.training.labelled import LabelledData
+from anyformer.training.live import Silent
+from anyformer.training.run import RunOptions
 from tests.study.studies import one_seed, run, three_seeds
-from tests.train.models import decoder
-from tests.train.noisy import text_data
+from tests.training.models import decoder
+from tests.training.noisy import text_data
 
-HOW = How(device=torch.device("cpu"), validations=2, plan=False, save_every=100, keep_last=1)
+HOW = RunOptions(device=torch.device("cpu"), validations=2, plan=False, save_every=100, keep_last=1)
 ANIMALS, TOOLS = ("cat", "dog", "owl"), ("saw", "axe", "pen")
 
 
@@ -78,10 +78,10 @@ def recipe(objective: ObjectiveSpec, **changes: Any) -> Recipe:
 
 def specs(data: TrainingData) -> dict[str, ModelSpec]:
     found = {"encoder": decoder(layers.Everything()), "decoder": decoder()}
-    return {name: resize(judging(spec, 2), vocab_size=data.vocab_size) for name, spec in found.items()}
+    return {name: resize(with_classifier(spec, 2), vocab_size=data.vocab_size) for name, spec in found.items()}
 
 
-def described(question: Question, runs: Any, tuning: Any, data: TrainingData) -> Study:
+def has_spec(question: Question, runs: Any, tuning: Any, data: TrainingData) -> Study:
     machine = Machine("a processor", "cpu", 1, "2", {"float32": 1e11}, 1e10)
     return describe(question, runs, tuning, data, corpus="files: some", command="compare", machine=machine, peak=1e11)
 
@@ -92,7 +92,7 @@ def studied(data: LabelledData, tmp_path_factory: pytest.TempPathFactory) -> Stu
         architectures=specs(data), recipe=recipe(Classification()), seeds=2, learning_rates=(1e-6, 1e-2)
     )
     runs, tuning = compare(question, data, tmp_path_factory.mktemp("out"), HOW, lambda _: Silent())
-    return described(question, runs, tuning, data)
+    return has_spec(question, runs, tuning, data)
 
 
 def test_what_is_judged_follows_from_the_objective() -> None:
@@ -104,10 +104,10 @@ def test_what_is_judged_follows_from_the_objective() -> None:
 
 def test_accuracy_is_the_share_of_the_labels_that_the_model_says(data: LabelledData) -> None:
     """Against `classify`, text by text."""
-    from anyformer.train.run import train
+    from anyformer.training.run import train
 
     spec = specs(data)["decoder"]
-    model = train(spec, recipe(Classification()), data, how=HOW).model
+    model = train(spec, recipe(Classification()), data, options=HOW).model
     model.labels = data.labels
     assert data.held_out is not None
     right = right_of(model, data, recipe(Classification()))
@@ -219,7 +219,7 @@ def test_another_objective_is_judged_by_its_loss(tmp_path: Path) -> None:
         architectures={"a": spec, "b": spec.but(context=None)}, recipe=recipe(MaskedLM(), batch_tokens=192, seq_len=48)
     )
     runs, tuning = compare(asked, text, tmp_path, HOW, lambda _: Silent())
-    study = described(asked, runs, tuning, text)
+    study = has_spec(asked, runs, tuning, text)
     assert (study.score, study.counted, study.unit) == ("loss", "token", "nats per token")
     analysis = analyse(study)
     finding = analysis.of("b").score

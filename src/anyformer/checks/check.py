@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from anyformer.checks.consequences import consequences
 from anyformer.checks.errors import errors, misfits
+from anyformer.checks.field_comparison import field_comparison
 from anyformer.checks.finding import Finding
 from anyformer.checks.notes import notes
-from anyformer.checks.standing import standing
 from anyformer.spec import Architecture, specification
 
 
 def check(model: Architecture) -> tuple[Finding, ...]:
-    """Return errors, consequences and notes about an architecture. Nothing is allocated.
+    """Errors, consequences and notes about an architecture. Nothing is allocated.
 
     Where the parts do not fit together, the rest would be guesswork: that error is the only finding. Raises SpecError for
     what has no specification.
@@ -23,7 +23,7 @@ def check(model: Architecture) -> tuple[Finding, ...]:
         Finding(
             "note", "field", f"{place.name} is {place.shown(place.value)}; published models have {place.range_in_words}"
         )
-        for place in standing(spec)
+        for place in field_comparison(spec)
         if place.beyond
     ]
     return (*errors(spec), *consequences(spec), *notes(spec), *outside)

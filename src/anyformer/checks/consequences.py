@@ -19,7 +19,7 @@ NBYTES = 2  # of a number in bfloat16
 
 
 def consequences(spec: ModelSpec) -> Iterator[Finding]:
-    """Yield them by subject."""
+    """Them by subject."""
     yield from _kernels(spec)
     yield from _cache(spec)
     yield from _export(spec)

@@ -12,23 +12,23 @@ from anyformer.checks.reading import attentions, own_parts, reduced, sees_ahead,
 from anyformer.errors import AnyformerError
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
 from anyformer.model import build
-from anyformer.spec import ModelSpec, PartSpec, Site, tensors
+from anyformer.spec import ModelSpec, PartSpec, Place, tensors
 
 N_TOKENS = 4  # of the pass without numbers
 
 
 def misfits(spec: ModelSpec) -> Iterator[Finding]:
-    """Yield at most one error: the first place where the sizes of two parts do not fit.
+    """At most one error: the first place where the sizes of two parts do not fit.
 
     Widths are followed through the parts of this package; a model with parts of a user's own is run without numbers.
     """
     try:
         few = reduced(spec)
-        for _ in tensors(few, Site()):
+        for _ in tensors(few, Place()):
             pass
         for part in few.nested():
             if isinstance(part, PartSpec) and type(part).module is None and type(part).build is PartSpec.build:
-                part.build(Site())
+                part.build(Place())
         wrong = next(_widths(few), None)
         if wrong is not None:
             yield Finding("error", "sizes", wrong)
@@ -43,35 +43,35 @@ def misfits(spec: ModelSpec) -> Iterator[Finding]:
 
 
 def _widths(spec: ModelSpec) -> Iterator[str]:
-    """Yield where vectors of one width meet a part for another."""
+    """Where vectors of one width meet a part for another."""
     for name, stack in spec.stacks.items():
         of, embedding, d_model = f"{name} " if name else "", stack.embedding, stack.d_model
         sum_width = embedding.width or d_model
-        site = Site(d_model, (d_model,), spec.encoder.d_model if spec.encoder else d_model)
+        place = Place(d_model, (d_model,), spec.encoder.d_model if spec.encoder else d_model)
         for term in embedding.terms:
             if isinstance(term, TokensSpec):
                 width = term.table.width or sum_width
-                width = term.projection.width_out(site.at(width)) if term.projection else width
+                width = term.projection.width_out(place.at(width)) if term.projection else width
                 if width != sum_width:
                     yield f"{of}tokens are vectors of {width}, and the embedding's sum has {sum_width}; project them"
-        if embedding.projection and (width := embedding.projection.width_out(site.at(sum_width))) != d_model:
+        if embedding.projection and (width := embedding.projection.width_out(place.at(sum_width))) != d_model:
             yield f"the {of}embedding's projection gives {width} numbers, and d_model is {d_model}"
         for sublayer in (sublayer for block in stack.blocks for sublayer in block.sublayers):
             inner = [m for branch in sublayer.branches for m in (branch.norm_in, branch.norm_out)]
             for step in (sublayer.norm_in, sublayer.norm_sum, *inner):
-                if step is not None and (width := step.width_out(site)) != d_model:
+                if step is not None and (width := step.width_out(place)) != d_model:
                     yield f"{of}{step.kind} between the branches gives {width} numbers, and d_model is {d_model}"
     for head in spec.heads:
-        site = Site(spec.stack.d_model, (spec.stack.residual.width(spec.stack.d_model),))
+        place = Place(spec.stack.d_model, (spec.stack.residual.width(spec.stack.d_model),))
         for step in head.transform:
-            site = site.at(step.width_out(site))
-        if head.table is not None and head.table.width not in (None, site.shape[-1]):
+            place = place.at(step.width_out(place))
+        if head.table is not None and head.table.width not in (None, place.shape[-1]):
             remedy = "make Table.width equal, or add a Linear to Head.transform"
-            yield f"the head {head.name!r} has rows of {head.table.width}, and what it reads has {site.shape[-1]}; {remedy}"
+            yield f"the head {head.name!r} has rows of {head.table.width}, and what it reads has {place.shape[-1]}; {remedy}"
 
 
 def errors(spec: ModelSpec) -> Iterator[Finding]:
-    """Yield what fails although the sizes fit."""
+    """What fails although the sizes fit."""
     yield from _later_tokens(spec)
     yield from _positions(spec)
     yield from _vocabulary(spec)
@@ -101,7 +101,7 @@ def _later_tokens(spec: ModelSpec) -> Iterator[Finding]:
         if attention.stack != main or attention.spec.reads == "memory" or waived:
             continue
         try:
-            n_heads = attention.spec.projection.sizes(attention.site)[0]
+            n_heads = attention.spec.projection.sizes(attention.place)[0]
         except TypeError:  # a user's own projection need not say
             n_heads = 1
         if sees_ahead(attention.spec.mask, n_heads):

@@ -15,7 +15,7 @@ EIGHT = 8  # of head_dim, for fused attention kernels on GPUs
 
 
 def notes(spec: ModelSpec) -> Iterator[Finding]:
-    """Yield them by subject."""
+    """Notes by subject."""
     if spec.vocab_size % MULTIPLE:
         more = -(-spec.vocab_size // MULTIPLE) * MULTIPLE
         text = f"{spec.vocab_size:,} is no multiple of {MULTIPLE}; {more:,} rows make the head's product faster on GPUs"
@@ -43,7 +43,7 @@ def _widths(spec: ModelSpec) -> Iterator[Finding]:
     odd: dict[int, list[Any]] = {}
     for attention in attentions(spec):
         try:
-            _, *widths = attention.spec.projection.sizes(attention.site)
+            _, *widths = attention.spec.projection.sizes(attention.place)
         except TypeError:  # a user's own projection need not say
             continue
         for width in widths:
@@ -63,9 +63,8 @@ def _rotary(spec: ModelSpec) -> Iterator[Finding]:
             continue
         reach = round(original * factor)
         if spec.context > reach:
-            text = (
-                f"{rotary.scaling.kind} stretches {original:,} tokens to {reach:,}, and the context is {spec.context:,}"  # type: ignore[union-attr]
-            )
+            scaling = type(rotary.scaling).kind  # type: ignore[union-attr]
+            text = f"{scaling} stretches {original:,} tokens to {reach:,}, and the context is {spec.context:,}"
             yield Finding("note", "positions", text)
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from anyformer.costs.grouping import distinct_layers, places
+from anyformer.descriptions.grouping import distinct_layers, places
 from anyformer.errors import InputError
 from anyformer.layers import AttentionSpec
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import plain_tokens
-from anyformer.spec import ModelSpec, Site, Spec, StackSpec
+from anyformer.spec import ModelSpec, Place, Spec, StackSpec
 
 PROBE = 17  # tokens on which a mask is asked what it shows: odd, so that patterns of blocks and strides don't fit
 
@@ -23,11 +23,11 @@ class Attention(NamedTuple):
     stack: str  # "", or encoder and decoder where there are both
     at: tuple[int, ...]  # layers, counted from 0
     spec: AttentionSpec
-    site: Site
+    place: Place
 
 
 def reduced(spec: ModelSpec) -> ModelSpec:
-    """Return the same model with one layer of each kind."""
+    """The same model with one layer of each kind."""
 
     def few(stack: StackSpec) -> StackSpec:
         return stack.but(blocks=tuple(layers.block for layers in distinct_layers(stack)))
@@ -38,28 +38,28 @@ def reduced(spec: ModelSpec) -> ModelSpec:
 
 
 def parts(spec: ModelSpec) -> Iterator[Spec]:
-    """Yield every value in a model, those of equal layers once."""
+    """Every value in a model, those of equal layers once."""
     yield from reduced(spec).nested()
 
 
 def own_parts(spec: ModelSpec) -> tuple[str, ...]:
-    """Return the kinds of the parts that a user has defined."""
+    """The kinds of the parts that a user has defined."""
     return tuple(dict.fromkeys(v.kind for v in parts(spec) if not type(v).__module__.startswith("anyformer.")))
 
 
 def attentions(spec: ModelSpec) -> Iterator[Attention]:
-    """Yield every attention of every kind of layer."""
+    """Every attention of every kind of layer."""
     d_source = spec.encoder.d_model if spec.encoder else 0
     for name, stack in spec.stacks.items():
-        site = Site(stack.d_model, (stack.d_model,), d_source or stack.d_model)
+        place = Place(stack.d_model, (stack.d_model,), d_source or stack.d_model)
         for layers in distinct_layers(stack):
             for value in layers.block.nested():
                 if isinstance(value, AttentionSpec):
-                    yield Attention(name, layers.at, value, site)
+                    yield Attention(name, layers.at, value, place)
 
 
 def where(found: Iterable[Attention], spec: ModelSpec) -> str:
-    """Return in which layers attentions stand: "all layers", "decoder layers 0–2"."""
+    """In which layers attentions stand: "all layers", "decoder layers 0–2"."""
     said = []
     for name, stack in spec.stacks.items():
         at = sorted({i for attention in found if attention.stack == name for i in attention.at})
@@ -70,9 +70,9 @@ def where(found: Iterable[Attention], spec: ModelSpec) -> str:
 
 
 def heads_told_apart(attention: Attention) -> int:
-    """Return for how many heads a mask is another: 1 where it is the same for all."""
+    """For how many heads a mask is another: 1 where it is the same for all."""
     try:
-        n_heads = attention.spec.projection.sizes(attention.site)[0]
+        n_heads = attention.spec.projection.sizes(attention.place)[0]
     except TypeError:  # a user's own projection need not say
         return 1
     tokens = plain_tokens(PROBE, torch.device("cpu"))
@@ -84,7 +84,7 @@ def heads_told_apart(attention: Attention) -> int:
 
 
 def sees_ahead(mask: Mask, n_heads: int) -> bool | None:
-    """Return whether a mask shows some token what comes after it; None where that depends on what is said of tokens."""
+    """Whether a mask shows some token what comes after it; None where that depends on what is said of tokens."""
     tokens = plain_tokens(PROBE, torch.device("cpu"))
     try:
         seen = visible(mask, tokens, tokens, n_heads)

@@ -11,7 +11,7 @@ from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console
 
 if TYPE_CHECKING:
-    from anyformer.checks import Finding, Place
+    from anyformer.checks import FieldPosition, Finding
 
 JSON_VERSION = 1
 COLOURS = {"error": "bold red", "consequence": "cyan", "note": "yellow"}
@@ -30,14 +30,14 @@ def command(spec: str, as_json: bool) -> None:
 
     anyformer check my-model.yaml
     """
-    from anyformer.checks import check, standing
+    from anyformer.checks import check, field_comparison
     from anyformer.errors import RunFailed
     from anyformer.hub import load_spec
 
     model = load_spec(spec)
     found = check(model)
     errors = [finding for finding in found if finding.severity == "error"]
-    places = () if any(finding.about == "sizes" for finding in errors) else standing(model)
+    places = () if any(finding.about == "sizes" for finding in errors) else field_comparison(model)
     if as_json:
         findings = [vars(finding) for finding in found]
         data = {"version": JSON_VERSION, "model": spec, "ok": not errors, "findings": findings}
@@ -49,7 +49,7 @@ def command(spec: str, as_json: bool) -> None:
         raise RunFailed(f"{spec}: {errors[0].text}{more}")
 
 
-def _print(name: str, found: tuple["Finding", ...], places: tuple["Place", ...]) -> None:
+def _print(name: str, found: tuple["Finding", ...], places: tuple["FieldPosition", ...]) -> None:
     out = console()
     table = _table(name)
     for finding in found:
@@ -61,10 +61,10 @@ def _print(name: str, found: tuple["Finding", ...], places: tuple["Place", ...])
     field = _table("in the field")
     for place in places:
         habit = f"published {place.range_in_words}"
-        breakers = [f"{name} {place.shown(value)}" for name, value in list(place.breakers.items())[:FEW]]
-        more = len(place.breakers) - len(breakers)
-        if breakers:
-            habit += f"; unlike the others: {', '.join(breakers)}" + (f" and {more} more" if more else "")
+        outliers = [f"{name} {place.shown(value)}" for name, value in list(place.outliers.items())[:FEW]]
+        more = len(place.outliers) - len(outliers)
+        if outliers:
+            habit += f"; unlike the others: {', '.join(outliers)}" + (f" and {more} more" if more else "")
         rule = f" ({place.rule})" if place.rule else ""
         field.add_row(f"{place.name}{rule}", place.shown(place.value), f"{place.strip}\n{escape(habit)}")
     out.print()

@@ -13,7 +13,7 @@ from anyformer.cli.terminal import visible
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
-    from anyformer.inference import Said
+    from anyformer.inference import Prediction
     from anyformer.recipe import Precision
     from anyformer.text import LabelledRow
 
@@ -58,7 +58,7 @@ def command(
     from anyformer.inference.scores import labelled_objective
     from anyformer.recipe import Labelled, of_run
     from anyformer.text import LabelledRow
-    from anyformer.train.device import choose_device
+    from anyformer.training.device import choose_device
 
     transformer, tokenizer = load(model, device=choose_device(device))
     if tokenizer is None:
@@ -103,7 +103,7 @@ def _rows(data: Path, words: bool) -> list[LabelledRow]:
     return [LabelledRow(tuple(line.split()) if words else (line,), None, i) for i, line in lines]
 
 
-def _cells(said: Said) -> list[str]:
+def _cells(said: Prediction) -> list[str]:
     if said.value is not None:
         return [f"{said.value:.6g}"]
     if said.label is None:
@@ -111,14 +111,14 @@ def _cells(said: Said) -> list[str]:
     return [visible(said.label), f"{said.probabilities[said.label]:.4f}"]
 
 
-def _result(row: LabelledRow, said: list[Said], words: bool) -> dict[str, Any]:
+def _result(row: LabelledRow, said: list[Prediction], words: bool) -> dict[str, Any]:
     if words:
         each = zip(row.texts, said, strict=True)
         return {"words": [{"word": word, **_object(answer)} for word, answer in each]}
     return _object(said[0])
 
 
-def _object(said: Said) -> dict[str, Any]:
+def _object(said: Prediction) -> dict[str, Any]:
     if said.value is not None:
         return {"value": said.value}
     return {"label": said.label, "probabilities": said.probabilities or None}

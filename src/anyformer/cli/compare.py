@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyformer.spec import ModelSpec
     from anyformer.study.results import Study
     from anyformer.study.statistics import Analysis
-    from anyformer.train.data import TrainingData
+    from anyformer.training.data import TrainingData
 
 
 class Rates(click.ParamType):
@@ -151,9 +151,9 @@ def command(
     from anyformer.study.describe import describe
     from anyformer.study.report import write_report
     from anyformer.study.statistics import analyse
-    from anyformer.train.device import choose_device, compute_dtype
-    from anyformer.train.live import live_view
-    from anyformer.train.run import How
+    from anyformer.training.device import choose_device, compute_dtype
+    from anyformer.training.live import live_view
+    from anyformer.training.run import RunOptions
 
     changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "precision": precision}
     recipe = read_recipe(recipe_name, changes | {"objective": OBJECTIVES[objective] if objective else None})
@@ -176,7 +176,7 @@ def command(
     machine = calibrate(where, (dtype,))
     peak = machine.peak_flops_per_second[dtype_name(dtype)]
     click.echo(f"{corpus}\nruns and report: {out}", err=True)
-    how = How(
+    options = RunOptions(
         device=where,
         compiled=compiled,
         validation_share=0.01,
@@ -184,7 +184,7 @@ def command(
         save_every=recipe.steps,
         keep_last=1,
     )
-    runs, tuning = compare(question, text, out, how, live_view)
+    runs, tuning = compare(question, text, out, options, live_view)
     words = shlex.join(["anyformer", *sys.argv[1:]])
     study = describe(question, runs, tuning, text, corpus=corpus, command=words, machine=machine, peak=peak)
     analysis = analyse(study)
@@ -216,10 +216,10 @@ def _text(
 
 
 def _fitted(name: str, n_params: int | None, count: str, data: TrainingData, recipe: Recipe) -> ModelSpec:
-    """Return the architecture at the size that is compared, with the objective's head and learned positions for its rows."""
+    """The architecture at the size that is compared, with the objective's head and learned positions for its rows."""
     from anyformer.hub import load_spec
     from anyformer.resizing import resize
-    from anyformer.train.fitting import fitted_to
+    from anyformer.training.fitting import fitted_to
 
     which = "total" if count == "total" else "non_embedding"
     spec = fitted_to(load_spec(name), recipe.objective, data.labels)

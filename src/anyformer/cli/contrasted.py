@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from anyformer.model import Transformer
     from anyformer.recipe import Contrastive, Precision, Recipe
     from anyformer.text import Tokenizer
-    from anyformer.train.contrasted import ContrastData
-    from anyformer.train.run import TrainingResult
+    from anyformer.training.contrasted import ContrastData
+    from anyformer.training.run import TrainingResult
 
 
 def contrast_data(
     given: Sources, held_out: HeldOut, tokenizer: Tokenizer | None, vocab_size: int | None, objective: Contrastive
 ) -> ContrastData:
-    """Return pairs of texts, split unless others are there to validate on.
+    """Pairs of texts, split unless others are there to validate on.
 
     Without a tokenizer, with one that is trained on both sides.
     """
     from anyformer.text import split_pairs
-    from anyformer.train.contrasted import ContrastData
+    from anyformer.training.contrasted import ContrastData
 
     corpus = given.pairs()
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
@@ -30,7 +30,7 @@ def contrast_data(
 
 
 def found_after(result: TrainingResult, data: ContrastData, recipe: Recipe) -> dict[str, float | None]:
-    """Return how well a trained model finds the pairs that it is validated on; nothing where there are none."""
+    """How well a trained model finds the pairs that it is validated on; nothing where there are none."""
     from anyformer.inference import retrieve
     from anyformer.recipe import Contrastive
 
@@ -49,14 +49,14 @@ def evaluated(
     recipe: Recipe,
     precision: Precision,
 ) -> dict[str, Any]:
-    """Return how well a model finds the pairs of two files, or those that a run sets aside of them."""
+    """How well a model finds the pairs of two files, or those that a run sets aside of them."""
     from anyformer.inference import retrieve
     from anyformer.recipe import Contrastive
     from anyformer.text import split_pairs
-    from anyformer.train.baseline import Chance
-    from anyformer.train.contrasted import ContrastPairs, ContrastValidation, batch_pairs
-    from anyformer.train.evaluation import evaluate
-    from anyformer.train.objectives import objective_of
+    from anyformer.training.baseline import Chance
+    from anyformer.training.contrasted import ContrastPairs, ContrastValidation, batch_pairs
+    from anyformer.training.evaluation import evaluate
+    from anyformer.training.objectives import objective_of
 
     pairs = given.pairs()
     pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]

@@ -31,7 +31,7 @@ def seconds(value: float) -> str:
 
 
 def gigabytes(nbytes: float) -> str:
-    """Return bytes in decimal units."""
+    """Bytes in decimal units."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
         if nbytes >= 1000**power:
             return (

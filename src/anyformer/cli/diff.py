@@ -16,8 +16,8 @@ from anyformer.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.costs import Comparison, Diff, Effect, Measure, Row
-    from anyformer.costs.diff.keys import KeyChange
+    from anyformer.descriptions import Comparison, Diff, DiffRow, Effect, Measure
+    from anyformer.descriptions.diff.keys import KeyChange
 
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
 FEW = 12  # groups of keys that are listed without --keys
@@ -43,7 +43,7 @@ def command(
     anyformer diff transformer llama llama2
     anyformer diff gpt2 mixtral --lineage
     """  # noqa: D301 - click's mark, a backspace
-    from anyformer.costs import Diff, diff, side_by_side
+    from anyformer.descriptions import Diff, diff, side_by_side
     from anyformer.families import find
     from anyformer.hub import load_spec
 
@@ -76,7 +76,7 @@ def command(
 
 
 def table(found: Comparison, *, everything: bool) -> Table:
-    """Return the rows, each with what its difference does where that was measured."""
+    """The rows, each with what its difference does where that was measured."""
     effects = getattr(found, "effects", None)
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False)
     shown.add_column("part", style="cyan", no_wrap=True)
@@ -93,7 +93,7 @@ def table(found: Comparison, *, everything: bool) -> Table:
 
 
 def totals(found: Comparison) -> Table:
-    """Return what each architecture costs, and the whole difference of two."""
+    """What each architecture costs, and the whole difference of two."""
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False)
     shown.add_column("all together", style="cyan", no_wrap=True)
     for name in found.names:
@@ -116,12 +116,12 @@ def count(value: float) -> str:
 
 
 def flops(value: float) -> str:
-    """Return FLOPs: 13.3 G."""
+    """FLOPs: 13.3 G."""
     return _prefixed(value, 1000, ("", "k", "M", "G", "T", "P"), " ")
 
 
 def nbytes(value: float) -> str:
-    """Return bytes: 512 KiB."""
+    """Bytes: 512 KiB."""
     return _prefixed(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), " ")
 
 
@@ -157,7 +157,7 @@ def _percent(share: float) -> str:
     return f"{'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %")
 
 
-def _effect_cells(row: Row, effects: Any) -> tuple[str, ...]:
+def _effect_cells(row: DiffRow, effects: Any) -> tuple[str, ...]:
     if not row.differs or row.part not in effects:
         return "", "", "", ""
     effect: Effect | None = effects[row.part]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyformer.recipe import Contrastive, Labelled, ObjectiveSpec, Precision, Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Tokenizer
-    from anyformer.train.data import Validation
+    from anyformer.training.data import Validation
 
 JSON_VERSION = 1
 FILE = click.Path(exists=True, path_type=Path)
@@ -90,7 +90,7 @@ def command(
     from anyformer.hub import load
     from anyformer.recipe import Contrastive, FramedTexts, Labelled, of_run
     from anyformer.text import Tokenizer
-    from anyformer.train.device import choose_device
+    from anyformer.training.device import choose_device
 
     place = choose_device(device)
     transformer, tokenizer = load(model, device=place)
@@ -127,8 +127,8 @@ Told = tuple[dict[str, Any], str]  # the fields of `--json`, and the same in wor
 
 
 def _goal(spec: ModelSpec, trained: Recipe | None, given: Sources) -> ObjectiveSpec:
-    """Return what a model is judged by: what it was trained by, if on such data, else what suits it."""
-    from anyformer.train.objectives import usual
+    """What a model is judged by: what it was trained by, if on such data, else what suits it."""
+    from anyformer.training.objectives import usual
 
     return trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
 
@@ -148,9 +148,9 @@ def _pairs(model: Transformer, tokenizer: Tokenizer, goal: Contrastive, trained:
         raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
     from anyformer.recipe import Recipe
 
-    how = Recipe(objective=goal, seq_len=_length(model.spec, trained, asked))
-    how = how.but(batch_tokens=trained.batch_tokens) if trained else how
-    told = pairs_found(model, tokenizer, asked.given, asked.held_out, how, asked.precision)
+    options = Recipe(objective=goal, seq_len=_length(model.spec, trained, asked))
+    options = options.but(batch_tokens=trained.batch_tokens) if trained else options
+    told = pairs_found(model, tokenizer, asked.given, asked.held_out, options, asked.precision)
     losses = f"{told['loss']:.4f} {goal.unit} ({told['chance_loss']:.4f} by chance)"
     return told, f"{losses}, {in_words(told)} ({told['pairs']:,} pairs)"
 
@@ -160,24 +160,24 @@ def _text(
 ) -> Told:
     from anyformer.hub import load_companion
     from anyformer.recipe import Recipe
-    from anyformer.train.checks import check_positions, check_vocabulary
-    from anyformer.train.companion import companion_of
-    from anyformer.train.evaluation import evaluate
-    from anyformer.train.lanes import check_memory
-    from anyformer.train.objectives import objective_of
+    from anyformer.training.checks import check_positions, check_vocabulary
+    from anyformer.training.companion import companion_of
+    from anyformer.training.evaluation import evaluate
+    from anyformer.training.lanes import check_memory
+    from anyformer.training.objectives import objective_of
 
     spec = model.spec
     objective, length = objective_of(goal, spec), _length(spec, trained, asked)
     check_vocabulary(spec, tokenizer.vocab_size)
     check_positions(spec, length)
-    how = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
+    options = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
     memory = asked.memory
     if memory is None and trained and asked.given.reads == "text":
         memory = trained.memory
     if memory:
-        how = how.but(memory=memory)
-        check_memory(spec, how)
-    validation = _validation(asked.given, asked.held_out, tokenizer, how)
+        options = options.but(memory=memory)
+        check_memory(spec, options)
+    validation = _validation(asked.given, asked.held_out, tokenizer, options)
     device = next(model.parameters()).device
     beside = load_companion(directory, device=device) if companion_of(objective, spec) is not None else None
     found = evaluate(model, objective, validation, precision=asked.precision, companion=beside)
@@ -212,25 +212,25 @@ def _text(
 
 
 def _length(spec: ModelSpec, trained: Recipe | None, asked: Asked) -> int:
-    """Return the tokens of a row."""
+    """The tokens of a row."""
     return asked.seq_len or (trained.seq_len if trained else min(spec.context or LONGEST, LONGEST))
 
 
 def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beams: int, length_penalty: float) -> Bleu:
     from anyformer.generation import BeamSearch, lay_out_for_decoding, translate
     from anyformer.measure.bleu import bleu
-    from anyformer.train.data import PairValidation
+    from anyformer.training.data import PairValidation
 
     assert isinstance(validation, PairValidation)
     sources, references = zip(*validation.corpus.pairs, strict=True)
-    how = BeamSearch(beams, length_penalty)
-    found = translate(lay_out_for_decoding(model), tokenizer, sources, search=how if beams > 1 else None)
+    options = BeamSearch(beams, length_penalty)
+    found = translate(lay_out_for_decoding(model), tokenizer, sources, search=options if beams > 1 else None)
     return bleu(found, references)
 
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
     from anyformer.text import EncodedPairs, encode_corpus, split_pairs
-    from anyformer.train.data import PairValidation, text_validation
+    from anyformer.training.data import PairValidation, text_validation
 
     if given.reads == "pairs":
         pairs = given.pairs()

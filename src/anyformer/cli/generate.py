@@ -93,10 +93,10 @@ def command(
 
     from anyformer.generation import BeamSearch, generate_text, lay_out_for_decoding
     from anyformer.hub import load
-    from anyformer.train.device import choose_device
+    from anyformer.training.device import choose_device
 
-    how = BeamSearch(beams, length_penalty, stopping)
-    search = how if beams > 1 else None
+    options = BeamSearch(beams, length_penalty, stopping)
+    search = options if beams > 1 else None
     if search is not None and (temperature, top_k, top_p) != (0.0, None, None):
         raise UsageError(
             "--beams takes the likeliest text and draws nothing; leave --temperature, --top-k and --top-p out"

@@ -11,7 +11,7 @@ from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
-    from anyformer.costs.history import Entry, History
+    from anyformer.descriptions.history import Entry, History
 
 WIDE = 168  # columns that the whole table takes; a narrower terminal folds cells
 HEAD = """# The field's table
@@ -35,7 +35,7 @@ def command(since: int | None, markdown: bool, as_json: bool) -> None:
     anyformer history --since 2023
     anyformer history --markdown > history.md
     """  # noqa: D301 - click's mark, a backspace
-    from anyformer.costs import history
+    from anyformer.descriptions import history
 
     if markdown and as_json:
         raise UsageError("--markdown and --json are two forms of the same table; give one")
@@ -53,7 +53,7 @@ def command(since: int | None, markdown: bool, as_json: bool) -> None:
 
 
 def rows(found: History) -> tuple[list[list[str]], list[str]]:
-    """Return the table's lines, marks numbered, and the notes to the marks."""
+    """The table's lines, marks numbered, and the notes to the marks."""
     lines, notes = [], []
     for entry in found.entries:
         cells = dict(entry.cells)
@@ -65,7 +65,7 @@ def rows(found: History) -> tuple[list[list[str]], list[str]]:
 
 
 def page(found: History) -> str:
-    """Return the table as a page of Markdown."""
+    """The table as a page of Markdown."""
     lines, notes = rows(found)
     columns = ["year", "model", "parameters", *found.columns]
     text = HEAD + f"| {' | '.join(columns)} |\n|---|---|---:|{'---|' * len(found.columns)}\n"

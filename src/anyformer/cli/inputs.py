@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from anyformer.recipe import ObjectiveSpec, Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Corpus, ParallelCorpus, Tokenizer
-    from anyformer.train.data import PairData, TextData
+    from anyformer.training.data import PairData, TextData
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 
 
 def read_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a name or a file, with the fields changed that are not None."""
+    """The recipe of a name or a file, with the fields changed that are not None."""
     from anyformer import recipe
 
     chosen = recipe.read(name) if is_path(name) else recipe.named(name)
@@ -31,9 +31,9 @@ def read_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
 def objective_for(
     named: str | None, recipe_name: str, spec: ModelSpec, reads: Literal["text", "pairs"]
 ) -> ObjectiveSpec | None:
-    """Return the objective of that name, else None where the recipe says one that fits, else the architecture's usual one."""
+    """The objective of that name, else None where the recipe says one that fits, else the architecture's usual one."""
     from anyformer.recipe import OBJECTIVES
-    from anyformer.train.objectives import usual
+    from anyformer.training.objectives import usual
 
     if named is not None:
         return OBJECTIVES[named]
@@ -42,12 +42,12 @@ def objective_for(
 
 
 def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
-    """Return whether an objective is for pairs where there are pairs; labelled text is given as text is."""
+    """Whether an objective is for pairs where there are pairs; labelled text is given as text is."""
     return (objective.reads == "pairs") == (reads == "pairs")
 
 
 def _said_objective(recipe_name: str) -> ObjectiveSpec | None:
-    """Return the objective that a recipe names, None where it leaves that open."""
+    """The objective that a recipe names, None where it leaves that open."""
     import yaml
 
     from anyformer import recipe
@@ -84,14 +84,14 @@ class Sources:
         return "text" if self.source is None else "pairs"
 
     def corpus(self) -> Corpus:
-        """Return the text."""
+        """The text."""
         from anyformer.text import read_corpus
 
         assert self.data is not None
         return read_corpus(self.data)
 
     def pairs(self) -> ParallelCorpus:
-        """Return the pairs of lines."""
+        """The pairs of lines."""
         from anyformer.text import read_parallel
 
         assert self.source is not None
@@ -104,7 +104,7 @@ HeldOut = float | Sources
 
 
 def held_out_of(reads: str, share: float, data: str | None, source: Path | None, target: Path | None) -> HeldOut:
-    """Return the validation text or pairs where they are named, else the share. Raises UsageError for another kind."""
+    """The validation text or pairs where they are named, else the share. Raises UsageError for another kind."""
     if data is None and source is None and target is None:
         return share
     named = Sources(data, source, target, prefix="validation-")
@@ -135,7 +135,7 @@ def text_data(
     Without a tokenizer, by one that is trained on its training part.
     """
     from anyformer.text import encode_corpus
-    from anyformer.train.data import TextData
+    from anyformer.training.data import TextData
 
     texts, unseen = (corpus, held_out.corpus()) if isinstance(held_out, Sources) else corpus.split(held_out)
     own = tokenizer or new_tokenizer(texts.sample(TOKENIZER_NBYTES), vocab_size, objective)
@@ -145,12 +145,12 @@ def text_data(
 def pair_data(
     corpus: ParallelCorpus, held_out: HeldOut, tokenizer: Tokenizer | None, vocab_size: int | None
 ) -> PairData:
-    """Return sentences and their translations, split unless others are there to validate on.
+    """Sentences and their translations, split unless others are there to validate on.
 
     Without a tokenizer, with one that is trained on both sides.
     """
     from anyformer.text import split_pairs
-    from anyformer.train.data import PairData
+    from anyformer.training.data import PairData
 
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
     return PairData(pairs, unseen, tokenizer or new_tokenizer(pairs.texts(), vocab_size))

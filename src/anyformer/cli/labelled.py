@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from anyformer.model import Transformer
     from anyformer.recipe import Labelled, Precision, Recipe
     from anyformer.text import Tokenizer
-    from anyformer.train.labelled import LabelledData
-    from anyformer.train.run import TrainingResult
+    from anyformer.training.labelled import LabelledData
+    from anyformer.training.run import TrainingResult
 
 WORDS = {
     "accuracy": "{:.1%} right",
@@ -36,13 +36,13 @@ def labelled_data(
     begun: Path | None,
     init: Path | None,
 ) -> LabelledData:
-    """Return labelled text, split unless other examples are there to validate on.
+    """Labelled text, split unless other examples are there to validate on.
 
     Without a tokenizer, with one that is trained on it. The order of the labels is that of the run `begun` already, or of
     the weights `init` where they tell the same labels apart.
     """
     from anyformer.text import read_labelled, split_labelled
-    from anyformer.train.labelled import LabelledData
+    from anyformer.training.labelled import LabelledData
 
     assert given.data is not None
     corpus = read_labelled(given.data).as_kind(objective.labels)
@@ -59,7 +59,7 @@ def labelled_data(
 
 
 def _labels(begun: Path | None, init: Path | None, found: set[str]) -> tuple[str, ...] | None:
-    """Return the labels that are known before the data is read, in the order of a head's rows."""
+    """The labels that are known before the data is read, in the order of a head's rows."""
     from anyformer.hub.labels import labels_of, read_labels
     from anyformer.hub.source import find
 
@@ -70,7 +70,7 @@ def _labels(begun: Path | None, init: Path | None, found: set[str]) -> tuple[str
 
 
 def with_truncation(recipe: Recipe) -> Recipe:
-    """Return the recipe with inputs cut to the length of a row. Raises UsageError for an objective on other data."""
+    """The recipe with inputs cut to the length of a row. Raises UsageError for an objective on other data."""
     from anyformer.recipe import FramedTexts
 
     if not isinstance(recipe.objective, FramedTexts):
@@ -81,10 +81,10 @@ def with_truncation(recipe: Recipe) -> Recipe:
 
 
 def figures_after(result: TrainingResult, data: LabelledData, recipe: Recipe) -> dict[str, float | None]:
-    """Return how well a trained model labels what it is validated on; nothing where there is nothing."""
+    """How well a trained model labels what it is validated on; nothing where there is nothing."""
     from anyformer.inference import figures
-    from anyformer.train.objectives import objective_of
-    from anyformer.train.objectives.labelled import LabelledObjective
+    from anyformer.training.objectives import objective_of
+    from anyformer.training.objectives.labelled import LabelledObjective
 
     validation = data.validation(recipe)
     objective = objective_of(recipe.objective, result.model.spec)
@@ -102,14 +102,14 @@ def evaluated(
     seq_len: int | None,
     precision: Precision,
 ) -> dict[str, Any]:
-    """Return how well a model labels the examples of a file, or those that a run sets aside of it."""
+    """How well a model labels the examples of a file, or those that a run sets aside of it."""
     from anyformer.inference import figures
     from anyformer.inference.scores import label_names, longest_of
     from anyformer.text import read_labelled, split_labelled
     from anyformer.text.encoded_labelled import EncodedLabelled
-    from anyformer.train.evaluation import evaluate
-    from anyformer.train.labelled import LabelledValidation
-    from anyformer.train.objectives.labelled import LabelledObjective
+    from anyformer.training.evaluation import evaluate
+    from anyformer.training.labelled import LabelledValidation
+    from anyformer.training.objectives.labelled import LabelledObjective
 
     corpus = read_labelled(data).as_kind(objective.labels)
     corpus = corpus if held_out is None else split_labelled(corpus, held_out)[1]
@@ -129,7 +129,7 @@ def evaluated(
 
 
 def in_words(figures: dict[str, Any]) -> str:
-    """Return figures as a sentence says them."""
+    """Figures as a sentence says them."""
     return ", ".join(
         WORDS[name].format(value) for name, value in figures.items() if name in WORDS and value is not None
     )

@@ -13,7 +13,7 @@ from anyformer.errors import UsageError
 
 def show(models: tuple[str, ...], *, as_json: bool) -> None:
     """Print the steps. Raises UsageError unless there are two presets."""
-    from anyformer.costs import lineage
+    from anyformer.descriptions import lineage
     from anyformer.families import find
 
     if len(models) != 2:

@@ -13,7 +13,7 @@ from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
-    from anyformer.costs import Card, Diagram
+    from anyformer.descriptions import Card, Diagram
     from anyformer.families import Undisclosed
 
 JSON_VERSION = 2
@@ -42,7 +42,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
 
     anyformer show gemma3-27b --diagram gemma3.svg
     """
-    from anyformer.costs import card, diagram
+    from anyformer.descriptions import card, diagram
     from anyformer.families import UNDISCLOSED, find
     from anyformer.hub import load_spec
     from anyformer.recipe import dumps as dumps_recipe
@@ -76,7 +76,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
 
 
 def _draw(drawn: "Diagram", path: Path, title: str) -> None:
-    from anyformer.costs import as_svg
+    from anyformer.descriptions import as_svg
 
     try:
         path.write_text(as_svg(drawn, title), encoding="utf-8")
@@ -97,7 +97,7 @@ def _print_card(name: str, rows: "Card") -> None:
 
 
 def _print_diagram(drawn: "Diagram") -> None:
-    from anyformer.costs import as_text
+    from anyformer.descriptions import as_text
 
     lines, width = as_text(drawn), console().width
     if max(map(len, lines.splitlines())) > width:

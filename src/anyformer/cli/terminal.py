@@ -22,7 +22,7 @@ def visible(text: str) -> str:
 
 
 def console(width: int = WIDTH) -> Console:
-    """Return where tables are printed: as wide as the terminal, or `width` columns into a file."""
+    """Where tables are printed: as wide as the terminal, or `width` columns into a file."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else width, highlight=False)

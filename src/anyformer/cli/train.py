@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec, Recompute
-    from anyformer.train.data import TrainingData
-    from anyformer.train.run import TrainingResult
+    from anyformer.training.data import TrainingData
+    from anyformer.training.run import TrainingResult
 
 JSON_VERSION = 1
 FILE = click.Path(exists=True, path_type=Path)
@@ -155,13 +155,13 @@ def command(
     follows = params or (init is None and (trained or kept))
     architecture = _fitted(_resized(named, params, vocab or (text.vocab_size if follows else None)), chosen, text)
 
-    from anyformer.train.contrasted import ContrastData
-    from anyformer.train.device import choose_device
-    from anyformer.train.labelled import LabelledData
-    from anyformer.train.live import live_view
-    from anyformer.train.run import How, foresee, train
+    from anyformer.training.contrasted import ContrastData
+    from anyformer.training.device import choose_device
+    from anyformer.training.labelled import LabelledData
+    from anyformer.training.live import live_view
+    from anyformer.training.run import RunOptions, plan_run, train
 
-    how = How(
+    options = RunOptions(
         device=choose_device(device),
         compiled=compiled,
         micro_tokens=micro_tokens,
@@ -170,12 +170,14 @@ def command(
         peak=_peak,
     )
     if dry_run:
-        plan = foresee(architecture, chosen, text, out=out, init=init, how=how)
+        plan = plan_run(architecture, chosen, text, out=out, init=init, options=options)
         click.echo(
             json.dumps({"version": JSON_VERSION, **vars(plan)}, indent=1) if as_json else "\n".join(plan.lines())
         )
         return
-    result = train(architecture, chosen, text, out=out, init=init, how=how, watcher=live_view(), name=label(spec))
+    result = train(
+        architecture, chosen, text, out=out, init=init, options=options, watcher=live_view(), name=label(spec)
+    )
     figures = figures_after(result, text, chosen) if isinstance(text, LabelledData) else {}
     figures |= found_after(result, text, chosen) if isinstance(text, ContrastData) else {}
     report, sentence = _report(result, chosen, out, figures), _sentence(result, chosen, out, figures)
@@ -183,7 +185,7 @@ def command(
 
 
 def _peak(dtype: torch.dtype, device: torch.device) -> float:
-    """Return FLOPs a second of large products, measured the first time on a machine and then remembered."""
+    """FLOPs a second of large products, measured the first time on a machine and then remembered."""
     from anyformer.measure import calibrate
     from anyformer.measure.calibrate import dtype_name
 
@@ -199,7 +201,7 @@ def _data(
     init: Path | None,
     vocab: int | None,
 ) -> tuple[TrainingData, bool]:
-    """Return the data, and whether its tokenizer was trained on it just now."""
+    """The data, and whether its tokenizer was trained on it just now."""
     from anyformer.hub import load_tokenizer
     from anyformer.text import Tokenizer
 
@@ -232,8 +234,8 @@ def _resized(spec: ModelSpec, n_params: int | None, vocab_size: int | None) -> M
 
 
 def _fitted(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> ModelSpec:
-    """Return the architecture with the head that the objective trains; where it has none, say that it gets one."""
-    from anyformer.train.fitting import fitted_to
+    """The architecture with the head that the objective trains; where it has none, say that it gets one."""
+    from anyformer.training.fitting import fitted_to
 
     found = fitted_to(spec, recipe.objective, data.labels)
     if new := [head.name for head in found.heads if head not in spec.heads]:

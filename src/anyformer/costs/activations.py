@@ -10,7 +10,7 @@ from anyformer.errors import SpecError, did_you_mean
 from anyformer.kernels import choose
 from anyformer.layers.head import rows_at_once
 from anyformer.recipe import DropoutSpec
-from anyformer.spec import Architecture, HeadSpec, Load, ModelSpec, Site, Tape, Value, inside, specification
+from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Tape, Value, Workload, inside, specification
 from anyformer.spec.saved import NBYTES, Recompute
 
 Precision = Literal["float32", "bf16"]
@@ -47,7 +47,7 @@ def activations(
     device: Device = "cuda",
     dropout: DropoutSpec = NO_DROPOUT,
 ) -> Activations:
-    """Return what one forward pass over `batch` rows of `seq_len` tokens, each one document, holds of training with `train`.
+    """What one forward pass over `batch` rows of `seq_len` tokens, each one document, holds of training with `train`.
 
     bf16 is autocast's: the stream stays float32, products are of copies in bf16, of weights too. `source_len` is the
     encoder's length (None: as the decoder's). `device`: a GPU's fused dropout and attention, or what CPUs keep.
@@ -63,7 +63,7 @@ def activations(
             raise SpecError(f"{name} = {value!r} is unknown{did_you_mean(value, known)}; there are {', '.join(known)}")
     memory = (source_len or seq_len) if spec.encoder else 0
     tape = Tape(
-        load=Load(batch, seq_len, memory=memory),
+        workload=Workload(batch, seq_len, memory=memory),
         half=precision == "bf16",
         kernels=lambda attention: choose(None, attention),
         fused=device != "cpu",
@@ -84,7 +84,7 @@ def activation_nbytes(
     recompute: Recompute = "none",
     device: Device = "cuda",
 ) -> Mapping[str, int]:
-    """Return the bytes of activations at the peak of training, by part; their sum is that peak."""
+    """The bytes of activations at the peak of training, by part; their sum is that peak."""
     found = activations(
         architecture, batch=batch, seq_len=seq_len, precision=precision, recompute=recompute, device=device
     )
@@ -93,13 +93,13 @@ def activation_nbytes(
 
 
 def _stacks(spec: ModelSpec, tape: Tape) -> Value:
-    """Return the last hidden state."""
-    parts, load = spec.parts(Site()), tape.load
+    """The last hidden state."""
+    parts, workload = spec.parts(Place()), tape.workload
     if spec.encoder is not None:
-        tape.load = Load(load.batch, load.memory)
-        tape.memory = tape.run("encoder", parts["encoder"], tape.value(tape.load.tokens, "int64"))
-        tape.load = load
-    return tape.run("stack", parts["stack"], tape.value(load.tokens, "int64"))
+        tape.workload = Workload(workload.batch, workload.memory)
+        tape.memory = tape.run("encoder", parts["encoder"], tape.value(tape.workload.tokens, "int64"))
+        tape.workload = workload
+    return tape.run("stack", parts["stack"], tape.value(workload.tokens, "int64"))
 
 
 def _loss(spec: ModelSpec, x: Value, tape: Tape) -> None:
@@ -107,10 +107,10 @@ def _loss(spec: ModelSpec, x: Value, tape: Tape) -> None:
     head = next(iter(spec.heads), None)
     if head is None or head.table is None:
         return
-    heads = spec.parts(Site())["heads"]
+    heads = spec.parts(Place())["heads"]
     assert isinstance(heads, list)
     x = _transformed(head, heads[0][1], _of_layers(spec, head, heads[0][1], x, tape), tape)
-    table, rows = head.table, tape.load.tokens
+    table, rows = head.table, tape.workload.tokens
     numel = table.rows * (x.numel // rows)
     with tape.term("loss"):
         tape.keep(tape.value(x.numel, x))
@@ -124,18 +124,18 @@ def _loss(spec: ModelSpec, x: Value, tape: Tape) -> None:
     )
 
 
-def _of_layers(spec: ModelSpec, head: HeadSpec, site: Site, x: Value, tape: Tape) -> Value:
-    """Return what a head's own layers make of the stack's last state x, or an earlier one; both stay till the loss is there."""
+def _of_layers(spec: ModelSpec, head: HeadSpec, place: Place, x: Value, tape: Tape) -> Value:
+    """What a head's own layers make of the stack's last state x, or an earlier one; both stay till the loss is there."""
     if head.layers is None:
         return x
-    (placed,) = (stack.parts(at)["norm"] for name, stack, at in inside(spec, Site()) if name == "stack")
+    (placed,) = (stack.parts(at)["norm"] for name, stack, at in inside(spec, Place()) if name == "stack")
     if head.layers.before:
         with tape.term("norms"):
             x = tape.run("norm", placed, tape.states[-head.layers.before])
     tape.residual = spec.stack.residual
-    return tape.run("layers", head.parts(site)["layers"], x)
+    return tape.run("layers", head.parts(place)["layers"], x)
 
 
-def _transformed(head: HeadSpec, site: Site, x: Value, tape: Tape) -> Value:
+def _transformed(head: HeadSpec, place: Place, x: Value, tape: Tape) -> Value:
     with tape.term("head"):
-        return tape.run("transform", head.parts(site)["transform"], x)
+        return tape.run("transform", head.parts(place)["transform"], x)

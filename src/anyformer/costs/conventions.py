@@ -9,7 +9,7 @@ from typing import Literal
 from anyformer.costs.formulas import Uniform, palm_parameters, uniform
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.layers import AttentionSpec, TokensSpec
-from anyformer.spec import Load, ModelSpec, Recompute, Site, inside
+from anyformer.spec import ModelSpec, Place, Recompute, Workload, inside
 
 Flops = Mapping[str, int]  # of the whole batch, by part
 BACKWARD = 2  # a backward pass has two products for each of the forward's: for the input's gradient and the weight's
@@ -25,14 +25,14 @@ class Convention:
     name: str
     says: str
     source: str
-    forward: Callable[[ModelSpec, Load], Flops]
+    forward: Callable[[ModelSpec, Workload], Flops]
     unit: Literal["FLOPs", "MACs"] = "FLOPs"
     times: Mapping[str, int] = field(default_factory=dict)  # of a part in training; by default 3
     by_formula: bool = False  # of sizes, not of what is executed: a policy of recomputation changes nothing
 
-    def training(self, spec: ModelSpec, load: Load, recompute: Recompute = "none") -> Flops:
-        """Return what forward and backward cost, and what is made again under the policy."""
-        return {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, load).items()}
+    def training(self, spec: ModelSpec, workload: Workload, recompute: Recompute = "none") -> Flops:
+        """What forward and backward cost, and what is made again under the policy."""
+        return {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, workload).items()}
 
     def _times(self, part: str, recompute: Recompute) -> int:
         again = 0
@@ -41,30 +41,30 @@ class Convention:
         return self.times.get(part, BACKWARD if part in CONSTANTS else 1 + BACKWARD) + again
 
 
-def _exact(spec: ModelSpec, load: Load) -> Flops:
-    return dict(spec.cost(Site(), replace(load, causal_exact=True)))
+def _exact(spec: ModelSpec, workload: Workload) -> Flops:
+    return dict(spec.cost(Place(), replace(workload, causal_exact=True)))
 
 
-def _full(spec: ModelSpec, load: Load) -> Flops:
-    return dict(spec.cost(Site(), replace(load, causal_exact=False)))
+def _full(spec: ModelSpec, workload: Workload) -> Flops:
+    return dict(spec.cost(Place(), replace(workload, causal_exact=False)))
 
 
-def _palm(spec: ModelSpec, load: Load) -> Flops:
+def _palm(spec: ModelSpec, workload: Workload) -> Flops:
     if spec.encoder is not None:
         raise _unfit("palm-mfu", "one stack of layers", "an encoder and a decoder")
     attention = 0
-    for name, stack, place in inside(spec, Site()):
+    for name, stack, place in inside(spec, Place()):
         if name == "stack":
             attention = _attention_widths(stack, place)
     # 2N and 4LHQT, a third of what the paper counts for training: its 2 · 2 · LHQ is Σ heads · (width of q·k + of values) · 2.
     return {
-        "parameters": 2 * palm_parameters(spec) * load.tokens,
-        "scores and values": 2 * attention * load.query * load.tokens,
+        "parameters": 2 * palm_parameters(spec) * workload.tokens,
+        "scores and values": 2 * attention * workload.query * workload.tokens,
     }
 
 
-def _attention_widths(part: object, place: Site) -> int:
-    """Return the sum over all attentions of heads · (width of a query + width of a value)."""
+def _attention_widths(part: object, place: Place) -> int:
+    """The sum over all attentions of heads · (width of a query + width of a value)."""
     from anyformer.spec import PartSpec
 
     assert isinstance(part, PartSpec)
@@ -76,8 +76,8 @@ def _attention_widths(part: object, place: Site) -> int:
     return sum(_attention_widths(inner, there) for _, inner, there in inside(part, place))
 
 
-def _megatron(spec: ModelSpec, load: Load) -> Flops:
-    u, s, tokens = _uniform("megatron", spec), load.query, load.tokens
+def _megatron(spec: ModelSpec, workload: Workload) -> Flops:
+    u, s, tokens = _uniform("megatron", spec), workload.query, workload.tokens
     return {
         "projections": 8 * u.d_model**2 * u.n_layers * tokens,
         "scores": 2 * s * u.d_model * u.n_layers * tokens,
@@ -87,8 +87,8 @@ def _megatron(spec: ModelSpec, load: Load) -> Flops:
     }
 
 
-def _opt_table(spec: ModelSpec, load: Load) -> Flops:
-    u, s, tokens = _uniform("opt-table", spec), load.query, load.tokens
+def _opt_table(spec: ModelSpec, workload: Workload) -> Flops:
+    u, s, tokens = _uniform("opt-table", spec), workload.query, workload.tokens
     padded = -(-u.vocab_size // 1024) * 1024  # Megatron pads to a multiple of 128 on each of 8 devices: 51,200
     return {
         "MHA": (2 * u.d_model**2 + 8 * s * u.d_model) * u.n_layers * tokens,  # as printed; 8·d² would be right
@@ -98,8 +98,8 @@ def _opt_table(spec: ModelSpec, load: Load) -> Flops:
     }
 
 
-def _chinchilla(spec: ModelSpec, load: Load) -> Flops:
-    u, s, tokens = _uniform("chinchilla", spec, any_width=True), load.query, load.tokens
+def _chinchilla(spec: ModelSpec, workload: Workload) -> Flops:
+    u, s, tokens = _uniform("chinchilla", spec, any_width=True), workload.query, workload.tokens
     width = u.n_heads * u.head_dim
     return {
         "projections": (6 + 2) * u.d_model * width * u.n_layers * tokens,
@@ -110,10 +110,10 @@ def _chinchilla(spec: ModelSpec, load: Load) -> Flops:
     }
 
 
-def _narang(spec: ModelSpec, load: Load) -> Flops:
-    macs = {part: flops // 2 for part, flops in _full(spec, load).items()}
+def _narang(spec: ModelSpec, workload: Workload) -> Flops:
+    macs = {part: flops // 2 for part, flops in _full(spec, workload).items()}
     gathered = 0
-    for stack, tokens in ((spec.encoder, load.batch * load.memory), (spec.stack, load.tokens)):
+    for stack, tokens in ((spec.encoder, workload.batch * workload.memory), (spec.stack, workload.tokens)):
         terms = stack.embedding.terms if stack is not None else ()
         for term in terms:
             if stack is not None and isinstance(term, TokensSpec):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec
-from anyformer.spec import BlockSpec, ModelSpec, Site, TableSpec, parameters
+from anyformer.spec import BlockSpec, ModelSpec, Place, TableSpec, parameters
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Uniform:
 
 
 def uniform(spec: ModelSpec, *, any_width: bool = False) -> Uniform | str:
-    """Return the sizes of such a model, or in words what it has instead; `any_width` allows d_ff and heads of any width."""
+    """The sizes of such a model, or in words what it has instead; `any_width` allows d_ff and heads of any width."""
     if spec.encoder is not None:
         return "an encoder and a decoder"
     found = {_sizes(block, spec.stack.d_model) for block in spec.stack.blocks}
@@ -56,7 +56,7 @@ def _sizes(block: BlockSpec, d_model: int) -> tuple[int, int, int] | str:
         return f"{projection.kind} attention"
     if projection.kv_heads != projection.n_heads:
         return f"{projection.kv_heads} key/value heads for {projection.n_heads} heads"
-    n_heads, head_dim, _ = projection.sizes(Site(d_model, (d_model,), d_model))
+    n_heads, head_dim, _ = projection.sizes(Place(d_model, (d_model,), d_model))
     return n_heads, head_dim, feeds[0].d_ff
 
 
@@ -68,7 +68,7 @@ def palm_parameters(spec: ModelSpec) -> int:
 
 
 def active_parameters(spec: ModelSpec) -> Mapping[str, int]:
-    """Return what one token uses under each convention of the field, by its name.
+    """What one token uses under each convention of the field, by its name.
 
     all: without the experts not chosen (Mixtral's 12.9B); without the input table: gpt-oss's 3.61B and 5.13B;
     without tables: neither the input's nor the head's (Gemma 2's and Qwen's "non-embedding").

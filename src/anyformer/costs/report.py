@@ -15,12 +15,12 @@ from anyformer.errors import SpecError, did_you_mean
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.spec import (
     Architecture,
-    Load,
     ModelSpec,
     Parameters,
+    Place,
     Recompute,
-    Site,
     TermSpec,
+    Workload,
     cached_calls,
     parameters,
     specification,
@@ -111,7 +111,7 @@ class CostReport:
         return self.state.total
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data; keys are stable within a `version`."""
+        """Plain data; keys are stable within a `version`."""
         count = self.parameters
         totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
@@ -141,7 +141,7 @@ def cost(
     precision: Precision = "bf16",
     recompute: Recompute = "none",
 ) -> CostReport:
-    """Return what a pass over `batch` sequences of `seq_len` tokens costs; an encoder reads as many.
+    """What a pass over `batch` sequences of `seq_len` tokens costs; an encoder reads as many.
 
     `seq_len` defaults to the published context. `dtype` is of weights and cache in inference; `precision` and `recompute`
     are how a training step runs. Raises SpecError for sizes, names or a convention that make no sense.
@@ -155,7 +155,7 @@ def cost(
     for terms in _terms(spec):
         _refuse_beyond_positions(terms, seq_len)
     count, memory = parameters(spec), seq_len if spec.encoder else 0
-    load = Load(batch=batch, query=seq_len, memory=memory, causal_exact=convention != "full-attention")
+    workload = Workload(batch=batch, query=seq_len, memory=memory, causal_exact=convention != "full-attention")
     return CostReport(
         seq_len=seq_len,
         batch=batch,
@@ -166,9 +166,9 @@ def cost(
         recompute=recompute,
         parameters=count,
         active=active_parameters(spec),
-        forward_flops=counts.forward(spec, load),
-        training_flops=counts.training(spec, load, recompute),
-        decode_flops=_decode(spec, replace(load, query=1, past=seq_len - 1)),
+        forward_flops=counts.forward(spec, workload),
+        training_flops=counts.training(spec, workload, recompute),
+        decode_flops=_decode(spec, replace(workload, query=1, past=seq_len - 1)),
         activations=activations(spec, batch=batch, seq_len=seq_len, precision=precision, recompute=recompute),
         state=state_nbytes(count.total, precision=precision),
         cache=tuple(_cache(spec, seq_len, memory, batch, NBYTES[dtype])),
@@ -194,13 +194,13 @@ def _refuse_beyond_positions(terms: tuple[TermSpec, ...], seq_len: int) -> None:
             )
 
 
-def _decode(spec: ModelSpec, load: Load) -> dict[str, int]:
-    """Return the FLOPs of a pass without the encoder, which runs once before the first token."""
-    total, placed = spec.cost(Site(), load), spec.parts(Site())["encoder"]
+def _decode(spec: ModelSpec, workload: Workload) -> dict[str, int]:
+    """The FLOPs of a pass without the encoder, which runs once before the first token."""
+    total, placed = spec.cost(Place(), workload), spec.parts(Place())["encoder"]
     if not isinstance(placed, tuple):
         return dict(total)
     encoder, place = placed
-    once = encoder.cost(place, Load(load.batch, load.memory, causal_exact=load.causal_exact))
+    once = encoder.cost(place, Workload(workload.batch, workload.memory, causal_exact=workload.causal_exact))
     return {term: flops - once.get(term, 0) for term, flops in total.items() if flops > once.get(term, 0)}
 
 

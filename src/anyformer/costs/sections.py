@@ -16,7 +16,7 @@ AGAIN = {
 }
 
 
-class Line(NamedTuple):
+class FigureLine(NamedTuple):
     """One row of a table."""
 
     name: str
@@ -28,11 +28,11 @@ class Section(NamedTuple):
     """One table."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[FigureLine, ...]
 
 
 def sections(report: CostReport) -> Iterator[Section]:
-    """Yield the tables of a report: parameters, FLOPs, activations, state and cache."""
+    """The tables of a report: parameters, FLOPs, activations, state and cache."""
     yield Section("parameters", tuple(_parameters(report)))
     yield Section(f"{report.unit} by part, {report.convention}", tuple(_flops(report)))
     yield Section("training memory", tuple(_training(report)))
@@ -42,57 +42,61 @@ def sections(report: CostReport) -> Iterator[Section]:
     yield Section("inference memory", tuple(_inference(report)))
 
 
-def _parameters(report: CostReport) -> Iterator[Line]:
+def _parameters(report: CostReport) -> Iterator[FigureLine]:
     count = report.parameters
-    yield Line("total", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them")
+    yield FigureLine("total", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them")
     if count.inactive:
-        yield Line("active", f"{report.active['all']:,}", "used by one token: the experts it chooses, and all else")
+        yield FigureLine(
+            "active", f"{report.active['all']:,}", "used by one token: the experts it chooses, and all else"
+        )
     for name, number in report.active.items():
         if name != "all" and number != count.total:
-            yield Line(f"{'active ' if count.inactive else ''}{name}", f"{number:,}")
+            yield FigureLine(f"{'active ' if count.inactive else ''}{name}", f"{number:,}")
     if count.frozen:
-        yield Line("frozen", f"{count.frozen:,}", "held beside them and never trained")
+        yield FigureLine("frozen", f"{count.frozen:,}", "held beside them and never trained")
 
 
-def _flops(report: CostReport) -> Iterator[Line]:
+def _flops(report: CostReport) -> Iterator[FigureLine]:
     convention, unit = CONVENTIONS[report.convention], report.unit
     step = report.training_flops_total
-    yield Line("forward", f"{si(report.forward_flops_per_token)}{unit}/token", convention.says)
-    yield Line(
+    yield FigureLine("forward", f"{si(report.forward_flops_per_token)}{unit}/token", convention.says)
+    yield FigureLine(
         "training",
         f"{si(report.training_flops_per_token)}{unit}/token",
         f"{si(step)}{unit} a step; {convention.source}",
     )
     decoding = f"{si(report.decode_flops_per_token)}FLOPs/token"
-    yield Line("decoding", decoding, "the last token, all others cached, visible pairs alone")
+    yield FigureLine("decoding", decoding, "the last token, all others cached, visible pairs alone")
     for part, flops in report.training_flops.items():
         forward = report.forward_flops[part]
         shares = f"{forward / report.forward_flops_total:6.1%} of forward, {flops / step:6.1%} of training"
-        yield Line(f"  {part}", f"{si(forward)}{unit}", shares)
+        yield FigureLine(f"  {part}", f"{si(forward)}{unit}", shares)
 
 
-def _training(report: CostReport) -> Iterator[Line]:
+def _training(report: CostReport) -> Iterator[FigureLine]:
     state, source = report.state, LAYOUTS[report.precision].source
-    yield Line("training state", binary(report.training_nbytes), f"with AdamW; {source}")
+    yield FigureLine("training state", binary(report.training_nbytes), f"with AdamW; {source}")
     for name in ("weights", "gradients", "optimizer"):
-        yield Line(f"  {name}", binary(getattr(state, name)))
-    yield Line("activations", binary(report.activation_nbytes), f"at the peak of a step of {report.tokens:,} tokens")
+        yield FigureLine(f"  {name}", binary(getattr(state, name)))
+    yield FigureLine(
+        "activations", binary(report.activation_nbytes), f"at the peak of a step of {report.tokens:,} tokens"
+    )
 
 
-def _activations(report: CostReport) -> Iterator[Line]:
+def _activations(report: CostReport) -> Iterator[FigureLine]:
     saved = report.activations.saved
     for part, nbytes in saved.items():
-        yield Line(part, binary(nbytes), f"{nbytes / report.activations.saved_nbytes:6.1%}")
+        yield FigureLine(part, binary(nbytes), f"{nbytes / report.activations.saved_nbytes:6.1%}")
     for part, nbytes in report.activations.passing.items():
-        yield Line(part, binary(nbytes), "for a while")
+        yield FigureLine(part, binary(nbytes), "for a while")
 
 
-def _inference(report: CostReport) -> Iterator[Line]:
-    yield Line("weights", binary(report.weights_nbytes), report.dtype)
-    yield Line("cache", binary(report.cache_nbytes), f"{report.dtype}, the whole batch at this context")
+def _inference(report: CostReport) -> Iterator[FigureLine]:
+    yield FigureLine("weights", binary(report.weights_nbytes), report.dtype)
+    yield FigureLine("cache", binary(report.cache_nbytes), f"{report.dtype}, the whole batch at this context")
     for kind in report.cache:
         says = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
-        yield Line(f"  {kind.kind}", binary(kind.nbytes), says)
+        yield FigureLine(f"  {kind.kind}", binary(kind.nbytes), says)
 
 
 def si(value: float) -> str:
@@ -104,7 +108,7 @@ def si(value: float) -> str:
 
 
 def binary(nbytes: float) -> str:
-    """Return bytes in a unit of powers of 1,024."""
+    """Bytes in a unit of powers of 1,024."""
     for power, unit in ((5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if nbytes >= 1024**power:
             return f"{nbytes / 1024**power:.3g} {unit}"

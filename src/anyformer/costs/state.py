@@ -46,7 +46,7 @@ class StateBytes:
 def state_nbytes(
     n_params: int, *, precision: str = "float32", optimizer: str = "adamw", shards: int = 1, stage: int = 0
 ) -> StateBytes:
-    """Return the bytes on one of `shards` devices that share the state of `n_params` trained parameters.
+    """The bytes on one of `shards` devices that share the state of `n_params` trained parameters.
 
     `stage` is ZeRO's: 1 shares the optimiser, 2 gradients too, 3 weights too. Megatron's distributed optimiser,
     6 + 12 / shards bytes a parameter, is "mixed-main-grads" at stage 1. Raises SpecError for what is not known.

@@ -19,7 +19,7 @@ _DAY_SECONDS = 86_400.0
 
 @contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """Yield an empty directory beside `target` to fill; when the block ends it is synced and takes that name.
+    """An empty directory beside `target` to fill; when the block ends it is synced and takes that name.
 
     `target` must not exist, or be empty. If anything fails nothing is left behind; what killed processes left of the same
     directory is removed, what living ones are filling is not. Raises OSError.

@@ -56,7 +56,7 @@ def is_held(path: Path) -> bool:
 
 
 def hold(directory: Path) -> int | None:
-    """Return the lock on a directory itself, for `os.close` to release; None where there is none to be had.
+    """The lock on a directory itself, for `os.close` to release; None where there is none to be had.
 
     It is another's, or the directory is gone, or the file system or the operating system knows no locks.
     """

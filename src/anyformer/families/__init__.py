@@ -45,8 +45,8 @@ from anyformer.families import (
     transformer,
     xlnet,
 )
+from anyformer.families.classifier import with_classifier
 from anyformer.families.hf import FAMILIES, Family
-from anyformer.families.judging import judging
 from anyformer.families.preset import Preset
 from anyformer.families.training import trained
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
@@ -172,7 +172,7 @@ def preset(name: str) -> Preset:
 
 
 def presets(family: str | None = None) -> tuple[str, ...]:
-    """Return the names of all presets, or of one family's. Raises SpecError for an unknown family."""
+    """The names of all presets, or of one family's. Raises SpecError for an unknown family."""
     families = {p.family for p in PRESETS.values()}
     if family is not None and family not in families:
         raise SpecError(
@@ -188,7 +188,7 @@ __all__ = [
     "UNDISCLOSED",
     "Family",
     "Preset",
-    "judging",
+    "with_classifier",
     "Undisclosed",
     "find",
     "preset",

@@ -13,14 +13,14 @@ from anyformer.spec import ModelSpec
 def albert(
     *, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, vocab_size: int = 30_000, width: int = 128
 ) -> ModelSpec:
-    """Return ALBERT without heads: tokens of 128 features are projected to d_model, all layers are one (section 3.1)."""
+    """ALBERT without heads: tokens of 128 features are projected to d_model, all layers are one (section 3.1)."""
     model = bert(n_layers=1, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, width=width)
     one = layer(n_heads, d_ff or 4 * d_model, LayerNormSpec(eps=1e-12), GELU(form="tanh")).but(shared="layer")
     return model.but(stack=model.stack.but(blocks=repeat(one, n_layers)))
 
 
 def pretraining(model: ModelSpec) -> ModelSpec:
-    """Return the model with what ALBERT is trained on: masked words, and which of two segments came first (section 3.1)."""
+    """The model with what ALBERT is trained on: masked words, and which of two segments came first (section 3.1)."""
     return model.but(heads=(masked_words(model, GELU(form="tanh")), row_classes(2, "sop")))
 
 

@@ -47,7 +47,7 @@ def post_norm_stacks(
     init: InitSpec | None = None,
     context: int | None = None,
 ) -> ModelSpec:
-    """Return post-norm stacks on one tied table; of each pair of sizes the encoder's comes first."""
+    """Post-norm stacks on one tied table; of each pair of sizes the encoder's comes first."""
     encoder = block(attend(n_heads[0], Everything()), feed(d_ff[0], activation))
     decoder = block(
         attend(n_heads[1], Causal()), attend(n_heads[1], Everything(), memory=True), feed(d_ff[1], activation)
@@ -78,7 +78,7 @@ def bart(
     token_scale: ScaleSpec | None = None,
     head_bias: bool = False,
 ) -> ModelSpec:
-    """Return the model (section 2.1); its tables of positions begin with two rows that are never read."""
+    """The model (section 2.1); its tables of positions begin with two rows that are never read."""
     return post_norm_stacks(
         d_model=d_model,
         vocab_size=vocab_size,

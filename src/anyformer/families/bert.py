@@ -48,7 +48,7 @@ def encoder(
     masked: bool = False,
     context: int = 512,
 ) -> ModelSpec:
-    """Return an encoder without heads: tokens and other terms summed, normed, and projected where `width` is their own."""
+    """An encoder without heads: tokens and other terms summed, normed, and projected where `width` is their own."""
     table = TableSpec(rows=Vocab(vocab_size), shared="tokens")
     narrow = width not in (None, d_model)
     embedding = EmbeddingSpec(
@@ -64,7 +64,7 @@ def encoder(
 
 
 def layer(n_heads: int, d_ff: int, norm: MapSpec, activation: ActivationSpec | None = None) -> BlockSpec:
-    """Return attention to all tokens and a feed-forward, biases everywhere, each normed after it is added."""
+    """Attention to all tokens and a feed-forward, biases everywhere, each normed after it is added."""
     heads = with_biases(GQASpec(n_heads=Count(n_heads)), qkv=True, output=True)
     feed = FeedForwardSpec(d_ff=Width(d_ff), activation=activation or GELU())
     return block(post_norm(norm, AttentionSpec(projection=heads)), post_norm(norm, feed))
@@ -83,7 +83,7 @@ def bert(
     context: int = 512,
     eps: float = 1e-12,
 ) -> ModelSpec:
-    """Return BERT without heads (section 3); without segments the embedding has two terms."""
+    """BERT without heads (section 3); without segments the embedding has two terms."""
     norm = LayerNormSpec(eps=eps)
     positions = LearnedPositionsSpec(n_positions=Length(context), offset=offset)
     return encoder(
@@ -98,12 +98,12 @@ def bert(
 
 
 def pretraining(model: ModelSpec) -> ModelSpec:
-    """Return the model with what BERT is trained on: masked words, and whether the second sentence follows (section 3.1)."""
+    """The model with what BERT is trained on: masked words, and whether the second sentence follows (section 3.1)."""
     return model.but(heads=(masked_words(model), row_classes(2, "nsp")))
 
 
 def roberta(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
-    """Return BERT with a larger vocabulary, one segment, positions from row 2 on, without the second sentence (section 4)."""
+    """BERT with a larger vocabulary, one segment, positions from row 2 on, without the second sentence (section 4)."""
     model = bert(
         n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=50_265, n_segments=1, offset=2, eps=1e-5
     )
@@ -111,7 +111,7 @@ def roberta(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
 
 
 def distilled(model: ModelSpec) -> ModelSpec:
-    """Return the student with the head that it is compared with its teacher by."""
+    """The student with the head that it is compared with its teacher by."""
     return model.but(heads=(masked_words(model),))
 
 

@@ -11,19 +11,19 @@ from anyformer.spec import Count, ModelSpec, Window
 
 
 def block_sparse(model: ModelSpec, size: int, n_random: int) -> ModelSpec:
-    """Return the model with blocks of `size` tokens for a mask (section 2)."""
+    """The model with blocks of `size` tokens for a mask (section 2)."""
     blocks = {"size": Window(size), "n_random": Count(n_random)}
     return changed(model, AttentionSpec, mask=GlobalBlocks(**blocks), scores=(FirstBlockAgainSpec(**blocks),))
 
 
 def bigbird(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_358, context: int = 4096) -> ModelSpec:
-    """Return the encoder without heads, all of whose tokens see all; GELU is approximated, as in the released code."""
+    """The encoder without heads, all of whose tokens see all; GELU is approximated, as in the released code."""
     model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, context=context)
     return changed(model, FeedForwardSpec, activation=GELU(form="tanh"))
 
 
 def pretraining(model: ModelSpec) -> ModelSpec:
-    """Return the model with BERT's two heads (appendix E.1)."""
+    """The model with BERT's two heads (appendix E.1)."""
     return model.but(heads=(masked_words(model, GELU(form="tanh")), row_classes(2, "nsp")))
 
 

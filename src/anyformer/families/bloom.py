@@ -26,7 +26,7 @@ def bloom(
     tied: bool = True,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return ALiBi instead of positions, a norm after the embedding, sublayers in turn (section 3.2 and figure 5)."""
+    """ALiBi instead of positions, a norm after the embedding, sublayers in turn (section 3.2 and figure 5)."""
     norm = LayerNormSpec(eps=eps)
     heads = with_biases(GQASpec(n_heads=Count(n_heads)), True, True)
     layer = block(

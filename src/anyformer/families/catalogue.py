@@ -14,7 +14,7 @@ PATH = Path(__file__).with_name("catalogue.json")
 
 
 def catalogue() -> dict[str, Any]:
-    """Return what catalogue.json must hold."""
+    """What catalogue.json must hold."""
     aliases = {name: [alias for alias, target in ALIASES.items() if target == name] for name in PRESETS}
     records = [
         {

@@ -54,7 +54,7 @@ def cohere(
 
 
 def cohere2(n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int) -> ModelSpec:
-    """Return Command R with three windowed layers to a full one without positions (arXiv:2504.00698, section 2)."""
+    """Command R with three windowed layers to a full one without positions (arXiv:2504.00698, section 2)."""
     model = cohere(n_layers, d_model, n_heads, n_kv_heads, d_ff, theta=50_000.0, logit_scale=0.25)
     full = changed(model, GQASpec, rotary=None).stack.blocks[0]
     return layered(model, *[windowed(model, 4096).stack.blocks[0]] * 3, full)

@@ -48,7 +48,7 @@ def changed(value: S, part: type[Spec], **fields: Any) -> S:
 
 
 def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
-    """Return the model with this pattern of layers over and over, as deep as it is."""
+    """The model with this pattern of layers over and over, as deep as it is."""
     return model.but(stack=model.stack.but(blocks=repeat(pattern, model.n_layers)))
 
 
@@ -68,12 +68,12 @@ def parallel(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
 
 
 def block(*sublayers: SublayerSpec) -> BlockSpec:
-    """Return one layer."""
+    """One layer."""
     return BlockSpec(sublayers=sublayers)
 
 
 def repeat(pattern: Sequence[BlockSpec] | BlockSpec, n_layers: int) -> tuple[BlockSpec, ...]:
-    """Return the pattern over and over, cut to n_layers."""
+    """The pattern over and over, cut to n_layers."""
     layers = [pattern] if isinstance(pattern, BlockSpec) else list(pattern)
     return tuple(layers[i % len(layers)] for i in range(n_layers))
 
@@ -81,7 +81,7 @@ def repeat(pattern: Sequence[BlockSpec] | BlockSpec, n_layers: int) -> tuple[Blo
 def embedding(
     table: TableSpec, *positions: TermSpec, scale: ScaleSpec | None = None, norm: MapSpec | None = None
 ) -> EmbeddingSpec:
-    """Return the sum of the tokens' vectors, projected where the table has a width of its own, and the position terms."""
+    """The sum of the tokens' vectors, projected where the table has a width of its own, and the position terms."""
     projection = None if table.width is None else LinearSpec()
     return EmbeddingSpec(terms=(TokensSpec(table=table, scale=scale, projection=projection), *positions), norm=norm)
 
@@ -143,7 +143,7 @@ def encoder_decoder(
     init: InitSpec | None = None,
     context: int | None = None,
 ) -> ModelSpec:
-    """Return two stacks on one table of tokens, which the head shares too if `tied`; norms and positions of each alike."""
+    """Two stacks on one table of tokens, which the head shares too if `tied`; norms and positions of each alike."""
     table = TableSpec(rows=Vocab(vocab_size), shared="tokens")
 
     def stack(blocks: tuple[BlockSpec, ...]) -> StackSpec:
@@ -160,5 +160,5 @@ def encoder_decoder(
 
 
 def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:
-    """Return the projection with biases of queries, keys and values, and of the output, or without."""
+    """The projection with biases of queries, keys and values, and of the output, or without."""
     return heads.but(bias_query=qkv, bias_key=qkv, bias_value=qkv, bias_output=output)

@@ -49,7 +49,7 @@ THREE = ScaleSpec(factor=3**-0.5, power=-0.5)  # three summands of equal weight 
 def deberta(
     *, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, vocab_size: int = 50_265, context: int = 512
 ) -> ModelSpec:
-    """Return DeBERTa v1 without heads: keys have no bias, distances have projections of their own in every layer (3.1)."""
+    """DeBERTa v1 without heads: keys have no bias, distances have projections of their own in every layer (3.1)."""
     table = RelativeTableSpec(farthest=Length(context), shared="distances")
     heads = with_biases(GQASpec(n_heads=Count(n_heads)), qkv=True, output=True).but(bias_key=False)
     attend = AttentionSpec(
@@ -84,7 +84,7 @@ def deberta_v2(
 
 
 def convolved(model: ModelSpec, size: int = 3, activation: ActivationSpec | None = None) -> ModelSpec:
-    """Return the model with a convolution of the embedding's output beside its first layer."""
+    """The model with a convolution of the embedding's output beside its first layer."""
     first, *others = model.stack.blocks
     mixer = ConvolutionSpec(size=size, activation=activation or GELU())
     first = first.but(sublayers=(*first.sublayers, post_norm(NORM, mixer)))
@@ -92,12 +92,12 @@ def convolved(model: ModelSpec, size: int = 3, activation: ActivationSpec | None
 
 
 def with_head(model: ModelSpec) -> ModelSpec:
-    """Return the model with its head for masked words."""
+    """The model with its head for masked words."""
     return model.but(heads=(masked_words(model),))
 
 
 def with_decoder(model: ModelSpec, n_layers: int = 2) -> ModelSpec:
-    """Return the model with the head for masked words that it is pretrained with: `n_layers` passes of its last layer.
+    """The model with the head for masked words that it is pretrained with: `n_layers` passes of its last layer.
 
     They begin with what the last layer but one gives and absolute positions, and read the former; all their weights but the
     positions' are the last layer's, whose own pass, which nothing but the kept encoder needs, the head does not read.
@@ -112,7 +112,7 @@ def with_decoder(model: ModelSpec, n_layers: int = 2) -> ModelSpec:
 
 
 def _shared(layer: BlockSpec) -> BlockSpec:
-    """Return the layer with a name for each of its parts that has weights; attention is named by what is inside it."""
+    """The layer with a name for each of its parts that has weights; attention is named by what is inside it."""
 
     def named(part: P, name: str) -> P:
         return part if part.shared else part.but(shared=f"last_{name}")

@@ -28,7 +28,7 @@ STRETCH = 40.0  # from 4,096 tokens to 163,840
 
 
 def sharpened(factor: float, share: float) -> ScaleSpec:
-    """Return attention's scale where YaRN's sharpening is of the scores: of queries and of keys, so its square."""
+    """Attention's scale where YaRN's sharpening is of the scores: of queries and of keys, so its square."""
     return ScaleSpec(factor=sharpening(factor, share) ** 2, power=-0.5)
 
 
@@ -46,7 +46,7 @@ def deepseek(
     mscale: float = 1.0,
     vocab_size: int = 102_400,
 ) -> ModelSpec:
-    """Return latent attention, and after `n_dense` layers experts beside shared ones (arXiv:2405.04434, section 2).
+    """Latent attention, and after `n_dense` layers experts beside shared ones (arXiv:2405.04434, section 2).
 
     Several shared experts are one as wide as all of them. The context is stretched by YaRN (section 3.1.4).
     """
@@ -82,7 +82,7 @@ def deepseek(
 
 
 def predicting_further(model: ModelSpec, n_tokens: int) -> ModelSpec:
-    """Return the model with modules that predict so many further tokens in training (arXiv:2412.19437, section 2.2).
+    """The model with modules that predict so many further tokens in training (arXiv:2412.19437, section 2.2).
 
     Each has a layer like the stack's last, and norms like the stack's.
     """

@@ -21,7 +21,7 @@ def fixup(mixer: MixerSpec) -> SublayerSpec:
 
 
 def fixup_start(scale: float = 0.02) -> ByRole:
-    """Return its rules 1 and 2: branches end in zeros, the matrix before is divided by √(number of branches).
+    """Its rules 1 and 2: branches end in zeros, the matrix before is divided by √(number of branches).
 
     The rule divides by n^(1 / (2 m - 2)) for m matrices a branch: attention's values and output, a feed-forward's two.
     """
@@ -30,7 +30,7 @@ def fixup_start(scale: float = 0.02) -> ByRole:
 
 
 def deep_norm() -> AddByDepthSpec:
-    """Return the residual of a post-norm stack of attention and feed-forward: norm(α x + mixer(x)), α = (2 n_layers)^(1/4).
+    """The residual of a post-norm stack of attention and feed-forward: norm(α x + mixer(x)), α = (2 n_layers)^(1/4).
 
     The depth is that of the stack, whatever it is resized to.
     """
@@ -38,6 +38,6 @@ def deep_norm() -> AddByDepthSpec:
 
 
 def deep_norm_start() -> ByRole:
-    """Return Xavier's distribution, times β = (8 n_layers)^(-1/4) for values, outputs and feed-forwards (figure 2)."""
+    """Xavier's distribution, times β = (8 n_layers)^(-1/4) for values, outputs and feed-forwards (figure 2)."""
     scaled = Xavier(gain=4**-0.25, depth_power=-0.25)  # two branches a layer
     return ByRole(matrix=Xavier(), inner=scaled, output=scaled)

@@ -9,22 +9,22 @@ from anyformer.spec import HeadSpec, ModelSpec
 
 
 def electra(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, width: int) -> ModelSpec:
-    """Return the encoder, which is BERT's; an embedding of another width is projected to d_model (section 3.2)."""
+    """The encoder, which is BERT's; an embedding of another width is projected to d_model (section 3.2)."""
     return bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_ff=d_ff, width=width)
 
 
 def replaced() -> HeadSpec:
-    """Return the discriminator's head: one score a token, above 0 where the word is not the original."""
+    """The discriminator's head: one score a token, above 0 where the word is not the original."""
     return token_scores()
 
 
 def discriminator(model: ModelSpec) -> ModelSpec:
-    """Return the model that is kept: it tells replaced words from original ones (section 2)."""
+    """The model that is kept: it tells replaced words from original ones (section 2)."""
     return model.but(heads=(replaced(),))
 
 
 def generator(model: ModelSpec) -> ModelSpec:
-    """Return the model that proposes words for the masked ones; it shares the discriminator's embeddings (section 3.2)."""
+    """The model that proposes words for the masked ones; it shares the discriminator's embeddings (section 3.2)."""
     return model.but(heads=(masked_words(model),))
 
 

@@ -39,7 +39,7 @@ def falcon(
     tied: bool = True,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return attention beside the feed-forward, on one norm or on one each, or before it; no `rotary` means ALiBi."""
+    """Attention beside the feed-forward, on one norm or on one each, or before it; no `rotary` means ALiBi."""
     norm = LayerNormSpec(eps=eps)
     heads = GQASpec(
         n_heads=Count(n_heads), n_kv_heads=None if n_kv_heads == n_heads else Count(n_kv_heads), rotary=rotary
@@ -60,7 +60,7 @@ def falcon(
 
 
 def refined_web(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int) -> ModelSpec:
-    """Return the models of the RefinedWeb paper: ALiBi, biases, as many key/value heads as heads, serial."""
+    """The models of the RefinedWeb paper: ALiBi, biases, as many key/value heads as heads, serial."""
     return falcon(
         n_layers=n_layers,
         d_model=d_model,

@@ -32,7 +32,7 @@ def gemma(
     vocab_size: int = 256_000,
     context: int = 8192,
 ) -> ModelSpec:
-    """Return LLaMA with GeGLU, embeddings times √d_model that are the head's too, gains around 0 (2403.08295, section 2)."""
+    """LLaMA with GeGLU, embeddings times √d_model that are the head's too, gains around 0 (2403.08295, section 2)."""
     model = llama(
         n_layers=n_layers,
         d_model=d_model,
@@ -50,7 +50,7 @@ def gemma(
 
 
 def sandwiched(model: ModelSpec, *, head_dim: int, scores_as_of: int | None) -> ModelSpec:
-    """Return the model with a norm after each branch too, and scores divided by the root of another width than head_dim."""
+    """The model with a norm after each branch too, and scores divided by the root of another width than head_dim."""
     scale = ScaleSpec(factor=(head_dim / (scores_as_of or head_dim)) ** 0.5, power=-0.5)
     return changed(changed(model, BranchSpec, norm_out=NORM), AttentionSpec, scale=scale)
 
@@ -65,7 +65,7 @@ def gemma2(
     head_dim: int = 256,
     scores_as_of: int | None = None,
 ) -> ModelSpec:
-    """Return Gemma with sandwich norms, capped scores and logits, a window in every other layer (2408.00118, section 2)."""
+    """Gemma with sandwich norms, capped scores and logits, a window in every other layer (2408.00118, section 2)."""
     model = gemma(n_layers, d_model, n_heads, n_kv_heads, d_ff, head_dim=head_dim)
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(changed(model, AttentionSpec, softcap=50.0), HeadSpec, softcap=30.0)
@@ -86,7 +86,7 @@ def gemma3(
     stretch: float | None = 8.0,
     context: int = 131_072,
 ) -> ModelSpec:
-    """Return Gemma 2 with QK-norm for the caps, five windows to one full layer and two thetas (2503.19786, section 2).
+    """Gemma 2 with QK-norm for the caps, five windows to one full layer and two thetas (2503.19786, section 2).
 
     `stretch` divides the frequencies of the full layers.
     """

@@ -79,7 +79,7 @@ class Dialect:
     depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
 
     def name(self, theirs: str) -> str | None:
-        """Return the name in the file of a tensor of Hugging Face's; None for one that no file holds."""
+        """The name in the file of a tensor of Hugging Face's; None for one that no file holds."""
         stem, dot, end = theirs.rpartition(".")
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
         table = self.layer if match else WHOLE
@@ -88,7 +88,7 @@ class Dialect:
         return None if found is None else f"blk.{match[1]}.{found}{dot}{end}" if match else f"{found}{dot}{end}"
 
     def restored(self, name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
-        """Return the tensor that the file calls `name` as Hugging Face stores it."""
+        """The tensor that the file calls `name` as Hugging Face stores it."""
         undo = next((undo for pattern, undo in self.undo.items() if re.fullmatch(pattern, name)), _nothing)
         return undo(tensor, config)
 
@@ -147,7 +147,7 @@ NEUTRAL = {
 
 
 def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
-    """Return how a file is read, by its `general.architecture`. Raises CheckpointError for one that is not known."""
+    """How a file is read, by its `general.architecture`. Raises CheckpointError for one that is not known."""
     name = metadata.get("general.architecture")
     if name not in DIALECTS:
         raise CheckpointError(
@@ -160,7 +160,7 @@ def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
 def config_of(
     metadata: Mapping[str, Any], tensors: Iterable[str], shape: tuple[int, ...], where: str
 ) -> dict[str, Any]:
-    """Return the configuration that Hugging Face would write; `shape` is the embedding's, (vocabulary, width).
+    """The configuration that Hugging Face would write; `shape` is the embedding's, (vocabulary, width).
 
     Raises CheckpointError for a setting that might change what is computed and that nobody here reads.
     """
@@ -206,7 +206,7 @@ def _unknown(where: str, key: str, value: Any) -> CheckpointError:
 
 
 def _scaling(metadata: Mapping[str, Any], start: str, where: str) -> dict[str, Any] | None:
-    """Return the scaling of rotary positions, all of whose keys, which begin with `start`, are used or refused."""
+    """The scaling of rotary positions, all of whose keys, which begin with `start`, are used or refused."""
     said = {key.removeprefix(start): value for key, value in metadata.items() if key.startswith(start)}
     kind, used = said.get("type"), {*SAID}
     found: dict[str, Any] | None = None
@@ -242,7 +242,7 @@ def _number(said: Mapping[str, Any], name: str, start: str, where: str) -> float
 
 
 def llama3_scaling(factors: Tensor, theta: float, where: str) -> dict[str, Any]:
-    """Return the scaling whose wavelengths were divided by `factors` (rope_freqs.weight), which the metadata leaves out.
+    """The scaling whose wavelengths were divided by `factors` (rope_freqs.weight), which the metadata leaves out.
 
     Raises CheckpointError where LLaMA 3's constants (1, 4, 8192: arXiv:2407.21783) do not give these factors.
     """

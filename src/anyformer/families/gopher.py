@@ -17,7 +17,7 @@ from anyformer.spec import Count, ModelSpec, Width
 
 
 def gopher(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 32_000) -> ModelSpec:
-    """Return GPT-2 with RMSNorm, and relative positions for learned ones (section 3.1)."""
+    """GPT-2 with RMSNorm, and relative positions for learned ones (section 3.1)."""
     norm = RMSNormSpec()
     heads = with_biases(GQASpec(n_heads=Count(n_heads)), True, True)
     layer = block(

@@ -19,7 +19,7 @@ from anyformer.spec import Count, Length, ModelSpec, Width
 
 
 def gpt2(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_257, context: int = 1024) -> ModelSpec:
-    """Return pre-norm LayerNorm, learned positions, biases, tied; what writes to the stream starts at 0.02/√(2 n_layers)."""
+    """Pre-norm LayerNorm, learned positions, biases, tied; what writes to the stream starts at 0.02/√(2 n_layers)."""
     norm = LayerNormSpec(eps=1e-5)
     heads = GQASpec(n_heads=Count(n_heads), bias_query=True, bias_key=True, bias_value=True, bias_output=True)
     layer = block(

@@ -12,7 +12,7 @@ BAND = 256  # the paper gives no width of its bands; GPT-Neo, which follows it, 
 
 
 def gpt3(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
-    """Return GPT-2 of 2,048 tokens, every second layer seeing a band only ("alternating dense and locally banded")."""
+    """GPT-2 of 2,048 tokens, every second layer seeing a band only ("alternating dense and locally banded")."""
     dense = gpt2(n_layers=n_layers, d_model=d_model, n_heads=n_heads, context=2048)
     layer = dense.stack.blocks[0]
     return layered(dense, layer, changed(layer, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(BAND))))

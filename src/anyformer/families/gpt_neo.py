@@ -33,7 +33,7 @@ def gpt_neo(
     tied: bool = True,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return GPT-2 without the scale of scores and the biases of queries, keys and values; a window, or None, a layer."""
+    """GPT-2 without the scale of scores and the biases of queries, keys and values; a window, or None, a layer."""
     norm = LayerNormSpec(eps=eps)
     feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=activation or GELU(form="tanh"))
     heads = GQASpec(n_heads=Count(n_heads), bias_output=True)

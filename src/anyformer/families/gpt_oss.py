@@ -35,7 +35,7 @@ def gpt_oss(
     vocab_size: int = 201_088,
     context: int = 131_072,
 ) -> ModelSpec:
-    """Return the model card's section 2.1; the experts are down((up + 1) · gate · σ(1.702 gate)), gate and up clamped."""
+    """The model card's section 2.1; the experts are down((up + 1) · gate · σ(1.702 gate)), gate and up clamped."""
     norm = RMSNormSpec(eps=1e-5, cast="after")
     scaling = YaRN(factor=32.0, original_context=Length(4096), truncate=False)
     projection = GQASpec(

@@ -31,7 +31,7 @@ def gptj(
     eps: float = 1e-5,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return attention and feed-forward side by side on one norm; attention without biases, a head with one."""
+    """Attention and feed-forward side by side on one norm; attention without biases, a head with one."""
     norm = LayerNormSpec(eps=eps)
     attention = AttentionSpec(projection=GQASpec(n_heads=Count(n_heads), rotary=rotary), mask=Causal())
     feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=activation or GELU(form="tanh"))

@@ -21,7 +21,7 @@ EMBEDDING = "embedding"  # the head that makes one vector of a text
 
 
 def masked_words(model: ModelSpec, activation: MapSpec | None = None) -> HeadSpec:
-    """Return BERT's head: a layer as wide as the embedding, an activation (GELU), its norm, the tied table, a bias."""
+    """BERT's head: a layer as wide as the embedding, an activation (GELU), its norm, the tied table, a bias."""
     embedding = model.stack.embedding
     tokens = next((term for term in embedding.terms if isinstance(term, TokensSpec)), None)
     if tokens is None or embedding.norm is None:
@@ -31,7 +31,7 @@ def masked_words(model: ModelSpec, activation: MapSpec | None = None) -> HeadSpe
 
 
 def pooler(pool: PoolSpec | None = None, activation: MapSpec | None = None) -> HeadSpec:
-    """Return one vector a row: the first token's by default, through a layer and an activation (tanh)."""
+    """One vector a row: the first token's by default, through a layer and an activation (tanh)."""
     layer = LinearSpec(bias=True)
     return HeadSpec(name="pooler", pool=pool or FirstTokenSpec(), transform=(layer, activation or Tanh()))
 
@@ -39,17 +39,17 @@ def pooler(pool: PoolSpec | None = None, activation: MapSpec | None = None) -> H
 def row_classes(
     n: int, name: str = "classes", pool: PoolSpec | None = None, activation: MapSpec | None = None
 ) -> HeadSpec:
-    """Return `n` scores a row, of what the pooler gives: classes, or whether a sentence follows (name "nsp", n = 2)."""
+    """`n` scores a row, of what the pooler gives: classes, or whether a sentence follows (name "nsp", n = 2)."""
     return pooler(pool, activation).but(name=name, table=TableSpec(rows=Vocab(n)), bias=True)
 
 
 def token_classes(n: int, name: str = "token_classes", transform: tuple[MapSpec, ...] = ()) -> HeadSpec:
-    """Return `n` scores a token."""
+    """`n` scores a token."""
     return HeadSpec(name=name, transform=transform, table=TableSpec(rows=Vocab(n)), bias=True)
 
 
 def last_token_classes(n: int, name: str = "classes") -> HeadSpec:
-    """Return `n` scores a row, of the vector of its last token as it is: of a decoder, which has seen all by then."""
+    """`n` scores a row, of the vector of its last token as it is: of a decoder, which has seen all by then."""
     return HeadSpec(name=name, pool=LastTokenSpec(), table=TableSpec(rows=Vocab(n)))
 
 
@@ -59,24 +59,24 @@ def with_rows(head: HeadSpec, n: int) -> HeadSpec:
 
 
 def token_scores() -> HeadSpec:
-    """Return ELECTRA's head: one score a token, above 0 where the word is not the original."""
+    """ELECTRA's head: one score a token, above 0 where the word is not the original."""
     return token_classes(1, "rtd", transform=(LinearSpec(bias=True), GELU()))
 
 
 def sentence_embedding(pool: PoolSpec | None = None) -> HeadSpec:
-    """Return one vector of length 1 a row, by default its tokens' mean (arXiv:1908.10084): products are cosines."""
+    """One vector of length 1 a row, by default its tokens' mean (arXiv:1908.10084): products are cosines."""
     return HeadSpec(name=EMBEDDING, pool=pool or MeanTokensSpec(), transform=(UnitLengthSpec(),))
 
 
 def with_head(model: ModelSpec, head: HeadSpec) -> ModelSpec:
-    """Return the model with a head after its others, or in the place of the one that has its name."""
+    """The model with a head after its others, or in the place of the one that has its name."""
     if not any(own.name == head.name for own in model.heads):
         return model.but(heads=(*model.heads, head))
     return model.but(heads=tuple(head if own.name == head.name else own for own in model.heads))
 
 
 def fitted(model: ModelSpec, objective: ObjectiveSpec) -> ModelSpec:
-    """Return the model with the head that an objective trains, where it has none of that name."""
+    """The model with the head that an objective trains, where it has none of that name."""
     names = [head.name for head in model.heads]
     if isinstance(objective, SentencePairs) and objective.head not in names:
         return with_head(model, row_classes(2, objective.head))

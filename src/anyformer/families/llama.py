@@ -36,7 +36,7 @@ def llama(
     tied: bool = False,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return pre-norm RMSNorm, rotary positions, SwiGLU, no biases (arXiv:2302.13971, section 2.2)."""
+    """Pre-norm RMSNorm, rotary positions, SwiGLU, no biases (arXiv:2302.13971, section 2.2)."""
     norm = RMSNormSpec(eps=eps)
     heads = GQASpec(
         n_heads=Count(n_heads),
@@ -56,7 +56,7 @@ def llama(
 
 
 def llama2(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int | None = None) -> ModelSpec:
-    """Return LLaMA with twice the context and eps 1e-5; the 70B groups its queries (arXiv:2307.09288, section 2.2)."""
+    """LLaMA with twice the context and eps 1e-5; the 70B groups its queries (arXiv:2307.09288, section 2.2)."""
     return llama(
         n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_ff=d_ff, n_kv_heads=n_kv_heads, eps=1e-5, context=4096
     )
@@ -73,7 +73,7 @@ def llama3(
     tied: bool = False,
     context: int = 8192,
 ) -> ModelSpec:
-    """Return LLaMA 2 with 8 key/value heads at every size, 128,256 tokens, theta 500,000 (arXiv:2407.21783, table 3)."""
+    """LLaMA 2 with 8 key/value heads at every size, 128,256 tokens, theta 500,000 (arXiv:2407.21783, table 3)."""
     return llama(
         n_layers=n_layers,
         d_model=d_model,

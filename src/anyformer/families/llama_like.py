@@ -8,7 +8,7 @@ from anyformer.spec import ModelSpec
 
 
 def smollm2(n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int, theta: float = 1e5) -> ModelSpec:
-    """Return LLaMA with tied tables and 49,152 tokens (arXiv:2502.02737, section 4 and appendix A)."""
+    """LLaMA with tied tables and 49,152 tokens (arXiv:2502.02737, section 4 and appendix A)."""
     return llama(
         n_layers=n_layers,
         d_model=d_model,
@@ -24,7 +24,7 @@ def smollm2(n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: in
 
 
 def yi(n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int) -> ModelSpec:
-    """Return LLaMA 2 with grouped heads at every size, 64,000 tokens and theta 5,000,000 (arXiv:2403.04652, section 2.3)."""
+    """LLaMA 2 with grouped heads at every size, 64,000 tokens and theta 5,000,000 (arXiv:2403.04652, section 2.3)."""
     return llama(
         n_layers=n_layers,
         d_model=d_model,

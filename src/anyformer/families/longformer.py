@@ -22,18 +22,18 @@ from anyformer.spec import Count, Length, ModelSpec, StackSpec, Window
 
 
 def seen(window: int) -> Mask:
-    """Return who sees whom: local heads answer unmarked tokens, global heads marked ones (section 3.1)."""
+    """Who sees whom: local heads answer unmarked tokens, global heads marked ones (section 3.1)."""
     near = SymmetricWindow(radius=Window(window // 2)) | MarkedKeys()
     return Heads(masks=(near & ~MarkedQueries(), MarkedQueries()))
 
 
 def local_and_global(stack: StackSpec, n_heads: int, window: int) -> StackSpec:
-    """Return the stack with a second set of projections in each layer, and a window of half its width to either side."""
+    """The stack with a second set of projections in each layer, and a window of half its width to either side."""
     return changed(stack, AttentionSpec, projection=LocalAndGlobalSpec(n_heads=Count(n_heads)), mask=seen(window))
 
 
 def first_marked(model: ModelSpec) -> ModelSpec:
-    """Return the model to whose attention the first token of a text is global where nothing is said: to classify texts by it."""
+    """The model to whose attention the first token of a text is global where nothing is said: to classify texts by it."""
     return changed(changed(model, MarkedKeys, unsaid="first"), MarkedQueries, unsaid="first")
 
 
@@ -47,7 +47,7 @@ def longformer(
     window: int = 512,
     n_positions: int = 4096,
 ) -> ModelSpec:
-    """Return the encoder without heads (section 5): RoBERTa's, its positions repeated up to 4,096."""
+    """The encoder without heads (section 5): RoBERTa's, its positions repeated up to 4,096."""
     model = bert(
         n_layers=n_layers,
         d_model=d_model,
@@ -74,7 +74,7 @@ def led(
     activation: ActivationSpec | None = None,
     head_bias: bool = False,
 ) -> ModelSpec:
-    """Return BART whose encoder is Longformer's (section 7); of each pair of sizes the encoder's comes first."""
+    """BART whose encoder is Longformer's (section 7); of each pair of sizes the encoder's comes first."""
     model = bart(
         d_model=d_model,
         layers=layers,

@@ -26,7 +26,7 @@ def marian(
     head_bias: bool = True,
     context: int = 512,
 ) -> ModelSpec:
-    """Return the model; of each pair of sizes the encoder's comes first."""
+    """The model; of each pair of sizes the encoder's comes first."""
     return post_norm_stacks(
         d_model=d_model,
         vocab_size=vocab_size,

@@ -9,7 +9,7 @@ class Misprint(NamedTuple):
     """One cell: what other tables print there, and what the paper says."""
 
     lineage: str  # of families.tree
-    column: str  # of costs.history
+    column: str  # of descriptions.history
     printed: str
     reason: str
 

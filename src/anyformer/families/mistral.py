@@ -10,7 +10,7 @@ from anyformer.spec import ModelSpec, Window
 
 
 def mistral(*, theta: float = 10_000.0, vocab_size: int = 32_000, context: int = 32_768) -> ModelSpec:
-    """Return LLaMA 2 with 8 key/value heads and a d_ff of 3.5 d_model (table 1)."""
+    """LLaMA 2 with 8 key/value heads and a d_ff of 3.5 d_model (table 1)."""
     return llama(
         n_layers=32,
         d_model=4096,
@@ -26,7 +26,7 @@ def mistral(*, theta: float = 10_000.0, vocab_size: int = 32_000, context: int =
 
 
 def windowed(model: ModelSpec, size: int) -> ModelSpec:
-    """Return the model with every layer seeing the last `size` keys (section 2)."""
+    """The model with every layer seeing the last `size` keys (section 2)."""
     return changed(model, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(size)))
 
 

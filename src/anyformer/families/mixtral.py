@@ -12,7 +12,7 @@ from anyformer.spec import Count, MixerSpec, ModelSpec
 def with_experts(
     model: ModelSpec, router: RouterSpec, shared: MixerSpec | None = None, *, gate: bool = False
 ) -> ModelSpec:
-    """Return the model with its feed-forwards as the experts of a mixture, beside one for all tokens where there is one."""
+    """The model with its feed-forwards as the experts of a mixture, beside one for all tokens where there is one."""
     attend, feed = model.stack.blocks[0].sublayers
     expert = feed.branches[0].mixer
     mixture = MoESpec(router=router, expert=expert, shared_expert=shared, shared_gate=gate)
@@ -32,7 +32,7 @@ def mixtral(
     vocab_size: int = 32_000,
     context: int = 32_768,
 ) -> ModelSpec:
-    """Return LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
+    """LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
     dense = llama(
         n_layers=n_layers,
         d_model=d_model,

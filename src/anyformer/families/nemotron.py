@@ -21,7 +21,7 @@ DEVIATION = Normal(scale=0.0134)  # the released configuration's
 
 
 def nemotron(n_layers: int, d_model: int, n_heads: int, n_kv_heads: int) -> ModelSpec:
-    """Return pre-norm LayerNorm around 1, half of each head rotating, squared ReLU, no biases (2402.16819, section 2)."""
+    """Pre-norm LayerNorm around 1, half of each head rotating, squared ReLU, no biases (2402.16819, section 2)."""
     norm = LayerNormSpec(eps=1e-5, weight_offset=1.0)
     heads = GQASpec(n_heads=Count(n_heads), n_kv_heads=Count(n_kv_heads), rotary=RotarySpec(fraction=0.5))
     feed = FeedForwardSpec(d_ff=Width(4 * d_model), activation=ReLU2(), bias_in=False, bias_out=False)

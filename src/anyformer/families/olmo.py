@@ -19,7 +19,7 @@ def olmo(
     tied: bool = False,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return LLaMA with LayerNorms without weights; later q, k and v are clamped to ± clip (2402.00838, section 2.1)."""
+    """LLaMA with LayerNorms without weights; later q, k and v are clamped to ± clip (2402.00838, section 2.1)."""
     model = llama(
         n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_ff=d_ff, vocab_size=50_304, tied=tied, context=context
     )
@@ -28,7 +28,7 @@ def olmo(
 
 
 def olmo2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int | None = None) -> ModelSpec:
-    """Return LLaMA with an RMSNorm after each branch instead of before, and one over all queries, and all keys
+    """LLaMA with an RMSNorm after each branch instead of before, and one over all queries, and all keys
     (2501.00656, section 3)."""
     model = llama(
         n_layers=n_layers,

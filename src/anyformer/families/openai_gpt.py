@@ -28,7 +28,7 @@ def openai_gpt(
     tied: bool = True,
     context: int = 512,
 ) -> ModelSpec:
-    """Return the decoder of 2017 without its encoder: norms after each sum and none at the end, positions learned."""
+    """The decoder of 2017 without its encoder: norms after each sum and none at the end, positions learned."""
     norm = LayerNormSpec(eps=eps)
     heads = with_biases(GQASpec(n_heads=Count(n_heads)), True, True)
     layer = block(

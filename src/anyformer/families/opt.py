@@ -33,7 +33,7 @@ def opt(
     tied: bool = True,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return GPT-3's shape with ReLU; positions are learned, the first two rows of their table never read."""
+    """GPT-3's shape with ReLU; positions are learned, the first two rows of their table never read."""
     norm = norm or LayerNormSpec()
     attention = AttentionSpec(projection=with_biases(GQASpec(n_heads=Count(n_heads)), bias, bias), mask=Causal())
     feed = FeedForwardSpec(

@@ -19,7 +19,7 @@ from anyformer.spec import Count, ModelSpec, ScaleSpec, Width
 
 
 def palm(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 256_000) -> ModelSpec:
-    """Return one norm, attention beside a gated feed-forward, one key/value head of 256 features, no bias anywhere."""
+    """One norm, attention beside a gated feed-forward, one key/value head of 256 features, no bias anywhere."""
     norm = LayerNormSpec(bias=False)
     heads = GQASpec(n_heads=Count(n_heads), n_kv_heads=Count(1), head_dim=Width(256), rotary=RotarySpec())
     attention = AttentionSpec(projection=heads, mask=Causal())

@@ -22,7 +22,7 @@ from anyformer.spec import Count, Length, ModelSpec, Width
 def phi2(
     *, n_layers: int, d_model: int, n_heads: int, fraction: float = 0.4, vocab_size: int = 51_200, context: int = 2048
 ) -> ModelSpec:
-    """Return GPT-J's parallel layers with biases everywhere, in the head too, and a share of each head rotating."""
+    """GPT-J's parallel layers with biases everywhere, in the head too, and a share of each head rotating."""
     norm = LayerNormSpec(eps=1e-5)
     heads = GQASpec(
         n_heads=Count(n_heads),
@@ -58,7 +58,7 @@ def phi3(
     tied: bool = False,
     context: int = 4096,
 ) -> ModelSpec:
-    """Return LLaMA 2 (2404.14219, section 2); its window, where it has one, is added by `windowed`."""
+    """LLaMA 2 (2404.14219, section 2); its window, where it has one, is added by `windowed`."""
     return llama(
         n_layers=n_layers,
         d_model=d_model,

@@ -30,7 +30,7 @@ def phi3_small(
     block_size: int = 64,
     near: int = 16,
 ) -> ModelSpec:
-    """Return layers that see blocks and layers that see all in turn, biases everywhere, scores divided by head_dim."""
+    """Layers that see blocks and layers that see all in turn, biases everywhere, scores divided by head_dim."""
     norm = LayerNormSpec(eps=1e-5)
     heads = GQASpec(
         n_heads=Count(n_heads),

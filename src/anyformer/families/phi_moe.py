@@ -30,7 +30,7 @@ def phi_moe(
     vocab_size: int = 32_064,
     context: int = 131_072,
 ) -> ModelSpec:
-    """Return pre-norm LayerNorm, rotary positions, SwiGLU experts, biases in attention and in the head."""
+    """Pre-norm LayerNorm, rotary positions, SwiGLU experts, biases in attention and in the head."""
     norm = LayerNormSpec(eps=1e-5)
     projection = GQASpec(
         n_heads=Count(n_heads),

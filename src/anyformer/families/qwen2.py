@@ -22,7 +22,7 @@ def qwen(
     tied: bool = False,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return LLaMA with biases where queries, keys and values are made (arXiv:2309.16609, section 2.3)."""
+    """LLaMA with biases where queries, keys and values are made (arXiv:2309.16609, section 2.3)."""
     model = llama(
         n_layers=n_layers,
         d_model=d_model,
@@ -49,7 +49,7 @@ def qwen2(
     eps: float = 1e-6,
     context: int = 32_768,
 ) -> ModelSpec:
-    """Return Qwen with grouped heads at every size and theta 1,000,000; the small are tied (arXiv:2407.10671, 2.2)."""
+    """Qwen with grouped heads at every size and theta 1,000,000; the small are tied (arXiv:2407.10671, 2.2)."""
     return qwen(
         n_layers=n_layers,
         d_model=d_model,

@@ -23,7 +23,7 @@ def qwen_moe(
     context: int,
     vocab_size: int = 151_936,
 ) -> ModelSpec:
-    """Return LLaMA with biases of queries, keys and values, and experts whose weights are not made to sum to 1."""
+    """LLaMA with biases of queries, keys and values, and experts whose weights are not made to sum to 1."""
     dense = llama(
         n_layers=n_layers,
         d_model=d_model,

@@ -27,13 +27,13 @@ from anyformer.spec import Count, ModelSpec, Width, Window
 
 
 def strided(stride: int) -> Mask:
-    """Return every other head seeing the last tokens, from i - stride to i, the others each stride-th (section 4.2)."""
+    """Every other head seeing the last tokens, from i - stride to i, the others each stride-th (section 4.2)."""
     near = Causal() & SlidingWindow(size=Window(stride + 1))
     return Heads(masks=(near, Causal() & Strided(stride=Window(stride))))
 
 
 def fixed(stride: int, last: int) -> Mask:
-    """Return every head seeing its own block and the last tokens of each one before: both patterns merged (section 5.2)."""
+    """Every head seeing its own block and the last tokens of each one before: both patterns merged (section 5.2)."""
     return Causal() & (SameBlock(size=Window(stride)) | BlockEnds(size=Window(stride), last=Count(last)))
 
 
@@ -49,7 +49,7 @@ def sparse_transformer(
     value_dim: int | None = None,
     vocab_size: int = 256,
 ) -> ModelSpec:
-    """Return GPT-2 with factorised attention and positions, and x·σ(1.702 x); bytes in, bytes out (section 5)."""
+    """GPT-2 with factorised attention and positions, and x·σ(1.702 x); bytes in, bytes out (section 5)."""
     norm = LayerNormSpec()
     heads = GQASpec(
         n_heads=Count(n_heads),

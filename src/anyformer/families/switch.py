@@ -19,7 +19,7 @@ def sparse(expert: ExpertSpec, n_experts: int, capacity: int = CAPACITY) -> MoES
 def switch(
     *, n_layers: int, d_model: int, n_heads: int, expert: ExpertSpec, n_experts: int, every: int = 2
 ) -> ModelSpec:
-    """Return the model; of `every` layers in turn the second is sparse, of one each."""
+    """The model; of `every` layers in turn the second is sparse, of one each."""
     pattern: list[MixerSpec] = [expert] * every
     pattern[1 % every] = sparse(expert, n_experts)
     feeds = tuple(pattern[i % every] for i in range(n_layers))

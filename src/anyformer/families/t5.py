@@ -27,12 +27,12 @@ UNSCALED = ScaleSpec()  # of q·k; the start of the queries' matrices makes up f
 
 
 def dense(d_ff: int) -> FeedForwardSpec:
-    """Return the feed-forward of arXiv:1910.10683: ReLU, no biases."""
+    """The feed-forward of arXiv:1910.10683: ReLU, no biases."""
     return FeedForwardSpec(d_ff=Width(d_ff), activation=ReLU(), bias_in=False, bias_out=False)
 
 
 def gated(d_ff: int) -> GatedFeedForwardSpec:
-    """Return that of version 1.1: GEGLU (arXiv:2002.05202), with GELU's tanh form."""
+    """That of version 1.1: GEGLU (arXiv:2002.05202), with GELU's tanh form."""
     return GatedFeedForwardSpec(d_ff=Width(d_ff), activation=GELU(form="tanh"))
 
 
@@ -51,7 +51,7 @@ def t5(
     eps: float = 1e-6,
     context: int | None = 512,
 ) -> ModelSpec:
-    """Return pre-norm stacks without biases, a layer for each feed-forward given (arXiv:1910.10683, section 2.1).
+    """Pre-norm stacks without biases, a layer for each feed-forward given (arXiv:1910.10683, section 2.1).
 
     The layers of a stack share one table of buckets of distance. A head that is `scaled` multiplies by d_model^-0.5.
     """
@@ -90,7 +90,7 @@ def original(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, head_dim: 
 
 
 def v1_1(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 32_128) -> ModelSpec:
-    """Return version 1.1: GEGLU, and a table of the head's own, not scaled."""
+    """Version 1.1: GEGLU, and a table of the head's own, not scaled."""
     feeds = (gated(d_ff),) * n_layers
     sizes = {"d_model": d_model, "n_heads": n_heads, "vocab_size": vocab_size}
     return t5(**sizes, encoder=feeds, decoder=feeds, tied=False, scaled=False)

@@ -183,6 +183,6 @@ TRAINING: Mapping[str, Facts] = {
 
 
 def trained(preset: Preset) -> Preset:
-    """Return the preset with its recipe and with what else is published of its training."""
+    """The preset with its recipe and with what else is published of its training."""
     recipe = preset.recipe or RECIPES.get(preset.name)
     return replace(preset, recipe=recipe, training=preset.training or TRAINING.get(preset.name))

@@ -50,7 +50,7 @@ def feed(d_ff: int) -> SublayerSpec:
 
 
 def transformer(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 37_000) -> ModelSpec:
-    """Return the encoder-decoder; source, target and softmax share one table (section 3.4)."""
+    """The encoder-decoder; source, target and softmax share one table (section 3.4)."""
     table = TableSpec(rows=Vocab(vocab_size), shared="tokens")
     encoder = block(attend(n_heads, Everything()), feed(d_ff))
     decoder = block(attend(n_heads, Causal()), attend(n_heads, Everything(), reads="memory"), feed(d_ff))
@@ -66,7 +66,7 @@ def transformer(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_s
 
 
 def transformer_lm(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 37_000) -> ModelSpec:
-    """Return the decoder without cross-attention, as a language model."""
+    """The decoder without cross-attention, as a language model."""
     return language_model(
         vocab_size=vocab_size,
         d_model=d_model,

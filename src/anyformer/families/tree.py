@@ -258,7 +258,7 @@ TREE: Mapping[str, Lineage] = {line.name: line for line in (*_OLDEST, *_BERT, *_
 
 
 def lineage_of(preset: str) -> Lineage:
-    """Return the lineage of a preset, by its name. Raises SpecError where the tree has none."""
+    """The lineage of a preset, by its name. Raises SpecError where the tree has none."""
     for line in TREE.values():
         if any(fnmatchcase(preset, pattern) for pattern in line.presets):
             return line
@@ -266,7 +266,7 @@ def lineage_of(preset: str) -> Lineage:
 
 
 def ancestors(line: Lineage) -> tuple[Lineage, ...]:
-    """Return the lineage, what it descends from, and so on to the first."""
+    """The lineage, what it descends from, and so on to the first."""
     found = [line]
     while found[-1].parent is not None:
         found.append(TREE[found[-1].parent])
@@ -274,7 +274,7 @@ def ancestors(line: Lineage) -> tuple[Lineage, ...]:
 
 
 def path(a: Lineage, b: Lineage) -> tuple[Lineage, ...]:
-    """Return the way from one lineage to another: up to their common ancestor, and down."""
+    """The way from one lineage to another: up to their common ancestor, and down."""
     up, down = ancestors(a), ancestors(b)
     common = next(line for line in up if line in down)
     return (*up[: up.index(common) + 1], *reversed(down[: down.index(common)]))

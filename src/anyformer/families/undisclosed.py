@@ -18,7 +18,7 @@ class Undisclosed:
     missing: str  # what it does not
 
     def refusal(self) -> SpecError:
-        """Return the error for building or costing it."""
+        """The error for building or costing it."""
         return SpecError(
             f"{self.name} cannot be built or costed: its authors have not published {self.missing}; "
             f"`anyformer show {self.name}` says what is public"

@@ -24,7 +24,7 @@ TOKENS = "tokens"
 
 
 def xlnet(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, vocab_size: int = 32_000) -> ModelSpec:
-    """Return the model without heads (section 2): Transformer-XL's distances, either way, and segments in the scores."""
+    """The model without heads (section 2): Transformer-XL's distances, either way, and segments in the scores."""
     norm, table = LayerNormSpec(eps=1e-12), TableSpec(rows=Vocab(vocab_size), shared=TOKENS)
     attend = AttentionSpec(
         projection=GQASpec(n_heads=Count(n_heads)),
@@ -40,7 +40,7 @@ def xlnet(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None,
 
 
 def permuted_words(model: ModelSpec) -> HeadSpec:
-    """Return the head that predicts words: the embedding's table, and a bias."""
+    """The head that predicts words: the embedding's table, and a bias."""
     table = next(value for value in model.stack.embedding.nested() if isinstance(value, TableSpec))
     return HeadSpec(name="plm", table=table, bias=True)
 

@@ -46,7 +46,7 @@ class BeamSearch:
             raise InputError(f"stopping = {self.stopping!r} must be one of {', '.join(STOPPINGS)}")
 
     def score(self, total: float, n: int) -> float:
-        """Return the score of n tokens whose log-probabilities have this sum."""
+        """The score of n tokens whose log-probabilities have this sum."""
         return total / n**self.length_penalty
 
 
@@ -78,7 +78,7 @@ class _Row:
         self.ended = sorted([*self.ended, hypothesis], key=lambda each: -each.score)[:most]
 
     def done(self, how: BeamSearch, best: float, n: int, limit: int) -> bool:
-        """Return whether nothing more can be won, or be expected to be, where the best that grows has this sum."""
+        """Whether nothing more can be won, or be expected to be, where the best that grows has this sum."""
         if len(self.ended) < how.beams:
             return False
         hoped = limit if how.stopping == "bound" and how.length_penalty > 0 else n
@@ -96,7 +96,7 @@ def search_ids(
     decoder_input_ids: Tensor | None = None,
     closing_ids: Collection[int] = (),
 ) -> list[list[Hypothesis]]:
-    """Return up to `how.beams` hypotheses for each row, the best first.
+    """Up to `how.beams` hypotheses for each row, the best first.
 
     `input_ids` [batch, token] are the encoder's where the model has one, padded on either side, and `decoder_input_ids`
     [batch, token] start its answer; else prompts padded on the left. A hypothesis ends with any of the `closing_ids`, or
@@ -143,7 +143,7 @@ def search_ids(
 
 
 def _likeliest(logits: Tensor, totals: Tensor, n: int) -> list[list[_Grown]]:
-    """Return the n likeliest continuations of each row, for logits [rows · beams, vocab] and sums [rows, beams]."""
+    """The n likeliest continuations of each row, for logits [rows · beams, vocab] and sums [rows, beams]."""
     sums = logits.float().log_softmax(-1).unflatten(0, totals.shape) + totals[..., None]
     vocab = sums.shape[-1]
     found = sums.flatten(1).topk(min(n, sums.shape[1] * vocab))
@@ -169,5 +169,5 @@ def _advance(
 
 
 def _filled(grown: list[_Grown], beams: int) -> list[_Grown]:
-    """Return as many as there are beams: where a vocabulary is tiny, some that can never be chosen."""
+    """As many as there are beams: where a vocabulary is tiny, some that can never be chosen."""
     return [*grown, *(_Grown(-math.inf, grown[0].beam, grown[0].token) for _ in range(beams - len(grown)))]

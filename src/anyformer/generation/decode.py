@@ -115,7 +115,7 @@ def generate_ids(
     end_of_text: int | None = None,
     cache: bool = True,
 ) -> Tensor:
-    """Return the new ids [batch, at most max_new_tokens]; a row that ends early is filled with `end_of_text`.
+    """The new ids [batch, at most max_new_tokens]; a row that ends early is filled with `end_of_text`.
 
     The arguments are those of `Decoding`, which gives the same ids step by step. Raises InputError as it does.
     """
@@ -136,7 +136,7 @@ def generate_ids(
 
 
 def prompt_types(spec: ModelSpec, ids: Tensor) -> Tensor | None:
-    """Return the token_type_ids that make a prompt [batch, token] the prefix of a decoder that sees one from both sides.
+    """The token_type_ids that make a prompt [batch, token] the prefix of a decoder that sees one from both sides.
 
     What is written after it is of type 1. None for models whose masks have no prefix, or one of a size of its own.
     """
@@ -144,7 +144,7 @@ def prompt_types(spec: ModelSpec, ids: Tensor) -> Tensor | None:
 
 
 def n_positions(spec: ModelSpec) -> int | None:
-    """Return how many learned positions the decoding stack has; None: it knows no end."""
+    """How many learned positions the decoding stack has; None: it knows no end."""
     found = (getattr(term, "n_positions", None) for term in spec.stack.embedding.terms)
     return min((n for n in found if n is not None), default=None)
 

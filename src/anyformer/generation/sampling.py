@@ -35,7 +35,7 @@ class Sampling:
             raise InputError(f"top_p = {self.top_p} must be above 0 and at most 1, or None")
 
     def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return token ids [batch] for logits [batch, vocab]; row b draws from generators[b]."""
+        """Token ids [batch] for logits [batch, vocab]; row b draws from generators[b]."""
         if self.temperature == 0:
             return logits.argmax(-1)
         logits = logits.double() / self.temperature
@@ -50,13 +50,13 @@ GREEDY = Sampling()
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Return logits [batch, vocab] with all but the k largest of each row at -inf; equals of the k-th stay."""
+    """Logits [batch, vocab] with all but the k largest of each row at -inf; equals of the k-th stay."""
     least = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
     return logits.masked_fill(logits < least, -math.inf)
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Return logits [batch, vocab] with -inf outside the fewest likeliest tokens that have probability p together."""
+    """Logits [batch, vocab] with -inf outside the fewest likeliest tokens that have probability p together."""
     ordered, index = logits.sort(descending=True, stable=True)
     probabilities = ordered.softmax(-1)
     before = (
@@ -66,7 +66,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def draw(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """Return ids [batch] drawn with probabilities softmax(logits), one number of each row's own generator.
+    """Ids [batch] drawn with probabilities softmax(logits), one number of each row's own generator.
 
     The number is looked up in the cumulative distribution, so a row's draw depends on nothing else in the batch.
     """

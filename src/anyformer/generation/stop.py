@@ -21,7 +21,7 @@ class StopStrings:
         self.met: str | None = None  # the stop string that ended the text
 
     def push(self, piece: str) -> str:
-        """Return what of the text is certain to come before a stop string; nothing once one is met."""
+        """What of the text is certain to come before a stop string; nothing once one is met."""
         if self.met is not None:
             return ""
         text = self._waiting + piece
@@ -35,12 +35,12 @@ class StopStrings:
         return text[: len(text) - kept]
 
     def finish(self) -> str:
-        """Return what still waited when the text ended by itself."""
+        """What still waited when the text ended by itself."""
         text, self._waiting = self._waiting, ""
         return text
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many of the last characters of `text` are the first of `stop`, which is not yet complete."""
+    """How many of the last characters of `text` are the first of `stop`, which is not yet complete."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

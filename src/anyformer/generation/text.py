@@ -16,9 +16,8 @@ from anyformer.generation.stop import StopStrings
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
 
-PRIMER = (
-    16  # tokens of the prompt that a decoder of text is shown first: how a token is spelled depends on the one before
-)
+# tokens of the prompt that a decoder of text is shown first: how a token is spelled depends on the one before
+PRIMER = 16
 
 
 @dataclass
@@ -45,7 +44,7 @@ def generate_text(
     cache: bool = True,
     search: BeamSearch | None = None,
 ) -> list[Continuation]:
-    """Return what follows each prompt: text without the prompt and without the stop string, tokens, why it ended.
+    """What follows each prompt: text without the prompt and without the stop string, tokens, why it ended.
 
     Of a model with an encoder the prompts are what that reads, and the text is its answer. `search` looks for the
     likeliest text instead of writing token by token; then text is told of when all is found.
@@ -149,7 +148,7 @@ def generate(
     length_penalty: float = 1.0,
     stopping: Stopping = "estimate",
 ) -> str | list[str]:
-    """Return the text that follows a prompt, or each of several, without the prompt; see `generate_text`.
+    """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
 
     `beams` above 1 search for the likeliest text; see `BeamSearch` for them, `length_penalty` and `stopping`.
     """
@@ -171,7 +170,7 @@ def generate(
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the ids of a prompt, after `begin_of_text` unless the configuration says `add_bos_token: false`."""
+    """The ids of a prompt, after `begin_of_text` unless the configuration says `add_bos_token: false`."""
     ids, begin = tokenizer.encode(prompt, specials=True), tokenizer.begin_of_text
     if begin is not None and ids[:1] != [begin] and tokenizer.config.get("add_bos_token", True):
         ids = [begin, *ids]
@@ -181,7 +180,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of what an encoder reads, after `begin_of_text` where the configuration says so; `end_of_text` is last."""
+    """The ids of what an encoder reads, after `begin_of_text` where the configuration says so; `end_of_text` is last."""
     ids, begin, end = tokenizer.encode(text, specials=True), tokenizer.begin_of_text, tokenizer.end_of_text
     if begin is not None and begin != end and tokenizer.config.get("add_bos_token", False) and ids[:1] != [begin]:
         ids = [begin, *ids]
@@ -226,7 +225,7 @@ class _Growing:
         self._show(self.stops.push(self._new(self.stream.push(token))))
 
     def whole(self, token_ids: Sequence[int]) -> Continuation:
-        """Return the continuation of tokens that are all known."""
+        """The continuation of tokens that are all known."""
         for token in token_ids:
             self.push(token)
             if self.done:

@@ -50,7 +50,7 @@ def translate(
 
 
 def batches(lengths: dict[int, int], batch_tokens: int) -> list[list[int]]:
-    """Return the numbers of the lines, shortest first, in batches that pad to at most so many tokens, or of one line."""
+    """The numbers of the lines, shortest first, in batches that pad to at most so many tokens, or of one line."""
     found: list[list[int]] = []
     for i in sorted(lengths, key=lambda number: (lengths[number], number)):
         if found and (len(found[-1]) + 1) * lengths[i] <= batch_tokens:

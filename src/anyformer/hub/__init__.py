@@ -2,8 +2,18 @@
 
 from anyformer.hub.conversion import convert
 from anyformer.hub.loading import load, load_companion, load_into, load_tokenizer
-from anyformer.hub.saving import Saved, save
+from anyformer.hub.saving import SavedDirectory, save
 from anyformer.hub.source import load_spec
 from anyformer.spec import loads
 
-__all__ = ["Saved", "convert", "load", "load_companion", "load_into", "load_spec", "load_tokenizer", "loads", "save"]
+__all__ = [
+    "SavedDirectory",
+    "convert",
+    "load",
+    "load_companion",
+    "load_into",
+    "load_spec",
+    "load_tokenizer",
+    "loads",
+    "save",
+]

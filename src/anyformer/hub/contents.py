@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError
 from anyformer.families import Family
-from anyformer.families.hf.mapping import Row, ours_of, same, shapes, their_shapes
+from anyformer.families.hf.mapping import TensorRow, ours_of, same, shapes, their_shapes
 from anyformer.hub.gguf import GGUF, SUFFIX, opened
 from anyformer.hub.sentences import without_pooling
 from anyformer.hub.source import Source, opened_weights
@@ -22,12 +22,12 @@ class Contents(NamedTuple):
     """What a checkpoint holds. `rows` are between our names and those that its family has; ours alone without one."""
 
     weights: Weights | GGUF
-    rows: list[Row]
+    rows: list[TensorRow]
     spelled: Callable[[str], str]  # what the files call a tensor of the rows
     names: list[str]  # in the files, of all tensors that are needed
 
     def dtype(self) -> torch.dtype:
-        """Return the dtype that holds all tensors. Raises CheckpointError for quantised ones."""
+        """The dtype that holds all tensors. Raises CheckpointError for quantised ones."""
         return self.weights.dtype(self.names)
 
     def read(self, theirs: str) -> Tensor:
@@ -35,11 +35,11 @@ class Contents(NamedTuple):
         return self.weights.read(self.spelled(theirs))
 
     def ours(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield our tensors by name."""
+        """Our tensors by name."""
         return ours_of(self.rows, self.read)
 
-    def through(self, rows: list[Row], *, alike: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of other rows' theirs, holding no more than a row of each side needs.
+    def through(self, rows: list[TensorRow], *, alike: bool) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of other rows' theirs, holding no more than a row of each side needs.
 
         `alike`: both tables are of one family, so that a row of the same names needs no turning there and back.
         """
@@ -61,7 +61,7 @@ class Contents(NamedTuple):
 
 
 def contents(source: Source) -> Contents:
-    """Return the tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
+    """The tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)
     if source.family is not None:
@@ -71,8 +71,8 @@ def contents(source: Source) -> Contents:
     return Contents(weights, own_rows(source.spec), str, list(expected))
 
 
-def own_rows(spec: ModelSpec) -> list[Row]:
-    """Return the rows of our own files: each tensor as it is."""
+def own_rows(spec: ModelSpec) -> list[TensorRow]:
+    """The rows of our own files: each tensor as it is."""
     return [same(name, name) for name in shapes(spec)]
 
 
@@ -94,8 +94,8 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
     return Contents(weights, rows, spelled, list(expected))
 
 
-def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[Row]:
-    """Return the rows of the layout that the files are in: that of files, or that of memory, which some write too."""
+def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[TensorRow]:
+    """The rows of the layout that the files are in: that of files, or that of memory, which some write too."""
     held = family.rows(spec)
     if family.files is None:
         return held

@@ -12,7 +12,7 @@ from anyformer.hub.contents import contents
 from anyformer.hub.gguf import GGUF
 from anyformer.hub.labels import labels_of
 from anyformer.hub.loading import tokenizer_of
-from anyformer.hub.saving import Form, Saved, planned, refuse_larger, special_tokens
+from anyformer.hub.saving import Form, SavedDirectory, planned, refuse_larger, special_tokens
 from anyformer.hub.source import find
 from anyformer.hub.writing import SHARD_NBYTES, refuse_in_use, whole, write_json, write_tensors
 from anyformer.text.companions import GENERATION, read_companions, write_companions
@@ -29,7 +29,7 @@ def convert(
     hf_type: str | None = None,
     dtype: torch.dtype | None = None,
     shard_nbytes: int = SHARD_NBYTES,
-) -> Saved:
+) -> SavedDirectory:
     """Write a checkpoint (Hugging Face's, ours, a run's, GGUF) anew in a new directory, without ever holding the model.
 
     `form` None takes "hf" where a class of transformers computes the model, its own if it has one; `hf_type` asks for
@@ -70,5 +70,5 @@ def convert(
 
 
 def _named(settings: dict[str, Any]) -> torch.dtype | None:
-    """Return the dtype that a configuration names, which transformers loads all tensors in."""
+    """The dtype that a configuration names, which transformers loads all tensors in."""
     return DTYPES.get(str(settings.get("dtype") or settings.get("torch_dtype")).removeprefix("torch."))

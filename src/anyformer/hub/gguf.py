@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families.gguf import config_of, dialect_of, llama3_scaling
-from anyformer.families.hf.mapping import Row
+from anyformer.families.hf.mapping import TensorRow
 from anyformer.hub.weights import refuse_misfits
 from anyformer.text import Tokenizer
 
@@ -69,7 +69,7 @@ class GGUF:
         return config
 
     def tokenizer(self) -> Tokenizer | None:
-        """Return the file's tokenizer; None where it has none. Raises TextError for a kind that is not read."""
+        """The file's tokenizer; None where it has none. Raises TextError for a kind that is not read."""
         from anyformer.text.gguf_vocabulary import tokenizer_in
 
         return tokenizer_in(self.metadata) if "tokenizer.ggml.model" in self.metadata else None
@@ -78,7 +78,7 @@ class GGUF:
         return self._dialect.name(name) in self._tensors
 
     def dtype(self, names: Iterable[str]) -> torch.dtype:
-        """Return float32, which quantised tensors are read as, or the one dtype that all of them are stored in."""
+        """Float32, which quantised tensors are read as, or the one dtype that all of them are stored in."""
         found = {self._tensors[self._held(name)].tensor_type.name for name in names}
         return PLAIN.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
 
@@ -99,8 +99,8 @@ class GGUF:
         sizes = ((name, self._shape(name), shape) for name, shape in named.items() if name is not None)
         refuse_misfits(self.path, what, missing, surplus, sizes)
 
-    def spelling(self, rows: Iterable[Row], prefix: str) -> Callable[[str], str]:
-        """Return what a tensor that rows call by one name is called here: always the same."""
+    def spelling(self, rows: Iterable[TensorRow], prefix: str) -> Callable[[str], str]:
+        """What a tensor that rows call by one name is called here: always the same."""
         return str
 
     def _held(self, name: str) -> str:

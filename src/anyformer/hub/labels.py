@@ -18,22 +18,22 @@ LABELS = "labels.json"  # beside spec.yaml
 
 
 def judge_of(spec: ModelSpec) -> HeadSpec | None:
-    """Return the head whose rows are labels, or None."""
+    """The head whose rows are labels, or None."""
     return next((head for head in spec.heads if head.name in JUDGES and head.table is not None), None)
 
 
 def with_types(tokenizer: Tokenizer, spec: ModelSpec) -> Tokenizer:
-    """Return the tokenizer to write beside a model: one that says which text of a pair a token is of, where that is read."""
+    """The tokenizer to write beside a model: one that says which text of a pair a token is of, where that is read."""
     return tokenizer.naming_types() if judge_of(spec) is not None and n_segments(spec) > 1 else tokenizer
 
 
 def labels_json(labels: Sequence[str]) -> str:
-    """Return what `labels.json` says."""
+    """What `labels.json` says."""
     return json.dumps({"labels": list(labels)}, ensure_ascii=False, indent=1) + "\n"
 
 
 def read_labels(directory: Path) -> tuple[str, ...] | None:
-    """Return the labels of a directory of ours; None where it has none. Raises CheckpointError for a damaged file."""
+    """The labels of a directory of ours; None where it has none. Raises CheckpointError for a damaged file."""
     file = directory / LABELS
     if not file.is_file():
         return None
@@ -47,7 +47,7 @@ def read_labels(directory: Path) -> tuple[str, ...] | None:
 
 
 def labels_of(source: Source) -> tuple[str, ...] | None:
-    """Return the labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
+    """The labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
     if source.family is not None:
         return _of_settings(source.settings, source.spec)
     places = [source.weights]
@@ -70,7 +70,7 @@ def _of_settings(settings: Mapping[str, Any], spec: ModelSpec) -> tuple[str, ...
 
 
 def label_settings(spec: ModelSpec, labels: Sequence[str] | None) -> dict[str, Any]:
-    """Return what config.json says of a model's labels, LABEL_0 … where nobody named them; nothing without such a head."""
+    """What config.json says of a model's labels, LABEL_0 … where nobody named them; nothing without such a head."""
     head = judge_of(spec)
     if head is None or head.table is None:
         return {}

@@ -21,7 +21,7 @@ from anyformer.text import Tokenizer
 def load(
     path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> tuple[Transformer, Tokenizer | None]:
-    """Return the model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
+    """The model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
 
     `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is
     the CPU. Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another.
@@ -32,7 +32,7 @@ def load(
 
 
 def load_companion(path: str | Path, *, device: torch.device | str | None = None) -> Transformer:
-    """Return what was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
+    """What was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
     return _filled(find_companion(path), device, None)
 
 
@@ -47,12 +47,12 @@ def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtyp
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer | None:
-    """Return the tokenizer of what `load` takes, if there is one. Raises CheckpointError, TextError."""
+    """The tokenizer of what `load` takes, if there is one. Raises CheckpointError, TextError."""
     return tokenizer_of(find(path))
 
 
 def tokenizer_of(source: Source) -> Tokenizer | None:
-    """Return the tokenizer that lies with a checkpoint, or inside its GGUF file, if there is one. Raises TextError."""
+    """The tokenizer that lies with a checkpoint, or inside its GGUF file, if there is one. Raises TextError."""
     if source.tokenizer is None:
         return None
     return Tokenizer.load(source.tokenizer) if source.tokenizer.is_dir() else opened(source.tokenizer).tokenizer()
@@ -107,13 +107,13 @@ def carried_over(theirs: ModelSpec, ours: ModelSpec, where: str) -> dict[str, st
 
 
 def _moved(name: str, places: list[int]) -> str:
-    """Return the name of a head's tensor where the heads stand at these places."""
+    """The name of a head's tensor where the heads stand at these places."""
     first, _, rest = name.partition(".")
     number, _, rest = rest.partition(".")
     return f"heads.{places[int(number)]}.{rest}" if first == "heads" else name
 
 
 def _rows_of_labels(spec: ModelSpec) -> set[str]:
-    """Return the tensors with a row for each label."""
+    """The tensors with a row for each label."""
     numbers = [i for i, head in enumerate(spec.heads) if head.name in JUDGES]
     return {f"heads.{i}.{name}" for i in numbers for name in ("table.weight", "bias")}

@@ -22,7 +22,7 @@ BIAS, NOT_A_NUMBER = 127, 255  # E8M0: an exponent without a sign
 
 
 def unpacked(blocks: Tensor, scales: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Return numbers [..., 32 n] of uint8 blocks [..., n, 16], the lower four bits first, and uint8 scales [..., n].
+    """Numbers [..., 32 n] of uint8 blocks [..., n, 16], the lower four bits first, and uint8 scales [..., n].
 
     bfloat16 and float32 hold each of them exactly, but for those of 2^128 and more, which are infinite.
     """
@@ -80,7 +80,7 @@ class MXFP4Weights(Weights):
 
 
 def is_packed(settings: Mapping[str, Any], where: str) -> bool:
-    """Return whether a configuration's weights are MXFP4. Raises CheckpointError for any other quantisation."""
+    """Whether a configuration's weights are MXFP4. Raises CheckpointError for any other quantisation."""
     section = settings.get(SETTING)
     if not section:
         return False

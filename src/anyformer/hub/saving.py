@@ -10,7 +10,7 @@ import torch
 
 from anyformer.errors import CheckpointError, SpecError, did_you_mean
 from anyformer.families import FAMILIES, Family
-from anyformer.families.hf.mapping import Row, fitting, theirs_of
+from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
 from anyformer.hub.contents import own_rows
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, with_types
 from anyformer.hub.sentences import without_pooling, write_modules
@@ -24,7 +24,7 @@ from anyformer.text.companions import GENERATION
 Form = Literal["hf", "anyformer"]
 
 
-class Saved(NamedTuple):
+class SavedDirectory(NamedTuple):
     """What was written, and why it is no Hugging Face directory if it is none."""
 
     path: Path
@@ -36,7 +36,7 @@ class Saved(NamedTuple):
         return f"{self.path} is {kind}" + (f": {self.reason}" if self.reason else "")
 
 
-class Plan(NamedTuple):
+class FilePlan(NamedTuple):
     """How a model is written: for which class of transformers, or as ours because there is none."""
 
     spec: ModelSpec
@@ -44,8 +44,8 @@ class Plan(NamedTuple):
     config: dict[str, Any]
     reason: str | None
 
-    def rows(self) -> list[Row]:
-        """Return the rows between our tensors and those of the files."""
+    def rows(self) -> list[TensorRow]:
+        """The rows between our tensors and those of the files."""
         return (
             own_rows(self.spec)
             if self.family is None
@@ -67,9 +67,9 @@ class Plan(NamedTuple):
         write_json(directory / CONFIG, about | tokens | self.config | said | kind)
         write_modules(self.spec, directory)
 
-    def saved(self, path: Path) -> Saved:
-        """Return what was written."""
-        return Saved(path, "hf" if self.family else "anyformer", self.reason)
+    def saved(self, path: Path) -> SavedDirectory:
+        """What was written."""
+        return SavedDirectory(path, "hf" if self.family else "anyformer", self.reason)
 
 
 def save(
@@ -79,7 +79,7 @@ def save(
     *,
     form: Form | None = None,
     shard_nbytes: int = SHARD_NBYTES,
-) -> Saved:
+) -> SavedDirectory:
     """Write a model and its tokenizer to a new directory, in files of at most `shard_nbytes`, or one tensor.
 
     `form` None takes "hf" where a class of transformers computes the model, and says which field has none otherwise.
@@ -104,13 +104,15 @@ def save(
     return plan.saved(path)
 
 
-def planned(spec: ModelSpec, form: Form | None, hf_type: str | None = None, preferred: Family | None = None) -> Plan:
-    """Return how to write a model; `hf_type` names the one class that will do, `preferred` the first to try.
+def planned(
+    spec: ModelSpec, form: Form | None, hf_type: str | None = None, preferred: Family | None = None
+) -> FilePlan:
+    """How to write a model; `hf_type` names the one class that will do, `preferred` the first to try.
 
     Raises SpecError where a class is asked for and none computes the model, naming the field.
     """
     if form == "anyformer":
-        return Plan(spec, None, {}, None)
+        return FilePlan(spec, None, {}, None)
     if hf_type is not None and hf_type not in FAMILIES:
         near = did_you_mean(hf_type, FAMILIES)
         raise SpecError(
@@ -123,8 +125,8 @@ def planned(spec: ModelSpec, form: Form | None, hf_type: str | None = None, pref
     except SpecError as error:
         if form == "hf" or hf_type is not None:
             raise
-        return Plan(spec, None, {}, str(error))
-    return Plan(spec, family, config, None)
+        return FilePlan(spec, None, {}, str(error))
+    return FilePlan(spec, family, config, None)
 
 
 def refuse_larger(tokenizer: Tokenizer | None, spec: ModelSpec) -> None:
@@ -137,7 +139,7 @@ def refuse_larger(tokenizer: Tokenizer | None, spec: ModelSpec) -> None:
 
 
 def special_tokens(tokenizer: Tokenizer | None, spec: ModelSpec) -> dict[str, Any]:
-    """Return the ids that open and close a text, or a decoder's answer; null, lest transformers takes its own."""
+    """The ids that open and close a text, or a decoder's answer; null, lest transformers takes its own."""
     opening, closing = (tokenizer.begin_of_text, list(tokenizer.closing_ids)) if tokenizer else (None, [])
     found: dict[str, Any] = {
         "bos_token_id": opening,

@@ -33,12 +33,12 @@ SHORT = {
 
 
 def folder_of(directory: Path) -> Path:
-    """Return where the model itself lies: the directory, or what its modules.json names. Raises CheckpointError."""
+    """Where the model itself lies: the directory, or what its modules.json names. Raises CheckpointError."""
     return directory if not _is_one(directory) else directory / _modules(directory)[0][1]
 
 
 def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
-    """Return the model with the head that a directory's modules make, after its own; as it is where there is no modules.json.
+    """The model with the head that a directory's modules make, after its own; as it is where there is no modules.json.
 
     Raises CheckpointError for a module or a way of pooling that there is no part for.
     """
@@ -60,7 +60,7 @@ def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
 
 
 def without_pooling(spec: ModelSpec) -> ModelSpec:
-    """Return the model that a class of transformers may compute: without the head that other files speak of."""
+    """The model that a class of transformers may compute: without the head that other files speak of."""
     return spec.but(heads=spec.heads[:-1]) if _head_of(spec) is not None else spec
 
 
@@ -84,7 +84,7 @@ def write_modules(spec: ModelSpec, directory: Path) -> None:
 
 
 def _head_of(spec: ModelSpec) -> HeadSpec | None:
-    """Return the last head, where it is one that modules of sentence-transformers make."""
+    """The last head, where it is one that modules of sentence-transformers make."""
     last = spec.heads[-1] if spec.heads else None
     made = (
         HeadSpec(name=EMBEDDING, pool=pool, transform=t) for pool in POOLS.values() for t in ((), (UnitLengthSpec(),))
@@ -97,7 +97,7 @@ def _is_one(directory: Path) -> bool:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Return (kind, folder) of each module."""
+    """(kind, folder) of each module."""
     listed = _json(directory / MODULES)
     try:
         found = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in listed]
@@ -111,7 +111,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 
 def _pool(file: Path) -> PoolSpec:
-    """Return how a Pooling's config.json makes one vector of the tokens."""
+    """How a Pooling's config.json makes one vector of the tokens."""
     said = _json(file)
     on = [name.removeprefix(POOLING) for name, value in said.items() if name.startswith(POOLING) and value is True]
     named = said.get("pooling_mode")

@@ -38,7 +38,7 @@ class Source(NamedTuple):
 
 
 def load_spec(name: str | Path) -> ModelSpec:
-    """Return the specification that a name, a .yaml or .json file of ours, a config.json or a directory stands for.
+    """The specification that a name, a .yaml or .json file of ours, a config.json or a directory stands for.
 
     Raises SpecError for an unknown preset or a file that holds no specification, CheckpointError for a directory
     without one.
@@ -57,7 +57,7 @@ def load_spec(name: str | Path) -> ModelSpec:
 
 
 def find(path: str | Path) -> Source:
-    """Return what a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
+    """What a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
 
     Raises CheckpointError for a path without a model that can be read.
     """
@@ -76,7 +76,7 @@ def find(path: str | Path) -> Source:
 
 
 def find_companion(directory: str | Path) -> Source:
-    """Return what was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
+    """What was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
     directory = Path(directory)
     _exists(directory)
     run = _run(directory) or directory
@@ -91,7 +91,7 @@ def find_companion(directory: str | Path) -> Source:
 
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
-    """Return the tensors of a directory, unpacked where its configuration says that they are packed."""
+    """The tensors of a directory, unpacked where its configuration says that they are packed."""
     return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
 
 
@@ -118,19 +118,19 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
 
 
 def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family]:
-    """Return the model and the family of a config.json, however its weights are packed."""
+    """The model and the family of a config.json, however its weights are packed."""
     is_packed(settings, str(file))
     family, spec = spec_of(FAMILIES, {name: value for name, value in settings.items() if name != SETTING}, str(file))
     return spec, family
 
 
 def _run(directory: Path) -> Path | None:
-    """Return the run that a checkpoint's directory belongs to."""
+    """The run that a checkpoint's directory belongs to."""
     return directory.parent.parent if directory.absolute().parent.name == CHECKPOINTS else None
 
 
 def _weights(directory: Path) -> Path:
-    """Return the directory of the tensors: of a run its latest complete checkpoint, by the number of steps."""
+    """The directory of the tensors: of a run its latest complete checkpoint, by the number of steps."""
     place = directory
     if (directory / CHECKPOINTS).is_dir():
         found = [(match, path) for path in (directory / CHECKPOINTS).iterdir() if (match := STEP.fullmatch(path.name))]

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anyformer.errors import CheckpointError
-from anyformer.families.hf.mapping import Row
+from anyformer.families.hf.mapping import TensorRow
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -35,19 +35,19 @@ class Weights:
         return name in self._homes
 
     def listed(self) -> list[str]:
-        """Return the names of all tensors."""
+        """The names of all tensors."""
         return list(self._homes)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor without reading it."""
+        """The shape of a tensor without reading it."""
         return tuple(self._home(name).get_slice(name).get_shape())
 
     def stored(self, name: str) -> str:
-        """Return the type of a tensor as the format spells it."""
+        """The type of a tensor as the format spells it."""
         return self._home(name).get_slice(name).get_dtype()
 
     def dtype(self, names: Iterable[str]) -> torch.dtype:
-        """Return the dtype that holds all of these tensors. Raises CheckpointError for quantised ones."""
+        """The dtype that holds all of these tensors. Raises CheckpointError for quantised ones."""
         found: set[torch.dtype] = set()
         for name in names:
             spelled = self.stored(name)
@@ -82,8 +82,8 @@ class Weights:
         sizes = ((name, self.shape(name), shape) for name, shape in expected.items())
         refuse_misfits(self.directory, what, missing, surplus, sizes)
 
-    def spelling(self, rows: Iterable[Row], prefix: str) -> Callable[[str], str]:
-        """Return what a tensor that rows call by one name is called in these files.
+    def spelling(self, rows: Iterable[TensorRow], prefix: str) -> Callable[[str], str]:
+        """What a tensor that rows call by one name is called in these files.
 
         Files of a model without its head lack the prefix, and those of one with a head have it, whichever the rows are of;
         of tied tensors a file may hold only the duplicate.
@@ -156,7 +156,7 @@ def _opened(file: Path) -> Any:
 
 
 def listed(names: Collection[str], most: int = 10) -> str:
-    """Return names for a message, the first of many."""
+    """Names for a message, the first of many."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -83,5 +83,5 @@ def _shards(tensors: Iterable[tuple[str, Tensor]], shard_nbytes: int) -> Iterato
 
 
 def _is_view(tensor: Tensor) -> bool:
-    """Return whether others lie in the same storage, as in a model that was laid out for decoding."""
+    """Whether others lie in the same storage, as in a model that was laid out for decoding."""
     return tensor.untyped_storage().nbytes() != tensor.nbytes

@@ -13,10 +13,10 @@ from anyformer.errors import InputError, did_you_mean
 from anyformer.inference.scores import longest_of
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
 from anyformer.layers.head import Head
-from anyformer.model import Transformer, describe
-from anyformer.spec import ModelSpec, PoolSpec, Site
+from anyformer.model import Transformer, make_tokens
+from anyformer.spec import ModelSpec, Place, PoolSpec
 from anyformer.text import Tokenizer, length_batches
-from anyformer.train.objectives.contrastive import EMBEDDING, sentence_embedding, usual_pool
+from anyformer.training.objectives.contrastive import EMBEDDING, sentence_embedding, usual_pool
 
 Pool = Literal["mean", "first", "last"]
 POOLS: Mapping[str, PoolSpec] = {"mean": MeanTokensSpec(), "first": FirstTokenSpec(), "last": LastTokenSpec()}
@@ -63,7 +63,7 @@ def embedded(
     batch_tokens: int = BATCH_TOKENS,
     on_done: Callable[[int], None] | None = None,
 ) -> Embedded:
-    """Return what `embed` does, and how many texts were cut; `on_done` is told how many are done."""
+    """What `embed` does, and how many texts were cut; `on_done` is told how many are done."""
     head = _head(model, pool)
     if not texts:
         raise InputError("there are no texts to embed; give one at least")
@@ -84,7 +84,7 @@ def embedded(
 
 
 def pool_of(spec: ModelSpec, pool: Pool | None = None) -> PoolSpec:
-    """Return what makes one vector of the tokens: what is named, else what the model's head says, else what is usual."""
+    """What makes one vector of the tokens: what is named, else what the model's head says, else what is usual."""
     if pool is not None and pool not in POOLS:
         raise InputError(f"there is no pool {pool!r}{did_you_mean(pool, POOLS)}; there are {', '.join(get_args(Pool))}")
     own = next((head.pool for head in spec.heads if head.name == EMBEDDING), None)
@@ -94,7 +94,7 @@ def pool_of(spec: ModelSpec, pool: Pool | None = None) -> PoolSpec:
 def _framed(
     tokenizer: Tokenizer, texts: Sequence[str], longest: int | None, truncate: bool
 ) -> tuple[list[np.ndarray], int]:
-    """Return the ids of each text, and how many texts were cut."""
+    """The ids of each text, and how many texts were cut."""
     found, cut = [], 0
     for number, text in enumerate(texts, 1):
         if not text.strip():
@@ -117,11 +117,11 @@ def _run(model: Transformer, head: Head, ids: Tensor, mask: Tensor) -> Tensor:
     with torch.inference_mode():
         ids, attended = ids.to(device), mask.long().to(device)
         hidden = model(ids, attended, output_logits=False).last_hidden_state
-        return head(hidden, describe(ids, attended)).float().cpu()
+        return head(hidden, make_tokens(ids, attended)).float().cpu()
 
 
 def _head(model: Transformer, pool: Pool | None) -> Head:
-    """Return the head that makes the vectors: the model's own, or one of a pool alone."""
+    """The head that makes the vectors: the model's own, or one of a pool alone."""
     spec = model.spec
     if spec.encoder is not None:
         raise InputError(
@@ -130,4 +130,4 @@ def _head(model: Transformer, pool: Pool | None) -> Head:
     if pool is None and any(head.name == EMBEDDING and head.pool is not None for head in spec.heads):
         return model.head(EMBEDDING)
     width = spec.stack.residual.width(spec.stack.d_model)
-    return Head(sentence_embedding(pool_of(spec, pool)), Site(spec.stack.d_model, (width,)))
+    return Head(sentence_embedding(pool_of(spec, pool)), Place(spec.stack.d_model, (width,)))

@@ -11,14 +11,14 @@ from anyformer.inference.scores import scored
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
-from anyformer.train.labelled import LabelledValidation
-from anyformer.train.objectives.labelled import LabelledObjective
+from anyformer.training.labelled import LabelledValidation
+from anyformer.training.objectives.labelled import LabelledObjective
 
 
 def figures(
     model: Transformer, objective: LabelledObjective, examples: LabelledValidation, precision: Precision = "float32"
 ) -> dict[str, float | None]:
-    """Return the figures of `figures_of_classes` or `figures_of_numbers` for labelled examples."""
+    """The figures of `figures_of_classes` or `figures_of_numbers` for labelled examples."""
     said, meant = [], []
     numbers = objective.said.labels == "numbers"
     for indices, scores in scored(model, objective, examples, precision):
@@ -36,7 +36,7 @@ def figures(
 
 
 def figures_of_classes(said: NDArray[Any], meant: NDArray[Any]) -> dict[str, float | None]:
-    """Return accuracy, macro_f1 and majority_accuracy of classes said and meant [label].
+    """Accuracy, macro_f1 and majority_accuracy of classes said and meant [label].
 
     F1 of a class is 2 · hits / (said + meant); macro is its mean over the classes that are said or meant. The majority's
     accuracy is that of always saying what is meant most often here, the best constant answer.
@@ -53,7 +53,7 @@ def figures_of_classes(said: NDArray[Any], meant: NDArray[Any]) -> dict[str, flo
 
 
 def figures_of_numbers(said: NDArray[Any], meant: NDArray[Any]) -> dict[str, float | None]:
-    """Return rmse, pearson, spearman and mean_rmse of numbers said and meant [label].
+    """Rmse, pearson, spearman and mean_rmse of numbers said and meant [label].
 
     Correlations are None where all numbers of one side are equal. `mean_rmse` is that of always saying the mean of what is
     meant here, the best constant answer.

@@ -13,10 +13,10 @@ from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
 from anyformer.text.encoded_labelled import EncodedLabelled
-from anyformer.train.labelled import LabelledValidation
+from anyformer.training.labelled import LabelledValidation
 
 
-class Said(NamedTuple):
+class Prediction(NamedTuple):
     """What a model says of a text. Of words, each has its own; `label` is None for what was cut away."""
 
     label: str | None  # the likeliest class; None of a model that says numbers
@@ -32,8 +32,8 @@ def classify(
     longest: int | None = None,
     truncate: bool = False,
     precision: Precision = "float32",
-) -> list[Said]:
-    """Return what the model's head for labels says of each text, or pair of texts.
+) -> list[Prediction]:
+    """What the model's head for labels says of each text, or pair of texts.
 
     `model.labels` are the names, where its files have them. A text of more than `longest` tokens, by default those that the
     model has positions for, is refused (TextError), or cut with `truncate`. Raises UsageError for a model without such a head
@@ -55,8 +55,8 @@ def classify_words(
     longest: int | None = None,
     truncate: bool = False,
     precision: Precision = "float32",
-) -> list[list[Said]]:
-    """Return what the model says of each word of each text; see `classify`."""
+) -> list[list[Prediction]]:
+    """What the model says of each word of each text; see `classify`."""
     rows = [LabelledRow(tuple(words), None, i) for i, words in enumerate(texts, 1)]
     return said_of(model, tokenizer, rows, "texts", longest=longest, truncate=truncate, precision=precision)
 
@@ -70,8 +70,8 @@ def said_of(
     longest: int | None = None,
     truncate: bool = False,
     precision: Precision = "float32",
-) -> list[list[Said]]:
-    """Return what the model says of each example: one answer, or one a word; `where` names the texts in errors."""
+) -> list[list[Prediction]]:
+    """What the model says of each example: one answer, or one a word; `where` names the texts in errors."""
     if not rows:
         return []
     objective = labelled_objective(model.spec)
@@ -81,7 +81,7 @@ def said_of(
     names = () if objective.said.labels == "numbers" else label_names(model)
     corpus = LabelledCorpus(tuple(rows), "words" if words else "classes", where)
     examples = EncodedLabelled(corpus, tokenizer, (), longest or longest_of(model.spec), truncate=truncate)
-    found: list[list[Said]] = [[] for _ in rows]
+    found: list[list[Prediction]] = [[] for _ in rows]
     for numbers, scores in scored(model, objective, LabelledValidation(examples), precision):
         for number, row in zip(numbers.tolist(), scores, strict=True):
             if words:
@@ -91,12 +91,12 @@ def said_of(
     return found
 
 
-CUT = Said(None, {})
+CUT = Prediction(None, {})
 
 
-def _said(scores: np.ndarray, names: Sequence[str]) -> Said:
+def _said(scores: np.ndarray, names: Sequence[str]) -> Prediction:
     if not names:
-        return Said(None, {}, float(scores[0]))
+        return Prediction(None, {}, float(scores[0]))
     odds = np.exp(scores.astype(np.float64) - scores.max())
     shares = (odds / odds.sum()).tolist()
-    return Said(names[int(scores.argmax())], dict(zip(names, shares, strict=True)))
+    return Prediction(names[int(scores.argmax())], dict(zip(names, shares, strict=True)))

@@ -35,7 +35,7 @@ def retrieve(
     truncate: bool = False,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Retrieval:
-    """Return how well the vectors of sources find those of their targets. Raises what `embed` does."""
+    """How well the vectors of sources find those of their targets. Raises what `embed` does."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     numbers = {text: i for i, text in enumerate(texts)}
     found = embedded(model, tokenizer, texts, longest=longest, truncate=truncate, batch_tokens=batch_tokens)
@@ -45,7 +45,7 @@ def retrieve(
 
 
 def ranks(source: Tensor, target: Tensor, group: Tensor) -> Tensor:
-    """Return the rank [pair] of each target by its cosine with its source, from 1.
+    """The rank [pair] of each target by its cosine with its source, from 1.
 
     `group` [pair, 2] are numbers of the texts: what is the same text as a right answer, or the answer to the same text, is
     right too, and counts for nothing. Among equal cosines the right one is the last. Raises InputError without pairs.

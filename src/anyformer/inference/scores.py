@@ -12,16 +12,16 @@ from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.spec import ModelSpec
-from anyformer.train.device import autocast
-from anyformer.train.labelled import LabelledValidation
-from anyformer.train.objectives import Pass, objective_of, usual
-from anyformer.train.objectives.labelled import LabelledObjective
+from anyformer.training.device import autocast
+from anyformer.training.labelled import LabelledValidation
+from anyformer.training.objectives import LossContext, objective_of, usual
+from anyformer.training.objectives.labelled import LabelledObjective
 
 BATCH_TOKENS = 4096
 
 
 def labelled_objective(spec: ModelSpec) -> LabelledObjective:
-    """Return what the model's first head was trained for. Raises UsageError where that says no labels."""
+    """What the model's first head was trained for. Raises UsageError where that says no labels."""
     said = usual(spec)
     objective = objective_of(said, spec) if said.reads == "labelled" else None
     if not isinstance(objective, LabelledObjective):
@@ -33,7 +33,7 @@ def labelled_objective(spec: ModelSpec) -> LabelledObjective:
 
 
 def label_names(model: Transformer) -> tuple[str, ...]:
-    """Return the names of the model's classes. Raises UsageError where nobody named them."""
+    """The names of the model's classes. Raises UsageError where nobody named them."""
     if model.labels is None:
         raise UsageError(
             "nothing names the classes of this model, or it says several at once; set model.labels, or id2label and "
@@ -43,16 +43,16 @@ def label_names(model: Transformer) -> tuple[str, ...]:
 
 
 def longest_of(spec: ModelSpec) -> int | None:
-    """Return the most tokens that a model has positions for, or was published for; None where nothing says so."""
+    """The most tokens that a model has positions for, or was published for; None where nothing says so."""
     return min((n for n in (learned_positions(spec), spec.context) if n), default=None)
 
 
 def scored(
     model: Transformer, objective: LabelledObjective, examples: LabelledValidation, precision: Precision = "float32"
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (numbers of examples, what the head gives them in float32: [batch, rows], of words [batch, token, rows])."""
+    """(numbers of examples, what the head gives them in float32: [batch, rows], of words [batch, token, rows])."""
     device = next(model.parameters()).device
     for rows, source in examples.batches(BATCH_TOKENS):
         with torch.no_grad(), autocast(precision, device):
-            scores, _ = objective.scores(Pass(model, model.head(), device), rows)
+            scores, _ = objective.scores(LossContext(model, model.head(), device), rows)
         yield source[:, 0], scores.cpu().numpy()

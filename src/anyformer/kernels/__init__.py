@@ -17,7 +17,7 @@ class Candidate(Kernel, Protocol):
     """A kernel that says what it does not compute."""
 
     def refuses(self, spec: AttentionSpec) -> str | None:
-        """Return why it cannot compute this attention, or None."""
+        """Why it cannot compute this attention, or None."""
         ...
 
     def keeps(
@@ -32,7 +32,7 @@ KERNELS: Mapping[str, Candidate] = {kernel.name: kernel for kernel in IN_ORDER}
 
 
 def choose(name: str | None, spec: AttentionSpec) -> Candidate:
-    """Return the kernel of that name, or without one the first that takes this attention. Raises KernelError."""
+    """The kernel of that name, or without one the first that takes this attention. Raises KernelError."""
     if name is None:
         return next(kernel for kernel in KERNELS.values() if kernel.refuses(spec) is None)
     if name not in KERNELS:

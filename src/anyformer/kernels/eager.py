@@ -27,11 +27,11 @@ class Eager:
     name = "eager"
 
     def refuses(self, spec: AttentionSpec) -> str | None:
-        """Return why the kernel cannot compute this attention: it always can."""
+        """Why the kernel cannot compute this attention: it always can."""
         return None
 
     def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Dense:
-        """Return the mask and the bias, as they are."""
+        """The mask and the bias, as they are."""
         return Dense(visible(mask, query, key, n_heads), bias)
 
     def keeps(
@@ -43,7 +43,7 @@ class Eager:
             k, v = tape.value(q.numel, k), tape.value(groups * v.numel, v)
         tape.product(q)
         tape.product(k)
-        size = shown.mask.numel if shown.mask is not None else tape.load.query**2
+        size = shown.mask.numel if shown.mask is not None else tape.workload.query**2
         tape.keep(tape.value(shown.pairs) if spec.softcap is not None else None)
         tape.keep(tape.value(size, "bool") if hidden else None)
         weights = tape.value(shown.pairs + (q.numel // shown.width if spec.sink else 0))
@@ -69,7 +69,7 @@ class Eager:
         scores: Tensor | None,
         dropout: float,
     ) -> tuple[Tensor, Tensor]:
-        """Return values and weights; a row that sees no key gives 0."""
+        """Values and weights; a row that sees no key gives 0."""
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
         s = (q @ k.mT).float() * scale

@@ -29,7 +29,7 @@ class SDPA:
     name = "sdpa"
 
     def refuses(self, spec: AttentionSpec) -> str | None:
-        """Return why the kernel cannot compute this attention, or None."""
+        """Why the kernel cannot compute this attention, or None."""
         if spec.softcap is not None:
             return f"sdpa cannot cap scores (softcap={spec.softcap})"
         if spec.sink:
@@ -39,7 +39,7 @@ class SDPA:
         return None
 
     def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
-        """Return the cheapest form: nothing, a flag, booleans, or numbers to add."""
+        """The cheapest form: nothing, a flag, booleans, or numbers to add."""
         plain = query.span is not None and key.span is not None
         if query.span and query.span == key.span and bias is None and mask.within(query.span, query.span) == Causal():
             return Fused(True, None, None)
@@ -62,7 +62,7 @@ class SDPA:
             both = shown.name and f"fused {shown.name}"
             mask = bias if mask is None else tape.once(both, lambda: tape.value(bias.numel))
         if content is not None:
-            whole = tape.value(tape.load.query**2, "bool") if shown.causal else mask
+            whole = tape.value(tape.workload.query**2, "bool") if shown.causal else mask
             tape.keep(whole if whole is not None and whole.number == "bool" else None)
             mask = content
         y = tape.value(q.numel // shown.width * shown.value_width, v)
@@ -86,7 +86,7 @@ class SDPA:
 
     def _result(self, y: Value, blind: bool, tape: Tape) -> tuple[Value, None]:
         if blind:  # rows that see nothing are set to 0, in a copy
-            tape.keep(tape.value(tape.load.query, "bool"))
+            tape.keep(tape.value(tape.workload.query, "bool"))
         return (tape.value(y.numel, y) if blind else y), None
 
     def __call__(
@@ -102,7 +102,7 @@ class SDPA:
         scores: Tensor | None,
         dropout: float,
     ) -> tuple[Tensor, None]:
-        """Return values, and no weights; a row that sees no key gives 0."""
+        """Values, and no weights; a row that sees no key gives 0."""
         mask = seen.mask
         if scores is not None:
             seen_all = mask is None and not seen.causal

@@ -71,7 +71,7 @@ from anyformer.layers.rope_scaling import (
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.scores import ALiBiSpec, Content, RelativeBucketsSpec, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Dropout, Notes, Now, Store, Tokens
+from anyformer.layers.tokens import Dropout, ForwardContext, Notes, Store, Tokens
 from anyformer.layers.two_streams import BlanksSpec, TwoStreams
 
 __all__ = [
@@ -135,7 +135,7 @@ __all__ = [
     "NormSpec",
     "Not",
     "Notes",
-    "Now",
+    "ForwardContext",
     "Or",
     "Part",
     "Prefix",

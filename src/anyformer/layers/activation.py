@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec, Site, Tape, Value
+from anyformer.spec import MapSpec, Place, Tape, Value
 
 
 class ActivationSpec(MapSpec, abstract=True):
@@ -18,14 +18,14 @@ class ActivationSpec(MapSpec, abstract=True):
 
     keeps: ClassVar[Literal["x", "y", "x and a factor", "nothing"]] = "x"  # for the backward pass
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         y = x if self.keeps == "nothing" else tape.value(x.numel, x)
         kept = {"x": (x,), "y": (y,), "x and a factor": (x, tape.value(x.numel, x)), "nothing": ()}
         tape.keep(*kept[self.keeps])
         return y
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the function of x, of the same shape."""
+        """The function of x, of the same shape."""
         raise TypeError(f"{self.kind} is an activation without a function; give it a __call__")
 
 
@@ -53,7 +53,7 @@ class ReLU(ActivationSpec):
 class ReLU2(ActivationSpec):
     """Squared ReLU: So et al. 2021, arXiv:2109.08668."""
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         tape.keep(tape.value(x.numel, x))  # ReLU's result, which squaring keeps too
         return tape.value(x.numel, x)
 
@@ -66,7 +66,7 @@ class GELU(ActivationSpec):
 
     form: Literal["erf", "tanh", "quick"] = "erf"
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         tape.keep(x, tape.value(x.numel, x) if self.form == "quick" else None)
         return tape.value(x.numel, x)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.errors import InputError
 from anyformer.layers.block import KEEP_NOTHING, Block, mapped
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Notes, Now, Tokens
+from anyformer.layers.tokens import ForwardContext, Notes, Tokens
 from anyformer.spec import AheadSpec
 
 
@@ -24,32 +24,34 @@ class Ahead(Part[AheadSpec]):
     norm_token: nn.Module | None
     norm: nn.Module | None
 
-    def forward(self, x: Tensor, token: Tensor, now: Now, residual: Any) -> tuple[Tensor, list[Notes]]:
-        """Return what its block makes of x [batch, token, width] and the embeddings of later tokens [batch, token, d_model]."""
+    def forward(self, x: Tensor, token: Tensor, context: ForwardContext, residual: Any) -> tuple[Tensor, list[Notes]]:
+        """What its block makes of x [batch, token, width] and the embeddings of later tokens [batch, token, d_model]."""
         if self.norm_hidden is not None:
-            x = mapped(self.norm_hidden, x, now)
+            x = mapped(self.norm_hidden, x, context)
         if self.norm_token is not None:
-            token = mapped(self.norm_token, token, now)
-        now.input = mapped(self.hidden, x, now) + mapped(self.token, token, now)
-        state, notes = self.block(residual.open(now.input), residual, now, repeat(KEEP_NOTHING))
+            token = mapped(self.norm_token, token, context)
+        context.input = mapped(self.hidden, x, context) + mapped(self.token, token, context)
+        state, notes = self.block(residual.open(context.input), residual, context, repeat(KEEP_NOTHING))
         return residual.close(state), notes
 
-    def normed(self, x: Tensor, now: Now) -> Tensor:
-        """Return what the head reads of the block's result."""
-        return x if self.norm is None else mapped(self.norm, x, now)
+    def normed(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """What the head reads of the block's result."""
+        return x if self.norm is None else mapped(self.norm, x, context)
 
 
-def run_ahead(modules: Iterable[Ahead], x: Tensor, now: Now, residual: Any) -> tuple[list[Tensor], list[Notes]]:
-    """Return what the head reads of each module [batch, token - k, width], k from 1, and their mixers' notes.
+def run_ahead(
+    modules: Iterable[Ahead], x: Tensor, context: ForwardContext, residual: Any
+) -> tuple[list[Tensor], list[Notes]]:
+    """What the head reads of each module [batch, token - k, width], k from 1, and their mixers' notes.
 
-    `x` is the stack's last hidden state; what it knows of the tokens, and their embeddings, stand in `now`. A token whose
+    `x` is the stack's last hidden state; what it knows of the tokens, and their embeddings, stand in `context`. A token whose
     document has ended k tokens later is padding to the k-th module. Raises InputError for rows too short to look ahead.
     """
-    each, notes, embedded = [], [], now.given("input")
+    each, notes, embedded = [], [], context.given("input")
     for k, module in enumerate(modules, 1):
         if embedded.shape[1] <= k:
             raise InputError(f"rows of {embedded.shape[1]} tokens have nothing {k} further ahead; give longer rows")
-        here = replace(now, tokens=_with_successor(now.tokens, k), memo={})
+        here = replace(context, tokens=_with_successor(context.tokens, k), memo={})
         x, more = module(x[:, :-1], embedded[:, k:], here, residual)
         each.append(module.normed(x, here))
         notes += more
@@ -57,7 +59,7 @@ def run_ahead(modules: Iterable[Ahead], x: Tensor, now: Now, residual: Any) -> t
 
 
 def _with_successor(tokens: Tokens, k: int) -> Tokens:
-    """Return the facts about tokens that have one k places later; those whose document ends before it are padding."""
+    """The facts about tokens that have one k places later; those whose document ends before it are padding."""
     first = tokens.each(lambda fact: fact[:, :-k])
     if first.document is None or tokens.document is None:
         return replace(first, span=tokens.span and (tokens.span[0], tokens.span[1] - k))

@@ -15,22 +15,22 @@ from anyformer.layers.counting import unmarked
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.mask import Causal, Everything, Mask, Prefix
 from anyformer.layers.part import Part
-from anyformer.layers.recompute import made_again
+from anyformer.layers.recompute import checkpointed
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Notes, Now, Store, Tokens
+from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
     Cost,
     Length,
-    Load,
     MixerSpec,
     ModelSpec,
+    Place,
     Placed,
     ScaleSpec,
-    Site,
     Spec,
     Tape,
     Value,
     Weight,
+    Workload,
 )
 
 
@@ -59,9 +59,8 @@ class AttentionSpec(MixerSpec):
     softcap: float | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     reads: Literal["self", "memory", "input"] = "self"
-    logn: Length | None = (
-        None  # from this many tokens on, queries are multiplied by log(tokens so far) / log(logn) (Qwen)
-    )
+    # from this many tokens on, queries are multiplied by log(tokens so far) / log(logn) (Qwen)
+    logn: Length | None = None
 
     def __post_init__(self) -> None:
         if self.softcap is not None and self.softcap <= 0:
@@ -71,26 +70,26 @@ class AttentionSpec(MixerSpec):
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
             raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        n_heads = self.projection.sizes(self._place(site))[0]
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        n_heads = self.projection.sizes(self._place(place))[0]
         return {"sink": Weight((n_heads,), ("heads",), "bias", fill=0.0) if self.sink else None}
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        place = self._place(site)
-        n_heads, width, value_width = self.projection.sizes(place)
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        inner_place = self._place(place)
+        n_heads, width, value_width = self.projection.sizes(inner_place)
         return {
-            "projection": (self.projection, place),
-            "scores": [(score, site.at(n_heads, width)) for score in self.scores],
-            "relative_values": self.relative_values and (self.relative_values, site.at(n_heads, value_width)),
+            "projection": (self.projection, inner_place),
+            "scores": [(score, place.at(n_heads, width)) for score in self.scores],
+            "relative_values": self.relative_values and (self.relative_values, place.at(n_heads, value_width)),
         }
 
-    def _place(self, site: Site) -> Site:
-        if self.reads == "memory" and not site.d_source:
+    def _place(self, place: Place) -> Place:
+        if self.reads == "memory" and not place.d_source:
             raise SpecError("Attention.reads = 'memory' needs an encoder to read from; give the model one")
-        return dataclasses.replace(site, d_source=site.d_source if self.reads == "memory" else site.d_model)
+        return dataclasses.replace(place, d_source=place.d_source if self.reads == "memory" else place.d_model)
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
-        return self.projection.cache_shapes(self._place(site))
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        return self.projection.cache_shapes(self._place(place))
 
     def reach(self) -> int | None:
         return self.mask.reach()
@@ -98,67 +97,67 @@ class AttentionSpec(MixerSpec):
     def keeps_memory(self) -> bool:
         return self.reads == "memory"
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return projections, scores and values; a mask's hidden pairs are not counted if `load.causal_exact`."""
-        place, own = self._place(site), self.reads != "memory"
-        n_heads, width, value_width = self.projection.sizes(place)
-        keys = load.past + load.query if own else load.memory
-        made = load.query if own else 0 if load.past else load.memory  # the memory's keys are made once
-        pairs = n_heads * load.query * keys
-        if load.causal_exact and own:
-            pairs = self.mask.pairs(load.query, load.past, n_heads)
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """Projections, scores and values; a mask's hidden pairs are not counted if `workload.causal_exact`."""
+        inner_place, own = self._place(place), self.reads != "memory"
+        n_heads, width, value_width = self.projection.sizes(inner_place)
+        keys = workload.past + workload.query if own else workload.memory
+        made = workload.query if own else 0 if workload.past else workload.memory  # the memory's keys are made once
+        pairs = n_heads * workload.query * keys
+        if workload.causal_exact and own:
+            pairs = self.mask.pairs(workload.query, workload.past, n_heads)
         reach = self.mask.reach() if own else None
-        held = keys if reach is None else min(load.past, reach - 1) + load.query
-        absorbed = self.absorbs(load.query, held)
+        held = keys if reach is None else min(workload.past, reach - 1) + workload.query
+        absorbed = self.absorbs(workload.query, held)
         if absorbed:
             width, value_width = self.projection.absorbed_sizes()
-        inner = Cost({"scores": 2 * width * pairs * load.batch, "values": 2 * value_width * pairs * load.batch})
-        between = self.projection.between(load.query, held, absorbed=absorbed) * load.batch
+        inner = Cost({"scores": 2 * width * pairs * workload.batch, "values": 2 * value_width * pairs * workload.batch})
+        between = self.projection.between(workload.query, held, absorbed=absorbed) * workload.batch
         inner += Cost({"absorption" if absorbed else "expansion": between} if between else {})
         for score in self.scores:
-            inner += score.cost(site.at(n_heads, width), load)
+            inner += score.cost(place.at(n_heads, width), workload)
         if self.relative_values is not None:
-            inner += self.relative_values.cost(site.at(n_heads, value_width), load)
-        return self.projection.cost(place, dataclasses.replace(load, memory=made)) + inner
+            inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
+        return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """A pass over whole rows of one document, without padding."""
-        place, source = self._place(site), {"self": x, "memory": tape.memory, "input": tape.input}[self.reads]
+        inner_place, source = self._place(place), {"self": x, "memory": tape.memory, "input": tape.input}[self.reads]
         assert source is not None
         with tape.term("projections"), tape.at("projection", self.projection):
-            q, k, v = self.projection.projected(place, x, source, tape)
+            q, k, v = self.projection.projected(inner_place, x, source, tape)
             if self.logn is not None:
-                tape.keep(tape.once(f"logn {self.logn}", lambda: tape.value(tape.load.query)))
+                tape.keep(tape.once(f"logn {self.logn}", lambda: tape.value(tape.workload.query)))
                 q = tape.value(q.numel, q)
         with tape.term("attention"):
-            shown = self._given(site, tape)
+            shown = self._given(place, tape)
             if tape.recompute == "selective":
                 with tape.again(q, k, v):
-                    y = self._core(site, shown, q, k, v, tape)
+                    y = self._core(place, shown, q, k, v, tape)
             else:
-                y = self._core(site, shown, q, k, v, tape)
+                y = self._core(place, shown, q, k, v, tape)
         with tape.term("projections"), tape.at("projection", self.projection):
-            return self.projection.put_out(place, y, tape)
+            return self.projection.put_out(inner_place, y, tape)
 
-    def _given(self, site: Site, tape: Tape) -> Shown:
-        """Return what the kernel is given beside q, k and v."""
-        n_heads, width, value_width = self.projection.sizes(self._place(site))
-        here, load, own = site.at(n_heads, width), tape.load, self.reads != "memory"
-        keys = load.query if own else load.memory
+    def _given(self, place: Place, tape: Tape) -> Shown:
+        """What the kernel is given beside q, k and v."""
+        n_heads, width, value_width = self.projection.sizes(self._place(place))
+        here, workload, own = place.at(n_heads, width), tape.workload, self.reads != "memory"
+        keys = workload.query if own else workload.memory
         scores = [score for score in self.scores if not score.reads_content]
         alone = any(score.shared is None and dict(score.weights(here)) for score in scores)
-        name = f"{self.mask.key} {[score.shared or score.key for score in scores]} {own} {load}"
+        name = f"{self.mask.key} {[score.shared or score.key for score in scores]} {own} {workload}"
 
         def bias() -> Value | None:
             every = [score.added(here, None, keys, tape) for score in scores]
             return every[0] if every else None
 
-        mask, causal = self._shown(load.query, keys, n_heads)
+        mask, causal = self._shown(workload.query, keys, n_heads)
         return Shown(
             self,
             width,
             value_width,
-            load.batch * n_heads * load.query * keys,
+            workload.batch * n_heads * workload.query * keys,
             causal and not scores,
             tape.once(f"mask {name}", lambda: tape.value(mask, "bool") if mask and (scores or not causal) else None),
             tape.once(None if alone else f"bias {name}", bias),
@@ -166,18 +165,18 @@ class AttentionSpec(MixerSpec):
             None if alone else name,
         )
 
-    def _core(self, site: Site, shown: Shown, q: Value, k: Value, v: Value, tape: Tape) -> Value:
-        n_heads = self.projection.sizes(self._place(site))[0]
-        here, keys = site.at(n_heads, shown.width), shown.pairs // (tape.load.tokens * n_heads)
+    def _core(self, place: Place, shown: Shown, q: Value, k: Value, v: Value, tape: Tape) -> Value:
+        n_heads = self.projection.sizes(self._place(place))[0]
+        here, keys = place.at(n_heads, shown.width), shown.pairs // (tape.workload.tokens * n_heads)
         content = [score.added(here, (q, k), keys, tape) for score in self.scores if score.reads_content]
         y, weights = tape.kernels(self).keeps(shown, content[0] if content else None, q, k, v, tape)
         if self.relative_values is not None:
-            self.relative_values.added(site.at(n_heads, shown.value_width), weights, tape)
+            self.relative_values.added(place.at(n_heads, shown.value_width), weights, tape)
             y = tape.value(y.numel, y)
         return y
 
     def _shown(self, query: int, keys: int, n_heads: int) -> tuple[int, bool]:
-        """Return (numbers of the dense mask, 0 where all is seen; whether it is plainly causal)."""
+        """(numbers of the dense mask, 0 where all is seen; whether it is plainly causal)."""
         left = self.mask.within((0, query), (0, keys))
         if left == Everything():
             return 0, False
@@ -186,7 +185,7 @@ class AttentionSpec(MixerSpec):
         return seen.shape[1] * query * keys, self.reads != "memory" and left == Causal()
 
     def absorbs(self, query: int, keys: int) -> bool:
-        """Return whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
+        """Whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
         return not self.by_head and self.projection.absorbs(query, keys)
 
     @property
@@ -196,12 +195,12 @@ class AttentionSpec(MixerSpec):
 
 
 def own_masks(stack: Spec) -> list[Mask]:
-    """Return the masks by which a stack's tokens see each other, attention by attention."""
+    """The masks by which a stack's tokens see each other, attention by attention."""
     return [each.mask for each in stack.nested() if isinstance(each, AttentionSpec) and each.reads != "memory"]
 
 
 def has_prefix(spec: ModelSpec) -> bool:
-    """Return whether a decoder sees a prefix from both sides: of any length, the tokens whose token_type_ids is 0."""
+    """Whether a decoder sees a prefix from both sides: of any length, the tokens whose token_type_ids is 0."""
     parts = (part for mask in own_masks(spec.stack) for part in mask.nested())
     return spec.encoder is None and any(isinstance(part, Prefix) and part.size is None for part in parts)
 
@@ -212,31 +211,39 @@ class Attention(Part[AttentionSpec]):
     relative_values: Any
     sink: Tensor | None
 
-    def __init__(self, spec: AttentionSpec, site: Site) -> None:
-        super().__init__(spec, site)
-        place = spec.parts(site)["projection"]
-        assert isinstance(place, tuple)
-        self.n_heads, width, _ = spec.projection.sizes(place[1])
+    def __init__(self, spec: AttentionSpec, place: Place) -> None:
+        super().__init__(spec, place)
+        inner_place = spec.parts(place)["projection"]
+        assert isinstance(inner_place, tuple)
+        self.n_heads, width, _ = spec.projection.sizes(inner_place[1])
         self.scale = spec.scale.value(width)
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
         self.memo_key = self._memo_key()
 
-    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
+    def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         p, spec = self.projection, self.spec
         if spec.reads == "memory":
-            q, stored, keys = p.query(x, now), store.once(lambda: p.store(now.given("memory"), now)), now.memory_tokens
+            q, stored, keys = (
+                p.query(x, context),
+                store.once(lambda: p.store(context.given("memory"), context)),
+                context.memory_tokens,
+            )
         else:
-            q, new = p.project(x, now) if spec.reads == "self" else (p.query(x, now), p.store(now.given("input"), now))
+            q, new = (
+                p.project(x, context)
+                if spec.reads == "self"
+                else (p.query(x, context), p.store(context.given("input"), context))
+            )
             stored, keys = store.extend(new), store.keys
-        keys = now.tokens if keys is None else keys
+        keys = context.tokens if keys is None else keys
         if spec.logn is not None:
-            q = q * _logn(now, spec.logn).to(q.dtype)
-        absorbed = spec.absorbs(now.tokens.n, keys.n)
+            q = q * _logn(context, spec.logn).to(q.dtype)
+        absorbed = spec.absorbs(context.tokens.n, keys.n)
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
-        kernel = now.kernels[self.digest]
-        seen = now.once(
-            self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, now, keys)
+        kernel = context.kernels[self.digest]
+        seen = context.once(
+            self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, context, keys)
         )
 
         def core(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -248,20 +255,20 @@ class Attention(Part[AttentionSpec]):
                 scale=self.scale,
                 softcap=spec.softcap,
                 sink=self.sink,
-                scores=self._sum(self.by_content, Content(q, k, p, self.scale), now.tokens, keys),
-                dropout=now.dropout.attention if now.dropout else 0.0,
+                scores=self._sum(self.by_content, Content(q, k, p, self.scale), context.tokens, keys),
+                dropout=context.dropout.attention if context.dropout else 0.0,
             )
             if self.relative_values is not None:
-                y = y + self.relative_values(weights, now.tokens.as_queries(), keys.as_keys())
+                y = y + self.relative_values(weights, context.tokens.as_queries(), keys.as_keys())
             return y, weights
 
-        y, weights = made_again(core, q, k, v, now=now) if now.recompute == "selective" else core(q, k, v)
+        y, weights = checkpointed(core, q, k, v, context=context) if context.recompute == "selective" else core(q, k, v)
         y = p.unfold(y) if absorbed else y
-        return p.output(y), {"attention": weights} if now.weights and weights is not None else {}
+        return p.output(y), {"attention": weights} if context.weights and weights is not None else {}
 
-    def _seen(self, kernel: Any, now: Now, keys: Tokens) -> Any:
-        bias = self._sum(self.by_position, None, now.tokens, keys)
-        return kernel.prepare(self.spec.mask, bias, now.tokens, keys, self.n_heads)
+    def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
+        bias = self._sum(self.by_position, None, context.tokens, keys)
+        return kernel.prepare(self.spec.mask, bias, context.tokens, keys, self.n_heads)
 
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
         total = None
@@ -276,17 +283,17 @@ class Attention(Part[AttentionSpec]):
         names = [self.spec.mask.key, str(self.n_heads)]
         for i in self.by_position:
             score = self.scores[i].spec
-            if score.shared is None and dict(score.weights(self.scores[i].site)):
+            if score.shared is None and dict(score.weights(self.scores[i].place)):
                 return None
             names.append(score.shared or score.key)
         return " ".join(names)
 
 
-def _logn(now: Now, length: int) -> Tensor:
-    """Return the factor of each query [batch or 1, 1, query, 1]; a sum over n keys then stays as sharp as over `length`."""
+def _logn(context: ForwardContext, length: int) -> Tensor:
+    """The factor of each query [batch or 1, 1, query, 1]; a sum over n keys then stays as sharp as over `length`."""
 
     def factors() -> Tensor:
-        so_far = now.tokens.position[:, None, :, None] + 1
+        so_far = context.tokens.position[:, None, :, None] + 1
         return (so_far.float().log() / math.log(length)).clamp(min=1.0)
 
-    return now.once(f"logn {length}", factors)
+    return context.once(f"logn {length}", factors)

@@ -10,8 +10,8 @@ from torch import Tensor
 from anyformer.errors import SpecError
 from anyformer.layers.norm import NormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Now
-from anyformer.spec import Caveat, Site, Tape, Value, Weight
+from anyformer.layers.tokens import ForwardContext
+from anyformer.spec import Caveat, Place, Tape, Value, Weight
 
 
 class BatchNormSpec(NormSpec):
@@ -30,18 +30,18 @@ class BatchNormSpec(NormSpec):
         if not 0 < self.momentum <= 1:
             raise self.refusal("momentum", "must be above 0 and at most 1")
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        if len(site.shape) != 1:
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        if len(place.shape) != 1:
             raise SpecError("BatchNorm has statistics of the stream's features, not of heads; take another norm there")
         axes = ("d_model",)
         return {
-            "weight": Weight(site.shape, axes, "gain", fill=1.0),
-            "bias": Weight(site.shape, axes, "bias", fill=0.0),
-            "mean": Weight(site.shape, axes, "bias", fill=0.0, trainable=False),
-            "variance": Weight(site.shape, axes, "gain", fill=1.0, trainable=False),
+            "weight": Weight(place.shape, axes, "gain", fill=1.0),
+            "bias": Weight(place.shape, axes, "bias", fill=0.0),
+            "mean": Weight(place.shape, axes, "bias", fill=0.0, trainable=False),
+            "variance": Weight(place.shape, axes, "gain", fill=1.0, trainable=False),
         }
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """Each token's distance from the mean, for the variance and for the result."""
         tape.keep(tape.value(x.numel), tape.value(x.numel))
         return tape.value(x.numel, x)
@@ -56,25 +56,25 @@ class BatchNorm(Part[BatchNormSpec]):
     mean: Tensor
     variance: Tensor
 
-    def forward(self, x: Tensor, now: Now | None = None) -> Tensor:
-        if now is None:
+    def forward(self, x: Tensor, context: ForwardContext | None = None) -> Tensor:
+        if context is None:
             raise SpecError(
                 "BatchNorm stands where nothing tells it what is padding; let it be a norm of a block or stack"
             )
         mean, variance = self.mean.float(), self.variance.float()
-        if now.dropout is not None:
-            mean, variance = self.of_batch(x.float(), now)
+        if context.dropout is not None:
+            mean, variance = self.of_batch(x.float(), context)
         scale = self.weight * (variance + self.spec.eps).rsqrt()
         return ((x - mean) * scale + self.bias).to(x.dtype)
 
-    def of_batch(self, x: Tensor, now: Now) -> tuple[Tensor, Tensor]:
-        """Return (mean, variance) of the real tokens, and let the kept ones move towards them."""
-        document = now.tokens.document
+    def of_batch(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Tensor]:
+        """(mean, variance) of the real tokens, and let the kept ones move towards them."""
+        document = context.tokens.document
         real = x.new_ones(x.shape[:2]) if document is None else (document > 0).to(x.dtype).expand(x.shape[:2])
         n, share = real.sum(), real[..., None]
         mean = (x * share).sum((0, 1)) / n
         variance = ((x - mean).square() * share).sum((0, 1)) / n
-        if now.again:  # in the backward pass: this batch has moved them already
+        if context.again:  # in the backward pass: this batch has moved them already
             return mean, variance
         with torch.no_grad():
             self.mean.lerp_(mean.to(self.mean.dtype), self.spec.momentum)

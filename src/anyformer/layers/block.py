@@ -10,16 +10,16 @@ from torch.nn import functional as F
 
 from anyformer.layers.embedding import Embedding
 from anyformer.layers.part import Part
-from anyformer.layers.recompute import layer_made_again
-from anyformer.layers.tokens import Notes, Now, Store
+from anyformer.layers.recompute import checkpointed_layer
+from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, StackSpec, SublayerSpec
 
 KEEP_NOTHING = Store()
 
 
-def mapped(step: Any, x: Tensor, now: Now) -> Tensor:
-    """Return what a norm, or another map, makes of x."""
-    return step(x, now) if step.spec.reads_tokens else step(x)
+def mapped(step: Any, x: Tensor, context: ForwardContext) -> Tensor:
+    """What a norm, or another map, makes of x."""
+    return step(x, context) if step.spec.reads_tokens else step(x)
 
 
 class Branch(Part[BranchSpec]):
@@ -27,17 +27,17 @@ class Branch(Part[BranchSpec]):
     mixer: nn.Module
     norm_out: nn.Module | None
 
-    def __init__(self, spec: BranchSpec, site: Any) -> None:
-        super().__init__(spec, site)
-        self.keeps = spec.mixer.cache_shapes(site) is not None
+    def __init__(self, spec: BranchSpec, place: Any) -> None:
+        super().__init__(spec, place)
+        self.keeps = spec.mixer.cache_shapes(place) is not None
 
-    def forward(self, x: Tensor, now: Now, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
+    def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
         store = next(stores) if self.keeps else KEEP_NOTHING
-        y, notes = self.mixer(x if self.norm_in is None else mapped(self.norm_in, x, now), now, store)
+        y, notes = self.mixer(x if self.norm_in is None else mapped(self.norm_in, x, context), context, store)
         if self.norm_out is not None:
-            y = mapped(self.norm_out, y, now)
-        if now.dropout and now.dropout.residual:
-            y = F.dropout(y, now.dropout.residual)
+            y = mapped(self.norm_out, y, context)
+        if context.dropout and context.dropout.residual:
+            y = F.dropout(y, context.dropout.residual)
         return y, notes
 
 
@@ -46,28 +46,32 @@ class Sublayer(Part[SublayerSpec]):
     branches: Any
     norm_sum: nn.Module | None
 
-    def forward(self, state: Tensor, residual: Any, now: Now, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
+    def forward(
+        self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
         x = residual.read(state)
         if self.norm_in is not None:
-            x = mapped(self.norm_in, x, now)
+            x = mapped(self.norm_in, x, context)
         total, notes = None, []
         for branch in self.branches:
-            y, note = branch(x, now, stores)
+            y, note = branch(x, context, stores)
             total = y if total is None else total + y
             notes.append(note)
         state = residual.write(state, total)
-        return state if self.norm_sum is None else mapped(self.norm_sum, state, now), notes
+        return state if self.norm_sum is None else mapped(self.norm_sum, state, context), notes
 
 
 class Block(Part[BlockSpec]):
     sublayers: Any
 
-    def forward(self, state: Tensor, residual: Any, now: Now, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
-        if now.recompute == "full":
-            return layer_made_again(lambda state, now: self(state, residual, now, stores), state, now)
+    def forward(
+        self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
+        if context.recompute == "full":
+            return checkpointed_layer(lambda state, context: self(state, residual, context, stores), state, context)
         notes: list[Notes] = []
         for sublayer in self.sublayers:
-            state, more = sublayer(state, residual, now, stores)
+            state, more = sublayer(state, residual, context, stores)
             notes += more
         return state, notes
 
@@ -81,29 +85,29 @@ class Stack(Part[StackSpec]):
     def forward(
         self,
         ids: Tensor,
-        now: Now,
+        context: ForwardContext,
         stores: Iterator[Store],
         hidden: list[Tensor] | None = None,
         early: dict[int, Tensor | None] | None = None,
     ) -> tuple[Tensor, list[Notes]]:
-        """Return the last hidden state [batch, token, width] and each mixer's notes; `hidden` collects what lies between.
+        """The last hidden state [batch, token, width] and each mixer's notes; `hidden` collects what lies between.
 
         `early`: at each number of layers in it is put what the stack would give if it had no more.
         """
-        x = now.input = self.embedding(ids, now)
+        x = context.input = self.embedding(ids, context)
         state, notes = self.residual.open(x), []
         for i, block in enumerate(self.blocks):
             if hidden is not None:
                 hidden.append(state)
             if early is not None and i in early:
-                early[i] = self._closed(state, now)
-            state, more = block(state, self.residual, now, stores)
+                early[i] = self._closed(state, context)
+            state, more = block(state, self.residual, context, stores)
             notes += more
-        x = self._closed(state, now)
+        x = self._closed(state, context)
         if hidden is not None:
             hidden.append(x)
         return x, notes
 
-    def _closed(self, state: Tensor, now: Now) -> Tensor:
+    def _closed(self, state: Tensor, context: ForwardContext) -> Tensor:
         x = self.residual.close(state)
-        return x if self.norm is None else mapped(self.norm, x, now)
+        return x if self.norm is None else mapped(self.norm, x, context)

@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Load, Site, Tape, Value, Weight
+from anyformer.spec import Cost, Place, Tape, Value, Weight, Workload
 
 
 class BySegmentSpec(ScoreSpec):
@@ -21,15 +21,15 @@ class BySegmentSpec(ScoreSpec):
 
     reads_content = True
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        n_heads, width = site.shape
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        n_heads, width = place.shape
         table = Weight((2, n_heads, width), ("segment", "heads", "head_dim"), "table")
         return {"weight": table, "bias_segment": Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)}
 
-    def cost(self, site: Site, load: Load) -> Cost:
+    def cost(self, place: Place, workload: Workload) -> Cost:
         return Cost({})
 
-    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
         assert content is not None
         return content[0]
 

@@ -14,7 +14,7 @@ class CapacitySpec(Spec, abstract=True):
     """Places that an expert has for the tokens of one sequence."""
 
     def places(self, n_tokens: int, n_experts: int, top_k: int) -> int:
-        """Return how many tokens of a sequence of `n_tokens` an expert takes."""
+        """How many tokens of a sequence of `n_tokens` an expert takes."""
         raise TypeError(f"{self.kind} does not say how many places there are")
 
 
@@ -49,7 +49,7 @@ class FixedCapacity(CapacitySpec):
 
 
 def admitted(chosen: Tensor, n_experts: int, places: int, real: Tensor) -> Tensor:
-    """Return which choices [batch, token, top_k] get a place: first come first served, so that nothing depends on later tokens.
+    """Which choices [batch, token, top_k] get a place: first come first served, so that nothing depends on later tokens.
 
     Of one token the better choice comes first. Padding (`real` [batch, token] is False) takes no place.
     """

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Notes, Now, Store
-from anyformer.spec import Cost, Load, MixerSpec, Site, Tape, Value, Weight
+from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.spec import Cost, MixerSpec, Place, Tape, Value, Weight, Workload
 
 
 class ConvolutionSpec(MixerSpec):
@@ -26,36 +26,36 @@ class ConvolutionSpec(MixerSpec):
         if self.size < 1 or self.size % 2 == 0:
             raise self.refusal("size", "must be odd: as many tokens before as after")
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
         return {
-            "weight": Weight((site.d_model, site.d_model, self.size), ("d_out", "d_in", "tokens"), "output"),
-            "bias": Weight((site.d_model,), ("d_out",), "bias", fill=0.0),
+            "weight": Weight((place.d_model, place.d_model, self.size), ("d_out", "d_in", "tokens"), "output"),
+            "bias": Weight((place.d_model,), ("d_out",), "bias", fill=0.0),
         }
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        return Cost({"convolution": 2 * self.size * site.d_model**2 * load.tokens})
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return Cost({"convolution": 2 * self.size * place.d_model**2 * workload.tokens})
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         source = x if self.reads == "self" else tape.input
         assert source is not None
         with tape.term("convolution"):
-            tape.weights(self.size * site.d_model**2)
+            tape.weights(self.size * place.d_model**2)
             tape.product(tape.value(self.size * source.numel, source))
-            tape.keep(tape.value(self.size * site.d_model**2, "bfloat16" if tape.half else "float32"))  # side by side
-            return self.activation.trace(site, tape.value(source.numel, source), tape)
+            tape.keep(tape.value(self.size * place.d_model**2, "bfloat16" if tape.half else "float32"))  # side by side
+            return self.activation.trace(place, tape.value(source.numel, source), tape)
 
 
 class Convolution(Part[ConvolutionSpec]):
     weight: Tensor
     bias: Tensor
 
-    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
-        x = x if self.spec.reads == "self" else now.given("input")
-        around = torch.cat(list(self._shifted(x, now.tokens.document)), -1)  # [batch, token, size · width]
+    def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        x = x if self.spec.reads == "self" else context.given("input")
+        around = torch.cat(list(self._shifted(x, context.tokens.document)), -1)  # [batch, token, size · width]
         return self.spec.activation(F.linear(around, self.weight.permute(0, 2, 1).flatten(1), self.bias)), {}
 
     def _shifted(self, x: Tensor, document: Tensor | None) -> list[Tensor]:
-        """Return each token's neighbours, from the first before to the last after; zero where they are of another document."""
+        """Each token's neighbours, from the first before to the last after; zero where they are of another document."""
         r, n = self.spec.size // 2, x.shape[1]
         wide = F.pad(x, (0, 0, r, r))
         shifted = [wide[:, i : i + n] for i in range(2 * r + 1)]

@@ -19,20 +19,20 @@ Predicate = Callable[[Tokens, Tokens, Tensor], Tensor]
 
 
 def unmarked(n: int, start: int = 0) -> Tokens:
-    """Return plain tokens none of which is of a prefix that only token_type_ids tell: no mask says how long that is."""
+    """Plain tokens none of which is of a prefix that only token_type_ids tell: no mask says how long that is."""
     tokens = plain_tokens(n, torch.device("cpu"), start)
     return replace(tokens, segment=torch.ones_like(tokens.position))
 
 
 def ignores_heads(mask: Predicate) -> bool:
-    """Return whether a mask gives one answer for all heads."""
+    """Whether a mask gives one answer for all heads."""
     one = unmarked(1)
     return mask(one.as_queries(), one.as_keys(), torch.arange(2).view(1, -1, 1, 1)).shape[1] == 1
 
 
 @lru_cache(maxsize=256)  # a model asks for each of its layers
 def counted(mask: Predicate, query: int, past: int, n_heads: int) -> int:
-    """Return how many (head, query, key) a hashable mask shows to `query` new tokens after `past` ones."""
+    """How many (head, query, key) a hashable mask shows to `query` new tokens after `past` ones."""
     count, head, total = 0, torch.arange(n_heads).view(1, -1, 1, 1), past + query
     for q in range(past, total, TILE):
         for k in range(0, total, TILE):
@@ -46,7 +46,7 @@ def counted(mask: Predicate, query: int, past: int, n_heads: int) -> int:
 
 
 def sum_of_minima(start: int, stop: int, bound: float) -> int:
-    """Return the sum over i from start to stop - 1 of min(i, bound)."""
+    """The sum over i from start to stop - 1 of min(i, bound)."""
     bent = max(start, min(stop, stop if math.isinf(bound) else int(bound)))
     rising = (bent * (bent - 1) - start * (start - 1)) // 2
     return rising + (0 if bent == stop else (stop - bent) * int(bound))

@@ -17,7 +17,7 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Count, Length, Load, MapSpec, PartSpec, Placed, Site, Tape, Value, Weight
+from anyformer.spec import Cost, Count, Length, MapSpec, PartSpec, Place, Placed, Tape, Value, Weight, Workload
 
 
 class RelativeTableSpec(PartSpec):
@@ -39,14 +39,14 @@ class RelativeTableSpec(PartSpec):
         """Vectors for one direction."""
         return self.n_buckets or self.farthest
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((2 * self.side, site.d_model), ("bucket", "d_model"), "table")}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((2 * self.side, place.d_model), ("bucket", "d_model"), "table")}
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        return {"norm": self.norm and (self.norm, site.at(site.d_model))}
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        return {"norm": self.norm and (self.norm, place.at(place.d_model))}
 
     def rows(self, distance: Tensor) -> Tensor:
-        """Return the row of each query position - key position."""
+        """The row of each query position - key position."""
         if self.n_buckets is not None and self.farthest - 1 > self.n_buckets // 2:
             exact = self.n_buckets // 2
             # In the arithmetic of the released code: what is rounded up next could fall on either side.
@@ -69,35 +69,34 @@ class DisentangledSpec(ScoreSpec, abstract=True):
     """A summand of the scores between a token's content and a distance, scaled as q · k is."""
 
     table: RelativeTableSpec
-    projection: LinearSpec | None = (
-        None  # of the table's vectors, to all heads; None: the layer's own, as many heads of k
-    )
+    # of the table's vectors, to all heads; None: the layer's own, as many heads of k
+    projection: LinearSpec | None = None
     reads_content = True
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        projection = self.projection and self.projection.but(d_out=site.shape[0] * site.shape[1])
-        return {"table": (self.table, site), "projection": projection and (projection, site.at(site.d_model))}
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        projection = self.projection and self.projection.but(d_out=place.shape[0] * place.shape[1])
+        return {"table": (self.table, place), "projection": projection and (projection, place.at(place.d_model))}
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the projection of the table, and its product with every query or key."""
-        n_heads, width = site.shape
-        keys, rows = load.past + load.query, 2 * self.table.side
-        tokens = load.query if isinstance(self, ContentToPositionSpec) else keys
-        return Cost({"distances": 2 * rows * n_heads * width * (site.d_model + load.batch * tokens)})
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The projection of the table, and its product with every query or key."""
+        n_heads, width = place.shape
+        keys, rows = workload.past + workload.query, 2 * self.table.side
+        tokens = workload.query if isinstance(self, ContentToPositionSpec) else keys
+        return Cost({"distances": 2 * rows * n_heads * width * (place.d_model + workload.batch * tokens)})
 
-    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
         """Write down the table, what it is projected to, and the products that are gathered from."""
         assert content is not None
-        n_heads, width = site.shape
+        n_heads, width = place.shape
         rows, x = 2 * self.table.side, content[0] if isinstance(self, ContentToPositionSpec) else content[1]
-        tape.weights(n_heads * width * site.d_model, f"{self.kind} projection")
+        tape.weights(n_heads * width * place.d_model, f"{self.kind} projection")
         if self.table.norm is not None or tape.half:  # else the table itself is multiplied
-            tape.product(tape.value(rows * site.d_model))
+            tape.product(tape.value(rows * place.d_model))
         tape.product(tape.value(rows * n_heads * width))
         x = tape.product(x)
-        every = tape.value(tape.load.batch * n_heads * keys * rows, x)
-        tape.keep(every, tape.value(tape.load.query * keys, "int64"))
-        return super().added(site, content, keys, tape)
+        every = tape.value(tape.workload.batch * n_heads * keys * rows, x)
+        tape.keep(every, tape.value(tape.workload.query * keys, "int64"))
+        return super().added(place, content, keys, tape)
 
 
 class ContentToPositionSpec(DisentangledSpec):
@@ -140,8 +139,8 @@ def _products(x: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _by_head(part: ContentToPosition | PositionToContent, content: Content, name: str) -> Tensor:
-    """Return the table's vectors, projected, as [heads, row, head_dim]."""
-    map_, (n_heads, width) = part.projection, part.site.shape
+    """The table's vectors, projected, as [heads, row, head_dim]."""
+    map_, (n_heads, width) = part.projection, part.place.shape
     if map_ is None:
         map_ = getattr(content.projection, name) if isinstance(content.projection, GQA) else None
         if map_ is None or content.k.shape[1] != n_heads:

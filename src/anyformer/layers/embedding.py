@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Now, Tokens
+from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import (
     Count,
     EmbeddingSpec,
     Length,
     MapSpec,
+    Place,
     Placed,
     ScaleSpec,
-    Site,
     Spec,
     TableSpec,
     Tape,
@@ -36,7 +36,7 @@ class Table(Part[TableSpec]):
     weight: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows of `ids` [batch, token] as [batch, token, width]."""
+        """The rows of `ids` [batch, token] as [batch, token, width]."""
         return F.embedding(ids, self.weight)
 
 
@@ -47,14 +47,14 @@ class TokensSpec(TermSpec):
     scale: ScaleSpec | None = None  # of the width of a row: √d_model is power 0.5
     projection: MapSpec | None = None
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        narrow = site.at(self.table.width or site.shape[-1])
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        narrow = place.at(self.table.width or place.shape[-1])
         return {"table": (self.table, narrow), "projection": self.projection and (self.projection, narrow)}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         tape.keep(x)
-        rows = tape.value(x.numel * (self.table.width or site.shape[-1]))
-        return tape.run("projection", self.parts(site)["projection"], rows)
+        rows = tape.value(x.numel * (self.table.width or place.shape[-1]))
+        return tape.run("projection", self.parts(place)["projection"], rows)
 
 
 class TokenEmbedding(Part[TokensSpec]):
@@ -66,7 +66,7 @@ class TokenEmbedding(Part[TokensSpec]):
 
 
 def looked_up(ids: Tensor, spec: TokensSpec, table: Table, projection: nn.Module | None) -> Tensor:
-    """Return the vectors of tokens [batch, token, width], scaled and projected as the specification says."""
+    """The vectors of tokens [batch, token, width], scaled and projected as the specification says."""
     x = table(ids)
     if spec.scale is not None:
         x = x * spec.scale.value(x.shape[-1])
@@ -79,17 +79,17 @@ class LearnedPositionsSpec(TermSpec):
     n_positions: Length
     offset: int = 0
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        shape = (self.n_positions + self.offset, site.shape[-1])
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        shape = (self.n_positions + self.offset, place.shape[-1])
         return {"weight": Weight(shape, ("position", "d_model"), "table")}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        tape.keep(tape.value(tape.load.query, "int64"))
-        return tape.value(tape.load.query * site.shape[-1])
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        tape.keep(tape.value(tape.workload.query, "int64"))
+        return tape.value(tape.workload.query * place.shape[-1])
 
 
 def learned_positions(spec: Spec) -> int | None:
-    """Return how many positions everything in a specification has vectors for; None: none are learned."""
+    """How many positions everything in a specification has vectors for; None: none are learned."""
     return min((value.n_positions for value in spec.nested() if isinstance(value, LearnedPositionsSpec)), default=None)
 
 
@@ -118,13 +118,13 @@ class FactorisedPositionsSpec(TermSpec):
         if not self.shape or min(self.shape) < 1:
             raise self.refusal("shape", "must be numbers above 0")
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
         axes = ("position", "d_model")
-        return {f"weight_{i}": Weight((n, site.shape[-1]), axes, "table") for i, n in enumerate(self.shape)}
+        return {f"weight_{i}": Weight((n, place.shape[-1]), axes, "table") for i, n in enumerate(self.shape)}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        tape.keep(*(tape.value(tape.load.query, "int64") for _ in self.shape))
-        return tape.value(tape.load.query * site.shape[-1])
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        tape.keep(*(tape.value(tape.workload.query, "int64") for _ in self.shape))
+        return tape.value(tape.workload.query * place.shape[-1])
 
 
 class FactorisedPositions(Part[FactorisedPositionsSpec]):
@@ -150,18 +150,18 @@ class SinusoidSpec(TermSpec):
     frequencies: Literal["d", "half-1"] = "d"  # exponents -2i/d (the paper), or -i/(d/2 - 1) (tensor2tensor, fairseq)
     start: int = 0  # the first token's position
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        return tape.value(tape.load.query * site.shape[-1])
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        return tape.value(tape.workload.query * place.shape[-1])
 
     def angles(self, width: int) -> list[float]:
-        """Return the frequency of each pair, in radians a token."""
+        """The frequency of each pair, in radians a token."""
         steps = width / 2 if self.frequencies == "d" else width // 2 - 1
         return [self.base ** -(i / steps) for i in range((width + 1) // 2)]
 
 
 class Sinusoid(Part[SinusoidSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
-        width = self.site.shape[-1]
+        width = self.place.shape[-1]
         frequencies = torch.tensor(self.spec.angles(width), device=ids.device)
         angles = (tokens.position + self.spec.start).float()[..., None] * frequencies
         pairs = (angles.sin(), angles.cos())
@@ -174,15 +174,15 @@ class SegmentsSpec(TermSpec):
 
     n_segments: Count = Count(2)
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((self.n_segments, site.shape[-1]), ("segment", "d_model"), "table")}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.n_segments, place.shape[-1]), ("segment", "d_model"), "table")}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        return tape.value(site.shape[-1])  # all tokens are of one segment
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        return tape.value(place.shape[-1])  # all tokens are of one segment
 
 
 def n_segments(spec: Spec) -> int:
-    """Return how many kinds of text a specification tells apart by their token_type_ids; 0: it has none."""
+    """How many kinds of text a specification tells apart by their token_type_ids; 0: it has none."""
     return max((value.n_segments for value in spec.nested() if isinstance(value, SegmentsSpec)), default=0)
 
 
@@ -198,17 +198,17 @@ class Embedding(Part[EmbeddingSpec]):
     norm: nn.Module | None
     projection: nn.Module | None
 
-    def forward(self, ids: Tensor, now: Now) -> Tensor:
+    def forward(self, ids: Tensor, context: ForwardContext) -> Tensor:
         """Return [batch, token, d_model] for ids [batch, token]."""
         first, *others = self.terms
-        x = first(ids, now.tokens)
+        x = first(ids, context.tokens)
         for term in others:
-            y = term(ids, now.tokens)
+            y = term(ids, context.tokens)
             x = x + y.to(x.dtype)
         if self.norm is not None:
             x = self.norm(x)
-        if self.spec.masked and now.tokens.document is not None:
-            x = x * (now.tokens.document > 0)[..., None]
-        if now.dropout and now.dropout.embedding:
-            x = F.dropout(x, now.dropout.embedding)
+        if self.spec.masked and context.tokens.document is not None:
+            x = x * (context.tokens.document > 0)[..., None]
+        if context.dropout and context.dropout.embedding:
+            x = F.dropout(x, context.dropout.embedding)
         return x if self.projection is None else self.projection(x)

@@ -17,8 +17,8 @@ from anyformer.layers.grouped import Spans, outer, products, products_op, spans_
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.precision import as_given, autocast_dtype
-from anyformer.layers.tokens import Now
-from anyformer.spec import Count, MixerSpec, PartSpec, Placed, Site, Tape, Value, Weight
+from anyformer.layers.tokens import ForwardContext
+from anyformer.spec import Count, MixerSpec, PartSpec, Place, Placed, Tape, Value, Weight
 
 
 class StackedLinearSpec(PartSpec):
@@ -28,13 +28,13 @@ class StackedLinearSpec(PartSpec):
     n_experts: Count
     top_k: int
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
         def stacked(weight: Weight) -> Weight:
             return dataclasses.replace(weight.stacked("experts", self.n_experts), used=self.top_k)
 
-        return {name: weight and stacked(weight) for name, weight in self.linear.weights(site).items()}
+        return {name: weight and stacked(weight) for name, weight in self.linear.weights(place).items()}
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
+    def parts(self, place: Place) -> Mapping[str, Placed]:
         return {}
 
 
@@ -50,34 +50,34 @@ class ExpertsSpec(PartSpec):
     top_k: int
     expert: MixerSpec
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
+    def parts(self, place: Place) -> Mapping[str, Placed]:
         found: dict[str, Placed] = {}
-        for name, placed in self.expert.parts(site).items():
+        for name, placed in self.expert.parts(place).items():
             if not isinstance(placed, tuple):
                 raise SpecError(f"{self.expert.kind}.{name} cannot be a part of an expert: it is no single part")
-            part, place = placed
+            part, inner_place = placed
             if isinstance(part, LinearSpec):
                 part = StackedLinearSpec(linear=part, n_experts=self.n_experts, top_k=self.top_k)
-            elif any(True for _ in part.weights(place)):
+            elif any(True for _ in part.weights(inner_place)):
                 raise SpecError(f"{part.kind} cannot be a part of an expert: only linear maps are stacked")
-            found[name] = part, place
+            found[name] = part, inner_place
         return found
 
-    def chosen(self, site: Site, x: Value, share: Value, tape: Tape) -> Value:
+    def chosen(self, place: Place, x: Value, share: Value, tape: Tape) -> Value:
         """Write down what the experts keep of the tokens x [token, d_model] and the share of each choice; return the sum."""
         assert isinstance(self.expert, ExpertSpec)
-        *into, out = linear_maps(self.expert, site)
-        for name, linear, place in (*into, out):
-            tape.weights(self.n_experts * (place.shape[-1] + linear.bias) * linear.width_out(place), name)
+        *into, out = linear_maps(self.expert, place)
+        for name, linear, inner_place in (*into, out):
+            tape.weights(self.n_experts * (inner_place.shape[-1] + linear.bias) * linear.width_out(inner_place), name)
         x = Value(x.numel, "bfloat16") if tape.half and x.number == "float32" else x
         share = share if share.number == x.number else tape.value(share.numel, x)
-        widths = [linear.width_out(place) for _, linear, place in into]
+        widths = [linear.width_out(inner_place) for _, linear, inner_place in into]
         hidden = [tape.value(share.numel * width, x) for width in widths]
         if "activation" not in tape.rates:
             tape.keep(x, share, *hidden)
             return tape.value(x.numel, x)
-        rows = tape.value(share.numel * site.shape[-1], x)
-        tape.keep(tape.value(share.numel, "int64"), rows, self.expert.between(site, hidden, tape))
+        rows = tape.value(share.numel * place.shape[-1], x)
+        tape.keep(tape.value(share.numel, "int64"), rows, self.expert.between(place, hidden, tape))
         tape.keep(tape.value(share.numel, "int64"), tape.value(rows.numel, x), share)
         return tape.value(x.numel, x)
 
@@ -85,21 +85,21 @@ class ExpertsSpec(PartSpec):
 class Experts(Part[ExpertsSpec]):
     """y = Σ over a token's chosen experts of weight · expert(x)."""
 
-    def __init__(self, spec: ExpertsSpec, site: Site) -> None:
-        super().__init__(spec, site)
+    def __init__(self, spec: ExpertsSpec, place: Place) -> None:
+        super().__init__(spec, place)
         assert isinstance(spec.expert, ExpertSpec)
         *self.into, self.out = (name for name, part in self.named_children() if isinstance(part, StackedLinear))
 
-    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor, now: Now) -> Tensor:
-        """Return what the experts make of x [token, d_model]; chosen and weights are [token, top_k], -1 chooses none."""
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor, context: ForwardContext) -> Tensor:
+        """What the experts make of x [token, d_model]; chosen and weights are [token, top_k], -1 chooses none."""
         expert = self.spec.expert
         assert isinstance(expert, ExpertSpec)
-        inner = lambda *hidden: expert.inner(*hidden, now=now)  # noqa: E731
+        inner = lambda *hidden: expert.inner(*hidden, context=context)  # noqa: E731
         maps = [getattr(self, name) for name in (*self.into, self.out)]
-        if now.experts == "loop":
+        if context.experts == "loop":
             return one_by_one(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
-        traced = torch.compiler.is_compiling() or bool(now.dropout and now.dropout.activation)
+        traced = torch.compiler.is_compiling() or bool(context.dropout and context.dropout.activation)
         return sorted_by_expert(x, chosen, weights, maps, inner, traced=traced)
 
 
@@ -107,7 +107,7 @@ Inner = Callable[..., Tensor]  # ExpertSpec.inner
 
 
 def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[StackedLinear], inner: Inner) -> Tensor:
-    """Return the sum, one expert after the other: the oracle."""
+    """The sum, one expert after the other: the oracle."""
     *into, out = maps
     y = torch.zeros_like(x)
     for i in range(out.weight.shape[0]):
@@ -122,31 +122,31 @@ class Groups(NamedTuple):
     """Choices sorted by expert."""
 
     token: Tensor  # [row], the token of each row; choices that nobody serves come last
-    place: Tensor  # [token, top_k], the row of each choice
+    inner_place: Tensor  # [token, top_k], the row of each choice
     spans: Spans
 
 
 def groups_of(chosen: Tensor, n_experts: int) -> Groups:
-    """Return the groups of choices [token, top_k]."""
-    order, place, behind = _sorted_choices(chosen, n_experts)
+    """The groups of choices [token, top_k]."""
+    order, inner_place, behind = _sorted_choices(chosen, n_experts)
     # Nobody knows who is chosen on the meta device; the work is the same if one expert does it all.
     spans = [(0, 0, len(order))] if chosen.is_meta else spans_of(behind.tolist())
-    return Groups(order // chosen.shape[1], place, spans)
+    return Groups(order // chosen.shape[1], inner_place, spans)
 
 
 def _sorted_choices(chosen: Tensor, n_experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (choices in the order of experts, the place of each [token, top_k], the row behind each expert's last)."""
+    """(choices in the order of experts, the place of each [token, top_k], the row behind each expert's last)."""
     flat = chosen.flatten()
     expert, order = flat.masked_fill(flat < 0, n_experts).sort(stable=True)
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    inner_place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     behind = torch.searchsorted(expert, torch.arange(n_experts, device=order.device), right=True)
-    return order, place.view_as(chosen), behind
+    return order, inner_place.view_as(chosen), behind
 
 
 def sorted_by_expert(
     x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[StackedLinear], inner: Inner, *, traced: bool
 ) -> Tensor:
-    """Return the sum, by products of each expert's rows with its matrices."""
+    """The sum, by products of each expert's rows with its matrices."""
     matrices, biases = [m.weight for m in maps], [m.bias for m in maps]
     dtype = autocast_dtype(x)
     if dtype is not None:
@@ -162,9 +162,9 @@ def sorted_by_expert(
 def _traced(
     x: Tensor, chosen: Tensor, share: Tensor, matrices: list[Tensor], biases: list[Tensor | None], inner: Inner
 ) -> Tensor:
-    """Return the same in operators that a compiler follows: it decides by itself what is kept."""
+    """The same in operators that a compiler follows: it decides by itself what is kept."""
     n_experts, top_k = len(matrices[0]), chosen.shape[1]
-    order, place, behind = _sorted_choices(chosen, n_experts)
+    order, inner_place, behind = _sorted_choices(chosen, n_experts)
     expert = chosen.flatten()[order].clamp(min=0)
 
     def product(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
@@ -174,7 +174,7 @@ def _traced(
     rows = x[order // top_k]
     hidden = [product(rows, m, b) for m, b in zip(matrices[:-1], biases[:-1], strict=True)]
     y = product(inner(*hidden), matrices[-1], biases[-1])
-    return (y[place] * share[..., None]).sum(1)
+    return (y[inner_place] * share[..., None]).sum(1)
 
 
 class _Sorted(torch.autograd.Function):
@@ -202,8 +202,8 @@ class _Sorted(torch.autograd.Function):
             leaves = [h.detach().requires_grad_() for h in hidden]
             middle = ctx.inner(*leaves)
         rows, grads = x.index_select(0, groups.token), grad.index_select(0, groups.token)
-        place = groups.place.flatten()
-        shares = torch.empty_like(share).flatten().scatter_(0, place, share.flatten())[:, None]
+        inner_place = groups.inner_place.flatten()
+        shares = torch.empty_like(share).flatten().scatter_(0, inner_place, share.flatten())[:, None]
         for_middle = products(grads, matrices[-1], spans, turned=True)
         for_share = (for_middle * middle.detach()).sum(-1)
         if out_bias is not None:
@@ -219,10 +219,10 @@ class _Sorted(torch.autograd.Function):
             for_biases.insert(0, None if bias is None else sums(of_hidden, n_experts, spans))
             for_rows = products(of_hidden, matrix, spans, turned=True, onto=for_rows)
         assert for_rows is not None
-        of_share = for_share[place].view_as(share)
+        of_share = for_share[inner_place].view_as(share)
         return _gathered(for_rows, groups, None), of_share, None, None, *for_matrices, *for_biases
 
 
 def _gathered(rows: Tensor, groups: Groups, share: Tensor | None) -> Tensor:
-    """Return the sum of a token's rows, each times its share, in one pass over them."""
-    return F.embedding_bag(groups.place, rows, mode="sum", per_sample_weights=share)
+    """The sum of a token's rows, each times its share, in one pass over them."""
+    return F.embedding_bag(groups.inner_place, rows, mode="sum", per_sample_weights=share)

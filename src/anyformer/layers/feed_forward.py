@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
-from anyformer.layers.frugal import GatedDown, keeps_less
 from anyformer.layers.linear import Linear, LinearSpec, Together
+from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Notes, Now, Store
-from anyformer.spec import Cost, Load, MixerSpec, Placed, Site, Tape, Value, Width, inside
+from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.spec import Cost, MixerSpec, Place, Placed, Tape, Value, Width, Workload, inside
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -21,19 +21,19 @@ class ExpertSpec(MixerSpec, abstract=True):
     A mixture of experts can hold many of them.
     """
 
-    def inner(self, *hidden: Tensor, now: Now) -> Tensor:
-        """Return what goes into the last map, given what comes out of the first ones."""
+    def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
+        """What goes into the last map, given what comes out of the first ones."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
 
-    def between(self, site: Site, hidden: Sequence[Value], tape: Tape) -> Value:
+    def between(self, place: Place, hidden: Sequence[Value], tape: Tape) -> Value:
         """Write down what `inner` keeps, and return what it gives; by default it keeps all that it is given."""
         tape.keep(*hidden)
         return tape.value(hidden[0].numel, hidden[0])
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        *into, out = linear_maps(self, site)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        *into, out = linear_maps(self, place)
         with tape.term("feed-forward"):
-            hidden = [tape.run(name, (part, place), x) for name, part, place in into]
+            hidden = [tape.run(name, (part, inner_place), x) for name, part, inner_place in into]
             return tape.run(out[0], out[1:], self.between(out[2], hidden, tape))
 
 
@@ -45,22 +45,22 @@ class FeedForwardSpec(ExpertSpec):
     bias_in: bool = True
     bias_out: bool = True
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
+    def parts(self, place: Place) -> Mapping[str, Placed]:
         return {
-            "up": (LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model")), site),
-            "activation": (self.activation, site),
-            "down": (_down(self.bias_out), site.at(self.d_ff)),
+            "up": (LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model")), place),
+            "activation": (self.activation, place),
+            "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
 
-    def inner(self, *hidden: Tensor, now: Now) -> Tensor:
+    def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
         (up,) = hidden
-        return _dropped(self.activation(up), now)
+        return _dropped(self.activation(up), context)
 
-    def between(self, site: Site, hidden: Sequence[Value], tape: Tape) -> Value:
-        return tape.dropped(self.activation.trace(site, hidden[0], tape), "activation")
+    def between(self, place: Place, hidden: Sequence[Value], tape: Tape) -> Value:
+        return tape.dropped(self.activation.trace(place, hidden[0], tape), "activation")
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        return super().cost(site, load).named("feed-forward")
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return super().cost(place, workload).named("feed-forward")
 
 
 class FeedForward(Part[FeedForwardSpec]):
@@ -68,8 +68,8 @@ class FeedForward(Part[FeedForwardSpec]):
     activation: nn.Module
     down: nn.Module
 
-    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
-        return self.down(self.spec.inner(self.up(x), now=now)), {}
+    def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        return self.down(self.spec.inner(self.up(x), context=context)), {}
 
 
 class GatedFeedForwardSpec(ExpertSpec):
@@ -82,38 +82,38 @@ class GatedFeedForwardSpec(ExpertSpec):
     limit: float | None = None  # gate ≤ limit, -limit ≤ up ≤ limit
     up_offset: float = 0.0
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
+    def parts(self, place: Place) -> Mapping[str, Placed]:
         into = LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model"))
         return {
-            "gate": (into, site),
-            "up": (into, site),
-            "activation": (self.activation, site),
-            "down": (_down(self.bias_out), site.at(self.d_ff)),
+            "gate": (into, place),
+            "up": (into, place),
+            "activation": (self.activation, place),
+            "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
 
-    def inner(self, *hidden: Tensor, now: Now) -> Tensor:
+    def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
         gate, up = self.bounded(*hidden)
-        return _dropped(self.activation(gate) * up, now)
+        return _dropped(self.activation(gate) * up, context)
 
     def bounded(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        """Return gate and up, clamped and offset."""
+        """Gate and up, clamped and offset."""
         if self.limit is not None:
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return gate, up + self.up_offset if self.up_offset else up
 
-    def between(self, site: Site, hidden: Sequence[Value], tape: Tape) -> Value:
+    def between(self, place: Place, hidden: Sequence[Value], tape: Tape) -> Value:
         gate, up = self._bounded(hidden, tape)
-        active = self.activation.trace(site, gate, tape)
+        active = self.activation.trace(place, gate, tape)
         tape.keep(active, up)
         return tape.dropped(tape.value(up.numel, up), "activation")
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return what comes out; without dropout gate and up stay, and what is made of them is made again."""
-        *into, out = linear_maps(self, site)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """What comes out; without dropout gate and up stay, and what is made of them is made again."""
+        *into, out = linear_maps(self, place)
         if tape.rates:
-            return super().trace(site, x, tape)
+            return super().trace(place, x, tape)
         with tape.term("feed-forward"):
-            gate, up = self._bounded([tape.run(name, (part, place), x) for name, part, place in into], tape)
+            gate, up = self._bounded([tape.run(name, (part, inner_place), x) for name, part, inner_place in into], tape)
             tape.keep(gate, up)
             tape.weights(self.d_ff * out[1].width_out(out[2]), out[0], kept=False)
             return tape.value(x.numel, up)
@@ -125,8 +125,8 @@ class GatedFeedForwardSpec(ExpertSpec):
         gate, up = hidden
         return gate, tape.value(up.numel, up) if self.up_offset else up
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        return super().cost(site, load).named("feed-forward")
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return super().cost(place, workload).named("feed-forward")
 
 
 class GatedFeedForward(Part[GatedFeedForwardSpec]):
@@ -135,26 +135,28 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
     activation: nn.Module
     down: nn.Module
 
-    def __init__(self, spec: GatedFeedForwardSpec, site: Site) -> None:
-        super().__init__(spec, site)
+    def __init__(self, spec: GatedFeedForwardSpec, place: Place) -> None:
+        super().__init__(spec, place)
         self.together: Together | None = None  # gate and up as one product, for decoding
 
-    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
+    def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         fused = self.together is not None and self.together.holds()
         gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
-        if keeps_less() and not now.dropout and isinstance(self.down, Linear):
+        if saves_activations() and not context.dropout and isinstance(self.down, Linear):
             gate, up = self.spec.bounded(gate, up)
-            return GatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
-        return self.down(self.spec.inner(gate, up, now=now)), {}
+            return MemoryEfficientGatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
+        return self.down(self.spec.inner(gate, up, context=context)), {}
 
 
-def linear_maps(spec: ExpertSpec, site: Site) -> list[tuple[str, LinearSpec, Site]]:
-    """Return (name, map, place) of an expert's linear maps, the one out last."""
-    return [(name, part, place) for name, part, place in inside(spec, site) if isinstance(part, LinearSpec)]
+def linear_maps(spec: ExpertSpec, place: Place) -> list[tuple[str, LinearSpec, Place]]:
+    """(name, map, place) of an expert's linear maps, the one out last."""
+    return [
+        (name, part, inner_place) for name, part, inner_place in inside(spec, place) if isinstance(part, LinearSpec)
+    ]
 
 
-def _dropped(hidden: Tensor, now: Now) -> Tensor:
-    rate = now.dropout.activation if now.dropout else 0.0
+def _dropped(hidden: Tensor, context: ForwardContext) -> Tensor:
+    rate = context.dropout.activation if context.dropout else 0.0
     return F.dropout(hidden, rate) if rate else hidden
 
 

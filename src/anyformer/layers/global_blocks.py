@@ -16,7 +16,7 @@ from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Span, Tokens
-from anyformer.spec import Count, Site, Sizes, Spec, Tape, Value, Window
+from anyformer.spec import Count, Place, Sizes, Spec, Tape, Value, Window
 
 S = TypeVar("S", bound=Spec)
 
@@ -60,8 +60,8 @@ class FirstBlockAgainSpec(ScoreSpec):
     n_random: Count
     learned = False
 
-    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        return tape.value(tape.load.query * keys)
+    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        return tape.value(tape.workload.query * keys)
 
     def resized(self, to: Sizes) -> FirstBlockAgainSpec:
         return _smaller(self, to, self.size, self.n_random)
@@ -75,12 +75,12 @@ class FirstBlockAgain(Part[FirstBlockAgainSpec]):
 
 
 def _least(size: int, n_random: int) -> int:
-    """Return how many tokens a text has at most for all of them to see all."""
+    """How many tokens a text has at most for all of them to see all."""
     return size * (5 + 2 * n_random)
 
 
 def _blocks(query: Tokens, key: Tokens, size: int, n_random: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the blocks of queries and keys, the last of each key's document, and whether that is short."""
+    """The blocks of queries and keys, the last of each key's document, and whether that is short."""
     end = key.position
     if key.document is None:
         end = end.amax(-1, keepdim=True)

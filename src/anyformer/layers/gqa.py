@@ -11,8 +11,8 @@ from anyformer.errors import SpecError
 from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import Now
-from anyformer.spec import Cost, Count, Load, MapSpec, PartSpec, Placed, Site, Sizes, Tape, Value, Width
+from anyformer.layers.tokens import ForwardContext
+from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Tape, Value, Width, Workload
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -21,43 +21,43 @@ class ProjectionSpec(PartSpec, abstract=True):
     Its module is a `Projection`.
     """
 
-    def sizes(self, site: Site) -> tuple[int, int, int]:
-        """Return (n_heads, width of a query and key, width of a value)."""
+    def sizes(self, place: Place) -> tuple[int, int, int]:
+        """(n_heads, width of a query and key, width of a value)."""
         raise TypeError(f"{self.kind} does not say its sizes")
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
-        """Return what `store` gives for one token, by name; the token axis comes before the last."""
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        """What `store` gives for one token, by name; the token axis comes before the last."""
         raise TypeError(f"{self.kind} does not say what it keeps")
 
     def absorbs(self, query: int, keys: int) -> bool:
-        """Return whether so many queries a row read `keys` stored tokens as they are stored; if not, they are expanded first."""
+        """Whether so many queries a row read `keys` stored tokens as they are stored; if not, they are expanded first."""
         return False
 
     def absorbed_sizes(self) -> tuple[int, int]:
-        """Return the widths of (queries and keys, values) where what is stored is read as it is."""
+        """The widths of (queries and keys, values) where what is stored is read as it is."""
         raise TypeError(f"{self.kind} cannot read what it stores as it is")
 
     def between(self, query: int, keys: int, *, absorbed: bool) -> int:
-        """Return the FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
+        """The FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
         return 0
 
-    def projected(self, site: Site, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
+    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
         """Write down what making q of x, and k and v of the source, leaves; return them as the kernels take them.
 
         By default x and the source stay, and there are as many keys and values as queries.
         """
-        n_heads, width, value_width = self.sizes(site)
-        queries, keys = (tape.product(of).numel // n for of, n in ((x, site.d_model), (source, site.d_source)))
+        n_heads, width, value_width = self.sizes(place)
+        queries, keys = (tape.product(of).numel // n for of, n in ((x, place.d_model), (source, place.d_source)))
         q, k, v = (tape.value(n * n_heads * w, x) for n, w in ((queries, width), (keys, width), (keys, value_width)))
         return q, k, v
 
-    def put_out(self, site: Site, y: Value, tape: Tape) -> Value:
+    def put_out(self, place: Place, y: Value, tape: Tape) -> Value:
         """Write down what `output` keeps of the kernel's result, and return what it gives."""
         y = tape.value(y.numel, y) if y.by_head else y
-        if "o" in (parts := self.parts(site)):
+        if "o" in (parts := self.parts(place)):
             return tape.run("o", parts["o"], y)
         y = tape.product(y)
-        return tape.value(tape.load.tokens * site.d_model, y)
+        return tape.value(tape.workload.tokens * place.d_model, y)
 
 
 P = TypeVar("P", bound=ProjectionSpec)
@@ -66,28 +66,28 @@ P = TypeVar("P", bound=ProjectionSpec)
 class Projection(Part[P], Generic[P]):
     """q, k and v are [batch, heads, token, head_dim], with as many heads of k and v as there are key/value heads."""
 
-    def query(self, x: Tensor, now: Now) -> Tensor:
-        """Return the queries of x [batch, query, d_model]."""
+    def query(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """The queries of x [batch, query, d_model]."""
         raise TypeError(f"{self.spec.kind} makes no queries")
 
-    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
-        """Return what is kept of the source [batch, token, d_source], the token axis before the last."""
+    def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
+        """What is kept of the source [batch, token, d_source], the token axis before the last."""
         raise TypeError(f"{self.spec.kind} stores nothing")
 
-    def project(self, x: Tensor, now: Now) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return (queries, what is kept) where a layer attends to itself."""
-        return self.query(x, now), self.store(x, now)
+    def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(queries, what is kept) where a layer attends to itself."""
+        return self.query(x, context), self.store(x, context)
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (q, k, v) of the queries and all that is stored, as the kernels take them."""
+        """(q, k, v) of the queries and all that is stored, as the kernels take them."""
         return q, stored["key"], stored["value"]
 
     def absorb(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (q, k, v) as `expand` does, but with keys and values as they are stored, where the spec `absorbs`."""
+        """(q, k, v) as `expand` does, but with keys and values as they are stored, where the spec `absorbs`."""
         raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
 
     def unfold(self, y: Tensor) -> Tensor:
-        """Return what `output` takes, given what the kernel made of what `absorb` gave."""
+        """What `output` takes, given what the kernel made of what `absorb` gave."""
         raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
 
     def output(self, y: Tensor) -> Tensor:
@@ -108,9 +108,8 @@ class GQASpec(ProjectionSpec):
     bias_output: bool = False
     norm_query: MapSpec | None = None
     norm_key: MapSpec | None = None
-    norm_over: Literal["head", "heads", "projection"] = (
-        "head"  # one weight for all heads, one each, or all as one vector
-    )
+    # one weight for all heads, one each, or all as one vector
+    norm_over: Literal["head", "heads", "projection"] = "head"
     clip: float | None = None  # clamp q, k and v to ± clip (OLMo)
     rotary: RotarySpec | None = None
 
@@ -125,53 +124,53 @@ class GQASpec(ProjectionSpec):
         """Heads of keys and values."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
-    def sizes(self, site: Site) -> tuple[int, int, int]:
-        if self.head_dim is None and site.d_model % self.n_heads:
+    def sizes(self, place: Place) -> tuple[int, int, int]:
+        if self.head_dim is None and place.d_model % self.n_heads:
             raise SpecError(
-                f"GQA.n_heads = {self.n_heads} does not divide d_model = {site.d_model}; change one or set head_dim"
+                f"GQA.n_heads = {self.n_heads} does not divide d_model = {place.d_model}; change one or set head_dim"
             )
-        head_dim = self.head_dim or site.d_model // self.n_heads
+        head_dim = self.head_dim or place.d_model // self.n_heads
         if self.rotary is not None:
             self.rotary.dims(head_dim)
         return self.n_heads, head_dim, self.value_dim or head_dim
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        n_heads, head_dim, value_dim = self.sizes(site)
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        n_heads, head_dim, value_dim = self.sizes(place)
         width, kv_width = n_heads * head_dim, self.kv_heads * head_dim
-        source = site.at(site.d_source)
+        source = place.at(place.d_source)
 
         def norm(spec: MapSpec | None, n: int) -> Placed:
             shapes = {"head": (head_dim,), "heads": (n, head_dim), "projection": (n * head_dim,)}
-            return spec and (spec, site.at(*shapes[self.norm_over]))
+            return spec and (spec, place.at(*shapes[self.norm_over]))
 
         def into(d_out: int, bias: bool, role: Literal["matrix", "query", "inner"] = "matrix") -> LinearSpec:
             return LinearSpec(d_out=Width(d_out), bias=bias, role=role, axes=("heads", "d_model"))
 
         return {
-            "q": (into(width, self.bias_query, "query"), site),
+            "q": (into(width, self.bias_query, "query"), place),
             "k": (into(kv_width, self.bias_key), source),
             "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source),
             "o": (
                 LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")),
-                site.at(n_heads * value_dim),
+                place.at(n_heads * value_dim),
             ),
             "norm_query": norm(self.norm_query, n_heads),
             "norm_key": norm(self.norm_key, self.kv_heads),
         }
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
-        _, head_dim, value_dim = self.sizes(site)
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        _, head_dim, value_dim = self.sizes(place)
         return {"key": (self.kv_heads, head_dim), "value": (self.kv_heads, value_dim)}
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the matrix products: q and o of `load.query` tokens a row, k and v of `load.memory` tokens of the source."""
-        n_heads, head_dim, value_dim = self.sizes(site)
-        per_query = 2 * site.d_model * n_heads * (head_dim + value_dim)
-        per_key = 2 * site.d_source * self.kv_heads * (head_dim + value_dim)
-        return Cost({"projections": load.batch * (load.query * per_query + load.memory * per_key)})
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The matrix products: q and o of `workload.query` tokens a row, k and v of `workload.memory` tokens of the source."""
+        n_heads, head_dim, value_dim = self.sizes(place)
+        per_query = 2 * place.d_model * n_heads * (head_dim + value_dim)
+        per_key = 2 * place.d_source * self.kv_heads * (head_dim + value_dim)
+        return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
-    def projected(self, site: Site, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
-        parts, head_dim = self.parts(site), self.sizes(site)[1]
+    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
+        parts, head_dim = self.parts(place), self.sizes(place)[1]
 
         def made(name: str, of: Value, norm: Placed = None, *, turns: bool = True) -> Value:
             y = tape.run(name, parts[name], of)
@@ -211,34 +210,34 @@ class GQA(Projection[GQASpec]):
     norm_query: nn.Module | None
     norm_key: nn.Module | None
 
-    def __init__(self, spec: GQASpec, site: Site) -> None:
-        super().__init__(spec, site)
-        self.n_heads, self.head_dim, _ = spec.sizes(site)
+    def __init__(self, spec: GQASpec, place: Place) -> None:
+        super().__init__(spec, place)
+        self.n_heads, self.head_dim, _ = spec.sizes(place)
         self.kv_heads = spec.kv_heads
         self.together: Together | None = None  # q, k and v as one product, for decoding
 
-    def query(self, x: Tensor, now: Now) -> Tensor:
-        return self._queries(self.q(x), now)
+    def query(self, x: Tensor, context: ForwardContext) -> Tensor:
+        return self._queries(self.q(x), context)
 
-    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
-        return self._kept(self.k(source), self.v(source), now)
+    def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
+        return self._kept(self.k(source), self.v(source), context)
 
-    def project(self, x: Tensor, now: Now) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
         if self.together is None or not self.together.holds():
-            return self.query(x, now), self.store(x, now)
+            return self.query(x, context), self.store(x, context)
         q, k, v = self.together(x)
-        return self._queries(q, now), self._kept(k, v, now)
+        return self._queries(q, context), self._kept(k, v, context)
 
     def output(self, y: Tensor) -> Tensor:
         return self.o(y.transpose(1, 2).flatten(2))
 
-    def _queries(self, q: Tensor, now: Now) -> Tensor:
+    def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:
         q = self._heads(q, self.n_heads, self.norm_query)
-        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, now)
+        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, context)
 
-    def _kept(self, k: Tensor, v: Tensor, now: Now) -> Mapping[str, Tensor]:
+    def _kept(self, k: Tensor, v: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         k, v = self._heads(k, self.kv_heads, self.norm_key), self._heads(v, self.kv_heads, None)
-        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, now), "value": v}
+        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, context), "value": v}
 
     def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None) -> Tensor:
         if self.spec.clip is not None:

@@ -12,7 +12,7 @@ Spans = list[tuple[int, int, int]]  # (group, first row, behind the last row) of
 
 
 def spans_of(behind: Iterable[int]) -> Spans:
-    """Return the spans of groups that follow each other, given the row behind each."""
+    """The spans of groups that follow each other, given the row behind each."""
 
     def each() -> Iterator[tuple[int, int, int]]:
         first = 0
@@ -33,7 +33,7 @@ def products(
     turned: bool = False,
     onto: Tensor | None = None,
 ) -> Tensor:
-    """Return each row times its group's matrix [d_out, d_in] (`turned`: the transpose), added `onto` what is there.
+    """Each row times its group's matrix [d_out, d_in] (`turned`: the transpose), added `onto` what is there.
 
     Rows behind the last group give 0.
     """
@@ -62,7 +62,7 @@ def outer(left: Tensor, right: Tensor, n_groups: int, spans: Spans) -> Tensor:
 
 
 def sums(rows: Tensor, n_groups: int, spans: Spans) -> Tensor:
-    """Return the sum of each group's rows [n_groups, d]."""
+    """The sum of each group's rows [n_groups, d]."""
     out = rows.new_zeros(n_groups, rows.shape[1])
     for group, first, behind in spans:
         torch.sum(rows[first:behind], 0, out=out[group])

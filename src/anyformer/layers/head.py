@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import Notes, Now, Store, Tokens
+from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import HeadLayersSpec, HeadSpec
 
 MOST_ROWS, MOST_LOGITS = 1024, 2**25  # of one chunk; fewer rows where the vocabulary is large
 
 
 def rows_at_once(n: int, vocab_size: int) -> int:
-    """Return of how many of n tokens a loss that works in chunks holds the logits at once."""
+    """Of how many of n tokens a loss that works in chunks holds the logits at once."""
     return max(1, min(n, MOST_ROWS, max(128, MOST_LOGITS // vocab_size)))
 
 
@@ -26,12 +26,12 @@ class HeadLayers(Part[HeadLayersSpec]):
     terms: Any
 
     def forward(
-        self, x: Tensor, ids: Tensor, residual: Any, now: Now, stores: Iterator[Store]
+        self, x: Tensor, ids: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
-        """Return what the layers make of x [batch, token, d_model], the stack's state at tokens `ids`, and their notes."""
-        here, notes = replace(now, input=x), []
+        """What the layers make of x [batch, token, d_model], the stack's state at tokens `ids`, and their notes."""
+        here, notes = replace(context, input=x), []
         for term in self.terms:
-            x = x + term(ids, now.tokens).to(x.dtype)
+            x = x + term(ids, context.tokens).to(x.dtype)
         state = residual.open(x)
         for block in self.blocks:
             state, more = block(state, residual, here, stores)
@@ -47,7 +47,7 @@ class Head(Part[HeadSpec]):
     bias: Tensor | None
 
     def forward(self, x: Tensor, tokens: Tokens | None = None) -> Tensor:
-        """Return the answer [batch, token, rows] to x [batch, token, width], or [batch, rows] where the head pools.
+        """The answer [batch, token, rows] to x [batch, token, width], or [batch, rows] where the head pools.
 
         x is what the head's own layers gave, where it has some. A head that pools needs to know the tokens.
         """
@@ -60,7 +60,7 @@ class Head(Part[HeadSpec]):
             return x
         logits = F.linear(x, self.table.weight, self.bias)
         if self.spec.scale is not None:
-            logits = logits * self.spec.scale.value(self.site.d_model)
+            logits = logits * self.spec.scale.value(self.place.d_model)
         if self.spec.softcap is not None:
             logits = self.spec.softcap * (logits / self.spec.softcap).tanh()
         return logits

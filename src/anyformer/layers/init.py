@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
-from anyformer.spec import InitSpec, ModelSpec, Site, Spec, Weight, tensors
+from anyformer.spec import InitSpec, ModelSpec, Place, Spec, Weight, tensors
 from anyformer.spec.structure import BranchSpec, StackSpec
 
 
@@ -16,7 +16,7 @@ class DistributionSpec(Spec, abstract=True):
     """Where the numbers of one weight are drawn from."""
 
     def std(self, weight: Weight, n_branches: int) -> float:
-        """Return the standard deviation of one number; `n_branches` write to the weight's stream."""
+        """The standard deviation of one number; `n_branches` write to the weight's stream."""
         raise TypeError(f"{self.kind} does not say its standard deviation")
 
     def fill(self, tensor: Tensor, std: float, generator: torch.Generator) -> None:
@@ -58,7 +58,7 @@ class ByRole(InitSpec):
     query: DistributionSpec | None = None  # of queries (T5, whose scores are not scaled); None: as matrix
 
     def of(self, weight: Weight) -> DistributionSpec:
-        """Return the distribution of a weight that has no constant to start from."""
+        """The distribution of a weight that has no constant to start from."""
         if weight.role == "table":
             return self.table
         special = {"output": self.output, "inner": self.inner, "query": self.query}.get(weight.role)
@@ -74,7 +74,7 @@ def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
     parameters = dict(model.named_parameters())
     depths = {"encoder": _n_branches(spec.encoder), "stack": _n_branches(spec.stack)}
     with torch.no_grad():
-        for path, weight in tensors(spec, Site()):
+        for path, weight in tensors(spec, Place()):
             target = parameters[path]
             if weight.fill is not None:
                 target.fill_(weight.fill)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, Load, MapSpec, Site, Tape, Value, Weight, Width
+from anyformer.spec import Cost, MapSpec, Place, Tape, Value, Weight, Width, Workload
 
 
 class LinearSpec(MapSpec):
@@ -21,21 +21,21 @@ class LinearSpec(MapSpec):
     role: Literal["matrix", "query", "inner", "output"] = "matrix"
     axes: tuple[str, str] = ("d_out", "d_in")
 
-    def width_out(self, site: Site) -> int:
-        return self.d_out or site.d_model
+    def width_out(self, place: Place) -> int:
+        return self.d_out or place.d_model
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        d_out = self.width_out(site)
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        d_out = self.width_out(place)
         return {
-            "weight": Weight((d_out, site.shape[-1]), self.axes, self.role),
+            "weight": Weight((d_out, place.shape[-1]), self.axes, self.role),
             "bias": Weight((d_out,), self.axes[:1], "bias", fill=0.0) if self.bias else None,
         }
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        return Cost({"linear": 2 * self.width_out(site) * site.shape[-1] * load.tokens})
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return Cost({"linear": 2 * self.width_out(place) * place.shape[-1] * workload.tokens})
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        d_in, d_out = site.shape[-1], self.width_out(site)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        d_in, d_out = place.shape[-1], self.width_out(place)
         tape.weights(d_in * d_out)
         x = tape.product(x)
         return tape.value(x.numel // d_in * d_out, x)
@@ -71,17 +71,17 @@ class Together:
 
     @staticmethod
     def can(maps: Sequence[Linear]) -> bool:
-        """Return whether the maps are of one input: the same width, dtype and device, and a bias for all or none."""
+        """Whether the maps are of one input: the same width, dtype and device, and a bias for all or none."""
         return len({(m.weight.shape[1], m.weight.dtype, m.weight.device, m.bias is None) for m in maps}) == 1
 
     def holds(self) -> bool:
-        """Return whether this may be used now: no gradients, and the weights have not been moved elsewhere since."""
+        """Whether this may be used now: no gradients, and the weights have not been moved elsewhere since."""
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
             return False
         return self.first.weight.data_ptr() == self.weight.data_ptr()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return what each map makes of x."""
+        """What each map makes of x."""
         return F.linear(x, self.weight, self.bias).split(self.sizes, -1)
 
 
@@ -91,11 +91,11 @@ class GainSpec(MapSpec):
     start: float = 1.0
     over: Literal["all", "features"] = "all"
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        shape = () if self.over == "all" else site.shape
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        shape = () if self.over == "all" else place.shape
         return {"weight": Weight(shape, ("d_model",) * len(shape), "gain", fill=self.start)}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         tape.keep(x)
         return tape.value(x.numel)
 
@@ -113,11 +113,11 @@ class ShiftSpec(MapSpec):
     start: float = 0.0
     over: Literal["all", "features"] = "all"
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        shape = () if self.over == "all" else site.shape
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        shape = () if self.over == "all" else place.shape
         return {"bias": Weight(shape, ("d_model",) * len(shape), "bias", fill=self.start)}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         return tape.value(x.numel)
 
 
@@ -137,8 +137,8 @@ class ChainSpec(MapSpec):
         if reading := [step.kind for step in self.maps if step.reads_tokens]:
             raise self.refusal("maps", f"hold {reading[0]}, which asks what is padding; let it stand by itself")
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        return tape.run("maps", self.parts(site)["maps"], x)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        return tape.run("maps", self.parts(place)["maps"], x)
 
 
 class Chain(Part[ChainSpec]):

@@ -12,8 +12,8 @@ from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.tokens import Now, Tokens
-from anyformer.spec import Cost, Count, Load, Placed, Site, Sizes, Tape, Value, Width
+from anyformer.layers.tokens import ForwardContext, Tokens
+from anyformer.spec import Cost, Count, Place, Placed, Sizes, Tape, Value, Width, Workload
 
 Unsaid = Literal["none", "first"]  # what counts as marked where a pass marks nothing: no token, or each text's first
 
@@ -26,36 +26,36 @@ class LocalAndGlobalSpec(ProjectionSpec):
 
     n_heads: Count  # of each set
 
-    def sizes(self, site: Site) -> tuple[int, int, int]:
-        if self.n_heads < 1 or site.d_model % self.n_heads:
-            raise SpecError(f"LocalAndGlobal.n_heads = {self.n_heads} does not divide d_model = {site.d_model}")
-        width = site.d_model // self.n_heads
+    def sizes(self, place: Place) -> tuple[int, int, int]:
+        if self.n_heads < 1 or place.d_model % self.n_heads:
+            raise SpecError(f"LocalAndGlobal.n_heads = {self.n_heads} does not divide d_model = {place.d_model}")
+        width = place.d_model // self.n_heads
         return 2 * self.n_heads, width, width
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        width, source = Width(site.d_model), site.at(site.d_source)
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        width, source = Width(place.d_model), place.at(place.d_source)
         q, k, v = (LinearSpec(d_out=width, bias=True, role=role) for role in ("query", "matrix", "inner"))
         return {
-            "q": (q, site),
+            "q": (q, place),
             "k": (k, source),
             "v": (v, source),
-            "q_global": (q, site),
+            "q_global": (q, place),
             "k_global": (k, source),
             "v_global": (v, source),
-            "o": (LinearSpec(bias=True, role="output"), site),
+            "o": (LinearSpec(bias=True, role="output"), place),
         }
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
-        n_heads, width, _ = self.sizes(site)
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        n_heads, width, _ = self.sizes(place)
         return {"key": (n_heads, width), "value": (n_heads, width)}
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the matrix products: queries twice and the output once of `load.query` tokens a row, keys and values twice."""
-        of_queries, of_keys = 3 * site.d_model * load.query, 4 * site.d_source * load.memory
-        return Cost({"projections": 2 * load.batch * site.d_model * (of_queries + of_keys)})
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The matrix products: queries twice and the output once of `workload.query` tokens a row, keys and values twice."""
+        of_queries, of_keys = 3 * place.d_model * workload.query, 4 * place.d_source * workload.memory
+        return Cost({"projections": 2 * workload.batch * place.d_model * (of_queries + of_keys)})
 
-    def projected(self, site: Site, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
-        parts = self.parts(site)
+    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
+        parts = self.parts(place)
 
         def both(name: str, of: Value) -> Value:
             one, _ = (tape.run(each, parts[each], of) for each in (name, f"{name}_global"))
@@ -63,18 +63,18 @@ class LocalAndGlobalSpec(ProjectionSpec):
 
         return both("q", x), both("k", source), both("v", source)
 
-    def put_out(self, site: Site, y: Value, tape: Tape) -> Value:
-        return tape.run("o", self.parts(site)["o"], tape.value(y.numel // 2, y))
+    def put_out(self, place: Place, y: Value, tape: Tape) -> Value:
+        return tape.run("o", self.parts(place)["o"], tape.value(y.numel // 2, y))
 
     def resized(self, to: Sizes) -> LocalAndGlobalSpec:
         return self.but(n_heads=Count(to.heads(self.n_heads, self.n_heads, None)[0]))
 
 
 class LocalAndGlobal(Projection[LocalAndGlobalSpec]):
-    def query(self, x: Tensor, now: Now) -> Tensor:
+    def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         return self._sets("q", x)
 
-    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
+    def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         return {"key": self._sets("k", source), "value": self._sets("v", source)}
 
     def output(self, y: Tensor) -> Tensor:

@@ -22,20 +22,20 @@ class Mask(Spec, abstract=True):
     """A predicate. A subclass writes `__call__`, and `band` where what a query sees is an interval of positions."""
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        """Return whether a query sees a key; facts are [batch, 1, query, 1] and [batch, 1, 1, key], head [1, heads, 1, 1]."""
+        """Whether a query sees a key; facts are [batch, 1, query, 1] and [batch, 1, 1, key], head [1, heads, 1, 1]."""
         raise TypeError(f"{self.kind} is a mask without a predicate; give it a __call__")
 
     def band(self) -> Band | None:
-        """Return (keys before, keys after) its own that a query sees; None where that is no interval."""
+        """(keys before, keys after) its own that a query sees; None where that is no interval."""
         return None
 
     def reach(self) -> int | None:
-        """Return how many of the last tokens a new token can see, its own included; None: all."""
+        """How many of the last tokens a new token can see, its own included; None: all."""
         band = self.band()
         return None if band is None or math.isinf(band[0]) else int(band[0]) + 1
 
     def pairs(self, query: int, past: int, n_heads: int) -> int:
-        """Return how many (head, query, key) are seen by `query` new tokens after `past` ones: in closed form for a band."""
+        """How many (head, query, key) are seen by `query` new tokens after `past` ones: in closed form for a band."""
         band, total = self.band(), past + query
         if band is not None:
             before = sum_of_minima(past, total, band[0])
@@ -44,11 +44,11 @@ class Mask(Spec, abstract=True):
         return counted(self, query, past, n_heads)
 
     def causal_pairs(self, query: int, past: int, n_heads: int) -> int | None:
-        """Return the same together with a causal mask, in closed form; None where there is none."""
+        """The same together with a causal mask, in closed form; None where there is none."""
         return None
 
     def within(self, query: Span, key: Span) -> Mask:
-        """Return what is left of the mask for plain tokens at these positions: the parts that hide nothing fall away."""
+        """What is left of the mask for plain tokens at these positions: the parts that hide nothing fall away."""
         band = self.band()
         if band and query[1] - 1 - key[0] <= band[0] and key[1] - 1 - query[0] <= band[1]:
             return Everything()
@@ -258,7 +258,7 @@ class Heads(Mask):
 
 
 def visible(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Tensor | None:
-    """Return who sees whom as booleans [batch or 1, heads or 1, query, key]; None where everything is seen."""
+    """Who sees whom as booleans [batch or 1, heads or 1, query, key]; None where everything is seen."""
     if query.span and key.span:
         mask = mask.within(query.span, key.span)
     q, k = query.as_queries(), key.as_keys()
@@ -282,6 +282,6 @@ def _flat(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
 
 
 def _multiples(n: int, stride: int) -> int:
-    """Return how many distances from 0 on are multiples of the stride, of n queries and the keys before each."""
+    """How many distances from 0 on are multiples of the stride, of n queries and the keys before each."""
     whole, rest = divmod(n, stride)
     return stride * whole * (whole + 1) // 2 + rest * (whole + 1)

@@ -15,8 +15,8 @@ from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import Now
-from anyformer.spec import Cost, Count, Load, MapSpec, Placed, Site, Sizes, Tape, Value, Width
+from anyformer.layers.tokens import ForwardContext
+from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Tape, Value, Width, Workload
 
 
 class MLASpec(ProjectionSpec):
@@ -53,12 +53,12 @@ class MLASpec(ProjectionSpec):
         """Features of a value."""
         return self.value_dim or self.head_dim
 
-    def sizes(self, site: Site) -> tuple[int, int, int]:
+    def sizes(self, place: Place) -> tuple[int, int, int]:
         return self.n_heads, self.head_dim + self.turning, self.value_width
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        n_heads, width, value = self.sizes(site)
-        source, narrow = site.at(site.d_source), self.query_rank
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        n_heads, width, value = self.sizes(place)
+        source, narrow = place.at(place.d_source), self.query_rank
 
         def down(rank: int, axis: str) -> LinearSpec:
             return LinearSpec(d_out=Width(rank), bias=self.bias_down, axes=(axis, "d_model"))
@@ -66,11 +66,11 @@ class MLASpec(ProjectionSpec):
         def up(width: int, rank: str) -> LinearSpec:
             return LinearSpec(d_out=Width(n_heads * width), axes=("heads", rank))
 
-        latent = site.at(self.kv_rank)
+        latent = place.at(self.kv_rank)
         return {
-            "q_down": (down(narrow, "query_rank"), site) if narrow else None,
-            "norm_query": self.norm_query and (self.norm_query, site.at(narrow)) if narrow else None,
-            "q": (up(width, "query_rank" if narrow else "d_model"), site.at(narrow) if narrow else site),
+            "q_down": (down(narrow, "query_rank"), place) if narrow else None,
+            "norm_query": self.norm_query and (self.norm_query, place.at(narrow)) if narrow else None,
+            "q": (up(width, "query_rank" if narrow else "d_model"), place.at(narrow) if narrow else place),
             "kv_down": (down(self.kv_rank, "kv_rank"), source),
             "norm_kv": self.norm_kv and (self.norm_kv, latent),
             "k": (up(self.head_dim, "kv_rank"), latent),
@@ -78,15 +78,15 @@ class MLASpec(ProjectionSpec):
             "k_rotary": (down(self.turning, "head_dim"), source) if self.turning else None,
             "o": (
                 LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")),
-                site.at(n_heads * value),
+                place.at(n_heads * value),
             ),
         }
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         return {"latent": (self.kv_rank + self.turning,)}
 
     def absorbs(self, query: int, keys: int) -> bool:
-        """Return whether that takes fewer multiplications. A whole sequence at once, as in training, is expanded."""
+        """Whether that takes fewer multiplications. A whole sequence at once, as in training, is expanded."""
         pair, expanded = 2 * self.n_heads * query * keys, self.head_dim + self.turning + self.value_width
         absorbing = pair * sum(self.absorbed_sizes()) + self.between(query, keys, absorbed=True)
         return query < keys and absorbing < pair * expanded + self.between(query, keys, absorbed=False)
@@ -98,17 +98,17 @@ class MLASpec(ProjectionSpec):
         """Return k and v of each key; or, absorbed, the same matrices applied to each query and each result."""
         return 2 * self.n_heads * self.kv_rank * (self.head_dim + self.value_width) * (query if absorbed else keys)
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the products with the stream: queries and output of `load.query` tokens a row, latents of `load.memory`."""
-        n_heads, width, value = self.sizes(site)
-        narrow, d_model = self.query_rank, site.d_model
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The products with the stream: queries and output of `workload.query` tokens a row, latents of `workload.memory`."""
+        n_heads, width, value = self.sizes(place)
+        narrow, d_model = self.query_rank, place.d_model
         queries = n_heads * width * (narrow or d_model) + (narrow or 0) * d_model
         per_query = 2 * (queries + n_heads * value * d_model)
-        per_key = 2 * site.d_source * (self.kv_rank + self.turning)
-        return Cost({"projections": load.batch * (load.query * per_query + load.memory * per_key)})
+        per_key = 2 * place.d_source * (self.kv_rank + self.turning)
+        return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
-    def projected(self, site: Site, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
-        parts, turning = self.parts(site), self.turning
+    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
+        parts, turning = self.parts(place), self.turning
         for name in ("q_down", "norm_query", "q"):
             x = tape.run(name, parts[name], x)
         latent = tape.run("norm_kv", parts["norm_kv"], tape.run("kv_down", parts["kv_down"], source))
@@ -156,7 +156,7 @@ class MLA(Projection[MLASpec]):
     k_rotary: Linear | None
     o: Linear
 
-    def query(self, x: Tensor, now: Now) -> Tensor:
+    def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         spec = self.spec
         if self.q_down is not None:
             x = self.q_down(x)
@@ -165,14 +165,14 @@ class MLA(Projection[MLASpec]):
         if spec.rotary is None:
             return q
         plain, turning = q.split((spec.head_dim, spec.turning), -1)
-        return torch.cat((plain, spec.rotary.rotate(turning, now)), -1)
+        return torch.cat((plain, spec.rotary.rotate(turning, context)), -1)
 
-    def store(self, source: Tensor, now: Now) -> Mapping[str, Tensor]:
+    def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         latent = self.kv_down(source)
         latent = latent if self.norm_kv is None else self.norm_kv(latent)
         if self.k_rotary is None or self.spec.rotary is None:
             return {"latent": latent}
-        key = self.spec.rotary.rotate(self.k_rotary(source)[:, None], now)[:, 0]
+        key = self.spec.rotary.rotate(self.k_rotary(source)[:, None], context)[:, 0]
         return {"latent": torch.cat((latent, key), -1)}
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,7 +184,7 @@ class MLA(Projection[MLASpec]):
         return q, k, v
 
     def absorb(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return one key and value head: q·(W c) = (Wᵀq)·c, and the sum of W c is W times the sum of c."""
+        """One key and value head: q·(W c) = (Wᵀq)·c, and the sum of W c is W times the sum of c."""
         spec = self.spec
         plain, turning = q.split((spec.head_dim, spec.turning), -1)
         folded = plain @ self.k.weight.unflatten(0, (spec.n_heads, -1))

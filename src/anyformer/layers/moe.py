@@ -14,8 +14,8 @@ from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.router import Router, RouterSpec
-from anyformer.layers.tokens import Notes, Now, Store
-from anyformer.spec import Caveat, Cost, Load, MixerSpec, Placed, Site, Sizes, Tape, Value, Width
+from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Tape, Value, Width, Workload
 
 
 class MoESpec(MixerSpec):
@@ -36,35 +36,38 @@ class MoESpec(MixerSpec):
         if self.shared_gate and self.shared_expert is None:
             raise self.refusal("shared_gate", "has nothing to gate; give a shared_expert")
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
+    def parts(self, place: Place) -> Mapping[str, Placed]:
         router = self.router
         experts = ExpertsSpec(n_experts=router.n_experts, top_k=router.top_k, expert=self.expert)
         return {
-            "router": (router, site),
-            "experts": (experts, site),
-            "shared_expert": self.shared_expert and (self.shared_expert, site),
-            "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), site) if self.shared_gate else None,
+            "router": (router, place),
+            "experts": (experts, place),
+            "shared_expert": self.shared_expert and (self.shared_expert, place),
+            "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), place) if self.shared_gate else None,
         }
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the router's, the shared expert's and as many experts' as a token chooses; drops are not foreseen."""
-        router = self.router.cost(site, load)
-        each = dataclasses.replace(load, batch=load.batch * self.router.top_k)
-        routed = self.expert.cost(site, each).named("experts")
-        shared = self.shared_expert.cost(site, load) if self.shared_expert else Cost()
-        gate = Cost({"linear": 2 * site.shape[-1] * load.tokens}) if self.shared_gate else Cost()
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The router's, the shared expert's and as many experts' as a token chooses; drops are not foreseen."""
+        router = self.router.cost(place, workload)
+        each = dataclasses.replace(workload, batch=workload.batch * self.router.top_k)
+        routed = self.expert.cost(place, each).named("experts")
+        shared = self.shared_expert.cost(place, workload) if self.shared_expert else Cost()
+        gate = Cost({"linear": 2 * place.shape[-1] * workload.tokens}) if self.shared_gate else Cost()
         return router + routed + (shared + gate).named("shared expert")
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        parts = self.parts(site)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        parts = self.parts(place)
         with tape.term("router"):
             share = tape.run("router", parts["router"], x)
             if self.capacity is not None:
                 tape.keep(tape.value(share.numel, "bool"))
                 share = tape.value(share.numel, share)
-        experts, place = ExpertsSpec(n_experts=self.router.n_experts, top_k=self.router.top_k, expert=self.expert), site
+        experts, inner_place = (
+            ExpertsSpec(n_experts=self.router.n_experts, top_k=self.router.top_k, expert=self.expert),
+            place,
+        )
         with tape.term("experts"), tape.at("experts", experts):
-            y = experts.chosen(place, x, share, tape)
+            y = experts.chosen(inner_place, x, share, tape)
         with tape.term("shared expert"):
             shared = tape.run("shared_expert", parts["shared_expert"], x)
             if self.shared_gate:
@@ -103,11 +106,11 @@ class MoE(Part[MoESpec]):
     shared_expert: nn.Module | None
     shared_gate: nn.Module | None
 
-    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
+    def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         spec, rows = self.spec, x.flatten(0, 1)
-        weights, chosen, logits = self.router(rows, now)
+        weights, chosen, logits = self.router(rows, context)
         shape = x.shape[:2]
-        document = now.tokens.document
+        document = context.tokens.document
         notes = {
             "router_logits": logits.unflatten(0, shape),
             "chosen": chosen.unflatten(0, shape),
@@ -117,9 +120,9 @@ class MoE(Part[MoESpec]):
             served = self._served(notes["chosen"], notes["real"])
             notes["served"] = served
             weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
-        y = self.experts(rows, chosen, weights, now).view_as(x)
+        y = self.experts(rows, chosen, weights, context).view_as(x)
         if self.shared_expert is not None:
-            shared, _ = self.shared_expert(x, now, store)
+            shared, _ = self.shared_expert(x, context, store)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return y, notes
 

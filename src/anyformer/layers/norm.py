@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.frugal import NormByRoot, keeps_less
+from anyformer.layers.memory_efficient import MemoryEfficientRMSNorm, saves_activations
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec, Site, Tape, Value, Weight
+from anyformer.spec import MapSpec, Place, Tape, Value, Weight
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -40,15 +40,15 @@ class LayerNormSpec(NormSpec):
     bias: bool = True
     weight_offset: float = 0.0  # LayerNorm1P (Nemotron) stores the weight minus one: 1.0
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        gain = Weight(site.shape, _axes(site.shape), "gain", fill=1.0 - self.weight_offset)
-        bias = Weight(site.shape, _axes(site.shape), "bias", fill=0.0)
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        gain = Weight(place.shape, _axes(place.shape), "gain", fill=1.0 - self.weight_offset)
+        bias = Weight(place.shape, _axes(place.shape), "bias", fill=0.0)
         return {"weight": gain if self.weight else None, "bias": bias if self.bias else None}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """x, each vector's mean and root; where heads have weights of their own, also what these multiply."""
         x = tape.exact(x) if tape.fused else x  # where autocast of GPUs casts to, and that of CPUs doesn't
-        alone, rows = len(site.shape) > 1, x.numel // site.shape[-1]
+        alone, rows = len(place.shape) > 1, x.numel // place.shape[-1]
         tape.keep(x, *(tape.value(rows, x if alone else "float32") for _ in range(2)))
         if not alone or not self.weight:
             return tape.value(x.numel, x)
@@ -64,9 +64,9 @@ class LayerNorm(Part[LayerNormSpec]):
         weight = self.weight
         if weight is not None and self.spec.weight_offset:
             weight = weight + self.spec.weight_offset
-        if len(self.site.shape) == 1:
-            return F.layer_norm(x, self.site.shape, weight, self.bias, self.spec.eps)
-        y = F.layer_norm(x, self.site.shape[-1:], None, None, self.spec.eps)
+        if len(self.place.shape) == 1:
+            return F.layer_norm(x, self.place.shape, weight, self.bias, self.spec.eps)
+        y = F.layer_norm(x, self.place.shape[-1:], None, None, self.spec.eps)
         y = y if weight is None else y * weight
         return y if self.bias is None else y + self.bias
 
@@ -79,18 +79,18 @@ class RMSNormSpec(NormSpec):
     weight_offset: float = 0.0  # Gemma stores the weight minus one: 1.0
     cast: Literal["before", "after"] = "before"  # back to the input's dtype: before the weight (Llama) or after (Gemma)
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        gain = Weight(site.shape, _axes(site.shape), "gain", fill=1.0 - self.weight_offset)
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        gain = Weight(place.shape, _axes(place.shape), "gain", fill=1.0 - self.weight_offset)
         return {"weight": gain if self.weight else None}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """x, whose division by the root is made again; written out, also the roots and what the weight multiplies."""
         if self.weight and self.weight_offset:
-            tape.keep(tape.value(math.prod(site.shape)))
-        if x.number == "float32" and len(site.shape) == 1:
+            tape.keep(tape.value(math.prod(place.shape)))
+        if x.number == "float32" and len(place.shape) == 1:
             tape.keep(x)
             return tape.value(x.numel)
-        tape.keep(tape.exact(x), tape.value(x.numel // site.shape[-1]))
+        tape.keep(tape.exact(x), tape.value(x.numel // place.shape[-1]))
         after = self.weight and self.cast == "after"
         if self.weight:
             tape.keep(tape.value(x.numel, "float32" if after else x))
@@ -104,11 +104,11 @@ class RMSNorm(Part[RMSNormSpec]):
         spec, weight = self.spec, self.weight
         if weight is not None and spec.weight_offset:
             weight = weight + spec.weight_offset
-        if x.dtype == torch.float32 and len(self.site.shape) == 1:
-            if keeps_less():
-                return NormByRoot.apply(x, weight, spec.eps)
-            return F.rms_norm(x, self.site.shape, weight, spec.eps)
-        y = F.rms_norm(x if x.dtype == torch.float64 else x.float(), self.site.shape[-1:], None, spec.eps)
+        if x.dtype == torch.float32 and len(self.place.shape) == 1:
+            if saves_activations():
+                return MemoryEfficientRMSNorm.apply(x, weight, spec.eps)
+            return F.rms_norm(x, self.place.shape, weight, spec.eps)
+        y = F.rms_norm(x if x.dtype == torch.float64 else x.float(), self.place.shape[-1:], None, spec.eps)
         if weight is None or spec.cast == "before":
             y = y.to(x.dtype)
             return y if weight is None else weight * y

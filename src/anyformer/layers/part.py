@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from anyformer.errors import SpecError
-from anyformer.spec import PartSpec, Site
+from anyformer.spec import PartSpec, Place
 
 S = TypeVar("S", bound=PartSpec)
 
@@ -27,19 +27,19 @@ class Part(nn.Module, Generic[S]):
             if isinstance(origin, type) and issubclass(origin, Part) and isinstance(arguments[0], type):
                 arguments[0].module = cls
 
-    def __init__(self, spec: S, site: Site) -> None:
+    def __init__(self, spec: S, place: Place) -> None:
         super().__init__()
         self.spec: S = spec
-        self.site = site
+        self.place = place
         self.digest = spec.key  # equal for equal specs: what a pass memoises by
-        for name, weight in spec.weights(site).items():
+        for name, weight in spec.weights(place).items():
             value = weight and nn.Parameter(torch.empty(weight.shape), requires_grad=weight.trainable)
             self.register_parameter(name, value)
-        for name, placed in spec.parts(site).items():
+        for name, placed in spec.parts(place).items():
             if placed is None:
                 self.register_module(name, None)
             elif isinstance(placed, list):
-                setattr(self, name, Parts([assemble(part, place) for part, place in placed]))
+                setattr(self, name, Parts([assemble(part, inner_place) for part, inner_place in placed]))
             else:
                 attach(self, name, assemble(*placed))
 
@@ -71,13 +71,13 @@ def attach(owner: nn.Module, name: str, part: nn.Module) -> None:
         owner.add_module(name, part)
 
 
-def assemble(spec: PartSpec, site: Site) -> nn.Module:
+def assemble(spec: PartSpec, place: Place) -> nn.Module:
     """Build a part, or return the one of its shared name. Raises SpecError for parts of one name that differ."""
     if spec.shared is None:
-        return spec.build(site)
-    if spec.shared not in site.modules:
-        site.modules[spec.shared] = spec.build(site)
-    module = site.modules[spec.shared]
-    if module.spec != spec or dict(spec.weights(module.site)) != dict(spec.weights(site)):
+        return spec.build(place)
+    if spec.shared not in place.modules:
+        place.modules[spec.shared] = spec.build(place)
+    module = place.modules[spec.shared]
+    if module.spec != spec or dict(spec.weights(module.place)) != dict(spec.weights(place)):
         raise SpecError(f"two different {spec.kind} parts share the name {spec.shared!r}; make them equal")
     return module

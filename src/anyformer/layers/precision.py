@@ -14,6 +14,6 @@ def as_given(x: Tensor) -> AbstractContextManager[object]:
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """Return the dtype to which autocast would cast the operands of products with x now; None where it would not."""
+    """The dtype to which autocast would cast the operands of products with x now; None where it would not."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if not x.is_meta and torch.is_autocast_enabled(kind) else None

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.layers.tokens import Now
+from anyformer.layers.tokens import ForwardContext
 
 
-def made_again(step: Callable[..., Any], *tensors: Tensor | None, now: Now) -> Any:
+def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: ForwardContext) -> Any:
     """Return step(*tensors), of which only the tensors stay until the backward pass; dropout is drawn as it was."""
-    return checkpoint(step, *tensors, use_reentrant=False, preserve_rng_state=now.dropout is not None)
+    return checkpoint(step, *tensors, use_reentrant=False, preserve_rng_state=context.dropout is not None)
 
 
-def layer_made_again(step: Callable[[Tensor, Now], Any], state: Tensor, now: Now) -> Any:
+def checkpointed_layer(step: Callable[[Tensor, ForwardContext], Any], state: Tensor, context: ForwardContext) -> Any:
     """Return step(state, now) likewise. What layers share in a pass is shared by the first time, and found by the second."""
-    known, compiling = dict(now.memo), torch.compiler.is_compiling()
-    passes = iter((now,)) if not compiling else iter(())
+    known, compiling = dict(context.memo), torch.compiler.is_compiling()
+    passes = iter((context,)) if not compiling else iter(())
 
     def run(state: Tensor, memory: Tensor | None) -> Any:
         # The second time starts from what the first found in the memo: autograd asks for the same steps again.
-        here = next(passes, None) or replace(now, memo=dict(known), again=not compiling)
+        here = next(passes, None) or replace(context, memo=dict(known), again=not compiling)
         return step(state, replace(here, memory=memory, recompute="none"))
 
-    return made_again(run, state, now.memory, now=now)
+    return checkpointed(run, state, context.memory, context=context)

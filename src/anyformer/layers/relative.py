@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Load, PartSpec, Site, Tape, Value, Weight, Window
+from anyformer.spec import Cost, PartSpec, Place, Tape, Value, Weight, Window, Workload
 
 
 class RelativeSinusoidSpec(ScoreSpec):
@@ -26,51 +26,51 @@ class RelativeSinusoidSpec(ScoreSpec):
     bidirectional: bool = False  # distances of keys that come after are told apart too
     reads_content = True
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        n_heads, width = site.shape
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        n_heads, width = place.shape
         bias = Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)
         return {
-            "r": Weight((n_heads * width, site.d_model), ("heads", "d_model")),
+            "r": Weight((n_heads * width, place.d_model), ("heads", "d_model")),
             "bias_key": bias,
             "bias_position": bias,
         }
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the products with W and those of queries and distances."""
-        queries, keys = load.batch * load.query, load.past + load.query
-        folds = self.folds(site, load.batch, load.query, keys)
-        made, product = self.products(site, queries, keys, folded=folds)
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The products with W and those of queries and distances."""
+        queries, keys = workload.batch * workload.query, workload.past + workload.query
+        folds = self.folds(place, workload.batch, workload.query, keys)
+        made, product = self.products(place, queries, keys, folded=folds)
         return Cost({"sinusoids": 2 * made, "distances": 2 * product})
 
-    def folds(self, site: Site, batch: int, query: int, keys: int) -> bool:
-        """Return whether applying W to the queries takes fewer multiplications than to every distance, as it does to decode.
+    def folds(self, place: Place, batch: int, query: int, keys: int) -> bool:
+        """Whether applying W to the queries takes fewer multiplications than to every distance, as it does to decode.
 
         A whole sequence at once, as in training, has its distances projected.
         """
-        folded, projected = (sum(self.products(site, batch * query, keys, folded=f)) for f in (True, False))
+        folded, projected = (sum(self.products(place, batch * query, keys, folded=f)) for f in (True, False))
         return query < keys and folded < projected
 
-    def products(self, site: Site, queries: int, keys: int, *, folded: bool) -> tuple[int, int]:
-        """Return the multiplications with W, of queries or else of distances, and those of queries with distances."""
-        n_heads, width = site.shape
+    def products(self, place: Place, queries: int, keys: int, *, folded: bool) -> tuple[int, int]:
+        """The multiplications with W, of queries or else of distances, and those of queries with distances."""
+        n_heads, width = place.shape
         distances = 2 * keys - 1 if self.bidirectional else keys
-        between = queries * n_heads * distances * (site.d_model if folded else width)
-        return (queries if folded else distances) * site.d_model * n_heads * width, between
+        between = queries * n_heads * distances * (place.d_model if folded else width)
+        return (queries if folded else distances) * place.d_model * n_heads * width, between
 
-    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
         """Write down k, q with its bias, and each distance's sinusoids and their projection."""
         assert content is not None
-        (q, k), (n_heads, width) = content, site.shape
+        (q, k), (n_heads, width) = content, place.shape
         distances = 2 * keys - 1 if self.bidirectional else keys
         tape.keep(k if k.numel == q.numel else tape.value(q.numel, k))
-        sinusoids = tape.product(tape.value(distances * site.d_model))
-        tape.weights(n_heads * width * site.d_model, "r")
+        sinusoids = tape.product(tape.value(distances * place.d_model))
+        tape.weights(n_heads * width * place.d_model, "r")
         tape.product(tape.value(q.numel))
-        tape.keep(tape.value(tape.load.batch * distances * n_heads * width, sinusoids))
+        tape.keep(tape.value(tape.workload.batch * distances * n_heads * width, sinusoids))
         if self.bidirectional:  # then the scores of all distances are gathered from
             every = tape.value(q.numel // width * distances, sinusoids)
-            tape.keep(every, tape.value(tape.load.query * keys, "int64"))
-        return super().added(site, content, keys, tape)
+            tape.keep(every, tape.value(tape.workload.query * keys, "int64"))
+        return super().added(place, content, keys, tape)
 
     def sinusoids(self, distances: Tensor, d_model: int) -> Tensor:
         """Return [distance, d_model] for distances in tokens."""
@@ -107,20 +107,20 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
 
     def products(self, q: Tensor, keys: int, start: int, stop: int) -> Tensor:
         """Return q·(W r) for the distances from start down to stop [batch, heads, query, distance]."""
-        if not self.spec.folds(self.site, q.shape[0], q.shape[2], keys):
+        if not self.spec.folds(self.place, q.shape[0], q.shape[2], keys):
             return q @ self.distances(start, stop).mT
         folded = q @ self.r.unflatten(0, (len(self.bias_key), -1))
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             steps = torch.arange(start, stop - 1, -1, device=self.r.device)
-            return folded @ self.spec.sinusoids(steps, self.site.d_model).to(q.dtype).mT
+            return folded @ self.spec.sinusoids(steps, self.place.d_model).to(q.dtype).mT
         length = 1 << start.bit_length()  # so that tokens decoded one after the other find the table of the one before
-        table = _table(self.spec, self.site.d_model, length, stop < 0, q.device, q.dtype)
+        table = _table(self.spec, self.place.d_model, length, stop < 0, q.device, q.dtype)
         return folded @ table[length - 1 - start : length - stop].mT
 
     def distances(self, start: int, stop: int) -> Tensor:
         """Return W r for the distances from start down to stop, as [heads, distance, head_dim]."""
         steps = torch.arange(start, stop - 1, -1, device=self.r.device)
-        sinusoids = self.spec.sinusoids(steps, self.site.d_model).to(self.r.dtype)
+        sinusoids = self.spec.sinusoids(steps, self.place.d_model).to(self.r.dtype)
         return F.linear(sinusoids, self.r).unflatten(-1, (len(self.bias_key), -1)).transpose(0, 1)
 
 
@@ -128,13 +128,13 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
 def _table(
     spec: RelativeSinusoidSpec, d_model: int, length: int, both: bool, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """Return the sinusoids of the distances from length - 1 down to 0, or, for `both` ways, to 1 - length."""
+    """The sinusoids of the distances from length - 1 down to 0, or, for `both` ways, to 1 - length."""
     steps = torch.arange(length - 1, -length if both else -1, -1, device=device)
     return spec.sinusoids(steps, d_model).to(dtype)
 
 
 def _clipped(query: Tokens, key: Tokens, farthest: int) -> Tensor:
-    """Return the row of each distance from query to key in a table of 2 · farthest + 1."""
+    """The row of each distance from query to key in a table of 2 · farthest + 1."""
     return (key.position - query.position).clamp(-farthest, farthest) + farthest
 
 
@@ -147,12 +147,12 @@ class NearestSpec(PartSpec, abstract=True):
         if self.farthest < 1:
             raise self.refusal("farthest", "must be at least 1 token")
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((2 * self.farthest + 1, site.shape[-1]), ("distance", "head_dim"), "table")}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((2 * self.farthest + 1, place.shape[-1]), ("distance", "head_dim"), "table")}
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        n_heads, width = site.shape
-        return Cost({"distances": 2 * load.batch * n_heads * load.query * (2 * self.farthest + 1) * width})
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        n_heads, width = place.shape
+        return Cost({"distances": 2 * workload.batch * n_heads * workload.query * (2 * self.farthest + 1) * width})
 
 
 class ShawKeysSpec(NearestSpec, ScoreSpec):
@@ -160,13 +160,13 @@ class ShawKeysSpec(NearestSpec, ScoreSpec):
 
     reads_content = True
 
-    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
         assert content is not None
         q, distances = tape.product(content[0]), 2 * self.farthest + 1
-        tape.product(tape.value(distances * site.shape[-1]))
-        every = tape.value(q.numel // site.shape[-1] * distances, q)
-        tape.keep(every, tape.value(tape.load.query * keys, "int64"))
-        return super().added(site, content, keys, tape)
+        tape.product(tape.value(distances * place.shape[-1]))
+        every = tape.value(q.numel // place.shape[-1] * distances, q)
+        tape.keep(every, tape.value(tape.workload.query * keys, "int64"))
+        return super().added(place, content, keys, tape)
 
 
 class ShawKeys(Part[ShawKeysSpec]):
@@ -180,9 +180,9 @@ class ShawKeys(Part[ShawKeysSpec]):
 class ShawValuesSpec(NearestSpec, ValueSpec):
     """Σ weight · a: a vector for each distance up to `farthest` either way, added to the key's value (equation 3)."""
 
-    def added(self, site: Site, weights: Value, tape: Tape) -> None:
-        keys = weights.numel // (tape.load.batch * site.shape[0] * tape.load.query)
-        tape.keep(tape.value(tape.load.query * keys, "int64"))
+    def added(self, place: Place, weights: Value, tape: Tape) -> None:
+        keys = weights.numel // (tape.workload.batch * place.shape[0] * tape.workload.query)
+        tape.keep(tape.value(tape.workload.query * keys, "int64"))
         tape.product(tape.value(weights.numel // keys * (2 * self.farthest + 1)))
 
 

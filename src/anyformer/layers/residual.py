@@ -26,19 +26,19 @@ class AddByDepthSpec(ResidualSpec):
 
 class Add(Part[AddSpec]):
     def open(self, x: Tensor) -> Tensor:
-        """Return the state of the stream that starts from x."""
+        """The state of the stream that starts from x."""
         return x
 
     def read(self, state: Tensor) -> Tensor:
-        """Return what branches see."""
+        """What branches see."""
         return state
 
     def write(self, state: Tensor, y: Tensor) -> Tensor:
-        """Return the state after a branch has given y."""
+        """The state after a branch has given y."""
         return state + y if self.spec.scale == 1.0 else self.spec.scale * state + y
 
     def close(self, state: Tensor) -> Tensor:
-        """Return what the final norm sees."""
+        """What the final norm sees."""
         return state
 
 
@@ -61,14 +61,14 @@ class Reversible(Part[ReversibleSpec]):
         return torch.cat((x, x), -1)
 
     def read(self, state: Tensor) -> Tensor:
-        """Return the second stream."""
+        """The second stream."""
         return state.chunk(2, -1)[1]
 
     def write(self, state: Tensor, y: Tensor) -> Tensor:
-        """Return (b, a + y) for the state (a, b)."""
+        """(b, a + y) for the state (a, b)."""
         a, b = state.chunk(2, -1)
         return torch.cat((b, a + y), -1)
 
     def close(self, state: Tensor) -> Tensor:
-        """Return both streams side by side."""
+        """Both streams side by side."""
         return state

@@ -15,20 +15,20 @@ class RotaryScalingSpec(Spec, abstract=True):
     """How the frequencies change for contexts beyond the original."""
 
     def scaled(self, frequencies: list[float]) -> list[float]:
-        """Return the new frequencies, in radians a token."""
+        """The new frequencies, in radians a token."""
         raise TypeError(
             f"{self.kind} is a scaling of rotary frequencies that does not say how; give it a method scaled"
         )
 
     def magnitude(self) -> float:
-        """Return the factor of cos and sin."""
+        """The factor of cos and sin."""
         return 1.0
 
     def check(self, n_pairs: int) -> None:
         """Raise SpecError for heads of so many rotating pairs, if they cannot be scaled."""
 
     def fitted(self, n_pairs: int) -> Self:
-        """Return the same scaling for heads of another number of rotating pairs."""
+        """The same scaling for heads of another number of rotating pairs."""
         return self
 
 
@@ -43,7 +43,7 @@ class ScalingByLength(RotaryScalingSpec, abstract=True):
         raise TypeError(f"{self.kind} is a scaling by length that does not say how; give it a method stretched")
 
     def magnitudes(self, length: Tensor) -> Tensor | float:
-        """Return the factor of cos and sin for each length [batch or 1, token or 1, 1]."""
+        """The factor of cos and sin for each length [batch or 1, token or 1, 1]."""
         return self.magnitude()
 
     def caveats(self) -> tuple[Caveat, ...]:
@@ -78,7 +78,7 @@ class Llama3Scaling(RotaryScalingSpec):
 
 
 def sharpening(factor: float, share: float = 1.0) -> float:
-    """Return YaRN's 0.1 · share · ln(factor) + 1, by which cos and sin grow (Peng et al. 2023, equation 22); 1 up to factor 1.
+    """YaRN's 0.1 · share · ln(factor) + 1, by which cos and sin grow (Peng et al. 2023, equation 22); 1 up to factor 1.
 
     DeepSeek calls the share mscale, and multiplies attention's scale by the square instead (mscale_all_dim).
     """
@@ -127,9 +127,8 @@ class LongRoPE(ScalingByLength):
     long: tuple[float, ...]
     factor: float  # the new context as a multiple of the original
     original_context: Length = Length(4096)
-    magnitude_short: float | None = (
-        None  # of cos and sin up to the original context; None: √(1 + ln factor / ln original)
-    )
+    # of cos and sin up to the original context; None: √(1 + ln factor / ln original)
+    magnitude_short: float | None = None
     magnitude_long: float | None = None  # … beyond
 
     def __post_init__(self) -> None:
@@ -162,7 +161,7 @@ class LongRoPE(ScalingByLength):
         return torch.where(length > self.original_context, long, short)
 
     def fitted(self, n_pairs: int) -> Self:
-        """Return the lists read at n_pairs even steps."""
+        """The lists read at n_pairs even steps."""
         if n_pairs == len(self.short):
             return self
         at = [i * len(self.short) // n_pairs for i in range(n_pairs)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
-from anyformer.layers.tokens import Now, Tokens
+from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import Spec, Tape, Value
 
 
@@ -37,7 +37,7 @@ class RotarySpec(Spec):
         return r
 
     def frequencies(self, head_dim: int, length: int = 1) -> list[float]:
-        """Return radians a token for each of the r/2 pairs, in a text of `length` tokens where the scaling goes by it."""
+        """Radians a token for each of the r/2 pairs, in a text of `length` tokens where the scaling goes by it."""
         r = self.dims(head_dim)
         plain = [self.theta ** (-2 * i / r) for i in range(r // 2)]
         if isinstance(self.scaling, ScalingByLength):
@@ -45,13 +45,13 @@ class RotarySpec(Spec):
         return self.scaling.scaled(plain) if self.scaling else plain
 
     def fitted(self, head_dim: int) -> Self:
-        """Return the same for heads of another width: as nearly as an even number of features allows."""
+        """The same for heads of another width: as nearly as an even number of features allows."""
         r = int(head_dim * self.fraction)
         spec = self if r % 2 == 0 and r else self.but(fraction=min(head_dim, 2 * max(1, round(r / 2))) / head_dim)
         return spec if self.scaling is None else spec.but(scaling=self.scaling.fitted(spec._dims(head_dim) // 2))
 
     def tables(self, tokens: Tokens, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return (cos, sin), each [batch or 1, 1, token, r]; sin carries the sign with which swapped features enter."""
+        """(cos, sin), each [batch or 1, 1, token, r]; sin carries the sign with which swapped features enter."""
         scaling, position = self.scaling, tokens.position
         if isinstance(scaling, ScalingByLength):
             length, plain = lengths(tokens), self.but(scaling=None).frequencies(head_dim)
@@ -67,11 +67,11 @@ class RotarySpec(Spec):
             pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         return pairs[0].to(dtype), pairs[1].to(dtype)
 
-    def rotate(self, x: Tensor, now: Now) -> Tensor:
+    def rotate(self, x: Tensor, context: ForwardContext) -> Tensor:
         """Return x [batch, heads, token, head_dim] rotated by its tokens' positions."""
         head_dim = x.shape[-1]
         key = f"rotary {self.key} {head_dim} {x.dtype}"
-        cos, sin = now.once(key, lambda: self.tables(now.tokens, head_dim, x.dtype))
+        cos, sin = context.once(key, lambda: self.tables(context.tokens, head_dim, x.dtype))
         r = cos.shape[-1]
         if r == head_dim:
             return torch.addcmul(x * cos, self.swapped(x), sin)
@@ -81,8 +81,8 @@ class RotarySpec(Spec):
 
     def rotated(self, x: Value, head_dim: int, tape: Tape) -> Value:
         """Return x rotated, in sizes; the tables of cos and sin stay, once a pass."""
-        size = tape.load.query * self.dims(head_dim)
-        name = f"rotary {self.key} {head_dim} {x.number} {tape.load}"
+        size = tape.workload.query * self.dims(head_dim)
+        name = f"rotary {self.key} {head_dim} {x.number} {tape.workload}"
         with tape.term("tables"):
             tape.keep(*tape.once(name, lambda: (tape.value(size, x), tape.value(size, x))))
         return Value(x.numel, x.number, by_head=self.dims(head_dim) < head_dim)
@@ -96,7 +96,7 @@ class RotarySpec(Spec):
 
 
 def lengths(tokens: Tokens) -> Tensor:
-    """Return how long each token's document is so far, in tokens [batch or 1, token or 1, 1]: its last position and one."""
+    """How long each token's document is so far, in tokens [batch or 1, token or 1, 1]: its last position and one."""
     position, document = tokens.position, tokens.document
     if tokens.span is not None:
         return position[:, -1:, None] + 1

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.precision import as_given
-from anyformer.layers.tokens import Now
-from anyformer.spec import Cost, Count, Load, PartSpec, Site, Sizes, Tape, Value, Weight
+from anyformer.layers.tokens import ForwardContext
+from anyformer.spec import Cost, Count, PartSpec, Place, Sizes, Tape, Value, Weight, Workload
 
 TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
 
@@ -65,21 +65,21 @@ class RouterSpec(PartSpec):
         """Whether the choice is random in training."""
         return self.score == "sparsemixer"
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
         one_each = Weight((self.n_experts,), ("experts",), "bias", fill=0.0)
         moved = Weight((self.n_experts,), ("experts",), "bias", fill=0.0, trainable=False)
         return {
-            "weight": Weight((self.n_experts, site.shape[-1]), ("experts", "d_model")),
+            "weight": Weight((self.n_experts, place.shape[-1]), ("experts", "d_model")),
             "bias": one_each if self.bias else None,
             "correction": moved if self.correction else None,
         }
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        return Cost({"router": 2 * self.n_experts * site.shape[-1] * load.tokens})
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return Cost({"router": 2 * self.n_experts * place.shape[-1] * workload.tokens})
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return the weights of the chosen experts for the tokens x."""
-        tokens = x.numel // site.shape[-1]
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """The weights of the chosen experts for the tokens x."""
+        tokens = x.numel // place.shape[-1]
         x = tape.exact(x)
         if "router_jitter" in tape.rates:
             tape.keep(tape.value(x.numel))
@@ -122,7 +122,7 @@ class RouterSpec(PartSpec):
 
 
 def _share(top: int, of: int, n: int) -> int:
-    """Return how many to choose of n in proportion: 1 stays 1, several stay several, all stay all, some stay some."""
+    """How many to choose of n in proportion: 1 stays 1, several stay several, all stay all, some stay some."""
     if top == of:
         return n
     return min(max(min(top, 2), round(top * n / of)), max(1, n - 1))
@@ -143,19 +143,19 @@ class Router(Part[RouterSpec]):
     bias: Tensor | None
     correction: Tensor | None
 
-    def forward(self, x: Tensor, now: Now) -> Routing:
-        """Return where the tokens x [token, d_model] go."""
+    def forward(self, x: Tensor, context: ForwardContext) -> Routing:
+        """Where the tokens x [token, d_model] go."""
         with as_given(x):
             exact = torch.promote_types(x.dtype, torch.float32)
             x = x.to(exact)
-            if now.dropout and now.dropout.router_jitter:
-                jitter = now.dropout.router_jitter
+            if context.dropout and context.dropout.router_jitter:
+                jitter = context.dropout.router_jitter
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
-            return self.choose(logits, training=now.dropout is not None)
+            return self.choose(logits, training=context.dropout is not None)
 
     def choose(self, logits: Tensor, *, training: bool = False) -> Routing:
-        """Return the choice for logits [token, experts]; in training some scores draw it from torch's random numbers."""
+        """The choice for logits [token, experts]; in training some scores draw it from torch's random numbers."""
         spec = self.spec
         if spec.score == "sparsemixer":
             return Routing(*_sparsemixer(logits, spec.top_k, spec.tolerance, sampled=training), logits)
@@ -185,7 +185,7 @@ class Router(Part[RouterSpec]):
 
 
 def _sparsemixer(scores: Tensor, top_k: int, tolerance: float, *, sampled: bool) -> tuple[Tensor, Tensor]:
-    """Return (weights, chosen); the weights are of several softmaxes and need not sum to 1."""
+    """(weights, chosen); the weights are of several softmaxes and need not sum to 1."""
     weights, chosen, left = [], [], scores
     for _ in range(top_k):
         best, index = left.detach().max(-1, keepdim=True)
@@ -201,12 +201,12 @@ def _sparsemixer(scores: Tensor, top_k: int, tolerance: float, *, sampled: bool)
 
 
 def _drawn(scores: Tensor) -> Tensor:
-    """Return an expert for each token [token, 1], drawn from the softmax of scores [token, experts] (Gumbel's way)."""
+    """An expert for each token [token, 1], drawn from the softmax of scores [token, experts] (Gumbel's way)."""
     return (scores - torch.empty_like(scores).exponential_().log()).argmax(-1, keepdim=True)
 
 
 def _at_a_node(weight: Tensor, best: Tensor) -> Tensor:
-    """Return the weight or a third of it, with the gradient of the whole one.
+    """The weight or a third of it, with the gradient of the whole one.
 
     What an expert is worth beside none is an integral along its weight, which Heun's third-order method takes from a quarter of
     the slope at the whole and three quarters of that at a third: here one of them is drawn, and its slope stands for both (Liu

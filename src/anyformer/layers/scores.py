@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, PartSpec, ScaleSpec, Site, Sizes, Tape, Value, Weight, Window
+from anyformer.spec import Count, PartSpec, Place, ScaleSpec, Sizes, Tape, Value, Weight, Window
 
 
 class Content(NamedTuple):
@@ -35,10 +35,10 @@ class ScoreSpec(PartSpec, abstract=True):
     reads_content: ClassVar[bool] = False
     learned: ClassVar[bool] = True  # whether the summand has a gradient
 
-    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
         """Write down what making the summand leaves, given q and k where it reads content, and return it."""
-        batch = tape.load.batch if self.reads_content else 1
-        return tape.value(batch * site.shape[0] * tape.load.query * keys)
+        batch = tape.workload.batch if self.reads_content else 1
+        return tape.value(batch * place.shape[0] * tape.workload.query * keys)
 
 
 class ValueSpec(PartSpec, abstract=True):
@@ -48,7 +48,7 @@ class ValueSpec(PartSpec, abstract=True):
     [batch, heads, query, width].
     """
 
-    def added(self, site: Site, weights: Value, tape: Tape) -> None:
+    def added(self, place: Place, weights: Value, tape: Tape) -> None:
         """Write down what reading the weights leaves; by default they stay."""
         tape.keep(weights)
 
@@ -72,7 +72,7 @@ class ALiBiSpec(ScoreSpec):
 
 class ALiBi(Part[ALiBiSpec]):
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
-        spec, (n_heads, head_dim) = self.spec, self.site.shape
+        spec, (n_heads, head_dim) = self.spec, self.place.shape
         slopes = torch.tensor(spec.slopes(n_heads), device=key.position.device).view(1, -1, 1, 1)
         if spec.rounding == "none":
             bias = slopes * (key.position - query.position)
@@ -100,19 +100,19 @@ class RelativeBucketsSpec(ScoreSpec):
         small = super().resized(to)
         return small.but(n_buckets=Count(max(small.n_buckets, min(self.n_buckets, 8))))
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((self.n_buckets, site.shape[0]), ("bucket", "heads"), "table")}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.n_buckets, place.shape[0]), ("bucket", "heads"), "table")}
 
-    def added(self, site: Site, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        tape.keep(tape.value(tape.load.query * keys, "int64"))
-        return super().added(site, content, keys, tape)
+    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
+        tape.keep(tape.value(tape.workload.query * keys, "int64"))
+        return super().added(place, content, keys, tape)
 
 
 class RelativeBuckets(Part[RelativeBucketsSpec]):
     weight: Tensor
 
     def buckets(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each key position - query position."""
+        """The bucket of each key position - query position."""
         n, offset = self.spec.n_buckets, 0
         if self.spec.bidirectional:
             n //= 2

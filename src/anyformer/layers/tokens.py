@@ -22,9 +22,8 @@ class Tokens:
     document: Tensor | None = None  # 0: padding; equal numbers see each other; None: all are of one document
     order: Tensor | None = None  # what causality goes by; None: the position
     segment: Tensor | None = None
-    mark: Tensor | None = (
-        None  # not 0: what a mask singles out (Longformer's global tokens, XLNet's blanks); None: no token
-    )
+    # not 0: what a mask singles out (Longformer's global tokens, XLNet's blanks); None: no token
+    mark: Tensor | None = None
     span: Span | None = None  # positions are start … stop - 1 in every row, one document, no padding; else None
     turned: bool = False  # the span's positions are in another order: keys of a ring that has come round
     name: str = ""  # of the set of tokens, for memos within one pass: "" the new ones, else those of a cache
@@ -40,11 +39,11 @@ class Tokens:
         return replace(self, **{n: None if fact is None else function(fact) for n, fact in facts.items()})
 
     def as_queries(self) -> Tokens:
-        """Return the facts as [batch, 1, token, 1]."""
+        """The facts as [batch, 1, token, 1]."""
         return self.each(lambda fact: fact[:, None, :, None])
 
     def as_keys(self) -> Tokens:
-        """Return the facts as [batch, 1, 1, token]."""
+        """The facts as [batch, 1, 1, token]."""
         return self.each(lambda fact: fact[:, None, None, :])
 
 
@@ -52,7 +51,7 @@ FACTS = ("position", "document", "order", "segment", "mark")
 
 
 def plain_tokens(n: int, device: torch.device, start: int = 0) -> Tokens:
-    """Return `n` tokens of one document, at positions from `start` on."""
+    """`n` tokens of one document, at positions from `start` on."""
     return Tokens(torch.arange(start, start + n, device=device)[None], span=(start, start + n))
 
 
@@ -78,7 +77,7 @@ class Store:
         return new
 
     def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        """Return what was made at the first call."""
+        """What was made at the first call."""
         return make()
 
 
@@ -88,7 +87,7 @@ class Kernel(Protocol):
     name: str
 
     def prepare(self, mask: Any, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
-        """Return what all layers of one mask share in a pass."""
+        """What all layers of one mask share in a pass."""
         ...
 
     def __call__(
@@ -104,12 +103,12 @@ class Kernel(Protocol):
         scores: Tensor | None,
         dropout: float,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (values [batch, heads, query, head_dim], the weights if the kernel has them)."""
+        """(values [batch, heads, query, head_dim], the weights if the kernel has them)."""
         ...
 
 
 @dataclass
-class Now:
+class ForwardContext:
     """One forward pass: its tokens, its memory, how it runs, and what layers share within it."""
 
     tokens: Tokens
@@ -125,13 +124,13 @@ class Now:
     memo: dict[str, Any] = field(default_factory=dict)
 
     def given(self, what: Literal["memory", "input"]) -> Tensor:
-        """Return the encoder's output, or the embedding's."""
+        """The encoder's output, or the embedding's."""
         source = self.memory if what == "memory" else self.input
         assert source is not None
         return source
 
     def once(self, key: str | None, make: Callable[[], Any]) -> Any:
-        """Return what `make` gave for the key in this pass; without a key it is made anew."""
+        """What `make` gave for the key in this pass; without a key it is made anew."""
         if key is None:
             return make()
         if key not in self.memo:

@@ -15,14 +15,14 @@ from anyformer.layers.embedding import Table, TokensSpec, looked_up
 from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Span, Tokens
-from anyformer.spec import Site, Weight
+from anyformer.spec import Place, Weight
 
 
 class BlanksSpec(TokensSpec):
     """The token's vector, or for marked tokens one vector that says nothing."""
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"blank": Weight(site.shape, ("d_model",), "table")}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"blank": Weight(place.shape, ("d_model",), "table")}
 
 
 class Blanks(Part[BlanksSpec]):

@@ -44,7 +44,7 @@ class Audit:
 
 
 def audit(model: Transformer, tokenizer: Tokenizer, counts: Mapping[int, int] | None = None) -> Audit:
-    """Return the tokens by how much their vectors are like those of tokens that training cannot have shown.
+    """The tokens by how much their vectors are like those of tokens that training cannot have shown.
 
     `counts` says how often each token occurs in a corpus; then those that never do are what others are compared with.
     Raises InputError for a vocabulary that is larger than the model's.
@@ -78,7 +78,7 @@ def audit(model: Transformer, tokenizer: Tokenizer, counts: Mapping[int, int] | 
 
 
 def _likeness(vectors: Tensor, reference: list[int]) -> list[float]:
-    """Return each vector's cosine to the mean of the reference's; without a reference, how near it is to the mean of all."""
+    """Each vector's cosine to the mean of the reference's; without a reference, how near it is to the mean of all."""
     centred = vectors - vectors.mean(0)
     if not reference:
         distance = centred.norm(dim=-1)

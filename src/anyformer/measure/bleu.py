@@ -16,7 +16,7 @@ class Bleu(NamedTuple):
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
-    """Return the score of a corpus, a reference for each line.
+    """The score of a corpus, a reference for each line.
 
     Raises UsageError where sacrebleu is not installed, TextError for unequal line counts.
     """

@@ -41,20 +41,20 @@ class Machine:
         return self.processor, self.device, self.threads, self.torch_version
 
     def record(self, kind: str) -> Path:
-        """Return the file of the cache directory that keeps what was measured of it."""
+        """The file of the cache directory that keeps what was measured of it."""
         digest = hashlib.sha256(repr(self.identity).encode()).hexdigest()[:16]
         return cache_directory() / f"{kind}-{digest}.json"
 
     @staticmethod
     def here(device: torch.device) -> Machine:
-        """Return this machine, nothing of it measured."""
+        """This machine, nothing of it measured."""
         return Machine(_processor(device), str(device), torch.get_num_threads(), torch.__version__, {}, 0.0)
 
 
 def calibrate(
     device: torch.device | str = "cpu", dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
 ) -> Machine:
-    """Return the machine with its peaks, measured once (a second for each) and then kept in the cache directory."""
+    """The machine with its peaks, measured once (a second for each) and then kept in the cache directory."""
     device = torch.device(device)
     fresh = Machine.here(device)
     path = fresh.record("machine")
@@ -71,7 +71,7 @@ def calibrate(
 
 
 def gemm_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> float:
-    """Return FLOPs per second of square matrix products, the best of several sizes, in about a second."""
+    """FLOPs per second of square matrix products, the best of several sizes, in about a second."""
     device, best = torch.device(device), 0.0
     for side in SIDES:
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
@@ -82,7 +82,7 @@ def gemm_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "
 
 
 def memory_bandwidth(device: torch.device | str = "cpu") -> float:
-    """Return bytes per second of reading memory that no cache holds, in about a second."""
+    """Bytes per second of reading memory that no cache holds, in about a second."""
     device = torch.device(device)
     numbers = torch.ones(READ_NBYTES // 4, device=device)
     return READ_NBYTES / fastest(numbers.sum, device, SECONDS)
@@ -100,7 +100,7 @@ def _processor(device: torch.device) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return what a dtype is called in figures and files: "bfloat16"."""
+    """What a dtype is called in figures and files: "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -114,7 +114,7 @@ def keep(path: Path, measured: Mapping[str, Any]) -> None:
 
 
 def _kept(path: Path, fresh: Machine) -> Machine | None:
-    """Return what the file says, or None where there is none, or it is broken, or of another machine."""
+    """What the file says, or None where there is none, or it is broken, or of another machine."""
     try:
         machine = Machine(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -45,12 +45,12 @@ UPDATE_FLOPS = 14  # of one parameter in AdamW, its clipping among them
 
 
 def class_of(name: str) -> str | None:
-    """Return the class of an operator by its name; None where it is none of PyTorch's."""
+    """The class of an operator by its name; None where it is none of PyTorch's."""
     return next((kind for kind, pattern in PATTERNS if pattern.search(name)), None)
 
 
 def seconds_by_class(step: Callable[[], object], device: torch.device, times: int = 3) -> dict[str, float]:
-    """Return the seconds of one step by class, from `times` profiled ones; of a GPU, those of its kernels."""
+    """The seconds of one step by class, from `times` profiled ones; of a GPU, those of its kernels."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -67,7 +67,7 @@ def seconds_by_class(step: Callable[[], object], device: torch.device, times: in
 
 
 def flops_by_class(found: tuple[Operator, ...], *, training: bool, n_params: int) -> dict[str, int]:
-    """Return the FLOPs of one step by class: those of products by the exact count, the others by `EACH`."""
+    """The FLOPs of one step by class: those of products by the exact count, the others by `EACH`."""
     sums, times = dict.fromkeys(CLASSES, 0), 3 if training else 1
     for o in found:
         n = times * o.times
@@ -88,7 +88,7 @@ def flops_by_class(found: tuple[Operator, ...], *, training: bool, n_params: int
 
 
 def _class(event: Any) -> str:
-    """Return the class of an event: that of a norm that it runs in, else its own, else that of what called it."""
+    """The class of an event: that of a norm that it runs in, else its own, else that of what called it."""
     own, at = class_of(event.name), event.cpu_parent
     while at is not None:
         above = class_of(at.name)

@@ -9,13 +9,13 @@ import torch
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
-    """Return the clock of a device: CPU time where one thread computes, which waiting for other programs does not move."""
+    """The clock of a device: CPU time where one thread computes, which waiting for other programs does not move."""
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     return time.process_time if alone else time.perf_counter
 
 
 def fastest(work: Callable[[], object], device: torch.device, budget_seconds: float) -> float:
-    """Return the least seconds that a call took, of as many as the budget allows and at least two after a warm-up."""
+    """The least seconds that a call took, of as many as the budget allows and at least two after a warm-up."""
     synchronise, clock = getattr(torch, device.type).synchronize, clock_of(device)
     work()
     synchronise()

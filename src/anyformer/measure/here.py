@@ -19,8 +19,8 @@ from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.measure.calibrate import Machine, calibrate, dtype_name, keep
 from anyformer.spec import Architecture
-from anyformer.train.device import best_device
-from anyformer.train.kept_heap import keep_heap
+from anyformer.training.device import best_device
+from anyformer.training.kept_heap import keep_heap
 
 Say = Callable[[str], None]
 RECORD = "rates"  # beginning of the file's name
@@ -33,7 +33,7 @@ def calibrated(
     anew: bool = False,
     say: Say = lambda _: None,
 ) -> tuple[Device, float]:
-    """Return this machine with its measured rates, and the seconds that measuring took: 0.0 where it was known."""
+    """This machine with its measured rates, and the seconds that measuring took: 0.0 where it was known."""
     device = device or best_device()
     dtypes = dtypes or native_dtypes(device)
     known = None if anew else kept(device)
@@ -52,7 +52,7 @@ def calibrated(
 
 
 def kept(device: torch.device | None = None) -> Device | None:
-    """Return this machine as it was measured before; None where it was not, or by another version or PyTorch."""
+    """This machine as it was measured before; None where it was not, or by another version or PyTorch."""
     device = device or best_device()
     machine = Machine.here(device)
     try:
@@ -81,7 +81,7 @@ def roofline(
     efficiency: Efficiency | None = None,
     price_per_hour: float | None = None,
 ) -> Roofline:
-    """Return `costs.roofline` of a device; "this" is this machine, calibrated before. Raises as it does."""
+    """`costs.roofline` of a device; "this" is this machine, calibrated before. Raises as it does."""
     return roofline_on(
         architecture,
         device=found_device(device),
@@ -106,7 +106,7 @@ def plan(
     efficiency: Efficiency | None = None,
     price_per_hour: float | None = None,
 ) -> Plan:
-    """Return `costs.plan.plan` on hardware such as "8xH100" or "this": this machine, calibrated before. Raises as it does."""
+    """`costs.plan.plan` on hardware such as "8xH100" or "this": this machine, calibrated before. Raises as it does."""
     return plan_on(
         architecture,
         on if isinstance(on, Hardware) else hardware(on, found_device),
@@ -122,7 +122,7 @@ def plan(
 
 
 def native_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
-    """Return the dtypes that a device multiplies itself; a processor that only emulates bfloat16 leaves it out."""
+    """The dtypes that a device multiplies itself; a processor that only emulates bfloat16 leaves it out."""
     if device.type != "cpu":
         return (torch.float32, torch.bfloat16)
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():

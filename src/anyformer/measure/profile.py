@@ -24,10 +24,10 @@ from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
 from anyformer.recipe import Precision
-from anyformer.spec import Architecture, Load, ModelSpec, parameters, specification
-from anyformer.train.device import best_device
-from anyformer.train.kept_heap import keep_heap
-from anyformer.train.step import Trainer
+from anyformer.spec import Architecture, ModelSpec, Workload, parameters, specification
+from anyformer.training.device import best_device
+from anyformer.training.kept_heap import keep_heap
+from anyformer.training.step import Trainer
 
 SECONDS = 2.0  # of repeating a step, at least three times
 ROOM = 0.8  # of free memory that a run may take
@@ -47,7 +47,7 @@ class Beside:
         return self.predicted / self.measured - 1 if self.predicted is not None and self.measured else None
 
     def as_json(self) -> dict[str, float | None]:
-        """Return plain data."""
+        """Plain data."""
         return {**asdict(self), "error": self.error}
 
 
@@ -67,7 +67,7 @@ class Profile:
     time: dict[str, dict[str, float]]  # seconds by phase and class, under the profiler
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data; keys are stable within a `version`."""
+        """Plain data; keys are stable within a `version`."""
         return {
             "version": VERSION,
             **{name: getattr(self, name) for name in ("device", "precision", "n_params", "batch", "seq_len")},
@@ -114,12 +114,12 @@ def profile(
     predicted = here and roofline_on(spec, device=here, seq_len=seq_len, batch=batch, dtype=dtype).phases
     trainer, rows = trainer_of(build(spec, device=device), batch, seq_len, precision), random_rows(spec, batch, seq_len)
     activation = _activations(trainer, rows, spec, batch, seq_len, precision)
-    load = Load(batch, seq_len, memory=seq_len if spec.encoder else 0)
+    load = Workload(batch, seq_len, memory=seq_len if spec.encoder else 0)
     seconds: dict[str, Beside] = {}
     flops: dict[str, dict[str, int]] = {}
     time: dict[str, dict[str, float]] = {}
 
-    def look(phase: str, step: Callable[[], object], of: Load) -> None:
+    def look(phase: str, step: Callable[[], object], of: Workload) -> None:
         measured = fastest(step, device, budget_seconds)
         seconds[phase] = Beside(measured, predicted[phase].seconds if predicted else None)
         time[phase] = seconds_by_class(step, device, times=2 if phase == "training" else 10)

@@ -14,16 +14,16 @@ from anyformer.costs.hardware.rates import Curve, Grid, Pass, Rates
 from anyformer.families import preset
 from anyformer.layers import GELU, LayerNormSpec, ReLU, RMSNormSpec, RotarySpec, SiLU
 from anyformer.layers.activation import ActivationSpec
-from anyformer.layers.frugal import GatedDown
-from anyformer.layers.tokens import Now, plain_tokens
+from anyformer.layers.memory_efficient import MemoryEfficientGatedDown
+from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.measure.calibrate import dtype_name
 from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
-from anyformer.spec import HeadSpec, Load, MapSpec, ModelSpec, Site, TableSpec, Vocab
-from anyformer.train.cross_entropy import cross_entropy
-from anyformer.train.optim import clip, optimizer_of
+from anyformer.spec import HeadSpec, MapSpec, ModelSpec, Place, TableSpec, Vocab, Workload
+from anyformer.training.cross_entropy import cross_entropy
+from anyformer.training.optim import clip, optimizer_of
 
 Say = Callable[[str], None]
 PASSES: tuple[Pass, Pass] = ("forward", "training")
@@ -42,7 +42,7 @@ TYPICAL = ("llama2", "gpt2")
 
 
 def measured_rates(device: torch.device, dtypes: Iterable[torch.dtype], say: Say = lambda _: None) -> Rates:
-    """Return the rates of a device in half a minute to a minute; `say` hears what is being measured."""
+    """The rates of a device in half a minute to a minute; `say` hears what is being measured."""
     cuda = device.type == "cuda"
     products, attention = {}, {}
     for dtype in dtypes:
@@ -103,10 +103,10 @@ def _attention(device: torch.device, dtype: torch.dtype, lengths: tuple[int, ...
 
 
 def _maps(device: torch.device, sizes: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Curve]]]:
-    """Yield the seconds a feature of the maps between products, in float32."""
+    """The seconds a feature of the maps between products, in float32."""
     norms: tuple[MapSpec, ...] = (RMSNormSpec(), LayerNormSpec())
     for spec in norms:
-        module = spec.build(Site(WIDTH, (WIDTH,))).to(device)
+        module = spec.build(Place(WIDTH, (WIDTH,))).to(device)
         for p in module.parameters():
             torch.nn.init.ones_(p)
         yield spec.kind, _curves(device, sizes, lambda x, module=module: module(x))
@@ -123,7 +123,7 @@ def _maps(device: torch.device, sizes: tuple[int, ...]) -> Iterator[tuple[str, d
 
     def rotate(x: Tensor) -> Tensor:
         heads = x.view(1, -1, WIDTH // 64, 64).transpose(1, 2)
-        return rotary.rotate(heads, Now(plain_tokens(heads.shape[2], device), {}))
+        return rotary.rotate(heads, ForwardContext(plain_tokens(heads.shape[2], device), {}))
 
     yield "Rotary", _curves(device, sizes, rotate)
     table = torch.randn(1024, WIDTH, device=device)
@@ -141,13 +141,13 @@ def _curves(device: torch.device, sizes: tuple[int, ...], work: Callable[[Tensor
 
 
 def _beyond_launch(rows: list[tuple[float, float]]) -> Curve:
-    """Return seconds a feature without those that even one row takes: launches are counted by themselves."""
+    """Seconds a feature without those that even one row takes: launches are counted by themselves."""
     (_, least), *others = rows
     return tuple((size, max(seconds - least, seconds / 10) / size) for size, seconds in others)
 
 
 def _gated(device: torch.device, sizes: tuple[int, ...], activation: ActivationSpec) -> dict[str, Curve]:
-    """Return those of activation(gate) · up, as feed-forwards compute it in training; the map behind it is 8 wide."""
+    """Those of activation(gate) · up, as feed-forwards compute it in training; the map behind it is 8 wide."""
     rows: dict[str, list[tuple[float, float]]] = {p: [] for p in PASSES}
     weight = torch.zeros(LOSS_WIDTH, WIDTH, device=device)
     for size in (WIDTH, *sizes):
@@ -156,7 +156,7 @@ def _gated(device: torch.device, sizes: tuple[int, ...], activation: ActivationS
             rows["forward"].append((size, fastest(lambda g=gate, u=up: activation(g) * u, device, SECONDS)))
 
         def work(g: Tensor = gate, u: Tensor = up) -> None:
-            GatedDown.apply(g, u, weight, None, activation).sum().backward()
+            MemoryEfficientGatedDown.apply(g, u, weight, None, activation).sum().backward()
             g.grad = u.grad = None
 
         rows["training"].append((size, fastest(work, device, SECONDS)))
@@ -176,9 +176,9 @@ def _scaled(curve: Curve, times: float) -> Curve:
 
 
 def _loss(device: torch.device, sizes: tuple[int, ...]) -> Curve:
-    """Return the seconds a logit of the cross-entropy and its gradient, in the chunks of training."""
+    """The seconds a logit of the cross-entropy and its gradient, in the chunks of training."""
     spec = HeadSpec(table=TableSpec(rows=Vocab(LOSS_VOCAB)))
-    head = spec.build(Site(LOSS_WIDTH, (LOSS_WIDTH,))).to(device)
+    head = spec.build(Place(LOSS_WIDTH, (LOSS_WIDTH,))).to(device)
     torch.nn.init.normal_(head.table.weight)
     rows = []
     for size in sizes[1:]:
@@ -195,7 +195,7 @@ def _loss(device: torch.device, sizes: tuple[int, ...]) -> Curve:
 
 
 def _reading(device: torch.device) -> Curve:
-    """Return bytes a second of products of one row with matrices that are read in turn, as decoding does."""
+    """Bytes a second of products of one row with matrices that are read in turn, as decoding does."""
     narrow, wide, found = 512, 1024, []
     for nbytes in READ_NBYTES:
         pairs = [
@@ -228,7 +228,7 @@ def _copying(device: torch.device) -> Curve:
 
 
 def _update(device: torch.device) -> float:
-    """Return the seconds a parameter of clipping, AdamW and dropping the gradient."""
+    """The seconds a parameter of clipping, AdamW and dropping the gradient."""
     spec = _typical(TYPICAL[0], 4, 256)
     from anyformer.model import build
 
@@ -246,7 +246,7 @@ def _update(device: torch.device) -> float:
 
 
 def _overheads(device: torch.device, *, training: bool) -> tuple[float, float]:
-    """Return the seconds an operator, and a pass besides, that models too small to compute anything take."""
+    """The seconds an operator, and a pass besides, that models too small to compute anything take."""
     each, besides = [], []
     for name in TYPICAL:
         seconds, calls = [], []
@@ -254,7 +254,7 @@ def _overheads(device: torch.device, *, training: bool) -> tuple[float, float]:
             spec = _typical(name, depth, 32)
             step = training_step(spec, 1, 8, device) if training else decoding_step(spec, 1, 16, device)
             seconds.append(fastest(step, device, 8 * SECONDS))
-            load = Load(1, 8) if training else Load(1, 1, past=15)
+            load = Workload(1, 8) if training else Workload(1, 1, past=15)
             calls.append(sum(o.calls * o.times for o in operators(spec, load)))
         slope = max(1e-9, (seconds[1] - seconds[0]) / (calls[1] - calls[0]))
         each.append(slope)
@@ -263,7 +263,7 @@ def _overheads(device: torch.device, *, training: bool) -> tuple[float, float]:
 
 
 def _one_query(device: torch.device, lengths: tuple[int, ...]) -> Curve:
-    """Return the seconds a cached number of attention with one query a row, of eight heads in two groups' rows."""
+    """The seconds a cached number of attention with one query a row, of eight heads in two groups' rows."""
     batch, groups, kv_heads, width, room, found = 2, 2, 4, 64, 1.25, []
     with torch.inference_mode():
         for n in lengths:

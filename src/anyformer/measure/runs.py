@@ -13,15 +13,15 @@ from anyformer.model import Transformer, build
 from anyformer.recipe import RECIPES, CausalLM, Precision, Recipe, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import Batch, PairBatch
-from anyformer.train.objectives import Rows, objective_of
-from anyformer.train.step import Trainer
+from anyformer.training.objectives import Rows, objective_of
+from anyformer.training.step import Trainer
 
 SEED = 0
 STEPS = 32  # tokens that a row grows by before it starts anew
 
 
 def recipe_for(spec: ModelSpec, batch: int, seq_len: int, precision: Precision = "float32") -> Recipe:
-    """Return the small recipe at another size, with the objective of the architecture."""
+    """The small recipe at another size, with the objective of the architecture."""
     objective = Seq2Seq() if spec.encoder else CausalLM()
     return RECIPES["small"].but(seq_len=seq_len, batch_tokens=batch * seq_len, precision=precision, objective=objective)
 

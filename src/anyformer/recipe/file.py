@@ -25,7 +25,7 @@ def dumps(recipe: Recipe, form: Literal["json", "yaml"] = "yaml") -> str:
 
 
 def loads(text: str, name: str = "the text") -> Recipe:
-    """Return the recipe that a JSON or YAML text holds. Raises SpecError."""
+    """The recipe that a JSON or YAML text holds. Raises SpecError."""
     import yaml
 
     try:
@@ -45,13 +45,13 @@ def loads(text: str, name: str = "the text") -> Recipe:
 
 
 def of_run(directory: str | Path) -> Recipe | None:
-    """Return what a run was trained by, from its directory; None where that is no run. Raises SpecError."""
+    """What a run was trained by, from its directory; None where that is no run. Raises SpecError."""
     file = Path(directory) / NAME
     return read(file) if file.is_file() else None
 
 
 def read(path: str | Path) -> Recipe:
-    """Return the recipe in a .json, .yaml or .yml file. Raises SpecError."""
+    """The recipe in a .json, .yaml or .yml file. Raises SpecError."""
     try:
         return loads(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:

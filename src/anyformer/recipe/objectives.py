@@ -18,15 +18,13 @@ class ObjectiveSpec(Spec, abstract=True):
     reads: ClassVar[Reads] = "text"
     roles: ClassVar[Mapping[str, str]] = {}  # special tokens it needs, by what tokenizer_config.json calls them
     specials: ClassVar[tuple[str, ...]] = ()  # further ones
-    whole: ClassVar[bool] = (
-        True  # every token of the text is predicted, from those before it: bits a byte mean something
-    )
+    # every token of the text is predicted, from those before it: bits a byte mean something
+    whole: ClassVar[bool] = True
 
     # What predicts without reading a word: the frequency of the labels, their mean, or an even guess among a row's own choices.
     trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "frequency"
-    divisible: ClassVar[bool] = (
-        True  # what a batch is to learn is the sum of what its rows are: micro-batches change nothing
-    )
+    # what a batch is to learn is the sum of what its rows are: micro-batches change nothing
+    divisible: ClassVar[bool] = True
     guess: ClassVar[str] = "unigrams"  # and what that is called
     unit: ClassVar[str] = "nats a token"  # of the loss
     in_nats: ClassVar[bool] = True

@@ -23,7 +23,7 @@ class OptimizerSpec(Spec, abstract=True):
             raise self.refusal("eps", "must be above 0")
 
     def peak(self, d_model: int) -> float:
-        """Return the peak learning rate of a model of this width."""
+        """The peak learning rate of a model of this width."""
         return self.lr.value(d_model) if isinstance(self.lr, ScaleSpec) else self.lr
 
 

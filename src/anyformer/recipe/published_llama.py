@@ -57,7 +57,7 @@ def _olmo(lr: float, tokens: int, rows: int, warmup: int) -> Recipe:
 
 
 def _stepped(tokens: int, batch_tokens: int, first: float, second: float, least: float) -> tuple[PieceSpec, ...]:
-    """Return the peak until `first` of the tokens, then √0.1 of it, from `second` on `least` of it."""
+    """The peak until `first` of the tokens, then √0.1 of it, from `second` on `least` of it."""
     warmup = STEPS * batch_tokens
     return (
         Warmup(steps=STEPS),

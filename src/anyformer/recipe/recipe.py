@@ -37,9 +37,8 @@ class Recipe(Spec):
     tokens: int = 10_000_000
     batch_tokens: int = 4096  # one optimiser step; for pairs, at most so many on either side
     seq_len: int = 256  # tokens a row; pairs have rows of their own lengths
-    memory: int | None = (
-        None  # tokens before a row that it sees too, as Transformer-XL's segments do; None: rows stand alone
-    )
+    # tokens before a row that it sees too, as Transformer-XL's segments do; None: rows stand alone
+    memory: int | None = None
     optimizer: OptimizerSpec = AdamW()
     schedule: tuple[PieceSpec, ...] = (Warmup(share=0.05), CosineDecay(to=0.1))
     clip: float | None = 1.0  # of the norm of all gradients together
@@ -81,7 +80,7 @@ class Recipe(Spec):
         return self.batch_tokens // self.seq_len
 
     def learning_rates(self, d_model: int) -> LearningRates:
-        """Return the learning rate by step. Raises SpecError for a schedule that doesn't fit the run."""
+        """The learning rate by step. Raises SpecError for a schedule that doesn't fit the run."""
         return LearningRates(self, d_model)
 
 

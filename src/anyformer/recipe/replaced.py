@@ -19,9 +19,8 @@ class ReplacedTokens(ObjectiveSpec):
     """
 
     rate: float = 0.15  # of tokens, special ones not counted, are hidden; large: 0.25
-    mask_share: float = (
-        1.0  # of these are shown to the generator as the mask, the rest as they are; released code: 0.85
-    )
+    # of these are shown to the generator as the mask, the rest as they are; released code: 0.85
+    mask_share: float = 1.0
     generator_width: float = 0.25  # base: 1/3
     generator_depth: float = 1.0  # DeBERTaV3: 0.5, at a width of 1
     generator: ModelSpec | None = None  # given: what the two sizes before do not make

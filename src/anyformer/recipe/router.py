@@ -45,9 +45,8 @@ class RouterTraining(Spec):
     """What a recipe says about routers; nothing of it concerns models without experts."""
 
     losses: tuple[RouterLossSpec, ...] = ()
-    correction_speed: float = (
-        0.0  # by which corrections of the choice move after each step, against the load (DeepSeek-V3)
-    )
+    # by which corrections of the choice move after each step, against the load (DeepSeek-V3)
+    correction_speed: float = 0.0
     jitter: float = 0.0  # what a router sees is multiplied by numbers from 1 - jitter to 1 + jitter (Switch)
 
     def __post_init__(self) -> None:

@@ -26,13 +26,13 @@ class PieceSpec(Spec, abstract=True):
             raise self.refusal("share", "must be at most 1: it is a share of the run")
 
     def length(self, run_steps: int, batch_tokens: int) -> int | None:
-        """Return its length in steps; None: whatever the other pieces leave."""
+        """Its length in steps; None: whatever the other pieces leave."""
         if self.tokens is not None:
             return max(1, round(self.tokens / batch_tokens))
         return self.steps if self.share is None else round(self.share * run_steps)
 
     def factor(self, at: int, n: int, level: float, before: int) -> float:
-        """Return the learning rate as a factor of its peak at step `at` of 1 … n.
+        """The learning rate as a factor of its peak at step `at` of 1 … n.
 
         `level` is the factor at the end of the piece before, `before` how many steps of the run came before this piece.
         """
@@ -81,7 +81,7 @@ class InverseSqrtDecay(PieceSpec):
 
 
 def lengths(pieces: tuple[PieceSpec, ...], run_steps: int, batch_tokens: int) -> tuple[int, ...]:
-    """Return the steps of each piece. Raises SpecError where they don't fit the run, or two would take the rest."""
+    """The steps of each piece. Raises SpecError where they don't fit the run, or two would take the rest."""
     given = [piece.length(run_steps, batch_tokens) for piece in pieces]
     if given.count(None) > 1:
         raise SpecError("two pieces of the schedule have no length; only one can take the rest of the run")
@@ -96,7 +96,7 @@ def lengths(pieces: tuple[PieceSpec, ...], run_steps: int, batch_tokens: int) ->
 
 
 def factor_at(step: int, pieces: tuple[PieceSpec, ...], steps: tuple[int, ...]) -> float:
-    """Return the factor of the peak at `step`, counted from 1; after the last piece, its last factor."""
+    """The factor of the peak at `step`, counted from 1; after the last piece, its last factor."""
     ends = [0]
     for n in steps:
         ends.append(ends[-1] + n)

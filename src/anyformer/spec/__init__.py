@@ -2,10 +2,10 @@
 
 from anyformer.spec.cached import cached_calls
 from anyformer.spec.codec import decode, dumps, encode, loads, read
-from anyformer.spec.cost import Cost, Load
+from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.count import Parameters, parameters
-from anyformer.spec.described import Architecture, Described, specification
 from anyformer.spec.difference import first_difference, short
+from anyformer.spec.has_spec import Architecture, HasSpec, specification
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, PoolSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec, ResidualSpec, ScaleSpec, TermSpec
 from anyformer.spec.model import AheadSpec, ModelSpec
@@ -14,8 +14,8 @@ from anyformer.spec.part import (
     Count,
     Length,
     PartSpec,
+    Place,
     Placed,
-    Site,
     Spec,
     Vocab,
     Weight,
@@ -37,13 +37,13 @@ __all__ = [
     "Caveat",
     "Cost",
     "Count",
-    "Described",
+    "HasSpec",
     "EmbeddingSpec",
     "HeadLayersSpec",
     "HeadSpec",
     "InitSpec",
     "Length",
-    "Load",
+    "Workload",
     "MapSpec",
     "MixerSpec",
     "ModelSpec",
@@ -54,7 +54,7 @@ __all__ = [
     "PoolSpec",
     "ResidualSpec",
     "ScaleSpec",
-    "Site",
+    "Place",
     "Sizes",
     "Spec",
     "StackSpec",

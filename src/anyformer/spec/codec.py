@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.spec.described import Architecture, specification
+from anyformer.spec.has_spec import Architecture, specification
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec
 
@@ -17,7 +17,7 @@ HEADER = "anyformer"  # the file's first key; its value is the version of the la
 
 
 def encode(value: Any, declared: Any = None) -> Any:
-    """Return plain data: fields at their defaults are left out, and a part with none left is its kind's name alone."""
+    """Plain data: fields at their defaults are left out, and a part with none left is its kind's name alone."""
     if isinstance(value, Spec):
         fields = {f.name: f for f in dataclasses.fields(value)}  # type: ignore[arg-type]
         hints = value.types()
@@ -32,7 +32,7 @@ def encode(value: Any, declared: Any = None) -> Any:
 
 
 def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:
-    """Return the value that `data` describes. Raises SpecError naming the path, the value and the nearest name."""
+    """The value that `data` describes. Raises SpecError naming the path, the value and the nearest name."""
     if get_origin(declared) in (Union, UnionType):
         return _decode_union(data, declared, path)
     if get_origin(declared) is tuple:
@@ -58,7 +58,7 @@ def dumps(architecture: Architecture, form: Literal["json", "yaml"] = "yaml") ->
 
 
 def loads(text: str, name: str = "the text") -> ModelSpec:
-    """Return the specification that a JSON or YAML text holds. Raises SpecError."""
+    """The specification that a JSON or YAML text holds. Raises SpecError."""
     import yaml
 
     try:
@@ -79,7 +79,7 @@ def loads(text: str, name: str = "the text") -> ModelSpec:
 
 
 def read(path: str | Path) -> ModelSpec:
-    """Return the specification in a .json, .yaml or .yml file. Raises SpecError."""
+    """The specification in a .json, .yaml or .yml file. Raises SpecError."""
     try:
         return loads(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Load:
+class Workload:
     """What one forward pass is given: `query` new tokens a sequence, after `past` cached ones."""
 
     batch: int = 1
@@ -46,7 +46,7 @@ class Cost(Mapping[str, int]):
         return Cost({term: flops * times for term, flops in self.items()})
 
     def named(self, term: str) -> Cost:
-        """Return the whole under one name."""
+        """The whole under one name."""
         return Cost({term: self.flops}) if self.terms else self
 
     @property

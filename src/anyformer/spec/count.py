@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anyformer.spec.described import Described, specification
-from anyformer.spec.part import PartSpec, Site, Weight, tensors
+from anyformer.spec.has_spec import HasSpec, specification
+from anyformer.spec.part import PartSpec, Place, Weight, tensors
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
 
@@ -31,14 +31,14 @@ class Parameters:
         return self.total - self.embedding
 
 
-def parameters(architecture: PartSpec | Described) -> Parameters:
-    """Return the parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
+def parameters(architecture: PartSpec | HasSpec) -> Parameters:
+    """The parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
     spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
-    return counted(weight for _, weight in tensors(spec, Site()))
+    return counted(weight for _, weight in tensors(spec, Place()))
 
 
 def counted(weights: Iterable[Weight]) -> Parameters:
-    """Return the parameters that these tensors hold."""
+    """The parameters that these tensors hold."""
     total = embedding = frozen = inactive = 0
     for weight in weights:
         if not weight.trainable:

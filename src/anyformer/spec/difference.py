@@ -13,7 +13,7 @@ Difference = tuple[
 
 
 def differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
-    """Yield every field in which two values differ, depth first; other kinds and other lengths as a whole."""
+    """Every field in which two values differ, depth first; other kinds and other lengths as a whole."""
     if a == b:
         return
     if isinstance(a, Spec) and type(a) is type(b):
@@ -28,7 +28,7 @@ def differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
 
 
 def first_difference(a: Any, b: Any) -> Difference | None:
-    """Return the first field in which two values differ; None for equal ones."""
+    """The first field in which two values differ; None for equal ones."""
     return next(differences(a, b), None)
 
 

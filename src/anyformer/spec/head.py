@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from anyformer.spec.cost import Cost, Load
+from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.kinds import MapSpec, ScaleSpec, TermSpec
-from anyformer.spec.part import PartSpec, Placed, Site, Vocab, Weight, Width, inside
+from anyformer.spec.part import PartSpec, Place, Placed, Vocab, Weight, Width, inside
 from anyformer.spec.saved import Tape, Value
 from anyformer.spec.structure import BlockSpec
 
@@ -19,8 +19,8 @@ class TableSpec(PartSpec):
     rows: Vocab
     width: Width | None = None  # of a row; None: the width of the place
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((self.rows, self.width or site.shape[-1]), ("vocab", "d_model"), role="table")}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.rows, self.width or place.shape[-1]), ("vocab", "d_model"), role="table")}
 
 
 class PoolSpec(PartSpec, abstract=True):
@@ -46,15 +46,15 @@ class HeadLayersSpec(PartSpec):
         if self.before < 0:
             raise self.refusal("before", "must be a number of layers, 0 for the stack's last state")
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        return {"terms": [(term, site) for term in self.terms], "blocks": [(block, site) for block in self.blocks]}
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        return {"terms": [(term, place) for term in self.terms], "blocks": [(block, place) for block in self.blocks]}
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return what the layers make of x; the tape's residual is the stack's."""
-        parts, outside, tape.input = self.parts(site), tape.input, x
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """What the layers make of x; the tape's residual is the stack's."""
+        parts, outside, tape.input = self.parts(place), tape.input, x
         with tape.term("embedding"):
             for term in self.terms:
-                term.trace(site, tape.value(tape.load.tokens, "int64"), tape)
+                term.trace(place, tape.value(tape.workload.tokens, "int64"), tape)
         y = tape.residual.opened(tape.value(x.numel, x) if self.terms else x)
         blocks = parts["blocks"]
         for i, block in enumerate(blocks if isinstance(blocks, list) else ()):
@@ -85,7 +85,7 @@ class HeadSpec(PartSpec):
             raise self.refusal("bias", "is added to what the table gives, and there is none; leave one or the other")
 
     def within(self, n_layers: int) -> Self:
-        """Return the head of a stack of fewer layers: it reads none before the first."""
+        """The head of a stack of fewer layers: it reads none before the first."""
         if self.layers is None or self.layers.before <= n_layers:
             return self
         return self.but(layers=self.layers.but(before=n_layers))
@@ -95,26 +95,26 @@ class HeadSpec(PartSpec):
         """The name under which the table is shared with the embedding; None where it is the head's own."""
         return self.table and self.table.shared
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
         if not self.bias or self.table is None:
             return {"bias": None}
         return {"bias": Weight((self.table.rows,), ("vocab",), role="bias", fill=0.0)}
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        places: list[tuple[PartSpec, Site]] = []
-        pool, stream = self.pool and (self.pool, site), site.at(site.d_model)
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        places: list[tuple[PartSpec, Place]] = []
+        pool, stream = self.pool and (self.pool, place), place.at(place.d_model)
         for step in self.transform:
-            places.append((step, site))
-            site = site.at(step.width_out(site))
+            places.append((step, place))
+            place = place.at(step.width_out(place))
         layers = self.layers and (self.layers, stream)
-        return {"layers": layers, "pool": pool, "transform": places, "table": self.table and (self.table, site)}
+        return {"layers": layers, "pool": pool, "transform": places, "table": self.table and (self.table, place)}
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        layers = Cost() if self.layers is None else self.layers.cost(site.at(site.d_model), load)
-        load = load if self.pool is None else dataclasses.replace(load, query=1)
-        total, table = Cost(), dict(self.parts(site))["table"]
-        for name, part, place in inside(self, site):
-            total += Cost() if name == "layers" else part.cost(place, load)
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        layers = Cost() if self.layers is None else self.layers.cost(place.at(place.d_model), workload)
+        workload = workload if self.pool is None else dataclasses.replace(workload, query=1)
+        total, table = Cost(), dict(self.parts(place))["table"]
+        for name, part, inner_place in inside(self, place):
+            total += Cost() if name == "layers" else part.cost(inner_place, workload)
         if isinstance(table, tuple) and self.table is not None:
-            total += Cost({"logits": 2 * self.table.rows * table[1].shape[-1] * load.tokens})
+            total += Cost({"logits": 2 * self.table.rows * table[1].shape[-1] * workload.tokens})
         return layers + total.named("logits")

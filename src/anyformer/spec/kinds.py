@@ -5,53 +5,53 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from anyformer.spec.part import PartSpec, Site, Spec
+from anyformer.spec.part import PartSpec, Place, Spec
 from anyformer.spec.saved import Tape, Value
 
 
 class MapSpec(PartSpec, abstract=True):
     """A map of each token's vector by itself: a norm, a gain, a shift, a linear map, an activation.
 
-    Its module is called with x, and with the pass's `Now` too where the map `reads_tokens` (batch norm: which are padding).
+    Its module is called with x, and with the pass's `ForwardContext` too where the map `reads_tokens` (batch norm: padding).
     """
 
     reads_tokens: ClassVar[bool] = False
 
-    def width_out(self, site: Site) -> int:
-        """Return the width of what comes out, given the place of what goes in."""
-        return site.shape[-1]
+    def width_out(self, place: Place) -> int:
+        """The width of what comes out, given the place of what goes in."""
+        return place.shape[-1]
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """Write down what stays until the backward pass, and return what comes out; by default x stays."""
         tape.keep(x)
-        return tape.value(x.numel // site.shape[-1] * self.width_out(site), x)
+        return tape.value(x.numel // place.shape[-1] * self.width_out(place), x)
 
 
 class TermSpec(PartSpec, abstract=True):
     """A summand of the embedding: tokens, positions, segments."""
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """Write down what stays of summing vectors for ids x: by default the ids."""
         tape.keep(x)
-        return tape.value(x.numel * site.shape[-1])
+        return tape.value(x.numel * place.shape[-1])
 
 
 class MixerSpec(PartSpec, abstract=True):
     """What a branch does between its norms: attention, a feed-forward, experts, a convolution."""
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]] | None:
-        """Return what decoding keeps of each token, by name; the token axis comes before the last. None: nothing."""
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
+        """What decoding keeps of each token, by name; the token axis comes before the last. None: nothing."""
         return None
 
     def reach(self) -> int | None:
-        """Return how many of the last tokens decoding can ever see again; None: all of them."""
+        """How many of the last tokens decoding can ever see again; None: all of them."""
         return None
 
     def keeps_memory(self) -> bool:
-        """Return whether what it keeps is made of the encoder's output, once, and not of new tokens."""
+        """Whether what it keeps is made of the encoder's output, once, and not of new tokens."""
         return False
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """Write down what stays until the backward pass, and return what comes out; by default x stays."""
         tape.keep(x)
         return tape.value(x.numel, x)
@@ -61,23 +61,23 @@ class ResidualSpec(PartSpec, abstract=True):
     """How branches write to the stream: open, read, write, close."""
 
     def width(self, d_model: int) -> int:
-        """Return the width of what the final norm and the heads see."""
+        """The width of what the final norm and the heads see."""
         return d_model
 
     def within(self, n_branches: int) -> ResidualSpec:
-        """Return the residual in a stack of so many branches; by default the same in any."""
+        """The residual in a stack of so many branches; by default the same in any."""
         return self
 
     def opened(self, x: Value) -> Value:
-        """Return the stream as `open` makes it, in sizes."""
+        """The stream as `open` makes it, in sizes."""
         return x
 
     def read(self, state: Value) -> Value:
-        """Return what branches see, in sizes."""
+        """What branches see, in sizes."""
         return state
 
     def written(self, state: Value, branches: Sequence[Value]) -> Value:
-        """Return the stream after branches have written to it, in sizes: float32 if anything is."""
+        """The stream after branches have written to it, in sizes: float32 if anything is."""
         numbers = {state.number, *(y.number for y in branches)}
         return Value(state.numel, "float32" if "float32" in numbers else state.number)
 
@@ -93,5 +93,5 @@ class ScaleSpec(Spec):
     power: float = 0.0
 
     def value(self, width: int) -> float:
-        """Return the number at this width."""
+        """The number at this width."""
         return self.factor * width**self.power

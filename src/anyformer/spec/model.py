@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from anyformer.errors import SpecError
-from anyformer.spec.cost import Cost, Load
+from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec
-from anyformer.spec.part import Length, PartSpec, Placed, Site, inside
+from anyformer.spec.part import Length, PartSpec, Place, Placed, inside
 from anyformer.spec.structure import BlockSpec, StackSpec
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ class AheadSpec(PartSpec):
     norm_token: MapSpec | None = None
     norm: MapSpec | None = None  # of what the head reads; the next module reads what is not normed
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        stream = site.at(site.d_model)
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        stream = place.at(place.d_model)
         return {
-            "norm_hidden": self.norm_hidden and (self.norm_hidden, site),
+            "norm_hidden": self.norm_hidden and (self.norm_hidden, place),
             "norm_token": self.norm_token and (self.norm_token, stream),
-            "hidden": (self.hidden, site),
+            "hidden": (self.hidden, place),
             "token": (self.token, stream),
             "block": (self.block, stream),
-            "norm": self.norm and (self.norm, site),
+            "norm": self.norm and (self.norm, place),
         }
 
 
@@ -94,43 +94,47 @@ class ModelSpec(PartSpec):
         """Blocks of the main stack."""
         return len(self.stack.blocks)
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
+    def parts(self, place: Place) -> Mapping[str, Placed]:
         d_source = self.encoder.d_model if self.encoder else 0
-        place = Site(d_source=d_source, modules=site.modules)
+        inner_place = Place(d_source=d_source, modules=place.modules)
         width = self.stack.residual.width(self.stack.d_model)
-        heads: list[tuple[PartSpec, Site]] = [
-            (h, Site(self.stack.d_model, (width,), d_source, site.modules)) for h in self.heads
+        heads: list[tuple[PartSpec, Place]] = [
+            (h, Place(self.stack.d_model, (width,), d_source, place.modules)) for h in self.heads
         ]
         return {
-            "encoder": self.encoder and (self.encoder, place),
-            "stack": (self.stack, place),
+            "encoder": self.encoder and (self.encoder, inner_place),
+            "stack": (self.stack, inner_place),
             "heads": heads,
-            "ahead": [(module, Site(self.stack.d_model, (width,), d_source, site.modules)) for module in self.ahead],
+            "ahead": [(module, Place(self.stack.d_model, (width,), d_source, place.modules)) for module in self.ahead],
         }
 
     def resized(self, to: Sizes) -> Self:
         n_layers = len(self.stack.resized(to).blocks)
         return super(ModelSpec, self.but(heads=tuple(head.within(n_layers) for head in self.heads))).resized(to)
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the FLOPs of one pass; the encoder runs over `load.memory` tokens, the heads over all new ones.
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The FLOPs of one pass; the encoder runs over `workload.memory` tokens, the heads over all new ones.
 
         What predicts further tokens is left out: `cost_ahead` has it.
         """
         total = Cost()
-        for name, placed in self.parts(site).items():
+        for name, placed in self.parts(place).items():
             if name == "ahead":
                 continue
-            reads = Load(load.batch, load.memory, causal_exact=load.causal_exact) if name == "encoder" else load
-            for part, place in placed if isinstance(placed, list) else [placed] if placed else []:
-                total += part.cost(place, reads)
+            reads = (
+                Workload(workload.batch, workload.memory, causal_exact=workload.causal_exact)
+                if name == "encoder"
+                else workload
+            )
+            for part, inner_place in placed if isinstance(placed, list) else [placed] if placed else []:
+                total += part.cost(inner_place, reads)
         return total
 
-    def cost_ahead(self, site: Site, load: Load) -> Cost:
-        """Return the FLOPs that predicting further tokens adds to a pass of training: the modules, and the head for each."""
-        total, heads = Cost(), self.parts(site)["heads"]
+    def cost_ahead(self, place: Place, workload: Workload) -> Cost:
+        """The FLOPs that predicting further tokens adds to a pass of training: the modules, and the head for each."""
+        total, heads = Cost(), self.parts(place)["heads"]
         assert isinstance(heads, list)
-        for k, (_, module, place) in enumerate((p for p in inside(self, site) if p[0].startswith("ahead.")), 1):
-            fewer = dataclasses.replace(load, query=max(0, load.query - k))
-            total += module.cost(place, fewer) + heads[0][0].cost(heads[0][1], fewer)
+        for k, (_, module, inner_place) in enumerate((p for p in inside(self, place) if p[0].startswith("ahead.")), 1):
+            fewer = dataclasses.replace(workload, query=max(0, workload.query - k))
+            total += module.cost(inner_place, fewer) + heads[0][0].cost(heads[0][1], fewer)
         return total

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, Self, dataclass_transform, get_type_hints
 
 from anyformer.errors import SpecError
-from anyformer.spec.cost import Cost, Load
+from anyformer.spec.cost import Cost, Workload
 
 if TYPE_CHECKING:
     from anyformer.spec.saved import Tape, Value
@@ -33,11 +33,9 @@ class Weight:
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]  # a name for each axis: "vocab", "d_model", "heads", "d_ff" …
-    role: Role = (
-        # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with;
-        # "query": one that makes attention's queries
-        "matrix"
-    )
+    # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with;
+    # "query": one that makes attention's queries
+    role: Role = "matrix"
     fill: float | None = None  # the constant it starts from; None: drawn from the distribution of its role
     trainable: bool = True
     used: int | None = None  # of the first axis, by one token (experts); None: all
@@ -51,12 +49,12 @@ class Weight:
         return total
 
     def stacked(self, axis: str, n: int) -> Weight:
-        """Return `n` of these as one tensor with a leading axis."""
+        """`n` of these as one tensor with a leading axis."""
         return dataclasses.replace(self, shape=(n, *self.shape), axes=(axis, *self.axes))
 
 
 @dataclass(frozen=True)
-class Site:
+class Place:
     """What a part is told about the place where it stands."""
 
     d_model: int = 0  # width of the residual stream
@@ -64,8 +62,8 @@ class Site:
     d_source: int = 0  # width of the stream that cross-attention reads
     modules: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # the shared ones built so far
 
-    def at(self, *shape: int) -> Site:
-        """Return the same place for vectors of another shape."""
+    def at(self, *shape: int) -> Place:
+        """The same place for vectors of another shape."""
         return dataclasses.replace(self, shape=shape)
 
 
@@ -95,27 +93,27 @@ class Spec:
 
     @classmethod
     def types(cls) -> dict[str, Any]:
-        """Return the type of each field."""
+        """The type of each field."""
         return _types(cls)
 
     def values(self) -> dict[str, Any]:
-        """Return the value of each field, not copied."""
+        """The value of each field, not copied."""
         # Not remembered by kind: a compiled pass asks too, and cannot look into a cache.
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def but(self, **changes: Any) -> Self:
-        """Return the same value with some fields changed."""
+        """The same value with some fields changed."""
         unknown = set(changes) - set(self.values())
         if unknown:
             raise self.refusal(sorted(unknown)[0], f"is no field; it has {', '.join(self.values())}")
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def refusal(self, name: str, remedy: str) -> SpecError:
-        """Return the error that says which field of which part cannot be, and what would do."""
+        """The error that says which field of which part cannot be, and what would do."""
         return SpecError(f"{self.kind}.{name} = {getattr(self, name, '?')!r} {remedy}")
 
     def nested(self) -> Iterator[Spec]:
-        """Yield this value and every value inside it, depth first, repeats included."""
+        """This value and every value inside it, depth first, repeats included."""
         yield self
         for value in self.values().values():
             for item in value if isinstance(value, tuple) else (value,):
@@ -130,11 +128,11 @@ class Spec:
         return hashlib.sha256(json.dumps(encode(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def caveats(self) -> tuple[Caveat, ...]:
-        """Return the laws that this part waives, with the reason."""
+        """The laws that this part waives, with the reason."""
         return ()
 
     def resized(self, to: Sizes) -> Self:
-        """Return the same architecture at other sizes: each field by its type, nested values by themselves."""
+        """The same architecture at other sizes: each field by its type, nested values by themselves."""
         return self.but(**{name: to.field(hint, getattr(self, name)) for name, hint in self.types().items()})
 
 
@@ -144,90 +142,90 @@ class PartSpec(Spec, abstract=True):
     shared: str | None = None
     module: ClassVar[Any] = None  # the nn.Module class, set where that class is defined (layers.part.Part)
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        """Return the part's own tensors by name; None where an option leaves one out."""
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        """The part's own tensors by name; None where an option leaves one out."""
         return {}
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        """Return the parts inside it, each with its place; by default those of its fields, at the same place."""
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        """The parts inside it, each with its place; by default those of its fields, at the same place."""
         inside: dict[str, Placed] = {}
         for name, value in self.values().items():
             if isinstance(value, PartSpec):
-                inside[name] = (value, site)
+                inside[name] = (value, place)
             elif isinstance(value, tuple) and value and isinstance(value[0], PartSpec):
-                inside[name] = [(item, site) for item in value]
+                inside[name] = [(item, place) for item in value]
             elif value is None and name in part_fields(type(self)):
                 inside[name] = None
         return inside
 
-    def cost(self, site: Site, load: Load) -> Cost:
-        """Return the FLOPs of one forward pass, by term; by default the sum over the parts inside."""
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The FLOPs of one forward pass, by term; by default the sum over the parts inside."""
         known: dict[tuple[int, int], Cost] = {}  # layers that are tiled are one part at one place, and asked once
         total = Cost()
-        for _, part, place in inside(self, site):
-            key = id(part), id(place)
+        for _, part, inner_place in inside(self, place):
+            key = id(part), id(inner_place)
             if key not in known:
-                known[key] = part.cost(place, load)
+                known[key] = part.cost(inner_place, workload)
             total += known[key]
         return total
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
         """Write down what of a pass over x stays until the backward pass, and return what comes out."""
         raise SpecError(f"{self.kind} does not say what it keeps for the backward pass; give it a `trace`")
 
-    def build(self, site: Site) -> Any:
-        """Return the part as an `nn.Module` with unset weights. Raises SpecError for a part that is only data yet."""
+    def build(self, place: Place) -> Any:
+        """The part as an `nn.Module` with unset weights. Raises SpecError for a part that is only data yet."""
         if self.module is None:
             raise SpecError(f"{self.kind}: this part has no module yet, so a model with it can be costed but not built")
-        return self.module(self, site)
+        return self.module(self, place)
 
 
-Placed = tuple[PartSpec, Site] | list[tuple[PartSpec, Site]] | None
+Placed = tuple[PartSpec, Place] | list[tuple[PartSpec, Place]] | None
 Seen = dict[str, tuple[PartSpec, tuple[tuple[str, Weight | None], ...]]]
 
 
-def inside(spec: PartSpec, site: Site) -> Iterator[tuple[str, PartSpec, Site]]:
-    """Yield (dotted name, part, place) of the parts directly inside one, absent ones left out."""
-    for name, placed in spec.parts(site).items():
+def inside(spec: PartSpec, place: Place) -> Iterator[tuple[str, PartSpec, Place]]:
+    """(dotted name, part, place) of the parts directly inside one, absent ones left out."""
+    for name, placed in spec.parts(place).items():
         if isinstance(placed, list):
-            yield from ((f"{name}.{i}", part, place) for i, (part, place) in enumerate(placed))
+            yield from ((f"{name}.{i}", part, inner_place) for i, (part, inner_place) in enumerate(placed))
         elif placed is not None:
             yield name, *placed
 
 
-def tensors(spec: PartSpec, site: Site, path: str = "", seen: Seen | None = None) -> Iterator[tuple[str, Weight]]:
-    """Yield (state-dict name, Weight) of every tensor once; those of shared parts are called `shared.<name>.…`."""
+def tensors(spec: PartSpec, place: Place, path: str = "", seen: Seen | None = None) -> Iterator[tuple[str, Weight]]:
+    """(state-dict name, Weight) of every tensor once; those of shared parts are called `shared.<name>.…`."""
     seen = {} if seen is None else seen
     if spec.shared is not None:
-        path, own = f"shared.{spec.shared}", (spec, tuple(spec.weights(site).items()))
+        path, own = f"shared.{spec.shared}", (spec, tuple(spec.weights(place).items()))
         if spec.shared in seen:
             if seen[spec.shared] != own:
                 raise SpecError(f"two different {spec.kind} parts share the name {spec.shared!r}; make them equal")
             return
         seen[spec.shared] = own
     prefix = f"{path}." if path else ""
-    for name, weight in spec.weights(site).items():
+    for name, weight in spec.weights(place).items():
         if weight is not None:
             yield f"{prefix}{name}", weight
-    yield from _inner(spec, site, prefix, seen)
+    yield from _inner(spec, place, prefix, seen)
 
 
-def _inner(spec: PartSpec, site: Site, prefix: str, seen: Seen) -> Iterator[tuple[str, Weight]]:
-    """Yield the tensors of the parts inside; one that stands there again, as a tiled layer does, is asked once."""
-    places = list(inside(spec, site))
+def _inner(spec: PartSpec, place: Place, prefix: str, seen: Seen) -> Iterator[tuple[str, Weight]]:
+    """The tensors of the parts inside; one that stands there again, as a tiled layer does, is asked once."""
+    places = list(inside(spec, place))
     times = Counter(id(part) for _, part, _ in places)
     known: dict[tuple[int, int], list[tuple[str, Weight]]] = {}
-    for name, part, place in places:
+    for name, part, inner_place in places:
         path = f"{prefix}{name}"
         if times[id(part)] == 1:
-            yield from tensors(part, place, path, seen)
-        elif (id(part), id(place)) in known:
-            yield from ((f"{path}{end}", weight) for end, weight in known[id(part), id(place)])
+            yield from tensors(part, inner_place, path, seen)
+        elif (id(part), id(inner_place)) in known:
+            yield from ((f"{path}{end}", weight) for end, weight in known[id(part), id(inner_place)])
         else:
-            found = list(tensors(part, place, path, seen))
+            found = list(tensors(part, inner_place, path, seen))
             yield from found
             own = ((key, weight) for key, weight in found if key.startswith(f"{path}."))  # not what is shared
-            known[id(part), id(place)] = [(key.removeprefix(path), weight) for key, weight in own]
+            known[id(part), id(inner_place)] = [(key.removeprefix(path), weight) for key, weight in own]
 
 
 @cache
@@ -238,7 +236,7 @@ def _types(kind: type[Spec]) -> dict[str, Any]:
 
 @cache
 def part_fields(kind: type[PartSpec]) -> tuple[str, ...]:
-    """Return the fields of a class that may hold a part."""
+    """The fields of a class that may hold a part."""
     return tuple(name for name, hint in kind.types().items() if _mentions_part(hint))
 
 

@@ -8,12 +8,12 @@ SUFFIXES = (".json", ".yaml", ".yml", ".gguf", ".safetensors")
 
 
 def is_path(name: str | Path) -> bool:
-    """Return whether this is a path: it has a slash or the suffix of a file. Anything else is a known name."""
+    """Whether this is a path: it has a slash or the suffix of a file. Anything else is a known name."""
     return isinstance(name, Path) or "/" in name or "\\" in name or Path(name).suffix.lower() in SUFFIXES
 
 
 def label(name: str | Path) -> str:
-    """Return what to call an architecture in a table: its known name, or the last part of its path."""
+    """What to call an architecture in a table: its known name, or the last part of its path."""
     if not is_path(name):
         return str(name)
     path = Path(name)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from anyformer.spec.cost import Load
+from anyformer.spec.cost import Workload
 
 if TYPE_CHECKING:
     from anyformer.spec.part import PartSpec, Placed
@@ -46,12 +46,11 @@ class Value:
 class Tape:
     """One training pass in sizes. `saved` and `passing` are bytes by term; `passing` holds what is only there for a while."""
 
-    load: Load
+    workload: Workload
     half: bool  # products in bf16 by autocast, all else as it comes
     kernels: Any  # an attention's spec → its kernel, which says what it keeps
-    fused: bool = (
-        True  # a GPU's fused operators; without, as on CPUs, dropout keeps factors and some attention is written out
-    )
+    # a GPU's fused operators; without, as on CPUs, dropout keeps factors and some attention is written out
+    fused: bool = True
     rates: frozenset[str] = frozenset()  # names of the rates of dropout that are not 0
     recompute: Recompute = "none"
     saved: dict[str, int] = field(default_factory=dict)
@@ -101,7 +100,7 @@ class Tape:
             into["weights in bf16"] = into.get("weights in bf16", 0) + NBYTES["bfloat16"] * numel
 
     def once(self, name: str | None, make: Callable[[], T]) -> T:
-        """Return what `make` gave for the name, which layers share; without a name it is made anew."""
+        """What `make` gave for the name, which layers share; without a name it is made anew."""
         if name is None:
             return make()
         if name not in self._names:
@@ -116,16 +115,16 @@ class Tape:
         return Value(x.numel, x.number)
 
     def run(self, name: str, placed: Placed, x: Value) -> Value:
-        """Return what a part, or parts one after the other, make of x."""
+        """What a part, or parts one after the other, make of x."""
         if placed is None:
             return x
         if isinstance(placed, list):
             for i, each in enumerate(placed):
                 x = self.run(f"{name}.{i}", each, x)
             return x
-        part, site = placed
+        part, place = placed
         with self.at(name, part):
-            return part.trace(site, x, self)
+            return part.trace(place, x, self)
 
     @contextmanager
     def at(self, name: str, part: PartSpec) -> Iterator[None]:

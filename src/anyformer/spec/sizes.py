@@ -16,34 +16,34 @@ class Sizes(ABC):
 
     @abstractmethod
     def width(self, old: int) -> int:
-        """Return the new width of a vector."""
+        """The new width of a vector."""
 
     @abstractmethod
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
-        """Return (n_heads, n_kv_heads, head_dim), which only make sense together."""
+        """(n_heads, n_kv_heads, head_dim), which only make sense together."""
 
     @abstractmethod
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        """Return the blocks of a stack of another depth, before their own sizes change."""
+        """The blocks of a stack of another depth, before their own sizes change."""
 
     def count(self, old: int) -> int:
-        """Return the new number of things; by default the old one."""
+        """The new number of things; by default the old one."""
         return old
 
     def length(self, old: int) -> int:
-        """Return the new length of sequences; by default the old one."""
+        """The new length of sequences; by default the old one."""
         return old
 
     def window(self, old: int) -> int:
-        """Return the new distance; by default the old one."""
+        """The new distance; by default the old one."""
         return old
 
     def vocab(self, old: int) -> int:
-        """Return the new number of rows of a token table; by default the old one."""
+        """The new number of rows of a token table; by default the old one."""
         return old
 
     def field(self, hint: Any, value: Any) -> Any:
-        """Return what becomes of a field's value, given its type."""
+        """What becomes of a field's value, given its type."""
         if isinstance(value, Spec):
             return value.resized(self)
         if value is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from anyformer.errors import SpecError
 from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
-from anyformer.spec.part import PartSpec, Placed, Site, Width
+from anyformer.spec.part import PartSpec, Place, Placed, Width
 from anyformer.spec.saved import Tape, Value
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ class EmbeddingSpec(PartSpec):
         if (self.width is None) != (self.projection is None):
             raise self.refusal("projection", "and width go together: a narrow embedding is projected to d_model")
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        narrow = site.at(self.width or site.d_model)
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        narrow = place.at(self.width or place.d_model)
         return {
             "terms": [(term, narrow) for term in self.terms],
             "norm": self.norm and (self.norm, narrow),
             "projection": self.projection and (self.projection, narrow),
         }
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return the sum of the terms for ids x, which a look-up keeps."""
-        parts, width = self.parts(site), self.width or site.d_model
-        first, *_ = [term.trace(site.at(width), x, tape) for term in self.terms]
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """The sum of the terms for ids x, which a look-up keeps."""
+        parts, width = self.parts(place), self.width or place.d_model
+        first, *_ = [term.trace(place.at(width), x, tape) for term in self.terms]
         y = tape.run("norm", parts["norm"], tape.value(x.numel * width, first))
         return tape.run("projection", parts["projection"], tape.dropped(y, "embedding"))
 
@@ -50,9 +50,9 @@ class BranchSpec(PartSpec):
     norm_in: MapSpec | None = None
     norm_out: MapSpec | None = None
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return what the branch writes."""
-        parts = self.parts(site)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """What the branch writes."""
+        parts = self.parts(place)
         with tape.term("norms"):
             x = tape.run("norm_in", parts["norm_in"], x)
         x = tape.run("mixer", parts["mixer"], x)
@@ -69,9 +69,9 @@ class SublayerSpec(PartSpec):
     norm_in: MapSpec | None = None  # of what all branches read: pre-norm
     norm_sum: MapSpec | None = None  # of the stream after writing: post-norm
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return the stream after all branches have written to the stream x."""
-        parts = self.parts(site)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """The stream after all branches have written to the stream x."""
+        parts = self.parts(place)
         with tape.term("norms"):
             y = tape.run("norm_in", parts["norm_in"], tape.residual.read(x))
         branches = parts["branches"]
@@ -87,9 +87,9 @@ class BlockSpec(PartSpec):
 
     sublayers: tuple[SublayerSpec, ...]
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return the stream after the layer."""
-        return tape.run("sublayers", self.parts(site)["sublayers"], x)
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """The stream after the layer."""
+        return tape.run("sublayers", self.parts(place)["sublayers"], x)
 
 
 class StackSpec(PartSpec):
@@ -110,8 +110,8 @@ class StackSpec(PartSpec):
         """How many branches write to the stream."""
         return sum(len(sublayer.branches) for block in self.blocks for sublayer in block.sublayers)
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        stream = Site(self.d_model, (self.d_model,), site.d_source, site.modules)
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        stream = Place(self.d_model, (self.d_model,), place.d_source, place.modules)
         return {
             "embedding": (self.embedding, stream),
             "blocks": [(block, stream) for block in self.blocks],
@@ -119,9 +119,9 @@ class StackSpec(PartSpec):
             "norm": self.norm and (self.norm, stream.at(self.residual.width(self.d_model))),
         }
 
-    def trace(self, site: Site, x: Value, tape: Tape) -> Value:
-        """Return the last hidden state for ids x; under full recomputation only the stream between blocks stays."""
-        parts, before = self.parts(site), tape.residual
+    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
+        """The last hidden state for ids x; under full recomputation only the stream between blocks stays."""
+        parts, before = self.parts(place), tape.residual
         with tape.term("embedding"):
             x = tape.input = tape.run("embedding", parts["embedding"], x)
         tape.residual, blocks = self.residual, parts["blocks"]

@@ -9,13 +9,13 @@ import numpy as np
 from anyformer.recipe import Recipe
 from anyformer.study.results import Baseline
 from anyformer.text import EncodedCorpus
-from anyformer.train.baseline import guess_of, trivial_loss
-from anyformer.train.data import TrainingData
-from anyformer.train.labelled import LabelledData
+from anyformer.training.baseline import guess_of, trivial_loss
+from anyformer.training.data import TrainingData
+from anyformer.training.labelled import LabelledData
 
 
 def of_text(train: EncodedCorpus, held_out: EncodedCorpus) -> tuple[Baseline, ...]:
-    """Return the unigram (training counts plus one) and the uniform guess, in bits per byte of what models predict."""
+    """The unigram (training counts plus one) and the uniform guess, in bits per byte of what models predict."""
     counts = np.bincount(predicted(train), minlength=train.vocab_size) + 1.0
     bits = -np.log2(counts / counts.sum())
     tokens = predicted(held_out)
@@ -27,7 +27,7 @@ def of_text(train: EncodedCorpus, held_out: EncodedCorpus) -> tuple[Baseline, ..
 
 
 def of_objective(data: TrainingData, recipe: Recipe) -> tuple[Baseline, ...]:
-    """Return what the recipe's objective is measured against; of classes, with the accuracy of the commonest one."""
+    """What the recipe's objective is measured against; of classes, with the accuracy of the commonest one."""
     validation = data.validation(recipe)
     assert validation is not None
     loss = trivial_loss(guess_of(recipe.objective, data), data.feed(recipe), recipe.steps, validation)
@@ -39,7 +39,7 @@ def of_objective(data: TrainingData, recipe: Recipe) -> tuple[Baseline, ...]:
 
 
 def predicted(corpus: EncodedCorpus) -> np.ndarray:
-    """Return the tokens that are predicted: all but the first of each document."""
+    """The tokens that are predicted: all but the first of each document."""
     first = np.zeros(len(corpus.tokens), dtype=bool)
     first[corpus.offsets[:-1]] = True
     return np.asarray(corpus.tokens)[~first].astype(np.int64)

@@ -24,13 +24,13 @@ from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
 from anyformer.study.right import right_of
 from anyformer.study.score import ACCURACY, BITS, LOSS, Score
-from anyformer.train.checks import check_run
-from anyformer.train.data import TrainingData
-from anyformer.train.labelled import LabelledData
-from anyformer.train.live import Watcher
-from anyformer.train.plan import flops_per_token
-from anyformer.train.run import How, TrainingResult, train
-from anyformer.train.signals import Stopped
+from anyformer.training.checks import check_run
+from anyformer.training.data import TrainingData
+from anyformer.training.labelled import LabelledData
+from anyformer.training.live import Watcher
+from anyformer.training.plan import flops_per_token
+from anyformer.training.run import RunOptions, TrainingResult, train
+from anyformer.training.signals import Stopped
 
 EARLY = 0.25  # of the steps: where the early loss is read
 EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"
@@ -66,7 +66,7 @@ class Question:
         return ACCURACY if isinstance(said, Labelled) and said.labels != "numbers" else LOSS
 
     def recipe_of(self, name: str, learning_rate: float | None, seed: int, data: TrainingData) -> Recipe:
-        """Return the recipe of one run; at equal FLOPs, the first architecture's tokens set the budget."""
+        """The recipe of one run; at equal FLOPs, the first architecture's tokens set the budget."""
         recipe = self.recipe.but(seed=self.recipe.seed + seed)
         if learning_rate is not None:
             recipe = recipe.but(optimizer=recipe.optimizer.but(lr=learning_rate))
@@ -77,12 +77,12 @@ class Question:
         return recipe
 
     def flops(self, spec: ModelSpec, data: TrainingData) -> float:
-        """Return the FLOPs of training on one token, or label."""
+        """The FLOPs of training on one token, or label."""
         return flops_per_token(spec, data.load(self.recipe)) / data.predicted_share(self.recipe)
 
 
 def compare(
-    question: Question, data: TrainingData, out: Path, how: How, watch: Watch
+    question: Question, data: TrainingData, out: Path, options: RunOptions, watch: Watch
 ) -> tuple[tuple[RunResult, ...], tuple[Tuning, ...]]:
     """Run all of it below `out`; return the runs at the chosen learning rates, and what was tried to choose them.
 
@@ -93,7 +93,7 @@ def compare(
     tuning: list[Tuning] = []
     for name in question.architectures:
         rates = question.learning_rates or (None,)
-        trials = {rate: _run(question, name, rate, 0, data, out, how, watch) for rate in rates}
+        trials = {rate: _run(question, name, rate, 0, data, out, options, watch) for rate in rates}
         chosen, best = min(trials.items(), key=lambda trial: _rank(trial[1], question.score))
         if len(rates) > 1:
             tried = tuple(
@@ -105,13 +105,13 @@ def compare(
                 for r in trials.values()
             )
             tuning.append(Tuning(architecture=name, trials=tried, chosen=best.learning_rate))
-        more = (_run(question, name, chosen, seed, data, out, how, watch) for seed in range(1, question.seeds))
+        more = (_run(question, name, chosen, seed, data, out, options, watch) for seed in range(1, question.seeds))
         runs += [best, *more]
     return tuple(runs), tuple(tuning)
 
 
 def refuses(objective: ObjectiveSpec) -> str | None:
-    """Return why architectures cannot be compared by an objective, or None."""
+    """Why architectures cannot be compared by an objective, or None."""
     if objective.reads == "pairs":
         return "it reads pairs of texts, and a comparison one text, or labelled text"
     if isinstance(objective, ReplacedTokens):
@@ -140,7 +140,7 @@ def check(question: Question, data: TrainingData) -> None:
 
 
 def _rank(run: RunResult, score: Score) -> tuple[float, float]:
-    """Return what is the least for the best run: the score, then the loss."""
+    """What is the least for the best run: the score, then the loss."""
     loss, value = run.validation_loss, run.scored(score)
     if loss is None or loss != loss or value is None:
         return float("inf"), float("inf")
@@ -148,7 +148,14 @@ def _rank(run: RunResult, score: Score) -> tuple[float, float]:
 
 
 def _run(
-    question: Question, name: str, rate: float | None, seed: int, data: TrainingData, out: Path, how: How, watch: Watch
+    question: Question,
+    name: str,
+    rate: float | None,
+    seed: int,
+    data: TrainingData,
+    out: Path,
+    options: RunOptions,
+    watch: Watch,
 ) -> RunResult:
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
     what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
@@ -161,7 +168,7 @@ def _run(
         known = decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))
         if data.tokenizer is None or question.score != BITS or known.prompt == question.prompt:
             return known
-        model, _ = load(directory, device=how.device)
+        model, _ = load(directory, device=options.device)
         return _keep(_sampled(known, model, data, question.prompt), kept)
     title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
     count = parameters(spec)
@@ -178,7 +185,7 @@ def _run(
         failure="did not start",
     )
     try:
-        result = train(spec, recipe, data, out=directory, how=how, watcher=watch(title), name=name)
+        result = train(spec, recipe, data, out=directory, options=options, watcher=watch(title), name=name)
     except Stopped:
         raise
     except AnyformerError as error:
@@ -221,7 +228,7 @@ def _finished(bare: RunResult, result: TrainingResult) -> RunResult:
 
 
 def _sampled(run: RunResult, model: Transformer, data: TrainingData, prompt: str) -> RunResult:
-    """Return the run with a sample that continues this prompt."""
+    """The run with a sample that continues this prompt."""
     if data.tokenizer is None:
         return run
     room = model.spec.context or SAMPLE_TOKENS + 32
@@ -231,7 +238,7 @@ def _sampled(run: RunResult, model: Transformer, data: TrainingData, prompt: str
 
 
 def named(names: Sequence[str], specs: Sequence[ModelSpec]) -> dict[str, ModelSpec]:
-    """Return the architectures by name; two of one name are numbered."""
+    """The architectures by name; two of one name are numbered."""
     out: dict[str, ModelSpec] = {}
     for name, spec in zip(names, specs, strict=True):
         short = numbered = label(name)

@@ -17,7 +17,7 @@ SMOOTHING = 0.02  # standard deviation of the Gaussian, as a share of the readin
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class PlotLine:
     """Losses over x, in the units of the axis."""
 
     x: Array
@@ -29,20 +29,20 @@ class Curve:
     """One architecture's lines along one axis; `main` is None if it has no reading at all."""
 
     architecture: str
-    main: Line | None
-    faint: tuple[Line, ...]  # one seed: the raw readings; several: each seed, smoothed
-    validation: Line | None  # the mean over finished runs
+    main: PlotLine | None
+    faint: tuple[PlotLine, ...]  # one seed: the raw readings; several: each seed, smoothed
+    validation: PlotLine | None  # the mean over finished runs
     broken: tuple[tuple[float, float], ...]  # where a failed run stopped
     finished: bool
 
 
 def curves(study: Study, axis: Axis) -> tuple[Curve, ...]:
-    """Return the lines of every architecture of `study`, in its order."""
+    """The lines of every architecture of `study`, in its order."""
     return tuple(_curve(architecture, study.of(architecture), axis) for architecture in study.architectures)
 
 
 def smooth(loss: Array) -> Array:
-    """Return `loss` under a Gaussian window that shrinks towards both ends, so that no end is biased."""
+    """`loss` under a Gaussian window that shrinks towards both ends, so that no end is biased."""
     n = len(loss)
     width = max(1.0, n * SMOOTHING)
     at = np.arange(n)
@@ -63,7 +63,7 @@ def smooth(loss: Array) -> Array:
 def _curve(architecture: str, runs: Sequence[RunResult], axis: Axis) -> Curve:
     finished = [run for run in runs if run.finished]
     raw = {run.name: _line(run.curve, axis) for run in runs}
-    smoothed = {name: Line(line.x, smooth(line.loss)) for name, line in raw.items() if len(line.x)}
+    smoothed = {name: PlotLine(line.x, smooth(line.loss)) for name, line in raw.items() if len(line.x)}
     leading = [smoothed[run.name] for run in finished or runs if run.name in smoothed]
     if not leading:
         main = None
@@ -87,21 +87,21 @@ def _curve(architecture: str, runs: Sequence[RunResult], axis: Axis) -> Curve:
     )
 
 
-def _line(points: Sequence[Point], axis: Axis) -> Line:
+def _line(points: Sequence[Point], axis: Axis) -> PlotLine:
     readings = [(float(getattr(point, axis)), point.loss) for point in points if math.isfinite(point.loss)]
     table = np.asarray(readings, dtype=np.float64).reshape(-1, 2)
-    return Line(table[:, 0], table[:, 1])
+    return PlotLine(table[:, 0], table[:, 1])
 
 
-def _mean(lines: Sequence[Line], x: Array | None = None) -> Line:
-    """Return the mean loss at the places `x` (evenly spaced if None) that all `lines` reach."""
+def _mean(lines: Sequence[PlotLine], x: Array | None = None) -> PlotLine:
+    """The mean loss at the places `x` (evenly spaced if None) that all `lines` reach."""
     low, high = max(line.x[0] for line in lines), min(line.x[-1] for line in lines)
     x = np.linspace(low, max(low, high), N_SHOWN) if x is None else x[(x >= low) & (x <= high)]
-    return Line(x, np.mean([np.interp(x, line.x, line.loss) for line in lines], axis=0))
+    return PlotLine(x, np.mean([np.interp(x, line.x, line.loss) for line in lines], axis=0))
 
 
-def _thin(line: Line, n_shown: int) -> Line:
+def _thin(line: PlotLine, n_shown: int) -> PlotLine:
     if len(line.x) <= n_shown:
         return line
     kept = np.unique(np.linspace(0, len(line.x) - 1, n_shown).round().astype(int))
-    return Line(line.x[kept], line.loss[kept])
+    return PlotLine(line.x[kept], line.loss[kept])

@@ -12,9 +12,9 @@ from anyformer.study.baselines import of_objective, of_text
 from anyformer.study.compare import EARLY_WORDS, Question
 from anyformer.study.results import Baseline, Data, Machine, RunResult, Study, Tuning
 from anyformer.study.score import BITS
-from anyformer.train.data import TextData, TrainingData
-from anyformer.train.labelled import LabelledData
-from anyformer.train.provenance import provenance
+from anyformer.training.data import TextData, TrainingData
+from anyformer.training.labelled import LabelledData
+from anyformer.training.provenance import provenance
 
 CONVENTION = (
     "exact-causal: matrix products alone, 2 FLOPs a multiply-add, the pairs that the mask shows, ×3 for training"
@@ -32,7 +32,7 @@ def describe(
     machine: Calibrated,
     peak: float,
 ) -> Study:
-    """Return the study. `corpus` says in words what text it was; `peak` is the machine's, in FLOPs a second."""
+    """The study. `corpus` says in words what text it was; `peak` is the machine's, in FLOPs a second."""
     recipe, labelled = question.recipe, isinstance(data, LabelledData)
     what = " and ".join((", ".join(question.architectures)).rsplit(", ", 1))
     return Study(

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def encode(value: object) -> Any:
-    """Return `value` as what JSON knows: dataclasses become objects, tuples arrays, floats that are not finite null."""
+    """`value` as what JSON knows: dataclasses become objects, tuples arrays, floats that are not finite null."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple | list):
@@ -26,7 +26,7 @@ def encode(value: object) -> Any:
 
 
 def decode(kind: type[T], data: object, where: str = "") -> T:
-    """Return the dataclass `kind` that `encode` wrote as `data`.
+    """The dataclass `kind` that `encode` wrote as `data`.
 
     Raises UsageError for a missing or unknown field and for a value of another type, naming its place under `where`.
     """

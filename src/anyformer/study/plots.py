@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.study.curves import Axis, Curve, Line, curves
+from anyformer.study.curves import Axis, Curve, PlotLine, curves
 from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis, Interval
 from anyformer.study.table import quantity
@@ -41,7 +41,7 @@ class Scale:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, n: int, shown: Callable[[float, int], str]) -> tuple[Tick, ...]:
-        """Return about `n` ticks; `shown` writes a value with the decimals that keep neighbours apart."""
+        """About `n` ticks; `shown` writes a value with the decimals that keep neighbours apart."""
         values = nice_values(self.low, self.high, n)
         decimals = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9)) if len(values) > 1 else 3
         return tuple(Tick(round(self(value), 1), shown(value, decimals)) for value in values)
@@ -98,7 +98,7 @@ class DotChart:
 
 
 def nice_values(low: float, high: float, n: int) -> list[float]:
-    """Return about `n` round values (steps of 1, 2 or 5 times a power of ten) within `low`…`high`."""
+    """About `n` round values (steps of 1, 2 or 5 times a power of ten) within `low`…`high`."""
     if not high > low:
         return [low]
     rough = (high - low) / n
@@ -109,7 +109,7 @@ def nice_values(low: float, high: float, n: int) -> list[float]:
 
 
 def loss_chart(study: Study, axis: Axis, *, width: int, height: int, label_width: int = 144) -> LossChart | None:
-    """Return the training losses over `axis`, or None if no run has a reading."""
+    """The training losses over `axis`, or None if no run has a reading."""
     drawn = [(colour, curve) for colour, curve in enumerate(curves(study, axis)) if curve.main is not None]
     if not drawn:
         return None
@@ -133,7 +133,7 @@ def loss_chart(study: Study, axis: Axis, *, width: int, height: int, label_width
 
 
 def score_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
-    """Return the score of each architecture with its interval, and a small dot a run where there are several."""
+    """The score of each architecture with its interval, and a small dot a run where there are several."""
     scores = [(finding.architecture, finding.score) for finding in analysis.findings]
     runs = {name: [run.scored(study.judged) for run in study.of(name) if run.finished] for name, _ in scores}
     known = {name: [value for value in of if value is not None] for name, of in runs.items()}
@@ -141,7 +141,7 @@ def score_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | N
 
 
 def difference_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
-    """Return the differences in score to the first architecture, with their intervals and a line at zero."""
+    """The differences in score to the first architecture, with their intervals and a line at zero."""
     differences = [(finding.architecture, finding.difference) for finding in analysis.findings]
     return _dot_chart(study, differences, {}, width, signed, zero=True)
 
@@ -190,7 +190,7 @@ def _tick_text(value: float, decimals: int) -> str:
     return quantity(value).replace(".00", "").replace(".0", "") if value >= 1000 else f"{value:.{decimals}f}"
 
 
-def _loss_range(lines: list[Line], floor: float | None) -> tuple[float, float]:
+def _loss_range(lines: list[PlotLine], floor: float | None) -> tuple[float, float]:
     lowest, highest = min(float(line.loss.min()) for line in lines), max(float(line.loss.max()) for line in lines)
     if floor is not None and lowest < floor:  # above what reads nothing nothing of interest happens, and it's steep
         highest = min(highest, floor + 0.12 * (floor - lowest))
@@ -230,7 +230,7 @@ def _within(height: float, y: Scale) -> float:
     return min(max(height, y.end), y.start)
 
 
-def _path(line: Line, x: Scale, y: Scale) -> str:
+def _path(line: PlotLine, x: Scale, y: Scale) -> str:
     points = zip(line.x.tolist(), line.loss.tolist(), strict=True)
     return "M" + "L".join(f"{x(a):.1f},{max(y(b), -99.0):.1f}" for a, b in points)
 

@@ -29,7 +29,7 @@ def write_report(study: Study, path: str | Path, *, analysis: Analysis | None = 
 
 
 def render_report(study: Study, analysis: Analysis) -> str:
-    """Return the report as one HTML document. All text of `study` is escaped."""
+    """The report as one HTML document. All text of `study` is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -63,7 +63,7 @@ def _best(study: Study, rows: tuple[ResultRow, ...]) -> str | None:
 
 
 def _headline(study: Study, analysis: Analysis, rows: tuple[ResultRow, ...]) -> list[tuple[str, str]]:
-    """Return the report's first sentences as pairs of text and style: who came out best, and what may be claimed."""
+    """The report's first sentences as pairs of text and style: who came out best, and what may be claimed."""
     best, judged = _best(study, rows), study.judged
     if best is None:
         return [("No run finished.", "strong"), (" The table says why.", "")]
@@ -88,6 +88,6 @@ def _headline(study: Study, analysis: Analysis, rows: tuple[ResultRow, ...]) -> 
 
 
 def _samples(study: Study) -> list[tuple[int, object]]:
-    """Return for each architecture its place and its first run with a sample."""
+    """For each architecture its place and its first run with a sample."""
     first = [next((run for run in study.of(name) if run.sample), None) for name in study.architectures]
     return [(at, run) for at, run in enumerate(first) if run is not None]

@@ -114,7 +114,7 @@ class RunResult:
         return self.scored(ACCURACY)
 
     def scored(self, score: Score) -> float | None:
-        """Return what a study judges by; None where that was not counted."""
+        """What a study judges by; None where that was not counted."""
         above, below = score.parts(self.documents, self.right)
         return math.fsum(above) / math.fsum(below) if above else None
 

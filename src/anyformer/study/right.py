@@ -8,13 +8,13 @@ from anyformer.inference.scores import scored
 from anyformer.model import Transformer
 from anyformer.recipe import Recipe
 from anyformer.text import NOT_PREDICTED
-from anyformer.train.labelled import LabelledData, LabelledValidation
-from anyformer.train.objectives import objective_of
-from anyformer.train.objectives.labelled import LabelledObjective
+from anyformer.training.labelled import LabelledData, LabelledValidation
+from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.labelled import LabelledObjective
 
 
 def right_of(model: Transformer, data: LabelledData, recipe: Recipe) -> tuple[int, ...]:
-    """Return how many labels of each example are right, of those that have any; nothing where labels are numbers."""
+    """How many labels of each example are right, of those that have any; nothing where labels are numbers."""
     objective, validation = objective_of(recipe.objective, model.spec), data.validation(recipe)
     if not isinstance(objective, LabelledObjective) or not isinstance(validation, LabelledValidation):
         return ()

@@ -40,12 +40,12 @@ class ResultRow:
 
 
 def result_rows(study: Study, analysis: Analysis) -> tuple[ResultRow, ...]:
-    """Return one row for each architecture of `study`, in its order."""
+    """One row for each architecture of `study`, in its order."""
     return tuple(_row(study, study.of(finding.architecture), finding) for finding in analysis.findings)
 
 
 def as_json(study: Study, analysis: Analysis) -> dict[str, Any]:
-    """Return the comparison's answer as plain JSON values.
+    """The comparison's answer as plain JSON values.
 
     - `version`: of these keys, 2
     - `title`, `command`, `date`: of the study

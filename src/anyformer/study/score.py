@@ -27,11 +27,11 @@ class Score:
     below: Callable[[Sequence[DocumentLoss]], list[float]]
 
     def parts(self, documents: Sequence[DocumentLoss], right: Sequence[int] = ()) -> tuple[list[float], list[float]]:
-        """Return the numerators and denominators, one a document; `right` are the labels of each that were said rightly."""
+        """The numerators and denominators, one a document; `right` are the labels of each that were said rightly."""
         return self.above(documents, right), self.below(documents)
 
     def is_better(self, difference: float) -> bool:
-        """Return whether this much more is better."""
+        """Whether this much more is better."""
         return difference > 0 if self.higher else difference < 0
 
 

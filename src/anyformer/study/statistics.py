@@ -62,7 +62,7 @@ class Analysis:
 
 
 def analyse(study: Study, *, seed: int = 0) -> Analysis:
-    """Return what `study` allows to be said; the same for the same study and `seed` (of the bootstrap)."""
+    """What `study` allows to be said; the same for the same study and `seed` (of the bootstrap)."""
     finished = {name: [run for run in study.of(name) if run.finished] for name in study.architectures}
     if max(len(runs) for runs in finished.values()) > 1:
         return _over_seeds(study.judged, finished, {name: len(study.of(name)) for name in finished})
@@ -104,19 +104,19 @@ def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *,
 
 
 def interval(score: Score, documents: Sequence[DocumentLoss], right: Sequence[int] = (), *, seed: int = 0) -> Interval:
-    """Return the score of all `documents` together, with its interval over the choice of documents."""
+    """The score of all `documents` together, with its interval over the choice of documents."""
     return bootstrap_ratio(*score.parts(documents, right), seed=seed)
 
 
 def paired(score: Score, ours: RunResult, theirs: RunResult, *, seed: int = 0) -> Interval:
-    """Return our score minus theirs, paired: each document is drawn for both at once."""
+    """Our score minus theirs, paired: each document is drawn for both at once."""
     above, below = score.parts(ours.documents, ours.right)
     other, _ = score.parts(theirs.documents, theirs.right)
     return bootstrap_ratio([a - b for a, b in zip(above, other, strict=True)], below, seed=seed)
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of `values` with Student's 95 % interval; fewer than two values allow none."""
+    """The mean of `values` with Student's 95 % interval; fewer than two values allow none."""
     from scipy.stats import t
 
     mean = float(np.mean(values))
@@ -127,7 +127,7 @@ def t_interval(values: Sequence[float]) -> Interval:
 
 
 def paired_t_test(values: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the two-sided p of Student's paired test; 1 if all differences are zero, 0 if all are equal otherwise."""
+    """The two-sided p of Student's paired test; 1 if all differences are zero, 0 if all are equal otherwise."""
     from scipy.stats import ttest_rel
 
     differences = np.asarray(values) - np.asarray(reference)
@@ -137,7 +137,7 @@ def paired_t_test(values: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return `p_values` corrected for their number by Holm's step-down procedure, in the order given."""
+    """`p_values` corrected for their number by Holm's step-down procedure, in the order given."""
     corrected, floor = [0.0] * len(p_values), 0.0
     for rank, at in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
         floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[at]))

@@ -17,7 +17,7 @@ NO_VALUE = "–"
 
 
 def quantity(value: float, gap: str = "") -> str:
-    """Return `value` to three digits with its SI prefix after `gap`: 3.01M, 1.27G, 820."""
+    """`value` to three digits with its SI prefix after `gap`: 3.01M, 1.27G, 820."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor * 0.9995:
             scaled = value / factor
@@ -31,7 +31,7 @@ def fixed(value: float | None, digits: int) -> str:
 
 
 def results_table(study: Study, analysis: Analysis, *, width: int = 100) -> RenderableType:
-    """Return what to print on a terminal of `width` columns: the table, failures, baselines, what can be said."""
+    """What to print on a terminal of `width` columns: the table, failures, baselines, what can be said."""
     rows = result_rows(study, analysis)
     full = width >= FULL_WIDTH
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", collapse_padding=True)
@@ -50,7 +50,7 @@ def results_table(study: Study, analysis: Analysis, *, width: int = 100) -> Rend
 
 
 def _columns(study: Study, full: bool) -> list[str]:
-    """Return the columns between the architecture and the score; a loss that is the score stands there alone."""
+    """The columns between the architecture and the score; a loss that is the score stands there alone."""
     speed = f"{study.counted}s\n/s"
     loss = [] if study.score == "loss" else ["loss\n(nats)"]
     if not full:

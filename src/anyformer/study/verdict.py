@@ -18,7 +18,7 @@ FEW_DOCUMENTS = 20
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return `value` with its sign, a true minus, and `digits` decimals; a rounded zero has no sign."""
+    """`value` with its sign, a true minus, and `digits` decimals; a rounded zero has no sign."""
     text = f"{abs(value):.{digits}f}"
     return text if float(text) == 0 else f"{'−' if value < 0 else '+'}{text}"
 

@@ -33,7 +33,7 @@ PATTERNS = (
 
 
 def read_companions(directory: Path) -> dict[str, bytes]:
-    """Return the files of a directory that travel with a tokenizer, the tokenizer's own included, by relative name."""
+    """The files of a directory that travel with a tokenizer, the tokenizer's own included, by relative name."""
     found = [path for pattern in PATTERNS for path in sorted(directory.glob(pattern)) if path.is_file()]
     return {path.relative_to(directory).as_posix(): path.read_bytes() for path in found}
 
@@ -46,7 +46,7 @@ def write_companions(files: Mapping[str, bytes], directory: Path) -> None:
 
 
 def closing_ids(files: Mapping[str, bytes]) -> tuple[int, ...]:
-    """Return the ids that end a text according to generation_config.json, a number or a list; none where it is silent.
+    """The ids that end a text according to generation_config.json, a number or a list; none where it is silent.
 
     Raises TextError for anything else.
     """
@@ -58,7 +58,7 @@ def closing_ids(files: Mapping[str, bytes]) -> tuple[int, ...]:
 
 
 def answer_start(files: Mapping[str, bytes]) -> int | None:
-    """Return the id that begins what a decoder beside an encoder writes, according to generation_config.json.
+    """The id that begins what a decoder beside an encoder writes, according to generation_config.json.
 
     None where it is silent. Raises TextError for anything else.
     """

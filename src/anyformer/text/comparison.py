@@ -30,7 +30,7 @@ class Compared:
 
 
 def compared(tokenizer: Tokenizer, texts: Iterable[str]) -> Compared:
-    """Return what the tokenizer makes of the documents. Raises TextError where there is no text."""
+    """What the tokenizer makes of the documents. Raises TextError where there is no text."""
     documents = [text for text in texts if text]
     if not documents:
         raise TextError("no text to compare tokenizers on; give one that is not empty")
@@ -65,7 +65,7 @@ def compared(tokenizer: Tokenizer, texts: Iterable[str]) -> Compared:
 
 
 def spelled(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return the tokens of a text as the vocabulary spells them; what it cannot spell is the text itself in brackets.
+    """The tokens of a text as the vocabulary spells them; what it cannot spell is the text itself in brackets.
 
     Tokens of a byte-level vocabulary are the text they are, where they are whole characters.
     """

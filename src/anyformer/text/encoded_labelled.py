@@ -88,7 +88,7 @@ class EncodedLabelled:
         return LabelledRows(ids, mask.astype(np.int64), types, shifted, labels, values)
 
     def _numbered(self, row: LabelledRow) -> list[int]:
-        """Return the labels of an example: of words, one each."""
+        """The labels of an example: of words, one each."""
         if row.label is None:
             return [NOT_PREDICTED] * (len(row.texts) if self.corpus.kind == "words" else 1)
         if isinstance(row.label, tuple):

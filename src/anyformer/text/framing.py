@@ -27,7 +27,7 @@ class Framed(NamedTuple):
 
 
 def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | None, *, words: bool) -> Framed:
-    """Return one or two texts, or `words`, as one input of at most `longest` tokens; the longer text is cut first.
+    """One or two texts, or `words`, as one input of at most `longest` tokens; the longer text is cut first.
 
     Raises TextError where there is no room for the special tokens, and for a word that no token stands for.
     """
@@ -66,7 +66,7 @@ def with_frame(inner: tokenizers.Tokenizer, opening: str | None, closing: str) -
 
 
 def _kept(lengths: list[int], room: int | None) -> list[int]:
-    """Return how many tokens of each text are kept."""
+    """How many tokens of each text are kept."""
     if room is None or sum(lengths) <= room:
         return lengths
     if room < len(lengths):
@@ -80,7 +80,7 @@ def _kept(lengths: list[int], room: int | None) -> list[int]:
 
 
 def _firsts(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[int, ...]:
-    """Return the number of the first token of each word of a text that they make with a space between two."""
+    """The number of the first token of each word of a text that they make with a space between two."""
     found, token, start, offsets = [], 0, 0, encoding.offsets
     for word in words:
         end = start + len(word)

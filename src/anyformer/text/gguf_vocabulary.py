@@ -25,7 +25,7 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
-    """Return the tokenizer that a GGUF file's metadata (`tokenizer.ggml.*`) describes.
+    """The tokenizer that a GGUF file's metadata (`tokenizer.ggml.*`) describes.
 
     Raises TextError for a kind, or a way of cutting text, that is not known here.
     """

@@ -6,7 +6,7 @@ from anyformer.errors import TextError
 
 
 def held_out_places(n: int, share: float, of: str) -> range:
-    """Return the places, among `n` examples in their order, of those set aside: a share of them, evenly spread.
+    """The places, among `n` examples in their order, of those set aside: a share of them, evenly spread.
 
     Raises TextError, calling the examples what `of` says, where none would be set aside, or more than half.
     """

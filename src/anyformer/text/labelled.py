@@ -51,7 +51,7 @@ class LabelledCorpus:
         return Counter(label for labels in each for label in labels if isinstance(label, str))
 
     def names(self, known: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return the classes: those `known` already, in their order, else what the labels say, sorted, whole numbers by size.
+        """The classes: those `known` already, in their order, else what the labels say, sorted, whole numbers by size.
 
         Raises TextError for a label that is not among those known, and for fewer than two classes.
         """
@@ -81,7 +81,7 @@ class LabelledCorpus:
                     )
 
     def as_kind(self, kind: Kind) -> LabelledCorpus:
-        """Return the same with labels of another kind: whole numbers are classes, or numbers. Raises TextError."""
+        """The same with labels of another kind: whole numbers are classes, or numbers. Raises TextError."""
         if kind == self.kind:
             return self
         if (self.kind, kind) == ("classes", "numbers"):
@@ -102,7 +102,7 @@ _SAYS = {
 
 
 def split_labelled(corpus: LabelledCorpus, share: float) -> tuple[LabelledCorpus, LabelledCorpus]:
-    """Return (training, validation) examples; the second has its share of every class, or of the range of numbers.
+    """(training, validation) examples; the second has its share of every class, or of the range of numbers.
 
     Raises TextError where one would be empty.
     """
@@ -123,7 +123,7 @@ def _number(where: str, row: LabelledRow) -> float:
 
 
 def whole(text: str) -> int | None:
-    """Return the whole number that a text spells, or None."""
+    """The whole number that a text spells, or None."""
     try:
         return int(text)
     except ValueError:
@@ -131,7 +131,7 @@ def whole(text: str) -> int | None:
 
 
 def fraction(text: str) -> float | None:
-    """Return the number that a text spells, or None."""
+    """The number that a text spells, or None."""
     try:
         return float(text)
     except ValueError:

@@ -44,7 +44,7 @@ def read_labelled(path: str | Path, *, unlabelled: bool = False) -> LabelledCorp
 
 
 def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> tuple[LabelledRow, Any]:
-    """Return an example without its label, and the label as it is written."""
+    """An example without its label, and the label as it is written."""
     label_of = "labels" if "tokens" in entry else "label"
     for name in ("tokens" if "tokens" in entry else "text", label_of):
         if name not in entry and not (unlabelled and name == label_of):
@@ -70,7 +70,7 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
 
 
 def _of_one_kind(rows: Sequence[LabelledRow], written: Sequence[Any], where: str) -> LabelledCorpus:
-    """Return the corpus with labels of one kind. Raises TextError naming the first line of another."""
+    """The corpus with labels of one kind. Raises TextError naming the first line of another."""
     kinds = [_kind(label, where, row.line) for row, label in zip(rows, written, strict=True)]
     if {"whole", "number"} >= set(kinds) and "number" in kinds:
         return LabelledCorpus(
@@ -139,7 +139,7 @@ def _objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield rows by the names in the first line; a column of labels that all are numbers is numbers."""
+    """Rows by the names in the first line; a column of labels that all are numbers is numbers."""
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter, strict=True)
     found: list[tuple[int, list[str]]] = []
     start = 1

@@ -66,7 +66,7 @@ def read_parallel(source: str | Path, target: str | Path) -> ParallelCorpus:
 
 
 def split_pairs(corpus: ParallelCorpus, share: float) -> tuple[ParallelCorpus, ParallelCorpus]:
-    """Return (training, validation) pairs, the second evenly spread. Raises TextError where one would be empty."""
+    """(training, validation) pairs, the second evenly spread. Raises TextError where one would be empty."""
     unseen = held_out_places(len(corpus.pairs), share, "pairs")
     train = tuple(pair for place, pair in enumerate(corpus.pairs) if place not in unseen)
     return ParallelCorpus(train), ParallelCorpus(tuple(corpus.pairs[place] for place in unseen))
@@ -123,7 +123,7 @@ def length_batches(lengths: np.ndarray, batch_tokens: int, *seed: int) -> list[n
 
 
 def some_of(batches: Sequence[np.ndarray], most_tokens: int | None, batch_tokens: int) -> list[np.ndarray]:
-    """Return all batches, or about `most_tokens` in batches of so many: one at least, evenly spread, always the same."""
+    """All batches, or about `most_tokens` in batches of so many: one at least, evenly spread, always the same."""
     wanted = len(batches) if most_tokens is None else min(len(batches), max(1, most_tokens // batch_tokens))
     return [batches[i * len(batches) // wanted] for i in range(wanted)]
 

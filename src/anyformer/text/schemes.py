@@ -39,7 +39,7 @@ class Scheme(Protocol):
     """A way to train a tokenizer."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Return the tokenizer learned from texts; the same texts give the same one. Raises TextError for no text."""
+        """The tokenizer learned from texts; the same texts give the same one. Raises TextError for no text."""
         ...
 
 
@@ -185,7 +185,7 @@ SCHEMES: Mapping[str, Callable[[int], Scheme]] = {
 
 
 def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
-    """Return the scheme of a name. Raises TextError with the nearest name, and where a scheme knows no `min_count`."""
+    """The scheme of a name. Raises TextError with the nearest name, and where a scheme knows no `min_count`."""
     if name not in SCHEMES:
         raise TextError(
             f"there is no kind of tokenizer {name!r}{did_you_mean(name, SCHEMES)}; there are {', '.join(SCHEMES)}"
@@ -199,7 +199,7 @@ def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
 
 
 def word_counts(rules: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """Return how often each word occurs, as the tokenizer's own rules normalise and split. Raises TextError for no text."""
+    """How often each word occurs, as the tokenizer's own rules normalise and split. Raises TextError for no text."""
     counts: Counter[str] = Counter()
     for text in texts:
         normal = rules.normalizer.normalize_str(text) if rules.normalizer else text
@@ -216,7 +216,7 @@ def _empty(model: Any) -> tokenizers.Tokenizer:
 
 
 def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str, float]]:
-    """Return pieces and log-probabilities as they are whatever order the library summed in: rounded, then by spelling.
+    """Pieces and log-probabilities as they are whatever order the library summed in: rounded, then by spelling.
 
     Letters that no longer pay for themselves the library puts below all else, one a little below the other, in the order in
     which a hash table gives them; here they all stand at one step below the rest.

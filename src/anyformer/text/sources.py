@@ -92,7 +92,7 @@ def _files(folder: Path, left_out: set[str]) -> list[Path]:
 
 
 def json_lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
-    """Yield (number of the line, from 1; what it says) of JSON Lines, blank lines left out. Raises TextError."""
+    """(number of the line, from 1; what it says) of JSON Lines, blank lines left out. Raises TextError."""
     # Only "\n" ends a line of JSON Lines: U+2028, which str.splitlines cuts at, is legal inside a JSON string.
     for line, written in enumerate(text.split("\n"), start=1):
         if not written.strip():
@@ -113,7 +113,7 @@ def refuse_surrogates(text: str, where: str, line: int) -> None:
 
 
 def wrong(where: str, line: int, reason: str) -> TextError:
-    """Return the refusal of a line of a file."""
+    """The refusal of a line of a file."""
     return TextError(f"{where}, line {line}: {reason}")
 
 

@@ -58,7 +58,7 @@ SPLITS: Mapping[str, str] = {
 
 
 def expression(split: str) -> str:
-    """Return the expression that finds the words, in Oniguruma's syntax. Raises TextError with the nearest name."""
+    """The expression that finds the words, in Oniguruma's syntax. Raises TextError with the nearest name."""
     if split not in SPLITS:
         raise TextError(f"there is no split {split!r}{did_you_mean(split, SPLITS)}; there are {', '.join(SPLITS)}")
     return SPLITS[split]

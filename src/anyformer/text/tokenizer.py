@@ -140,7 +140,7 @@ class Tokenizer:
         return model.get("unk_id") if spelled is None else self._inner.token_to_id(spelled)
 
     def with_specials(self, tokens: Iterable[str] = (), roles: Mapping[str, str] | None = None) -> Tokenizer:
-        """Return this vocabulary with special tokens after its last id, those that it has already left where they are.
+        """This vocabulary with special tokens after its last id, those that it has already left where they are.
 
         `roles` are tokens by what tokenizer_config.json calls them, {"mask_token": "<mask>"}. Raises TextError for an
         empty token.
@@ -170,7 +170,7 @@ class Tokenizer:
         return self._inner.num_special_tokens_to_add(False) > 0
 
     def with_frame(self) -> Tokenizer:
-        """Return one that opens and closes each text, where this one's rules add nothing and it knows what closes one."""
+        """One that opens and closes each text, where this one's rules add nothing and it knows what closes one."""
         if self.frames or self.end_of_text is None:
             return self
         opening = None if self.begin_of_text is None else self.spelling(self.begin_of_text)
@@ -181,7 +181,7 @@ class Tokenizer:
         return Tokenizer(with_frame(self._inner, opening, closing), config)
 
     def naming_types(self) -> Tokenizer:
-        """Return one whose tokenizer_config.json has transformers give a model the types of texts, as BERT takes them.
+        """One whose tokenizer_config.json has transformers give a model the types of texts, as BERT takes them.
 
         One that was read from files is as its files say.
         """

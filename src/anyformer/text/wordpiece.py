@@ -17,7 +17,7 @@ CONTINUES = "##"  # written before a piece that does not begin its word
 
 
 def wordpieces(words: Mapping[str, int], vocab_size: int, min_count: int = 1) -> list[str]:
-    """Return at most `vocab_size` pieces learned from words and their counts: the letters, sorted, then the merges.
+    """At most `vocab_size` pieces learned from words and their counts: the letters, sorted, then the merges.
 
     Of equal scores the pair of the larger count is merged first, then the one whose halves come first as text. Pairs seen
     fewer than `min_count` times are never merged. Where the letters alone are more than `vocab_size`, the rarest are left out.
@@ -57,7 +57,7 @@ class _Pieces:
         self._rescore(range(len(self.pair)))
 
     def best(self) -> tuple[int, int] | None:
-        """Return the pair to merge; None where no pair is left."""
+        """The pair to merge; None where no pair is left."""
         highest = float(self.score[: len(self.pair)].max(initial=0.0))
         if highest <= 0:
             return None
@@ -141,7 +141,7 @@ class _Pieces:
 
 
 def _joined(pieces: list[int], a: int, b: int, joined: int) -> list[int] | None:
-    """Return the pieces with the pair joined from left to right; None where it does not stand there."""
+    """The pieces with the pair joined from left to right; None where it does not stand there."""
     merged: list[int] = []
     at = 0
     while at < len(pieces):

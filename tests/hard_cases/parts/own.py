@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from anyformer.layers import (
     Content,
+    ForwardContext,
     LinearSpec,
     Mask,
     NormSpec,
     Notes,
-    Now,
     Part,
     ScoreSpec,
     Store,
     Tokens,
 )
 from anyformer.layers.mask import visible
-from anyformer.spec import MixerSpec, PartSpec, Placed, Site, Weight, Width, Window
+from anyformer.spec import MixerSpec, PartSpec, Place, Placed, Weight, Width, Window
 
 
 class ManhattanNormSpec(NormSpec):
@@ -27,8 +27,8 @@ class ManhattanNormSpec(NormSpec):
 
     eps: float = 1e-6
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight(site.shape, ("d_model",), "gain", fill=1.0)}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight(place.shape, ("d_model",), "gain", fill=1.0)}
 
 
 class ManhattanNorm(Part[ManhattanNormSpec]):
@@ -52,8 +52,8 @@ class PlacesSpec(PartSpec):
 
     farthest: Window
 
-    def weights(self, site: Site) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((self.farthest, site.d_model), ("distance", "d_model"), "table")}
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        return {"weight": Weight((self.farthest, place.d_model), ("distance", "d_model"), "table")}
 
 
 class Places(Part[PlacesSpec]):
@@ -66,8 +66,8 @@ class ByProjectedDistanceSpec(ScoreSpec):
     places: PlacesSpec
     reads_content = True
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        return {"places": (self.places, site)}
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        return {"places": (self.places, place)}
 
 
 class ByProjectedDistance(Part[ByProjectedDistanceSpec]):
@@ -95,11 +95,11 @@ class LookBackSpec(MixerSpec):
 
     d_out: Width | None = None
 
-    def parts(self, site: Site) -> Mapping[str, Placed]:
-        return {"map": (LinearSpec(d_out=self.d_out, bias=True, role="output"), site)}
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        return {"map": (LinearSpec(d_out=self.d_out, bias=True, role="output"), place)}
 
-    def cache_shapes(self, site: Site) -> Mapping[str, tuple[int, ...]]:
-        return {"input": (site.d_model,)}
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        return {"input": (place.d_model,)}
 
     def reach(self) -> int:
         return 2
@@ -108,8 +108,8 @@ class LookBackSpec(MixerSpec):
 class LookBack(Part[LookBackSpec]):
     map: nn.Module
 
-    def forward(self, x: Tensor, now: Now, store: Store) -> tuple[Tensor, Notes]:
+    def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         inputs = store.extend({"input": x})["input"]
-        seen = visible(Before(), now.tokens, store.keys or now.tokens, 1)
+        seen = visible(Before(), context.tokens, store.keys or context.tokens, 1)
         assert seen is not None
         return self.map(seen[:, 0].to(x.dtype) @ inputs), {}

@@ -55,18 +55,18 @@ class Device:
     rates: Rates | None = field(default=None, compare=False, repr=False)  # measured, of this machine
 
     def peak(self, dtype: str) -> float:
-        """Return FLOPs a second in a dtype. Raises UsageError for one that the device does not say."""
+        """FLOPs a second in a dtype. Raises UsageError for one that the device does not say."""
         if dtype not in self.peak_flops_per_second:
             known = ", ".join(self.peak_flops_per_second)
             raise UsageError(f"{self.name} states no peak for {dtype}; it does for {known}")
         return self.peak_flops_per_second[dtype]
 
     def ridge(self, dtype: str) -> float:
-        """Return the FLOPs a byte above which products bound, and below which memory does."""
+        """The FLOPs a byte above which products bound, and below which memory does."""
         return self.peak(dtype) / self.nbytes_per_second
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data; without the measured rates, these are the keys of a device's file."""
+        """Plain data; without the measured rates, these are the keys of a device's file."""
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "rates"}
         return named | {
             "peak_flops_per_second": dict(self.peak_flops_per_second),
@@ -76,7 +76,7 @@ class Device:
 
 @lru_cache(maxsize=1)
 def devices() -> Mapping[str, Device]:
-    """Return the devices known by name."""
+    """The devices known by name."""
     import yaml
 
     text = resources.files("anyformer").joinpath("costs", "hardware", "devices.yaml").read_text(encoding="utf-8")
@@ -104,7 +104,7 @@ def device(name: str | Path | Device) -> Device:
 
 
 def read(path: Path) -> Device:
-    """Return the device that a YAML or JSON file holds, with the fields of `Device`. Raises UsageError."""
+    """The device that a YAML or JSON file holds, with the fields of `Device`. Raises UsageError."""
     import yaml
 
     try:

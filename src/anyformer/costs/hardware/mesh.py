@@ -70,7 +70,7 @@ class Facts:
 
 
 def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
-    """Return the meshes that "dp=4,tp=8" says: an axis left out is 1, dp what remains; vp and zero left out are open.
+    """The meshes that "dp=4,tp=8" says: an axis left out is 1, dp what remains; vp and zero left out are open.
 
     Raises UsageError.
     """
@@ -104,7 +104,7 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
 
 
 def refusal(mesh: Mesh, facts: Facts, rows: int, seq_len: int) -> str | None:
-    """Return why a mesh cannot be, in a few words with the numbers; None: it can."""
+    """Why a mesh cannot be, in a few words with the numbers; None: it can."""
     for n in facts.heads:
         if n % mesh.tp:
             return f"tp = {mesh.tp} does not divide the {n} heads"
@@ -135,7 +135,7 @@ def refusal(mesh: Mesh, facts: Facts, rows: int, seq_len: int) -> str | None:
 
 
 def facts_of(spec: ModelSpec) -> Facts:
-    """Return the facts of an architecture."""
+    """The facts of an architecture."""
     heads: set[int] = set()
     kv_heads: set[int] = set()
     widths: set[int] = set()
@@ -165,7 +165,7 @@ def facts_of(spec: ModelSpec) -> Facts:
 
 
 def meshes(devices: int, facts: Facts, where: Device, rows: int, seq_len: int) -> Iterator[Mesh]:
-    """Yield every mesh of so many devices that can be, tensors within a node; ZeRO at stages 1 and 3."""
+    """Every mesh of so many devices that can be, tensors within a node; ZeRO at stages 1 and 3."""
     node = min(where.devices_per_node, MOST_TENSOR)
     for tp in (n for n in divisors(devices) if n <= node):
         for pp in divisors(devices // tp):
@@ -184,7 +184,7 @@ def meshes(devices: int, facts: Facts, where: Device, rows: int, seq_len: int) -
 
 
 def divisors(n: int) -> list[int]:
-    """Return the divisors of n, ascending."""
+    """The divisors of n, ascending."""
     return [d for d in range(1, int(n**0.5) + 1) if n % d == 0] + [
         n // d for d in range(int(n**0.5), 0, -1) if n % d == 0 and d * d != n
     ]

@@ -21,10 +21,10 @@ from anyformer.layers.norm import NormSpec
 from anyformer.layers.router import RouterSpec
 from anyformer.spec import (
     Cost,
-    Load,
     MapSpec,
     PartSpec,
-    Site,
+    Place,
+    Workload,
     inside,
 )
 
@@ -53,26 +53,26 @@ class Operator:
 
 
 def active_experts(n_experts: int, top_k: int, tokens: int) -> float:
-    """Return how many experts `tokens` tokens touch, on average, if each chooses `top_k` of `n_experts` evenly."""
+    """How many experts `tokens` tokens touch, on average, if each chooses `top_k` of `n_experts` evenly."""
     return n_experts * (1.0 - (1.0 - top_k / n_experts) ** tokens)
 
 
-def mixer_operators(mixer: PartSpec, site: Site, load: Load) -> Iterator[Operator]:
-    """Yield the operators of a mixer, whose FLOPs together are what it declares."""
-    declared = mixer.cost(site, load)
+def mixer_operators(mixer: PartSpec, place: Place, workload: Workload) -> Iterator[Operator]:
+    """The operators of a mixer, whose FLOPs together are what it declares."""
+    declared = mixer.cost(place, workload)
     if isinstance(mixer, AttentionSpec):
-        found, name = list(_attention(mixer, site, load, declared)), "projections"
+        found, name = list(_attention(mixer, place, workload, declared)), "projections"
     elif isinstance(mixer, MoESpec):
-        found, name = list(_mixture(mixer, site, load)), "experts"
+        found, name = list(_mixture(mixer, place, workload)), "experts"
     else:
         name = next(iter(declared), "other")
-        found = list(linears(name, mixer, site, load.tokens))
-        found += _inner(name, mixer, site, load.tokens)
+        found = list(linears(name, mixer, place, workload.tokens))
+        found += _inner(name, mixer, place, workload.tokens)
     yield from settled(found, declared, name)
 
 
 def settled(found: list[Operator], declared: Cost, name: str) -> Iterable[Operator]:
-    """Return the operators with what they leave of the declared FLOPs, or with as much less as they have too much."""
+    """The operators with what they leave of the declared FLOPs, or with as much less as they have too much."""
     left = declared.flops - sum(operator.flops for operator in found)
     if left > 0:
         found.append(Operator(name, "contraction", "other", flops=left))
@@ -85,38 +85,40 @@ def settled(found: list[Operator], declared: Cost, name: str) -> Iterable[Operat
     return found
 
 
-def _attention(spec: AttentionSpec, site: Site, load: Load, declared: Cost) -> Iterator[Operator]:
+def _attention(spec: AttentionSpec, place: Place, workload: Workload, declared: Cost) -> Iterator[Operator]:
     own = spec.reads != "memory"
-    source = site.d_model if own else site.d_source
-    made = load.query if own else 0 if load.past else load.memory
-    place = dataclasses.replace(site, d_source=SOURCE)
-    n_heads, width, value_width = spec.projection.sizes(place)
-    for _, part, at in inside(spec.projection, place):
+    source = place.d_model if own else place.d_source
+    made = workload.query if own else 0 if workload.past else workload.memory
+    inner_place = dataclasses.replace(place, d_source=SOURCE)
+    n_heads, width, value_width = spec.projection.sizes(inner_place)
+    for _, part, at in inside(spec.projection, inner_place):
         reads_source = at.shape[-1] == SOURCE
         at = at.at(source) if reads_source else at
-        tokens = load.batch * (made if reads_source else load.query)
+        tokens = workload.batch * (made if reads_source else workload.query)
         if tokens:
             yield from linears("projections", part, at, tokens)
             if isinstance(part, MapSpec) and not isinstance(part, LinearSpec):
                 yield map_operator(part, at, tokens)
     if getattr(spec.projection, "rotary", None) is not None:
-        turning = load.batch * (load.query * n_heads * width + made * width * getattr(spec.projection, "kv_heads", 1))
+        turning = workload.batch * (
+            workload.query * n_heads * width + made * width * getattr(spec.projection, "kv_heads", 1)
+        )
         yield Operator("positions", "element-wise", "Rotary", features=turning, numbers=5 * turning, calls=2)
     reach = spec.reach() if own else None
-    past = load.past if reach is None else min(load.past, reach - 1)
-    held = past if own else load.memory
-    kept = sum(math.prod(shape) for shape in spec.cache_shapes(dataclasses.replace(site, d_source=source)).values())
+    past = workload.past if reach is None else min(workload.past, reach - 1)
+    held = past if own else workload.memory
+    kept = sum(math.prod(shape) for shape in spec.cache_shapes(dataclasses.replace(place, d_source=source)).values())
     kernel = sum(flops for term, flops in declared.items() if term in AROUND)
-    queries = load.batch * load.query * n_heads * (width + value_width)
+    queries = workload.batch * workload.query * n_heads * (width + value_width)
     yield Operator(
         "scores and values",
         "attention",
         "causal",
         flops=kernel,
-        shape=(load.query, load.query + past if own else load.memory, width),
-        copies=load.batch * n_heads,
-        cache=load.batch * held * kept,
-        numbers=queries + load.batch * (made + load.query if own else made) * kept,
+        shape=(workload.query, workload.query + past if own else workload.memory, width),
+        copies=workload.batch * n_heads,
+        cache=workload.batch * held * kept,
+        numbers=queries + workload.batch * (made + workload.query if own else made) * kept,
         calls=2,
     )
     relative = sum(flops for term, flops in declared.items() if term not in (*AROUND, *PRODUCTS))
@@ -124,16 +126,16 @@ def _attention(spec: AttentionSpec, site: Site, load: Load, declared: Cost) -> I
         yield Operator("scores and values", "attention", "relative", flops=relative)
 
 
-def _mixture(spec: MoESpec, site: Site, load: Load) -> Iterator[Operator]:
-    tokens, router, width = load.tokens, spec.router, site.shape[-1]
+def _mixture(spec: MoESpec, place: Place, workload: Workload) -> Iterator[Operator]:
+    tokens, router, width = workload.tokens, spec.router, place.shape[-1]
     touched = active_experts(router.n_experts, router.top_k, tokens)
-    for name, part, place in inside(spec, site):
+    for name, part, inner_place in inside(spec, place):
         if isinstance(part, RouterSpec):
             yield Operator(
                 "router",
                 "contraction",
                 "Router",
-                flops=router.cost(place, load).flops,
+                flops=router.cost(inner_place, workload).flops,
                 shape=(tokens, router.n_experts, width),
                 weights=router.n_experts * width,
                 numbers=tokens * (width + router.n_experts),
@@ -141,7 +143,7 @@ def _mixture(spec: MoESpec, site: Site, load: Load) -> Iterator[Operator]:
             )
         elif name == "experts":
             rows = tokens * router.top_k
-            for _, inner, at in inside(part, place):
+            for _, inner, at in inside(part, inner_place):
                 if isinstance(inner, StackedLinearSpec):
                     n, k = inner.linear.width_out(at), at.shape[-1]
                     each = max(1, math.ceil(rows / touched))
@@ -156,18 +158,18 @@ def _mixture(spec: MoESpec, site: Site, load: Load) -> Iterator[Operator]:
                         numbers=rows * (n + k),
                         calls=math.ceil(touched),
                     )
-            yield from _inner("experts", spec.expert, site, rows)
+            yield from _inner("experts", spec.expert, place, rows)
             moved = rows * width
             yield Operator("experts", "movement", "Dispatch", features=moved, numbers=4 * moved, calls=4)
         else:
-            yield from linears("shared expert", part, place, tokens)
-            yield from _inner("shared expert", part, place, tokens)
+            yield from linears("shared expert", part, inner_place, tokens)
+            yield from _inner("shared expert", part, inner_place, tokens)
 
 
-def linears(name: str, part: PartSpec, site: Site, tokens: int) -> Iterator[Operator]:
+def linears(name: str, part: PartSpec, place: Place, tokens: int) -> Iterator[Operator]:
     """Yield a product for each linear map in a part."""
     if isinstance(part, LinearSpec):
-        n, k = part.width_out(site), site.shape[-1]
+        n, k = part.width_out(place), place.shape[-1]
         yield Operator(
             name,
             "contraction",
@@ -178,16 +180,16 @@ def linears(name: str, part: PartSpec, site: Site, tokens: int) -> Iterator[Oper
             numbers=tokens * (n + k),
         )
         return
-    for _, inner, at in inside(part, site):
+    for _, inner, at in inside(part, place):
         yield from linears(name, inner, at, tokens)
 
 
-def _inner(name: str, mixer: PartSpec, site: Site, tokens: int) -> Iterator[Operator]:
-    """Yield what is between the linear maps of a feed-forward: the activation, and the product with the gate's other half."""
+def _inner(name: str, mixer: PartSpec, place: Place, tokens: int) -> Iterator[Operator]:
+    """What is between the linear maps of a feed-forward: the activation, and the product with the gate's other half."""
     width = getattr(mixer, "d_ff", None)
     activation = getattr(mixer, "activation", None)
     if width and isinstance(activation, ActivationSpec):
-        gated = sum(1 for _, part, _ in inside(mixer, site) if isinstance(part, LinearSpec)) > 2
+        gated = sum(1 for _, part, _ in inside(mixer, place) if isinstance(part, LinearSpec)) > 2
         features = tokens * width
         yield Operator(
             name,
@@ -200,13 +202,13 @@ def _inner(name: str, mixer: PartSpec, site: Site, tokens: int) -> Iterator[Oper
 
 
 def named(part: PartSpec) -> str:
-    """Return the kind of a map, with the form where it has several."""
+    """The kind of a map, with the form where it has several."""
     form = getattr(part, "form", None)
     return f"{part.kind} {form}" if form else part.kind
 
 
-def map_operator(part: MapSpec, site: Site, tokens: int) -> Operator:
-    features = tokens * math.prod(site.shape)
-    weights = float(sum(w.numel for w in part.weights(site).values() if w is not None))
+def map_operator(part: MapSpec, place: Place, tokens: int) -> Operator:
+    features = tokens * math.prod(place.shape)
+    weights = float(sum(w.numel for w in part.weights(place).values() if w is not None))
     kind: Kind = "normalisation" if isinstance(part, NormSpec) else "element-wise"
     return Operator("norms", kind, part.kind, features=features, numbers=2 * features, weights=weights)

@@ -24,7 +24,7 @@ from anyformer.costs.hardware.roofline import UPDATE_NBYTES, operator_seconds
 from anyformer.costs.state import LAYOUTS, state_nbytes
 from anyformer.layers.head import rows_at_once
 from anyformer.layers.moe import MoESpec
-from anyformer.spec import Load, ModelSpec, Site, cached_calls, tensors
+from anyformer.spec import ModelSpec, Place, Workload, cached_calls, tensors
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -73,7 +73,7 @@ class Placer:
 
     def _count(self) -> None:
         self.in_layers = self.in_experts = self.in_tables = self.largest_table = 0
-        for _, weight in tensors(self.spec, Site()):
+        for _, weight in tensors(self.spec, Place()):
             if not weight.trainable:
                 continue
             if weight.role == "table":
@@ -86,7 +86,7 @@ class Placer:
         self.largest_layer = (self.in_layers + self.in_experts) / self.facts.n_layers
 
     def memory(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, int]:
-        """Return the bytes by item on the fullest device."""
+        """The bytes by item on the fullest device."""
         share = math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
         dense = math.ceil((self.in_layers * share + (self.in_tables if mesh.pp == 1 else self.largest_table)) / mesh.tp)
         experts = math.ceil(self.in_experts * share / mesh.tp / mesh.ep)
@@ -111,7 +111,7 @@ class Placer:
         }
 
     def seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> dict[str, float]:
-        """Return the seconds of a step by what takes them."""
+        """The seconds of a step by what takes them."""
         n, stages = self.rows // mesh.dp // micro_batch, mesh.pp
         share = math.ceil(self.facts.n_layers / stages) / self.facts.n_layers
         each = self._seconds(micro_batch, mesh.tp * mesh.cp, recompute) * share
@@ -140,13 +140,13 @@ class Placer:
         return Placement(mesh, micro_batch, n, recompute, memory, self.seconds(mesh, micro_batch, recompute))
 
     def least_seconds(self, mesh: Mesh, micro_batch: int, recompute: Recompute) -> float:
-        """Return seconds that a step takes at least: its arithmetic, and the pipeline's idleness."""
+        """Seconds that a step takes at least: its arithmetic, and the pipeline's idleness."""
         n = self.rows // mesh.dp // micro_batch
         share = math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
         return (n + (mesh.pp - 1) / mesh.vp) * share * self._seconds(micro_batch, mesh.tp * mesh.cp, recompute)
 
     def _activations(self, recompute: Recompute) -> tuple[float, float, float, float]:
-        """Return bytes as `train` keeps them, unsharded: of a row, beside rows; and those that pass, of a row, beside rows."""
+        """Bytes as `train` keeps them, unsharded: of a row, beside rows; and those that pass, of a row, beside rows."""
         if recompute not in self._kept:
             half: Literal["float32", "bf16"] = "float32" if self.precision == "float32" else "bf16"
             kind: Literal["cpu", "cuda"] = "cpu" if self.where.rates and not self.where.rates.asynchronous else "cuda"
@@ -190,11 +190,11 @@ class Placer:
         return self._work[key]
 
     def _operators(self, micro_batch: int, memory: int) -> tuple[Operator, ...]:
-        load = Load(micro_batch, self.seq_len, memory=memory)
-        return operators(self.spec, load) + operators_ahead(self.spec, load)
+        workload = Workload(micro_batch, self.seq_len, memory=memory)
+        return operators(self.spec, workload) + operators_ahead(self.spec, workload)
 
     def _rate(self, mesh: Mesh, group: int) -> float:
-        """Return bytes a second of a device in a group of so many neighbours."""
+        """Bytes a second of a device in a group of so many neighbours."""
         inside_node = group <= self.where.devices_per_node
         rate = self.where.link_nbytes_per_second if inside_node else self.where.network_nbytes_per_second
         rate = rate or self.where.link_nbytes_per_second or math.inf

@@ -14,7 +14,7 @@ from anyformer.costs.hardware.placement import RECOMPUTE, Placement, Placer, Rec
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH, check_length
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, did_you_mean
-from anyformer.spec import Architecture, Load, ModelSpec, Parameters, Site, parameters, specification
+from anyformer.spec import Architecture, ModelSpec, Parameters, Place, Workload, parameters, specification
 
 BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on several devices (LLaMA 2's), on one
 SEQ_LEN = 8192
@@ -94,7 +94,7 @@ class Plan:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data; keys are stable within a `version`."""
+        """Plain data; keys are stable within a `version`."""
         best, hours, watts = self.best, self.hours_needed or self.hours, self.hardware.device.power_watts
         device_hours = hours and hours * self.hardware.devices
         kwh = device_hours and watts and device_hours * 3600 * watts / JOULES_PER_KWH
@@ -136,7 +136,7 @@ class Plan:
 
 
 def hardware(text: str, find: Callable[[str], Device] = named_device) -> Hardware:
-    """Return what "8xH100", "H200" or "this" says; `find` is asked for the device of a name. Raises UsageError."""
+    """What "8xH100", "H200" or "this" says; `find` is asked for the device of a name. Raises UsageError."""
     match = re.fullmatch(r"\s*(-?\d+)\s*[x×*]\s*(.+)", text, re.IGNORECASE)
     n, name = (int(match[1]), match[2].strip()) if match else (1, text.strip())
     if n < 1:
@@ -159,7 +159,7 @@ def plan(
     efficiency: Efficiency | None = None,
     price_per_hour: float | None = None,
 ) -> Plan:
-    """Return the fastest way to train on some hardware, or why there is none and what would do.
+    """The fastest way to train on some hardware, or why there is none and what would do.
 
     Raises UsageError for what cannot be asked: sizes that do not fit together, a mesh that cannot be.
     """
@@ -182,7 +182,7 @@ def plan(
             raise UsageError(f"--mesh {mesh!r}: {why}")
     best, leanest, tried = _search(placer, on, asked)
     memory = seq_len if spec.encoder else 0
-    flops = 3 * spec.cost(Site(), Load(1, seq_len, memory=memory)).flops / seq_len
+    flops = 3 * spec.cost(Place(), Workload(1, seq_len, memory=memory)).flops / seq_len
     found = Plan(
         on, seq_len, batch_tokens, precision, shares, parameters(spec), flops, best, tried,
         tokens=tokens, hours=hours, price_per_hour=price_per_hour,
@@ -197,7 +197,7 @@ def plan(
 
 
 def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Placement | None, Leanest | None, int]:
-    """Return (the fastest way that fits, the one of fewest bytes as (bytes, mesh, recompute, memory), how many were tried)."""
+    """(the fastest way that fits, the one of fewest bytes as (bytes, mesh, recompute, memory), how many were tried)."""
     usable = USABLE * on.device.memory_nbytes
     best: Placement | None = None
     leanest: Leanest | None = None

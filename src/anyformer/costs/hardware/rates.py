@@ -25,7 +25,7 @@ class Grid:
     values: tuple[float, ...]  # k fastest, then n
 
     def at(self, m: float, n: float, k: float) -> float:
-        """Return the value for sizes between those of the grid; beyond its ends, that of the end."""
+        """The value for sizes between those of the grid; beyond its ends, that of the end."""
         corners = [_between(axis, size) for axis, size in ((self.m, m), (self.n, n), (self.k, k))]
         total = 0.0
         for i, wi in corners[0]:
@@ -52,12 +52,12 @@ class Rates:
     asynchronous: bool  # launches run beside the work
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Plain data."""
         return asdict(self)
 
     @staticmethod
     def of_json(data: Mapping[str, Any]) -> Rates:
-        """Return the rates that `as_json` gave. Raises KeyError, TypeError or ValueError for what it did not."""
+        """The rates that `as_json` gave. Raises KeyError, TypeError or ValueError for what it did not."""
         return Rates(
             products={
                 dtype: Grid(*(tuple(grid[name]) for name in ("m", "n", "k", "values")))
@@ -78,11 +78,11 @@ class Rates:
         )
 
     def knows(self, dtype: str) -> bool:
-        """Return whether products of a dtype were measured."""
+        """Whether products of a dtype were measured."""
         return dtype in self.products
 
     def work_seconds(self, operator: Operator, dtype: str, passes: Pass) -> float:
-        """Return the seconds of an operator's arithmetic, its data at hand."""
+        """The seconds of an operator's arithmetic, its data at hand."""
         o = operator
         if o.kind == "attention":
             if o.name == "causal" and o.shape is not None and o.shape[0] > 1:
@@ -115,7 +115,7 @@ class Rates:
 
 
 def on_curve(curve: Sequence[tuple[float, float]], size: float) -> float:
-    """Return the value at a size between two rows, in logarithms; beyond the ends, that of the end."""
+    """The value at a size between two rows, in logarithms; beyond the ends, that of the end."""
     at = _between([row[0] for row in curve], size)
     return math.exp(sum(weight * math.log(curve[i][1]) for i, weight in at))
 

@@ -19,7 +19,7 @@ from anyformer.costs.hardware.passes import operators, operators_ahead
 from anyformer.costs.hardware.rates import Pass, on_curve
 from anyformer.costs.report import NBYTES
 from anyformer.errors import SpecError, UsageError, did_you_mean
-from anyformer.spec import Architecture, Load, ModelSpec, cached_calls, parameters, specification
+from anyformer.spec import Architecture, ModelSpec, Workload, cached_calls, parameters, specification
 
 TRAINING_PASSES = 3  # forward, and backward for the input and for the weights
 UPDATE_NBYTES = 32  # a parameter of AdamW in float32: gradient's norm 4, weight, gradient, moments read 16, written 12
@@ -90,7 +90,7 @@ class PhaseTime:
         return max(by, key=lambda name: by[name])
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Plain data."""
         seconds = self.seconds
         return {
             "phase": self.phase,
@@ -127,7 +127,7 @@ class Roofline:
         return self.weights_nbytes + self.cache_nbytes <= self.device.memory_nbytes
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data; keys are stable within a `version`."""
+        """Plain data; keys are stable within a `version`."""
         return {
             "version": VERSION,
             "device": self.device.as_json(),
@@ -153,7 +153,7 @@ def roofline(
     efficiency: Efficiency | None = None,
     price_per_hour: float | None = None,
 ) -> Roofline:
-    """Return the times of one device that runs `batch` sequences of `seq_len` tokens.
+    """The times of one device that runs `batch` sequences of `seq_len` tokens.
 
     A training step trains on all of them, prefill reads them, decoding adds one token to each after `seq_len` - 1 cached
     ones. dtype defaults to bfloat16 where the device has it. Raises UsageError for a device or dtype that is not known,
@@ -174,7 +174,7 @@ def roofline(
     check_length(spec, seq_len)
     shares = efficiency or where.efficiency
     memory = seq_len if spec.encoder else 0
-    whole = Load(batch, seq_len, memory=memory)
+    whole = Workload(batch, seq_len, memory=memory)
     count = parameters(spec)
     weights_nbytes = (count.total + count.frozen) * NBYTES[dtype]
     phases = {
@@ -221,7 +221,7 @@ def check_length(spec: ModelSpec, seq_len: int) -> None:
 def operator_seconds(
     operator: Operator, where: Device, dtype: str, passes: Pass, shares: Efficiency, resident_nbytes: float = 0.0
 ) -> tuple[float, float, float, float]:
-    """Return (seconds, those of arithmetic, of memory and of overhead alone) of one run of an operator.
+    """(seconds, those of arithmetic, of memory and of overhead alone) of one run of an operator.
 
     `resident_nbytes` are the bytes that a pass reads in turn, which a processor's caches may or may not hold.
     """

@@ -16,7 +16,7 @@ from anyformer.families.hf.encoder import (
     SPAN,
     TOKEN_CLASSES,
     Heading,
-    Heads,
+    HeadNames,
     encoder_family,
     eps,
     n_positions,
@@ -40,13 +40,13 @@ LAYER = {
 
 
 def order(n_layers: int, groups: int, inner: int) -> list[int]:
-    """Return which distinct layer stands at each depth: a group of `inner` layers is repeated until the next one's turn."""
+    """Which distinct layer stands at each depth: a group of `inner` layers is repeated until the next one's turn."""
     turn = n_layers / groups  # which need not be whole
     return [int(i / turn) * inner + k for i in range(n_layers) for k in range(inner)]
 
 
 def grouped(spec: ModelSpec) -> tuple[list[str], int, int]:
-    """Return the names of the distinct layers, the number of groups and of layers in each. Raises SpecError."""
+    """The names of the distinct layers, the number of groups and of layers in each. Raises SpecError."""
     names = [block.shared for block in spec.stack.blocks]
     distinct = [name for name in dict.fromkeys(names) if name is not None]
     depths = [distinct.index(name) for name in names if name is not None]
@@ -58,7 +58,7 @@ def grouped(spec: ModelSpec) -> tuple[list[str], int, int]:
 
 
 def depth() -> Pair:
-    """Return the number of groups that are run one after the other, how many are distinct, and the layers in each."""
+    """The number of groups that are run one after the other, how many are distinct, and the layers in each."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.take("num_hidden_layers", int)
@@ -82,7 +82,7 @@ def depth() -> Pair:
 
 
 def width(default: int, *, always: bool) -> Pair:
-    """Return the width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA)."""
+    """The width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA)."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         found = settings.take("embedding_size", int, default)
@@ -94,7 +94,7 @@ def width(default: int, *, always: bool) -> Pair:
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the encoder's modules."""
+    """The encoder's modules."""
     yield from embeddings("position", "token_type")
     yield link("stack.embedding.projection", "encoder.embedding_hidden_mapping_in")
     names, _, inner = grouped(spec)
@@ -103,7 +103,7 @@ def links(spec: ModelSpec) -> Iterator[Link]:
         yield from (link(f"shared.{name}.sublayers.{ours}", f"{place}.{theirs}") for ours, theirs in LAYER.items())
 
 
-HEADS = Heads(
+HEADS = HeadNames(
     "albert.",
     "AlbertModel",
     {

@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.families.bart import bart
 from anyformer.families.hf.layout import Link, deviation, link, rows_of, starts
-from anyformer.families.hf.mapping import Family, Files, Row, Tensors, dropped, one
+from anyformer.families.hf.mapping import Family, Files, TensorRow, Tensors, dropped, one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.hf.stacks import Side, feeds, first_attention, placed, shared_table_rows, sides
 from anyformer.families.marian import ROOT, marian
@@ -31,7 +31,7 @@ HARMLESS = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "cla
 
 
 def sizes(settings: Settings, vocab_size: int, activation: str) -> dict[str, Any]:
-    """Return what both classes say alike, as arguments of `bart` and `marian`. Raises CheckpointError."""
+    """What both classes say alike, as arguments of `bart` and `marian`. Raises CheckpointError."""
     settings.ignore(*HARMLESS)
     for name in ("is_encoder_decoder", "tie_word_embeddings"):
         settings.require(name, True)
@@ -56,7 +56,7 @@ def sizes(settings: Settings, vocab_size: int, activation: str) -> dict[str, Any
 
 
 def to_bart(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration of BART describes. Raises CheckpointError."""
+    """The model that a configuration of BART describes. Raises CheckpointError."""
     settings.require("static_position_embeddings", False)
     settings.require("normalize_embedding", True)
     settings.require("extra_pos_embeddings", 2)
@@ -67,7 +67,7 @@ def to_bart(settings: Settings) -> ModelSpec:
 
 
 def to_marian(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration of Marian describes. Raises CheckpointError."""
+    """The model that a configuration of Marian describes. Raises CheckpointError."""
     found = sizes(settings, 58_101, "gelu")
     settings.require("static_position_embeddings", True)
     settings.require("normalize_embedding", False)
@@ -80,7 +80,7 @@ def to_marian(settings: Settings) -> ModelSpec:
 
 
 def written(spec: ModelSpec) -> dict[str, Any]:
-    """Return the settings that `sizes` reads. Raises SpecError for a model that lacks a whole part."""
+    """The settings that `sizes` reads. Raises SpecError for a model that lacks a whole part."""
     found: dict[str, Any] = {}
     for side in sides(spec):
         heads, feed = first_attention(side.stack).projection, feeds(side.stack)[0]
@@ -107,20 +107,20 @@ def written(spec: ModelSpec) -> dict[str, Any]:
 
 
 def to_config_of_bart(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration of BART. Raises SpecError for a model that lacks a whole part of it."""
+    """The nearest configuration of BART. Raises SpecError for a model that lacks a whole part of it."""
     positions = one(spec, LearnedPositionsSpec, "learned positions")
     return written(spec) | {"max_position_embeddings": positions.n_positions}
 
 
 def to_config_of_marian(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration of Marian. Raises SpecError for a model that lacks a whole part of it."""
+    """The nearest configuration of Marian. Raises SpecError for a model that lacks a whole part of it."""
     one(spec, SinusoidSpec, "sinusoids for positions")
     shared = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": spec.vocab_size}
     return written(spec) | shared | {"max_position_embeddings": spec.context or 1024}
 
 
 def links(side: Side) -> list[Link]:
-    """Return the links of a stack's norms, matrices and learned positions."""
+    """The links of a stack's norms, matrices and learned positions."""
     theirs, embedding = f"model.{side.theirs}", f"{side.ours}.embedding"
     found = [
         link(f"{embedding}.norm", f"{theirs}.layernorm_embedding"),
@@ -139,24 +139,24 @@ def links(side: Side) -> list[Link]:
     return found
 
 
-def bias_row(spec: ModelSpec) -> Row:
-    """Return the row of the bias of the logits."""
-    return Row(("heads.0.bias",), (BIAS,), _one_row_less, _one_row_more) if spec.heads[0].bias else dropped(BIAS)
+def bias_row(spec: ModelSpec) -> TensorRow:
+    """The row of the bias of the logits."""
+    return TensorRow(("heads.0.bias",), (BIAS,), _one_row_less, _one_row_more) if spec.heads[0].bias else dropped(BIAS)
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     found = shared_table_rows(spec, "model.shared.weight", "lm_head.weight", TABLES)
     return [*found, bias_row(spec), *(row for side in sides(spec) for row in rows_of(spec, links(side)))]
 
 
-def rows_of_marian(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors; files may hold the sinusoids too."""
+def rows_of_marian(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors; files may hold the sinusoids too."""
     return [*rows(spec), dropped(*POSITIONS)]
 
 
 def biased(spec: ModelSpec, files: Files) -> ModelSpec:
-    """Return the model with a bias of the logits where files hold one that is not zero, whatever was said."""
+    """The model with a bias of the logits where files hold one that is not zero, whatever was said."""
     if BIAS not in files or not bool(files.read(BIAS).any()):
         return spec
     return spec.but(heads=tuple(head.but(bias=True) for head in spec.heads))

@@ -12,7 +12,7 @@ from anyformer.families.hf.encoder import (
     SPAN,
     TOKEN_CLASSES,
     Heading,
-    Heads,
+    HeadNames,
     encoder_family,
     eps,
     n_positions,
@@ -41,24 +41,24 @@ TWINS = {
 
 
 def in_feed_forward(spec: ModelSpec) -> ActivationSpec:
-    """Return the activation of the feed-forwards, which hidden_act gives to the head too."""
+    """The activation of the feed-forwards, which hidden_act gives to the head too."""
     return next(value.activation for value in spec.stack.nested() if isinstance(value, FeedForwardSpec))
 
 
 def embeddings(*terms: str) -> Iterator[Link]:
-    """Yield the embedding's tables after the tokens', in the order of its terms, and its norm."""
+    """The embedding's tables after the tokens', in the order of its terms, and its norm."""
     yield from (link(f"stack.embedding.terms.{i}", f"embeddings.{name}_embeddings") for i, name in enumerate(terms, 1))
     yield link("stack.embedding.norm", "embeddings.LayerNorm")
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the encoder's modules."""
+    """The encoder's modules."""
     yield from embeddings("position", "token_type")
     yield from of_layers(spec, "encoder.layer", LAYER)
 
 
 CLASSIFIER = {"transform.0": "bert.pooler.dense", "table": "classifier", "": "classifier"}
-HEADS = Heads(
+HEADS = HeadNames(
     "bert.",
     "BertModel",
     {

@@ -18,12 +18,12 @@ from anyformer.families.hf.encoder import (
     SIZES,
     TOKEN_CLASSES,
     Heading,
-    Heads,
+    HeadNames,
     encoder_family,
     eps,
     n_positions,
 )
-from anyformer.families.hf.mapping import Row, one
+from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import Pair, at
 from anyformer.layers import GlobalBlocks, GQASpec, TokensSpec
@@ -60,7 +60,7 @@ def _written_scale(spec: ModelSpec) -> Mapping[str, Any]:
 
 SCALE = Pair(_read_scale, _written_scale)
 ATTENTION = Pair(_read_attention, _written_attention)
-HEADS = Heads(
+HEADS = HeadNames(
     "bert.",
     "BigBirdModel",
     {
@@ -88,11 +88,11 @@ HEADS = Heads(
 POOLER = ("pooler.weight", "pooler.bias")  # which their classes hold, whether or not a head reads it
 
 
-def further(spec: ModelSpec) -> Iterator[Row]:
-    """Yield zeros for the pooler where no head has it."""
+def further(spec: ModelSpec) -> Iterator[TensorRow]:
+    """Zeros for the pooler where no head has it."""
     n = spec.stack.d_model
     if not {"nsp", "pooler"} & {head.name for head in spec.heads}:
-        yield Row((), POOLER, lambda _: (), lambda _: (torch.zeros(n, n), torch.zeros(n)))
+        yield TensorRow((), POOLER, lambda _: (), lambda _: (torch.zeros(n, n), torch.zeros(n)))
 
 
 BIGBIRD = encoder_family(

@@ -6,14 +6,14 @@ from typing import Any
 
 from anyformer.families.bloom import bloom
 from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, Row, one
+from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import GQASpec, LayerNormSpec
 from anyformer.spec import ModelSpec
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     settings.require("apply_residual_connection_post_layernorm", False)
     # How their product was cut among processors, the order of a sum, and what older files say of themselves.
     settings.ignore("slow_but_exact", "masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi")
@@ -34,7 +34,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of BLOOM."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of BLOOM."""
     return {
         "vocab_size": spec.vocab_size,
         "hidden_size": spec.stack.d_model,
@@ -47,8 +47,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     heads = one(spec.stack, GQASpec, "multi-head attention").n_heads
     links = [
         link("stack.norm", "transformer.ln_f"),

@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 
 from anyformer.families.heads import last_token_classes, token_classes
 from anyformer.families.hf.encoder import labels_of, numbered_labels
-from anyformer.families.hf.mapping import Family, Row, one, same, shapes
+from anyformer.families.hf.mapping import Family, TensorRow, one, same, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import TokensSpec
 from anyformer.spec import HeadSpec, ModelSpec, TableSpec
 
 
-class Judge(NamedTuple):
+class ClassificationHead(NamedTuple):
     """A class with a head for labels: the head's name here, and the module that holds it there."""
 
     head: str
     module: str = "score"
 
 
-def classifying(family: Family, judges: Mapping[str, Judge]) -> Family:
+def classifying(family: Family, judges: Mapping[str, ClassificationHead]) -> Family:
     """Return a family of decoders that has these classes too, by their names."""
 
     def to_spec(settings: Settings) -> ModelSpec:
@@ -39,7 +39,7 @@ def classifying(family: Family, judges: Mapping[str, Judge]) -> Family:
             return family.to_config(spec)
         return {**family.to_config(_writing(spec)), "architectures": [named], **numbered_labels(head.table.rows)}
 
-    def rows(spec: ModelSpec) -> list[Row]:
+    def rows(spec: ModelSpec) -> list[TensorRow]:
         named = _named(spec, judges)
         if named is None:
             return family.rows(spec)
@@ -59,14 +59,14 @@ def head_of(n: int, name: str) -> HeadSpec:
     return last_token_classes(n) if name == "classes" else token_classes(n)
 
 
-def _named(spec: ModelSpec, judges: Mapping[str, Judge]) -> str | None:
-    """Return the class that has a model's head for labels, if there is one."""
+def _named(spec: ModelSpec, judges: Mapping[str, ClassificationHead]) -> str | None:
+    """The class that has a model's head for labels, if there is one."""
     names = [head.name for head in spec.heads]
     return next((name for name, judge in judges.items() if names == [judge.head]), None)
 
 
 def _writing(spec: ModelSpec) -> ModelSpec:
-    """Return the model with a head for tokens again, tied where the embedding's table could be."""
+    """The model with a head for tokens again, tied where the embedding's table could be."""
     table = one(spec.stack.embedding, TokensSpec, "table of tokens").table
     own = table if table.shared else TableSpec(rows=table.rows)
     return spec.but(heads=(HeadSpec(table=own),))

@@ -10,9 +10,9 @@ from anyformer.families.deberta import deberta
 from anyformer.families.electra import replaced
 from anyformer.families.heads import masked_words, row_classes
 from anyformer.families.hf.bert import FEED, PROJECTION, in_feed_forward
-from anyformer.families.hf.encoder import SIZES, SPAN, TOKEN_CLASSES, Heading, Heads, encoder_family, eps, of_layers
+from anyformer.families.hf.encoder import SIZES, SPAN, TOKEN_CLASSES, Heading, HeadNames, encoder_family, eps, of_layers
 from anyformer.families.hf.layout import Link, link
-from anyformer.families.hf.mapping import Row, fused, one, same
+from anyformer.families.hf.mapping import TensorRow, fused, one, same
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import Pair
 from anyformer.layers import GELU, GQASpec, RelativeTableSpec
@@ -31,7 +31,7 @@ OWN = {f"{SCORES}.0.projection": "attention.self.pos_proj", f"{SCORES}.1.project
 
 
 def relative() -> Pair:
-    """Return how far distances are told apart; the classes' other ways to use positions are refused."""
+    """How far distances are told apart; the classes' other ways to use positions are refused."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         if not settings.take("relative_attention", bool, False):
@@ -75,7 +75,7 @@ POOLED = Pair(pooled, lambda spec: {"pooler_hidden_size": spec.stack.d_model})
 
 
 def outside_layers(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the embedding's norm and the table of distances."""
+    """The embedding's norm and the table of distances."""
     table = one(spec.stack, RelativeTableSpec, TABLE).shared
     yield link("stack.embedding.norm", "embeddings.LayerNorm")
     yield link(f"shared.{table}", "encoder.rel_embeddings")
@@ -83,13 +83,13 @@ def outside_layers(spec: ModelSpec) -> Iterator[Link]:
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the encoder's modules, but for queries, keys and values."""
+    """The encoder's modules, but for queries, keys and values."""
     yield from outside_layers(spec)
     yield from of_layers(spec, "encoder.layer", LAYER | OWN)
 
 
-def queries_keys_and_values(spec: ModelSpec) -> Iterator[Row]:
-    """Yield their rows: one matrix of [q‖k‖v] for each head, and two biases."""
+def queries_keys_and_values(spec: ModelSpec) -> Iterator[TensorRow]:
+    """Their rows: one matrix of [q‖k‖v] for each head, and two biases."""
     groups = one(spec.stack, GQASpec, "multi-head attention").n_heads
     for i in range(spec.n_layers):
         ours, theirs = f"stack.blocks.{i}.sublayers.{PROJECTION}", f"encoder.layer.{i}.attention.self"
@@ -113,9 +113,9 @@ REPLACED = {
 IN_FILES = ("embeddings.position_ids", "embeddings.position_embeddings.weight")  # of the decoder used in pretraining
 
 
-def heads(name: str) -> Heads:
-    """Return the heads of the classes whose names begin with `name`."""
-    return Heads(
+def heads(name: str) -> HeadNames:
+    """The heads of the classes whose names begin with `name`."""
+    return HeadNames(
         "deberta.",
         f"{name}Model",
         {

@@ -38,7 +38,7 @@ CONVOLUTION = "stack.blocks.0.sublayers.2"
 
 
 def distances() -> Pair:
-    """Return the buckets of distances, their norm, and whether they are projected as tokens are."""
+    """The buckets of distances, their norm, and whether they are projected as tokens are."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         buckets = settings.take("position_buckets", int, -1)
@@ -63,7 +63,7 @@ def distances() -> Pair:
 
 
 def convolution() -> Pair:
-    """Return the convolution beside the first layer."""
+    """The convolution beside the first layer."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         size, activation = settings.take("conv_kernel_size", int, 0), settings.activation("conv_act", "tanh")
@@ -85,7 +85,7 @@ def convolution() -> Pair:
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the encoder's modules."""
+    """The encoder's modules."""
     names = (("q", "query"), ("k", "key"), ("v", "value"))
     layer = LAYER | {f"{PROJECTION}.{ours}": f"attention.self.{theirs}_proj" for ours, theirs in names}
     own = {f"{SCORES}.{i}.projection": f"attention.self.pos_{x}_proj" for i, x in enumerate(("key", "query"))}

@@ -31,7 +31,7 @@ MIXTURE = "mixture of experts"
 
 
 def _shared(default: int) -> Pair:
-    """Return how many shared experts there are: together they are one as wide as all of them."""
+    """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         mixture = one(spec, MoESpec, MIXTURE)
@@ -51,7 +51,7 @@ def _shared(default: int) -> Pair:
 
 
 def _depth(first: int) -> Pair:
-    """Return the layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
+    """The layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.take("num_hidden_layers", int)
@@ -151,7 +151,7 @@ def _family(
     d_expert: int,
     context: int,
 ) -> Family:
-    """Return the family of a class; the sizes are its defaults."""
+    """The family of a class; the sizes are its defaults."""
     template = deepseek(n_layers=2, n_dense=1, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
     pairs = (
         VOCABULARY,

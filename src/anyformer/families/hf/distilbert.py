@@ -11,7 +11,7 @@ from anyformer.families.hf.encoder import (
     SPAN,
     TOKEN_CLASSES,
     Heading,
-    Heads,
+    HeadNames,
     encoder_family,
     n_positions,
     of_layers,
@@ -33,12 +33,12 @@ LAYER = {
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the encoder's modules."""
+    """The encoder's modules."""
     yield from embeddings("position")
     yield from of_layers(spec, "transformer.layer", LAYER)
 
 
-HEADS = Heads(
+HEADS = HeadNames(
     "distilbert.",
     "DistilBertModel",
     {

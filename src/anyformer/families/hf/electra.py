@@ -15,7 +15,7 @@ from anyformer.families.hf.encoder import (
     SPAN,
     TOKEN_CLASSES,
     Heading,
-    Heads,
+    HeadNames,
     encoder_family,
     eps,
     n_positions,
@@ -27,7 +27,7 @@ from anyformer.spec import HeadSpec, ModelSpec
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the encoder's modules."""
+    """The encoder's modules."""
     yield from embeddings("position", "token_type")
     yield link("stack.embedding.projection", "embeddings_project")
     yield from of_layers(spec, "encoder.layer", LAYER)
@@ -37,7 +37,7 @@ def _replaced(spec: ModelSpec, n: int) -> HeadSpec:
     return replaced().but(transform=(LinearSpec(bias=True), in_feed_forward(spec)))
 
 
-HEADS = Heads(
+HEADS = HeadNames(
     "electra.",
     "ElectraModel",
     {

@@ -10,7 +10,7 @@ from anyformer.errors import SpecError, did_you_mean
 from anyformer.families.compose import changed
 from anyformer.families.heads import token_classes
 from anyformer.families.hf.layout import Link, deviation, rows_of
-from anyformer.families.hf.mapping import Family, Files, Row, dropped, one
+from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import D_MODEL, EVEN, VOCABULARY, Pair, activation, at, layers
 from anyformer.layers import ByRole, FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, Normal, SegmentsSpec
@@ -34,7 +34,7 @@ SPAN = Heading(lambda spec, n: token_classes(2, "span"), {"table": "qa_outputs",
 CLASSIFIER_OF_TWO = {"transform.0": "classifier.dense", "table": "classifier.out_proj", "": "classifier.out_proj"}
 
 
-class Heads(NamedTuple):
+class HeadNames(NamedTuple):
     """The heads of a family's classes."""
 
     prefix: str  # of the encoder's tensors in every class but the bare one
@@ -43,7 +43,7 @@ class Heads(NamedTuple):
     classes: Mapping[str, tuple[str, ...]]  # class → names of its heads; the first is meant where nothing is said
 
     def read(self, settings: Settings, spec: ModelSpec) -> ModelSpec:
-        """Return the encoder with the heads of the class that `architectures` names. Raises CheckpointError."""
+        """The encoder with the heads of the class that `architectures` names. Raises CheckpointError."""
         named = settings.strings("architectures") or (next(iter(self.classes)),)
         found = next((name for name in named if name in self.classes), None)
         if found is None:
@@ -55,12 +55,12 @@ class Heads(NamedTuple):
         return spec.but(heads=tuple(self.headings[name].make(spec, n) for name in self.classes[found]))
 
     def written(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return the settings that say which heads there are. Raises SpecError where no class has them."""
+        """The settings that say which heads there are. Raises SpecError where no class has them."""
         labelled = [h.table.rows for h in spec.heads if h.table and self.labelled(h.name)]
         return {"architectures": [self.architecture(spec)], **(numbered_labels(labelled[0]) if labelled else {})}
 
     def architecture(self, spec: ModelSpec) -> str:
-        """Return the class with the heads of a model. Raises SpecError."""
+        """The class with the heads of a model. Raises SpecError."""
         names = tuple(head.name for head in spec.heads)
         for architecture, found in self.classes.items():
             if found == names:
@@ -69,17 +69,17 @@ class Heads(NamedTuple):
         raise SpecError(f"no class of this family has the heads {' and '.join(names) or 'none'}; there are {known}")
 
     def labelled(self, name: str) -> bool:
-        """Return whether a head's rows are labels."""
+        """Whether a head's rows are labels."""
         return name in self.headings and self.headings[name].labelled
 
     def links(self, spec: ModelSpec) -> Iterator[Link]:
-        """Yield the modules of the heads, but not their tables that are the embedding's."""
+        """The modules of the heads, but not their tables that are the embedding's."""
         for i, head in enumerate(spec.heads):
             for ours, theirs in self.headings[head.name].modules.items():
                 yield Link((f"heads.{i}.{ours}" if ours else f"heads.{i}",), theirs)
 
     def tensors(self) -> list[str]:
-        """Return the names that the tensors of any head may have; a class's files often hold those of heads it leaves out."""
+        """The names that the tensors of any head may have; a class's files often hold those of heads it leaves out."""
         every = (theirs for heading in self.headings.values() for theirs in heading.modules.values())
         return [f"{theirs}.{end}" for theirs in dict.fromkeys(every) for end in ("weight", "bias")]
 
@@ -88,16 +88,16 @@ def encoder_family(
     hf_type: str,
     template: ModelSpec,
     pairs: Iterable[Pair],
-    heads: Heads,
+    heads: HeadNames,
     links: Callable[[ModelSpec], Iterable[Link]],
     *,
-    further: Callable[[ModelSpec], Iterable[Row]] = lambda spec: (),
+    further: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     tokens: str = "embeddings.word_embeddings",
     twins: Mapping[str, tuple[str, ...]] | None = None,
     buffers: tuple[str, ...] = ("embeddings.position_ids",),
     ignored: tuple[str, ...] = (),
 ) -> Family:
-    """Return the family of classes that put heads on one encoder; `links` are the encoder's, without the prefix.
+    """The family of classes that put heads on one encoder; `links` are the encoder's, without the prefix.
 
     `further` are rows of the encoder's that are no links. `twins`: what files hold twice, by the first name: a tied table,
     a bias under two names. `buffers` are what old files hold and nobody needs; `ignored` settings change no number.
@@ -120,7 +120,7 @@ def encoder_family(
         said = {name: value for pair in pairs for name, value in pair.write(bare).items()}
         return {**said, **heads.written(spec)}
 
-    def rows(spec: ModelSpec) -> list[Row]:
+    def rows(spec: ModelSpec) -> list[TensorRow]:
         stripped = not spec.heads or heads.architecture(spec) == heads.bare
         table = one(spec.stack.embedding, TableSpec, "table of tokens")
         places = [Link((f"shared.{table.shared}",), tokens), *links(spec)]
@@ -136,7 +136,7 @@ def encoder_family(
         return [_bare(row, heads.prefix) for row in found] if stripped else found
 
     def of_files(spec: ModelSpec, files: Files) -> ModelSpec:
-        """Return the encoder without its pooler where the files of the bare class have none."""
+        """The encoder without its pooler where the files of the bare class have none."""
         if [head.name for head in spec.heads] != ["pooler"]:
             return spec
         names = [f"{name}.weight" for name in heads.headings["pooler"].modules.values()]
@@ -150,13 +150,13 @@ def encoder_family(
 
 
 def numbered_labels(n: int) -> dict[str, Any]:
-    """Return the settings that count labels: by names, which nobody gave."""
+    """The settings that count labels: by names, which nobody gave."""
     names = {str(i): f"LABEL_{i}" for i in range(n)}
     return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
 
 
 def labels_of(settings: Settings) -> int:
-    """Return how many labels a configuration names or counts. Raises CheckpointError for names that are no table."""
+    """How many labels a configuration names or counts. Raises CheckpointError for names that are no table."""
     count, names = settings.take("num_labels", int, LABELS), settings.written("id2label")
     settings.ignore("label2id")
     if names is None:
@@ -166,28 +166,28 @@ def labels_of(settings: Settings) -> int:
     return len(names)
 
 
-def _aliased(row: Row, twins: Mapping[str, tuple[str, ...]]) -> Row:
-    """Return the row with the other names of its tensor: twins, and what old files call a norm's weight and bias."""
+def _aliased(row: TensorRow, twins: Mapping[str, tuple[str, ...]]) -> TensorRow:
+    """The row with the other names of its tensor: twins, and what old files call a norm's weight and bias."""
     (name, *_), (module, _, end) = row.theirs, row.theirs[0].rpartition(".")
     old = {"weight": "gamma", "bias": "beta"}
     aliases = (f"{module}.{old[end]}",) if module.endswith("LayerNorm") else ()
     return row._replace(also=(*row.also, *twins.get(name, ()), *aliases))
 
 
-def _bare(row: Row, prefix: str) -> Row:
+def _bare(row: TensorRow, prefix: str) -> TensorRow:
     theirs, also = (tuple(name.removeprefix(prefix) for name in names) for names in (row.theirs, row.also))
     return row._replace(theirs=theirs, also=also)
 
 
 def of_layers(spec: ModelSpec, stack: str, modules: Mapping[str, str]) -> Iterator[Link]:
-    """Yield the modules of every layer: ours within it → theirs within `stack`.i."""
+    """The modules of every layer: ours within it → theirs within `stack`.i."""
     for i in range(spec.n_layers):
         for ours, theirs in modules.items():
             yield Link((f"stack.blocks.{i}.sublayers.{ours}",), f"{stack}.{i}.{theirs}")
 
 
 def n_positions(offset_by_padding: bool = False) -> Pair:
-    """Return the learned positions, which are the context.
+    """The learned positions, which are the context.
 
     `offset_by_padding`: rows up to that of the padding's id are of no token, and the first token's comes after (RoBERTa).
     """
@@ -210,7 +210,7 @@ def n_positions(offset_by_padding: bool = False) -> Pair:
 
 
 def starts(default: float = 0.02) -> Pair:
-    """Return the deviation of the normal distribution that all weights are drawn from."""
+    """The deviation of the normal distribution that all weights are drawn from."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         drawn = Normal(scale=settings.take("initializer_range", float, default))
@@ -233,5 +233,5 @@ SEGMENTS = at("type_vocab_size", int, SegmentsSpec, "n_segments", default=2)
 
 
 def eps(default: float) -> Pair:
-    """Return the norms' eps."""
+    """The norms' eps."""
     return at("layer_norm_eps", float, LayerNormSpec, "eps", default=default)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.mapping import Row, Tensors, fused, one, same, shapes
+from anyformer.families.hf.mapping import TensorRow, Tensors, fused, one, same, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import ExpertRows, Pair
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec
@@ -15,26 +15,26 @@ from anyformer.spec import ModelSpec
 
 
 def mixtures(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Yield (our mixture, their layer) for each mixture of the stack."""
+    """(our mixture, their layer) for each mixture of the stack."""
     for name in shapes(spec):
         if name.startswith("stack.") and name.endswith(".router.weight"):
             yield name.removesuffix(".router.weight"), f"model.layers.{name.split('.')[2]}"
 
 
 def gated_experts(router: str, experts: str, filed_router: str, filed: str, each: tuple[str, str, str]) -> ExpertRows:
-    """Return the rows of gated experts: `experts`.gate_up_proj is [gate‖up] of all, down_proj likewise.
+    """The rows of gated experts: `experts`.gate_up_proj is [gate‖up] of all, down_proj likewise.
 
     In files each expert stands alone: `filed`.3.w1 with `each` = (gate, up, down), say w1, w3, w2.
     """
 
-    def held(spec: ModelSpec) -> Iterator[Row]:
+    def held(spec: ModelSpec) -> Iterator[TensorRow]:
         for ours, theirs in mixtures(spec):
             yield from router_rows(spec, f"{ours}.router", f"{theirs}.{router}")
             pair = (f"{ours}.experts.gate.weight", f"{ours}.experts.up.weight")
-            yield Row(pair, (f"{theirs}.{experts}.gate_up_proj",), _halves, _side_by_side)
+            yield TensorRow(pair, (f"{theirs}.{experts}.gate_up_proj",), _halves, _side_by_side)
             yield same(f"{ours}.experts.down.weight", f"{theirs}.{experts}.down_proj")
 
-    def split(spec: ModelSpec) -> Iterator[Row]:
+    def split(spec: ModelSpec) -> Iterator[TensorRow]:
         n_experts = one(spec, RouterSpec, "mixture of experts").n_experts
         for ours, theirs in mixtures(spec):
             yield from router_rows(spec, f"{ours}.router", f"{theirs}.{filed_router}")
@@ -45,13 +45,13 @@ def gated_experts(router: str, experts: str, filed_router: str, filed: str, each
     return ExpertRows(held, split)
 
 
-def each_alone(ours: str, theirs: tuple[str, ...]) -> Row:
-    """Return the row of a tensor of all experts and their tensors, one for each expert."""
-    return Row((ours,), theirs, _stacked, _alone)
+def each_alone(ours: str, theirs: tuple[str, ...]) -> TensorRow:
+    """The row of a tensor of all experts and their tensors, one for each expert."""
+    return TensorRow((ours,), theirs, _stacked, _alone)
 
 
-def router_rows(spec: ModelSpec, ours: str, theirs: str) -> Iterator[Row]:
-    """Yield the rows of what a router has."""
+def router_rows(spec: ModelSpec, ours: str, theirs: str) -> Iterator[TensorRow]:
+    """The rows of what a router has."""
     names = shapes(spec)
     for own, name in (("weight", "weight"), ("bias", "bias"), ("correction", "e_score_correction_bias")):
         if f"{ours}.{own}" in names:
@@ -59,7 +59,7 @@ def router_rows(spec: ModelSpec, ours: str, theirs: str) -> Iterator[Row]:
 
 
 def expert_width(name: str, field: str, default: int) -> Pair:
-    """Return the setting of the d_ff of a mixture's `field`, expert or shared_expert."""
+    """The setting of the d_ff of a mixture's `field`, expert or shared_expert."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         mixture = one(spec, MoESpec, "mixture of experts")

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.falcon import Wiring, falcon
 from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import ALiBiSpec, FeedForwardSpec, GQASpec, LayerNormSpec
@@ -20,7 +20,7 @@ NORMS: dict[Wiring, tuple[str, ...]] = {
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     older = settings.optional("n_embed", int)
     d_model = settings.take("hidden_size", int, 4544) if older is None else older
     n_heads, context = settings.take("num_attention_heads", int), settings.take("max_position_embeddings", int, 2048)
@@ -52,7 +52,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def wiring(spec: ModelSpec) -> Wiring:
-    """Return how the first layer puts its branches."""
+    """How the first layer puts its branches."""
     block = spec.stack.blocks[0]
     if len(block.sublayers) > 1:
         return "serial"
@@ -60,7 +60,7 @@ def wiring(spec: ModelSpec) -> Wiring:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of Falcon."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of Falcon."""
     heads = one(spec.stack, GQASpec, "grouped-query attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     wired = wiring(spec)
@@ -87,8 +87,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     heads = one(spec.stack, GQASpec, "grouped-query attention")
     group = heads.n_heads // heads.kv_heads
     links = [link("stack.norm", "transformer.ln_f")]

@@ -12,7 +12,7 @@ import torch
 
 from anyformer.families.deepseek import predicting_further
 from anyformer.families.hf.layout import link, rows_of
-from anyformer.families.hf.mapping import Family, Files, Row, Tensors
+from anyformer.families.hf.mapping import Family, Files, TensorRow, Tensors
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import Pair
 from anyformer.spec import ModelSpec
@@ -22,7 +22,7 @@ REPEATED = {"model.embed_tokens.weight": "embed_tokens.weight", "lm_head.weight"
 
 
 def further() -> Pair:
-    """Return how many further tokens are predicted; the class calls the setting by two names, and needs neither."""
+    """How many further tokens are predicted; the class calls the setting by two names, and needs neither."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n = settings.take("num_nextn_predict_layers", int, settings.take("num_mtp_layers", int, 0))
@@ -37,12 +37,12 @@ def further() -> Pair:
 
 
 def further_rows(family: Family) -> Family:
-    """Return the family with the rows of the layers for further tokens beside its own.
+    """The family with the rows of the layers for further tokens beside its own.
 
     Files decide whether there are such layers: transformers leaves them out and the setting in.
     """
 
-    def beside(rows: Callable[[ModelSpec], list[Row]]) -> Callable[[ModelSpec], list[Row]]:
+    def beside(rows: Callable[[ModelSpec], list[TensorRow]]) -> Callable[[ModelSpec], list[TensorRow]]:
         return lambda spec: [*_deepened(rows, spec), *_own_rows(spec)] if spec.ahead else rows(spec)
 
     files = family.files and beside(family.files)
@@ -50,13 +50,13 @@ def further_rows(family: Family) -> Family:
 
 
 def _where_held(spec: ModelSpec, files: Files) -> ModelSpec:
-    """Return the model without the modules where no tensor of them is in the files, as in those that transformers writes."""
+    """The model without the modules where no tensor of them is in the files, as in those that transformers writes."""
     held = any(name in files for row in _own_rows(spec) for name in row.theirs)
     return spec if held else spec.but(ahead=())
 
 
-def _deepened(rows: Callable[[ModelSpec], list[Row]], spec: ModelSpec) -> Iterator[Row]:
-    """Yield the rows of the stack with the modules' blocks at its end; files hold its tables again with each module."""
+def _deepened(rows: Callable[[ModelSpec], list[TensorRow]], spec: ModelSpec) -> Iterator[TensorRow]:
+    """The rows of the stack with the modules' blocks at its end; files hold its tables again with each module."""
     n = spec.n_layers
     blocks = (*spec.stack.blocks, *(module.block for module in spec.ahead))
     for row in rows(spec.but(stack=spec.stack.but(blocks=blocks), ahead=())):
@@ -66,18 +66,18 @@ def _deepened(rows: Callable[[ModelSpec], list[Row]], spec: ModelSpec) -> Iterat
 
 
 def _placed(name: str, n_layers: int) -> str:
-    """Return what a tensor of a deeper stack is called where its layers beyond `n_layers` are the modules' blocks."""
+    """What a tensor of a deeper stack is called where its layers beyond `n_layers` are the modules' blocks."""
     first, second, number, *rest = [*name.split("."), "", ""][:3] + name.split(".")[3:]
     if (first, second) != ("stack", "blocks") or int(number) < n_layers:
         return name
     return ".".join(("ahead", str(int(number) - n_layers), "block", *rest))
 
 
-def _own_rows(spec: ModelSpec) -> Iterator[Row]:
+def _own_rows(spec: ModelSpec) -> Iterator[TensorRow]:
     for k in range(len(spec.ahead)):
         ours, theirs = f"ahead.{k}", f"model.layers.{spec.n_layers + k}"
         yield from rows_of(spec, (link(f"{ours}.{own}", f"{theirs}.{name}") for own, name in OURS.items()))
-        yield Row(
+        yield TensorRow(
             (f"{ours}.token.weight", f"{ours}.hidden.weight"),
             (f"{theirs}.eh_proj.weight",),
             _columns,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import block, language_model, pre_norm
-from anyformer.families.hf.classifiers import Judge, classifying
+from anyformer.families.hf.classifiers import ClassificationHead, classifying
 from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, table_rows, tied
-from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import (
     AttentionSpec,
@@ -23,7 +23,7 @@ from anyformer.spec import Count, Length, ModelSpec, ScaleSpec, Width
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     d_model, n_layers = settings.take("n_embd", int), settings.take("n_layer", int)
     norm = LayerNormSpec(eps=settings.take("layer_norm_epsilon", float, 1e-5))
     heads = GQASpec(
@@ -63,7 +63,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-2."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-2."""
     attentions = [value for value in spec.stack.nested() if isinstance(value, AttentionSpec)]
     heads = one(spec.stack, GQASpec, "multi-head attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
@@ -89,8 +89,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     links = [link("stack.norm", "transformer.ln_f"), link("stack.embedding.terms.1", "transformer.wpe")]
     found = table_rows(spec, "transformer.wte", "lm_head")
     for i in range(spec.n_layers):
@@ -109,7 +109,7 @@ def rows(spec: ModelSpec) -> list[Row]:
 GPT2 = classifying(
     Family("gpt2", "GPT2LMHeadModel", "transformer.", to_spec, to_config, rows),
     {
-        "GPT2ForSequenceClassification": Judge("classes"),
-        "GPT2ForTokenClassification": Judge("token_classes", "classifier"),
+        "GPT2ForSequenceClassification": ClassificationHead("classes"),
+        "GPT2ForTokenClassification": ClassificationHead("token_classes", "classifier"),
     },
 )

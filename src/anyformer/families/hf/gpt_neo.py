@@ -6,14 +6,14 @@ from typing import Any
 
 from anyformer.families.gpt_neo import gpt_neo
 from anyformer.families.hf.layout import deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, SlidingWindow
 from anyformer.spec import ModelSpec
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     n_layers, window = settings.take("num_layers", int), settings.take("window_size", int, 256)
     types = _types(settings.written("attention_types") or [[["global", "local"], 12]])
     settings.ignore("attention_layers")  # `attention_types`, written out
@@ -45,7 +45,7 @@ def _types(runs: Any) -> list[str] | None:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-Neo."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-Neo."""
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     windows = [next((w.size for w in b.nested() if isinstance(w, SlidingWindow)), None) for b in spec.stack.blocks]
     return {
@@ -64,8 +64,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     links = [link("stack.norm", "transformer.ln_f"), link("stack.embedding.terms.1", "transformer.wpe")]
     found = table_rows(spec, "transformer.wte", "lm_head")
     for i in range(spec.n_layers):

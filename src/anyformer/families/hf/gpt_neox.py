@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.gpt_neox import gpt_neox
 from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
@@ -14,7 +14,7 @@ from anyformer.spec import ModelSpec
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     context = settings.take("max_position_embeddings", int, 2048)
     d_model = settings.take("hidden_size", int)
     spec = gpt_neox(
@@ -38,7 +38,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-NeoX."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-NeoX."""
     heads = one(spec.stack, GQASpec, "multi-head attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     return {
@@ -58,8 +58,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     heads = one(spec.stack, GQASpec, "multi-head attention").n_heads
     links = [link("stack.norm", "gpt_neox.final_layer_norm")]
     found = table_rows(spec, "gpt_neox.embed_in", "lm_head", "embed_out")

@@ -12,7 +12,7 @@ from anyformer.families.compose import changed
 from anyformer.families.gpt_oss import gpt_oss
 from anyformer.families.hf.experts import mixtures, router_rows
 from anyformer.families.hf.llama import ATTENTION, D_FF, NORMS
-from anyformer.families.hf.mapping import Row, Tensors, one, same
+from anyformer.families.hf.mapping import TensorRow, Tensors, one, same
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import (
     D_MODEL,
@@ -60,16 +60,16 @@ def _repeated(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def rows(spec: ModelSpec) -> Iterator[Row]:
-    """Yield the rows of sinks, routers and experts."""
+def rows(spec: ModelSpec) -> Iterator[TensorRow]:
+    """The rows of sinks, routers and experts."""
     for ours, theirs in mixtures(spec):
         yield same(f"{ours.rsplit('.', 4)[0]}.0.branches.0.mixer.sink", f"{theirs}.self_attn.sinks")
         yield from router_rows(spec, f"{ours}.router", f"{theirs}.mlp.router")
         for end, their_end in (("weight", ""), ("bias", "_bias")):
             pair = (f"{ours}.experts.gate.{end}", f"{ours}.experts.up.{end}")
-            yield Row(pair, (f"{theirs}.mlp.experts.gate_up_proj{their_end}",), _apart, _in_turn)
+            yield TensorRow(pair, (f"{theirs}.mlp.experts.gate_up_proj{their_end}",), _apart, _in_turn)
             down, name = f"{ours}.experts.down.{end}", f"{theirs}.mlp.experts.down_proj{their_end}"
-            yield same(down, name) if end == "bias" else Row((down,), (name,), _transposed, _transposed)
+            yield same(down, name) if end == "bias" else TensorRow((down,), (name,), _transposed, _transposed)
 
 
 def _apart(whole: Tensors) -> Tensors:
@@ -85,7 +85,7 @@ def _transposed(one_tensor: Tensors) -> Tensors:
 
 
 def _turned(tensor: Tensor) -> Tensor:
-    """Return the matrices of a stack transposed; biases are as they are."""
+    """The matrices of a stack transposed; biases are as they are."""
     return (tensor.transpose(1, 2) if tensor.dim() == 3 else tensor).contiguous()
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from anyformer.families.gptj import INTERLEAVED, gptj
 from anyformer.families.hf.layout import deviation, link, places, rows_of, starts, table_rows
-from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec
 from anyformer.spec import ModelSpec
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     d_model, n_heads = settings.take("n_embd", int), settings.take("n_head", int)
     if n_heads < 1 or d_model % n_heads:
         raise settings.refusal("n_head", f"does not divide n_embd = {d_model}, which this class refuses")
@@ -36,7 +36,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-J."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-J."""
     heads = one(spec.stack, GQASpec, "multi-head attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     rotary = heads.rotary or INTERLEAVED
@@ -55,8 +55,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     links = [link("stack.norm", "transformer.ln_f")]
     found = table_rows(spec, "transformer.wte", "lm_head")
     for i in range(spec.n_layers):

@@ -10,7 +10,7 @@ from anyformer.families.compose import changed
 from anyformer.families.deepseek import sharpened
 from anyformer.families.hf.layout import Link, link, rows_of
 from anyformer.families.hf.llama import PROJECTION
-from anyformer.families.hf.mapping import Row, one
+from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.rotary import scaling_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import Pair
@@ -21,7 +21,7 @@ LATENT = "latent attention"
 
 
 def latent_heads() -> Pair:
-    """Return the sizes of latent attention; there are as many heads of keys and values as of queries."""
+    """The sizes of latent attention; there are as many heads of keys and values as of queries."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_heads = settings.take("num_attention_heads", int)
@@ -58,7 +58,7 @@ def latent_heads() -> Pair:
 
 
 def layer_eps() -> Pair:
-    """Return the eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
+    """The eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         latent = one(spec, MLASpec, LATENT)
@@ -73,7 +73,7 @@ def layer_eps() -> Pair:
 
 
 def latent_scale() -> Pair:
-    """Return attention's scale, which mscale_all_dim sharpens."""
+    """Attention's scale, which mscale_all_dim sharpens."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         table = settings.section("rope_scaling") or settings.section("rope_parameters")
@@ -97,8 +97,8 @@ def latent_scale() -> Pair:
     return Pair(read, write)
 
 
-def latent_rows(spec: ModelSpec) -> Iterator[Row]:
-    """Yield the rows of latent attention: the latent beside the rotary key, and for each head its key beside its value."""
+def latent_rows(spec: ModelSpec) -> Iterator[TensorRow]:
+    """The rows of latent attention: the latent beside the rotary key, and for each head its key beside its value."""
     mla = one(spec, MLASpec, LATENT)
     links: list[Link] = []
     for i in range(spec.n_layers):

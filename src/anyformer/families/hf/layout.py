@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from anyformer.families.hf.mapping import Row, fused, shapes
+from anyformer.families.hf.mapping import TensorRow, fused, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, ByRole, Normal
 from anyformer.spec import BlockSpec, ModelSpec
@@ -22,12 +22,12 @@ class Link(NamedTuple):
 
 
 def link(ours: str, theirs: str, *, turned: bool = False) -> Link:
-    """Return the link of one module with one."""
+    """The link of one module with one."""
     return Link((ours,), theirs, turned=turned)
 
 
-def rows_of(spec: ModelSpec, links: Iterable[Link]) -> Iterator[Row]:
-    """Yield the rows of every tensor that our modules have: a weight, a bias, both or neither."""
+def rows_of(spec: ModelSpec, links: Iterable[Link]) -> Iterator[TensorRow]:
+    """The rows of every tensor that our modules have: a weight, a bias, both or neither."""
     names = shapes(spec)
     for each in links:
         for end in ("weight", "bias"):
@@ -45,12 +45,12 @@ class Places(NamedTuple):
     norms: tuple[str, ...]  # in the order of their use
 
     def qkv(self) -> tuple[str, ...]:
-        """Return the modules of queries, keys and values."""
+        """The modules of queries, keys and values."""
         return tuple(f"{self.projection}.{x}" for x in "qkv")
 
 
 def places(spec: ModelSpec, i: int) -> Places:
-    """Return the places of the i-th layer."""
+    """The places of the i-th layer."""
     block: BlockSpec = spec.stack.blocks[i]
     norms: list[str] = []
     projection = feed = ""
@@ -69,8 +69,8 @@ def places(spec: ModelSpec, i: int) -> Places:
     return Places(projection, feed, tuple(norms))
 
 
-def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[Row]:
-    """Return the rows of the tokens' table and the head's, one where they are tied, and of the head's bias.
+def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[TensorRow]:
+    """The rows of the tokens' table and the head's, one where they are tied, and of the head's bias.
 
     `aliases` are what files may call the head instead.
     """
@@ -89,17 +89,17 @@ def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[R
 
 
 def tied(spec: ModelSpec) -> bool:
-    """Return whether the first head's table is shared."""
+    """Whether the first head's table is shared."""
     return bool(spec.heads and spec.heads[0].tied)
 
 
 def starts(settings: Settings, name: str = "initializer_range") -> ByRole:
-    """Return one normal distribution for all matrices and tables, its deviation a setting."""
+    """One normal distribution for all matrices and tables, its deviation a setting."""
     deviation = Normal(scale=settings.take(name, float, 0.02))
     return ByRole(table=deviation, matrix=deviation)
 
 
 def deviation(spec: ModelSpec) -> float:
-    """Return the standard deviation that matrices start with; 0.02 where it depends on more than a number."""
+    """The standard deviation that matrices start with; 0.02 where it depends on more than a number."""
     matrix = spec.init.matrix if isinstance(spec.init, ByRole) else None
     return matrix.scale if isinstance(matrix, Normal) and not matrix.fan_in_power else 0.02

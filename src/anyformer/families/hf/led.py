@@ -9,7 +9,7 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import bart
 from anyformer.families.hf.layout import Link, link, rows_of, starts
 from anyformer.families.hf.longformer import windows_of, with_windows
-from anyformer.families.hf.mapping import Family, Row, one
+from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.stacks import Side, placed, shared_table_rows, sides
 from anyformer.families.longformer import led
@@ -21,7 +21,7 @@ PADDING = 1  # of the token that their class fills a row up with, to a multiple 
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration of LED describes. Raises CheckpointError."""
+    """The model that a configuration of LED describes. Raises CheckpointError."""
     settings.require("scale_embedding", False)
     settings.ignore("attention_mode")
     said = bart.sizes(settings, 50_265, "gelu")
@@ -38,7 +38,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of it."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of it."""
     encoder, decoder = (side.stack for side in sides(spec))
     heads = one(encoder, LocalAndGlobalSpec, "local and global heads").n_heads
     plain = changed(encoder, AttentionSpec, projection=GQASpec(n_heads=heads), mask=Everything())
@@ -59,7 +59,7 @@ def _positions(stack: StackSpec) -> int:
 
 
 def links(side: Side) -> list[Link]:
-    """Return the links of a stack: BART's under another name, but for the encoder's attention."""
+    """The links of a stack: BART's under another name, but for the encoder's attention."""
     found = [each._replace(theirs=each.theirs.replace("model.", "led.", 1)) for each in bart.links(side)]
     for at in placed(side):
         if not isinstance(at.mixer, AttentionSpec) or not isinstance(at.mixer.projection, LocalAndGlobalSpec):
@@ -74,8 +74,8 @@ def links(side: Side) -> list[Link]:
     return found
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     found = shared_table_rows(spec, "led.shared.weight", "lm_head.weight", TABLES)
     return [*found, bart.bias_row(spec), *(row for side in sides(spec) for row in rows_of(spec, links(side)))]
 

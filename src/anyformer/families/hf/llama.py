@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.hf.classifiers import Judge, classifying
+from anyformer.families.hf.classifiers import ClassificationHead, classifying
 from anyformer.families.hf.template import (
     BIASES,
     D_MODEL,
@@ -51,7 +51,7 @@ LLAMA = classifying(
         {**NORMS, **ATTENTION, **GATED},
     ),
     {
-        "LlamaForSequenceClassification": Judge("classes"),
-        "LlamaForTokenClassification": Judge("token_classes"),
+        "LlamaForSequenceClassification": ClassificationHead("classes"),
+        "LlamaForTokenClassification": ClassificationHead("token_classes"),
     },
 )

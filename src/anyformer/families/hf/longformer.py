@@ -17,7 +17,7 @@ from anyformer.families.hf.encoder import (
     SEGMENTS,
     TOKEN_CLASSES,
     Heading,
-    Heads,
+    HeadNames,
     encoder_family,
     eps,
     n_positions,
@@ -37,7 +37,7 @@ GLOBAL = {f"{PROJECTION}.{x[0]}_global": f"attention.self.{x}_global" for x in (
 
 
 def with_windows(settings: Settings, stack: StackSpec) -> StackSpec:
-    """Return the stack with the windows that `attention_window` says: one for all layers, or one each. Raises CheckpointError."""
+    """The stack with the windows that `attention_window` says: one for all layers, or one each. Raises CheckpointError."""
     said = settings.written(WINDOW)
     said = 512 if said is None else said
     each = said if isinstance(said, list) else [said] * len(stack.blocks)
@@ -52,7 +52,7 @@ def with_windows(settings: Settings, stack: StackSpec) -> StackSpec:
 
 
 def windows_of(stack: StackSpec) -> dict[str, Any]:
-    """Return the setting that says the windows of a stack. Raises SpecError for a layer without one."""
+    """The setting that says the windows of a stack. Raises SpecError for a layer without one."""
     return {WINDOW: [2 * one(block, SymmetricWindow, "window to both sides").radius for block in stack.blocks]}
 
 
@@ -64,7 +64,7 @@ def _windows() -> Pair:
 
 
 def _divided() -> Pair:
-    """Return the refusal of heads that do not divide the width."""
+    """The refusal of heads that do not divide the width."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_heads = one(spec, LocalAndGlobalSpec, "local and global heads").n_heads
@@ -76,13 +76,13 @@ def _divided() -> Pair:
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the encoder's modules."""
+    """The encoder's modules."""
     yield from embeddings("position", "token_type")
     yield from of_layers(spec, "encoder.layer", LAYER | GLOBAL)
 
 
 def _first() -> Pair:
-    """Return what is global where nothing is said, which their classes differ in."""
+    """What is global where nothing is said, which their classes differ in."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         named = settings.strings("architectures") or ()
@@ -92,7 +92,7 @@ def _first() -> Pair:
 
 
 OF_TEXTS = "LongformerForSequenceClassification"
-HEADS = Heads(
+HEADS = HeadNames(
     "longformer.",
     "LongformerModel",
     {

@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.errors import AnyformerError, CheckpointError, SpecError, did_you_mean
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, GQASpec
-from anyformer.spec import HeadSpec, ModelSpec, Site, Spec, tensors
+from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, tensors
 from anyformer.spec.difference import Difference, differences, short
 
 Tensors = tuple[Tensor, ...]
@@ -29,7 +29,7 @@ class Files(Protocol):
         ...
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """Some of our tensors and the tensors of theirs that hold the same numbers."""
 
     ours: tuple[str, ...]
@@ -49,10 +49,9 @@ class Family(NamedTuple):
     prefix: str  # of the tensors of the model without its head; files saved from that model lack it
     to_spec: Callable[[Settings], ModelSpec]  # raises CheckpointError for a setting that our parts cannot express
     to_config: Callable[[ModelSpec], dict[str, Any]]  # the nearest configuration; `misfits` says how near it is
-    rows: Callable[[ModelSpec], list[Row]]
-    files: Callable[[ModelSpec], list[Row]] | None = (
-        None  # the rows of what it writes to files, where that is laid out otherwise
-    )
+    rows: Callable[[ModelSpec], list[TensorRow]]
+    # the rows of what it writes to files, where that is laid out otherwise
+    files: Callable[[ModelSpec], list[TensorRow]] | None = None
     # The model, given the tensors that there are, where its configuration leaves something to them.
     of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None
     # The head that its classes put on a model for so many labels, by its name; None where none has such a head.
@@ -60,18 +59,18 @@ class Family(NamedTuple):
 
 
 def class_of(family: Family, config: Mapping[str, Any]) -> str:
-    """Return the class that a configuration names, or the one that the family is known by."""
+    """The class that a configuration names, or the one that the family is known by."""
     return next(iter(config.get("architectures") or ()), family.architecture)
 
 
-def same(ours: str, theirs: str, *also: str) -> Row:
-    """Return the row of a tensor that both sides hold alike."""
-    return Row((ours,), (theirs,), _unchanged, _unchanged, also)
+def same(ours: str, theirs: str, *also: str) -> TensorRow:
+    """The row of a tensor that both sides hold alike."""
+    return TensorRow((ours,), (theirs,), _unchanged, _unchanged, also)
 
 
-def transposed(ours: str, theirs: str) -> Row:
-    """Return the row of a matrix that theirs holds as (in, out)."""
-    return Row((ours,), (theirs,), _turned, _turned)
+def transposed(ours: str, theirs: str) -> TensorRow:
+    """The row of a matrix that theirs holds as (in, out)."""
+    return TensorRow((ours,), (theirs,), _turned, _turned)
 
 
 def fused(
@@ -82,15 +81,15 @@ def fused(
     groups: int = 1,
     turned: bool = False,
     also: tuple[str, ...] = (),
-) -> Row:
-    """Return the row of several outputs in one tensor of theirs: `groups` times over, `shares` of each side by side.
+) -> TensorRow:
+    """The row of several outputs in one tensor of theirs: `groups` times over, `shares` of each side by side.
 
     One group of equal shares is [q‖k‖v]; n_heads groups are (head, q k v, head_dim); n_kv_heads groups of shares
     (n_heads / n_kv_heads, 1, 1) hold each key/value head after its queries. Theirs is (in, out) if `turned`.
     """
     if len(ours) == 1:
         turn = _turned if turned else _unchanged
-        return Row(ours, (theirs,), turn, turn, also)
+        return TensorRow(ours, (theirs,), turn, turn, also)
     shares = shares or (1,) * len(ours)
 
     def load(one: Tensors) -> Tensors:
@@ -103,12 +102,12 @@ def fused(
         whole = (torch.cat(each, 1).flatten(0, 2),)
         return _turned(whole) if turned else whole
 
-    return Row(ours, (theirs,), load, save, also)
+    return TensorRow(ours, (theirs,), load, save, also)
 
 
-def dropped(*names: str) -> Row:
-    """Return the row of tensors of theirs that old files hold and nobody needs: masks and tables of constants."""
-    return Row((), (), _unchanged, _unchanged, names)
+def dropped(*names: str) -> TensorRow:
+    """The row of tensors of theirs that old files hold and nobody needs: masks and tables of constants."""
+    return TensorRow((), (), _unchanged, _unchanged, names)
 
 
 def _unchanged(tensors: Tensors) -> Tensors:
@@ -119,25 +118,25 @@ def _turned(tensors: Tensors) -> Tensors:
     return tuple(tensor.T.contiguous() for tensor in tensors)
 
 
-def ours_of(rows: Iterable[Row], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield our tensors by name; `read` gives theirs by name, each asked for once."""
+def ours_of(rows: Iterable[TensorRow], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Our tensors by name; `read` gives theirs by name, each asked for once."""
     for row in rows:
         yield from zip(row.ours, row.load(tuple(map(read, row.theirs))), strict=True)
 
 
-def theirs_of(rows: Iterable[Row], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield their tensors by name; `read` gives ours by name, each asked for once."""
+def theirs_of(rows: Iterable[TensorRow], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Their tensors by name; `read` gives ours by name, each asked for once."""
     for row in rows:
         yield from zip(row.theirs, row.save(tuple(map(read, row.ours))), strict=True)
 
 
 def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each of our tensors by its name in the state dict."""
-    return {name: weight.shape for name, weight in tensors(spec, Site())}
+    """The shape of each of our tensors by its name in the state dict."""
+    return {name: weight.shape for name, weight in tensors(spec, Place())}
 
 
-def their_shapes(rows: Iterable[Row], spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each of their tensors by name. Raises SpecError where the rows do not cover the model."""
+def their_shapes(rows: Iterable[TensorRow], spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The shape of each of their tensors by name. Raises SpecError where the rows do not cover the model."""
     rows, ours = list(rows), shapes(spec)
     named = [name for row in rows for name in row.ours]
     uncovered = sorted(set(named) ^ set(ours)) or sorted({name for name in named if named.count(name) > 1})
@@ -149,7 +148,7 @@ def their_shapes(rows: Iterable[Row], spec: ModelSpec) -> dict[str, tuple[int, .
 
 
 def one(spec: Spec, kind: type[Part], what: str) -> Part:
-    """Return the first value of a kind inside a specification. Raises SpecError if there is none."""
+    """The first value of a kind inside a specification. Raises SpecError if there is none."""
     found = next((value for value in spec.nested() if isinstance(value, kind)), None)
     if found is None:
         raise SpecError(f"the model has no {what}")
@@ -157,7 +156,7 @@ def one(spec: Spec, kind: type[Part], what: str) -> Part:
 
 
 def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Difference]]:
-    """Return the nearest configuration and where its model differs: (path, what it would be, what it is).
+    """The nearest configuration and where its model differs: (path, what it would be, what it is).
 
     How weights start and the context are no part of what is computed. Raises SpecError where a whole part is missing.
     """
@@ -167,7 +166,7 @@ def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Diffe
 
 
 def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> tuple[Family, ModelSpec]:
-    """Return the family and the model of a configuration; `where` names it in errors. Raises CheckpointError."""
+    """The family and the model of a configuration; `where` names it in errors. Raises CheckpointError."""
     hf_type = config.get("model_type")
     if not isinstance(hf_type, str):
         raise CheckpointError(f"{where} has no model_type, so its architecture is unknown; add it")
@@ -183,7 +182,7 @@ def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: st
 
 
 def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:
-    """Return the family whose class computes a model, and the configuration. Raises SpecError naming what misfits."""
+    """The family whose class computes a model, and the configuration. Raises SpecError naming what misfits."""
     reasons: list[tuple[float, str]] = []
     for family in families:
         try:
@@ -199,7 +198,7 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
 
 
 def computed(spec: ModelSpec) -> ModelSpec:
-    """Return what a model computes, spelled in one way: without how its weights start and the context."""
+    """What a model computes, spelled in one way: without how its weights start and the context."""
     return _spelled_alike(spec, spec.stack.d_model, {}).but(init=ByRole(), context=None)
 
 

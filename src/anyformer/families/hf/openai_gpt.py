@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, Row, dropped, one
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.openai_gpt import openai_gpt
 from anyformer.layers import (
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, ActivationSpec] = {"gelu": GELU(form="tanh"), "relu": ReL
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     activation = settings.take("afn", str, "gelu")
     if activation not in ACTIVATIONS:
         raise settings.refusal("afn", f"is none of the activations {', '.join(ACTIVATIONS)}")
@@ -45,7 +45,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of GPT."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of GPT."""
     activation = one(spec.stack, FeedForwardSpec, "feed-forward without a gate").activation
     return {
         "vocab_size": spec.vocab_size,
@@ -63,8 +63,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     links = [link("stack.embedding.terms.1", "transformer.positions_embed")]
     found = table_rows(spec, "transformer.tokens_embed", "lm_head")
     for i in range(spec.n_layers):

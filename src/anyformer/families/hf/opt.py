@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.hf.layout import deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, Row, one
+from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.opt import opt
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec
@@ -13,7 +13,7 @@ from anyformer.spec import ModelSpec
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     d_model = settings.take("hidden_size", int)
     affine = settings.take("layer_norm_elementwise_affine", bool, True)
     spec = opt(
@@ -36,7 +36,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of OPT."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of OPT."""
     heads = one(spec.stack, GQASpec, "multi-head attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     norm_first = spec.stack.blocks[0].sublayers[0].norm_in is not None
@@ -60,8 +60,8 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     links = [
         link("stack.norm", "model.decoder.final_layer_norm"),
         link("stack.embedding.terms.1", "model.decoder.embed_positions"),

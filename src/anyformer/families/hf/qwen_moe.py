@@ -22,7 +22,7 @@ GATE = {f"{FEED}.shared_gate": "mlp.shared_expert_gate"}
 
 
 def sparse(spec: BlockSpec) -> bool:
-    """Return whether a layer is a mixture."""
+    """Whether a layer is a mixture."""
     return isinstance(spec.sublayers[-1].branches[0].mixer, MoESpec)
 
 

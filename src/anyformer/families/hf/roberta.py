@@ -12,13 +12,13 @@ from anyformer.families.hf.encoder import (
     SPAN,
     TOKEN_CLASSES,
     Heading,
-    Heads,
+    HeadNames,
     encoder_family,
     eps,
     n_positions,
 )
 
-HEADS = Heads(
+HEADS = HeadNames(
     "roberta.",
     "RobertaModel",
     {

@@ -33,7 +33,7 @@ def rotary(
     fraction: str | None = FRACTION,
     magnitudes: bool = False,
 ) -> RotarySpec:
-    """Return the rotary positions that a whole configuration describes. Raises CheckpointError.
+    """The rotary positions that a whole configuration describes. Raises CheckpointError.
 
     `plain` is what the class takes where nothing is said (theta, fraction, where, layout); `theta` and `fraction` are its names
     for these two, None where the class rotates all features whatever is said; `context` is its max_position_embeddings.
@@ -56,7 +56,7 @@ def rotary(
 def within(
     inner: Settings, context: int, plain: RotarySpec, original: int | None = None, *, magnitudes: bool = False
 ) -> RotarySpec:
-    """Return the rotary positions of one table of settings, all of which are used or refused. Raises CheckpointError."""
+    """The rotary positions of one table of settings, all of which are used or refused. Raises CheckpointError."""
     theta, fraction = inner.take(THETA, float, plain.theta), inner.take(FRACTION, float, plain.fraction)
     older = inner.take("type", str, "default")
     kind = inner.take("rope_type", str, older)
@@ -75,7 +75,7 @@ def within(
 def rotary_settings(
     rotary: RotarySpec | None, *, theta: str = THETA, fraction: str | None = FRACTION, magnitudes: bool = False
 ) -> dict[str, Any]:
-    """Return the settings in the older spelling, which both read; the arguments are those of `rotary`."""
+    """The settings in the older spelling, which both read; the arguments are those of `rotary`."""
     rotary = rotary or RotarySpec()
     table, scaling = scaling_settings(rotary.scaling), rotary.scaling
     if magnitudes and table is not None and isinstance(scaling, LongRoPE):
@@ -86,7 +86,7 @@ def rotary_settings(
 
 
 def scaling_settings(scaling: RotaryScalingSpec | None) -> dict[str, Any] | None:
-    """Return the table of a scaling; None for none, and for one that no configuration can hold."""
+    """The table of a scaling; None for none, and for one that no configuration can hold."""
     match scaling:
         case LinearScaling():
             return {"rope_type": "linear", "factor": scaling.factor}

@@ -86,7 +86,7 @@ class Settings:
         raise CheckpointError(f"{self._where}: {name} = {value!r} must be of type {kind.__name__}")
 
     def names(self, name: str) -> bool:
-        """Return whether a setting is there at all, be it null."""
+        """Whether a setting is there at all, be it null."""
         return name in self._config
 
     def nullable(self, name: str, kind: type[T], absent: T | None) -> T | None:
@@ -123,7 +123,7 @@ class Settings:
         return self._config.get(name)
 
     def activation(self, name: str, default: str) -> ActivationSpec:
-        """Return the activation that a setting names. Raises CheckpointError for one that we don't have."""
+        """The activation that a setting names. Raises CheckpointError for one that we don't have."""
         value = self.take(name, str, default)
         if value not in ACTIVATIONS:
             raise self.refusal(name, f"is none of the activations {', '.join(ACTIVATIONS)}")
@@ -146,10 +146,10 @@ class Settings:
                 raise self.refusal(name, "is unknown here and might change what is computed; remove it if it does not")
 
     def refusal(self, name: str, reason: str) -> CheckpointError:
-        """Return the error that names a setting and its value."""
+        """The error that names a setting and its value."""
         return CheckpointError(f"{self._where}: {name} = {self._config.get(name)!r} {reason}")
 
 
 def spelling(activation: ActivationSpec) -> str | None:
-    """Return the name that a configuration gives to an activation; None where it has none."""
+    """The name that a configuration gives to an activation; None where it has none."""
     return next((name for name, known in ACTIVATIONS.items() if known == activation), None)

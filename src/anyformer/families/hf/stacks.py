@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from anyformer.errors import SpecError
-from anyformer.families.hf.mapping import Row, fused
+from anyformer.families.hf.mapping import TensorRow, fused
 from anyformer.layers import AttentionSpec
 from anyformer.spec import MixerSpec, ModelSpec, StackSpec
 
@@ -34,21 +34,21 @@ class Placed(NamedTuple):
 
 
 def sides(spec: ModelSpec) -> tuple[Side, Side]:
-    """Return encoder and decoder. Raises SpecError for a model that has one stack."""
+    """Encoder and decoder. Raises SpecError for a model that has one stack."""
     if spec.encoder is None:
         raise SpecError("the model has no encoder")
     return Side("encoder", "encoder", spec.encoder), Side("decoder", "stack", spec.stack)
 
 
 def placed(side: Side) -> Iterator[Placed]:
-    """Yield each mixer of a stack, layer by layer."""
+    """Each mixer of a stack, layer by layer."""
     for i, block in enumerate(side.stack.blocks):
         for j, sublayer in enumerate(block.sublayers):
             yield Placed(sublayer.branches[0].mixer, i, f"{side.ours}.blocks.{i}.sublayers.{j}", j)
 
 
 def feeds(stack: StackSpec) -> tuple[MixerSpec, ...]:
-    """Return the mixer of each layer that is no attention, the last where there are several. Raises SpecError for none."""
+    """The mixer of each layer that is no attention, the last where there are several. Raises SpecError for none."""
     found = [[s.branches[0].mixer for s in block.sublayers] for block in stack.blocks]
     each = [[mixer for mixer in layer if not isinstance(mixer, AttentionSpec)] for layer in found]
     if not all(each):
@@ -57,15 +57,15 @@ def feeds(stack: StackSpec) -> tuple[MixerSpec, ...]:
 
 
 def first_attention(stack: StackSpec) -> AttentionSpec:
-    """Return the first attention of a stack. Raises SpecError for none."""
+    """The first attention of a stack. Raises SpecError for none."""
     for value in stack.nested():
         if isinstance(value, AttentionSpec):
             return value
     raise SpecError("the model has no attention")
 
 
-def shared_table_rows(spec: ModelSpec, tokens: str, head: str, aliases: Iterable[str] = ()) -> list[Row]:
-    """Return the rows of the table that both stacks read, and of the head's where it has its own."""
+def shared_table_rows(spec: ModelSpec, tokens: str, head: str, aliases: Iterable[str] = ()) -> list[TensorRow]:
+    """The rows of the table that both stacks read, and of the head's where it has its own."""
     table = "shared.tokens.weight"  # as `encoder_decoder` calls it
     if spec.heads and spec.heads[0].tied:
         return [fused((table,), tokens, also=(*aliases, head))]

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.families.hf.experts import each_alone, router_rows
 from anyformer.families.hf.layout import Link, link
-from anyformer.families.hf.mapping import Family, Row, one
+from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.hf.stacks import Placed, feeds, placed, sides
 from anyformer.families.hf.t5 import depths, rows_with, sizes, written
@@ -22,13 +22,13 @@ NAMES = {"up": "wi", "down": "wo"}
 
 
 def which(n_layers: int, n_sparse: int) -> tuple[bool, ...]:
-    """Return which layers are sparse: those whose number leaves 1 when divided by the step; all where the step is 1."""
+    """Which layers are sparse: those whose number leaves 1 when divided by the step; all where the step is 1."""
     step = n_layers // n_sparse if n_sparse > 0 else n_layers
     return tuple(step == 1 or (step > 0 and i % step == 1) for i in range(n_layers))
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a configuration describes. Raises CheckpointError."""
+    """The model that a configuration describes. Raises CheckpointError."""
     settings.ignore(*HARMLESS)
     settings.require("router_dtype", "float32")
     settings.require("router_ignore_padding_tokens", False)
@@ -55,7 +55,7 @@ def to_spec(settings: Settings) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration. Raises SpecError for a model that lacks a whole part of Switch."""
+    """The nearest configuration. Raises SpecError for a model that lacks a whole part of Switch."""
     mixture = one(spec, MoESpec, "mixture of experts")
     capacity, expert = one(mixture, FixedCapacity, "fixed capacity"), one(mixture, FeedForwardSpec, "plain expert")
     encoder, decoder = sides(spec)
@@ -72,13 +72,13 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     return [*rows_with(spec, _dense), *_experts(spec)]
 
 
 def _n_sparse(stack: StackSpec) -> int:
-    """Return the number that makes the layers sparse that are; any where none does."""
+    """The number that makes the layers sparse that are; any where none does."""
     wanted = tuple(isinstance(feed, MoESpec) for feed in feeds(stack))
     return next((n for n in range(len(wanted) + 1) if which(len(wanted), n) == wanted), sum(wanted))
 
@@ -88,7 +88,7 @@ def _dense(at: Placed, theirs: str) -> Iterator[Link]:
         yield from (link(f"{at.path}.{ours}", f"{theirs}.mlp.{name}") for ours, name in NAMES.items())
 
 
-def _experts(spec: ModelSpec) -> Iterator[Row]:
+def _experts(spec: ModelSpec) -> Iterator[TensorRow]:
     for side in sides(spec):
         for at in placed(side):
             if isinstance(at.mixer, MoESpec):

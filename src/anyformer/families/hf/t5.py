@@ -12,7 +12,7 @@ import torch
 
 from anyformer.errors import SpecError
 from anyformer.families.hf.layout import Link, link, rows_of
-from anyformer.families.hf.mapping import Family, Files, Row, dropped, one
+from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
 from anyformer.families.hf.stacks import Placed, feeds, first_attention, placed, shared_table_rows, sides
 from anyformer.families.t5 import t5
@@ -36,7 +36,7 @@ HARMLESS = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
 
 
 def feed_forward(settings: Settings) -> MixerSpec:
-    """Return the feed-forward that "relu", "gated-gelu" and the like stand for. Raises CheckpointError."""
+    """The feed-forward that "relu", "gated-gelu" and the like stand for. Raises CheckpointError."""
     word = settings.take("feed_forward_proj", str, "relu")
     name = {"gated-gelu": "gelu_new"}.get(word, word.removeprefix(GATED))
     settings.require("dense_act_fn", name)
@@ -49,7 +49,7 @@ def feed_forward(settings: Settings) -> MixerSpec:
 
 
 def sizes(settings: Settings, default_vocab: int) -> dict[str, Any]:
-    """Return what the classes of this lineage say alike, as arguments of `t5`."""
+    """What the classes of this lineage say alike, as arguments of `t5`."""
     settings.ignore(*HARMLESS)
     settings.require("is_encoder_decoder", True)
     return {
@@ -65,7 +65,7 @@ def sizes(settings: Settings, default_vocab: int) -> dict[str, Any]:
 
 
 def depths(settings: Settings) -> tuple[int, int]:
-    """Return the layers of encoder and decoder."""
+    """The layers of encoder and decoder."""
     n_layers = settings.take("num_layers", int)
     return n_layers, settings.take("num_decoder_layers", int, n_layers)
 
@@ -79,18 +79,18 @@ def _spec(settings: Settings, tied: bool, scaled: bool, default_vocab: int) -> M
 
 
 def to_spec(settings: Settings) -> ModelSpec:
-    """Return the model that a T5 configuration describes. Raises CheckpointError."""
+    """The model that a T5 configuration describes. Raises CheckpointError."""
     tied = settings.take("tie_word_embeddings", bool, True)
     return _spec(settings, tied, settings.take("scale_decoder_outputs", bool, tied), 32_128)
 
 
 def multilingual(settings: Settings) -> ModelSpec:
-    """Return the model that an mT5 configuration describes; none of its heads is scaled. Raises CheckpointError."""
+    """The model that an mT5 configuration describes; none of its heads is scaled. Raises CheckpointError."""
     return _spec(settings, settings.take("tie_word_embeddings", bool, True), False, 250_112)
 
 
 def written(spec: ModelSpec) -> dict[str, Any]:
-    """Return the settings that `sizes` and `depths` read. Raises SpecError for a model that lacks a whole part."""
+    """The settings that `sizes` and `depths` read. Raises SpecError for a model that lacks a whole part."""
     encoder, decoder = sides(spec)
     heads, buckets = one(spec, GQASpec, "multi-head attention"), one(spec, RelativeBucketsSpec, "buckets of distance")
     return {
@@ -111,19 +111,19 @@ def written(spec: ModelSpec) -> dict[str, Any]:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration of T5. Raises SpecError for a model that lacks a whole part of it."""
+    """The nearest configuration of T5. Raises SpecError for a model that lacks a whole part of it."""
     head = one(spec, HeadSpec, "head")
     tied = {"tie_word_embeddings": bool(head.tied), "scale_decoder_outputs": head.scale is not None}
     return written(spec) | spelled_feed(spec) | tied
 
 
 def to_multilingual(spec: ModelSpec) -> dict[str, Any]:
-    """Return the nearest configuration of mT5. Raises SpecError for a model that lacks a whole part of it."""
+    """The nearest configuration of mT5. Raises SpecError for a model that lacks a whole part of it."""
     return written(spec) | spelled_feed(spec) | {"tie_word_embeddings": bool(one(spec, HeadSpec, "head").tied)}
 
 
 def spelled_feed(spec: ModelSpec) -> dict[str, Any]:
-    """Return the settings that `feed_forward` reads."""
+    """The settings that `feed_forward` reads."""
     feed = feeds(spec.stack)[0]
     if not isinstance(feed, FeedForwardSpec | GatedFeedForwardSpec):
         raise SpecError("the model has no feed-forward")
@@ -134,14 +134,14 @@ def spelled_feed(spec: ModelSpec) -> dict[str, Any]:
 
 
 def attention_links(at: Placed, theirs: str) -> Iterator[Link]:
-    """Yield the links of an attention, theirs the layer's name; nothing for another mixer."""
+    """The links of an attention, theirs the layer's name; nothing for another mixer."""
     if isinstance(at.mixer, AttentionSpec):
         kind = "EncDecAttention" if at.mixer.reads == "memory" else "SelfAttention"
         yield from (link(f"{at.path}.projection.{x}", f"{theirs}.{kind}.{x}") for x in "qkvo")
 
 
-def rows_with(spec: ModelSpec, feed: Callable[[Placed, str], Iterator[Link]]) -> list[Row]:
-    """Return the table of tensors; `feed` gives the links of what is no attention, its layer's name being theirs."""
+def rows_with(spec: ModelSpec, feed: Callable[[Placed, str], Iterator[Link]]) -> list[TensorRow]:
+    """The table of tensors; `feed` gives the links of what is no attention, its layer's name being theirs."""
     found = shared_table_rows(spec, "shared.weight", HEAD, TABLES)
     links: list[Link] = []
     for side in sides(spec):
@@ -157,13 +157,13 @@ def rows_with(spec: ModelSpec, feed: Callable[[Placed, str], Iterator[Link]]) ->
     return [*found, old, *rows_of(spec, links)]
 
 
-def rows(spec: ModelSpec) -> list[Row]:
-    """Return the table of tensors."""
+def rows(spec: ModelSpec) -> list[TensorRow]:
+    """The table of tensors."""
     return rows_with(spec, _dense)
 
 
 def untied(spec: ModelSpec, files: Files) -> ModelSpec:
-    """Return the model with a table of the head's own where files hold one beside the tokens', whatever was said."""
+    """The model with a table of the head's own where files hold one beside the tokens', whatever was said."""
     table = next((name for name in ("shared.weight", *TABLES) if name in files), None)
     if table is None or HEAD not in files or torch.equal(files.read(table), files.read(HEAD)):
         return spec

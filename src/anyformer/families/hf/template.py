@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from anyformer.families.compose import changed
 from anyformer.families.hf.layout import Link, deviation, rows_of, table_rows
-from anyformer.families.hf.mapping import Family, Row, dropped, one, shapes
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one, shapes
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import ActivationSpec, AttentionSpec, ByRole, Causal, GQASpec, Normal, RotarySpec, SlidingWindow
@@ -22,8 +22,8 @@ Modules = Mapping[str, str] | Mapping[str | tuple[str, ...], str]
 class ExpertRows(NamedTuple):
     """The rows of routers and experts, as a class holds them and as it writes them to files."""
 
-    held: Callable[[ModelSpec], Iterable[Row]]
-    filed: Callable[[ModelSpec], Iterable[Row]]
+    held: Callable[[ModelSpec], Iterable[TensorRow]]
+    filed: Callable[[ModelSpec], Iterable[TensorRow]]
 
 
 class Pair(NamedTuple):
@@ -43,7 +43,7 @@ def at(
     into: Callable[[Any], Any] = lambda value: value,
     out: Callable[[Any], Any] = lambda value: value,
 ) -> Pair:
-    """Return the setting of these fields of every `part` in the model; `into` and `out` translate its value.
+    """The setting of these fields of every `part` in the model; `into` and `out` translate its value.
 
     An absent setting is the default; so is null, unless `nullable` keeps it.
     """
@@ -61,7 +61,7 @@ def at(
 
 
 def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, str] | None = None) -> Pair:
-    """Return the setting that names the activation of every `part`; `meant` gives words that mean another one."""
+    """The setting that names the activation of every `part`; `meant` gives words that mean another one."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         word = settings.take(name, str, default)
@@ -76,7 +76,7 @@ def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, st
 
 
 def tables(tied: bool, start: float = 0.02) -> Pair:
-    """Return whether the head shares the embedding's table, and the deviation that weights start with."""
+    """Whether the head shares the embedding's table, and the deviation that weights start with."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         shared = "tokens" if settings.take("tie_word_embeddings", bool, tied) else None
@@ -91,7 +91,7 @@ def tables(tied: bool, start: float = 0.02) -> Pair:
 
 
 def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
-    """Return the sizes of attention; the arguments go where nothing is said, None and null being n_heads and d_model's share."""
+    """The sizes of attention; the arguments go where nothing is said, None and null being n_heads and d_model's share."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         d_model, n_heads = spec.stack.d_model, settings.take("num_attention_heads", int)
@@ -121,7 +121,7 @@ def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
 def positions(
     plain: RotarySpec | None = None, *, fraction: str | None = None, context: int = 2048, magnitudes: bool = False
 ) -> Pair:
-    """Return the rotary positions and the context; for the arguments see `rotary_hf.rotary`."""
+    """The rotary positions and the context; for the arguments see `rotary_hf.rotary`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         length = settings.take("max_position_embeddings", int, context)
@@ -137,7 +137,7 @@ def positions(
 
 
 def window(default: int | None) -> Pair:
-    """Return the window of every layer; null is none, and `default` goes where nothing is said."""
+    """The window of every layer; null is none, and `default` goes where nothing is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         size = settings.nullable("sliding_window", int, default)
@@ -149,12 +149,12 @@ def window(default: int | None) -> Pair:
 
 
 def window_of(spec: Spec) -> int | None:
-    """Return the size of the first window in a model or a part; None without one."""
+    """The size of the first window in a model or a part; None without one."""
     return next((value.size for value in spec.nested() if isinstance(value, SlidingWindow)), None)
 
 
 def layers(name: str = "num_hidden_layers") -> Pair:
-    """Return the depth of a model whose layers are alike."""
+    """The depth of a model whose layers are alike."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         return spec.but(stack=spec.stack.but(blocks=spec.stack.blocks * settings.take(name, int)))
@@ -163,13 +163,13 @@ def layers(name: str = "num_hidden_layers") -> Pair:
 
 
 def two_kinds(model: ModelSpec) -> ModelSpec:
-    """Return the template of a model with sliding layers and full ones: the first of each."""
+    """The template of a model with sliding layers and full ones: the first of each."""
     first = dict(reversed([*zip(types_of(model), model.stack.blocks, strict=True)]))
     return model.but(stack=model.stack.but(blocks=(first[SLIDING], first[FULL])))
 
 
 def layer_types(full_every: int, size: int, setting: str | None = None) -> Pair:
-    """Return the depth, each layer's type and the window, of a template of `two_kinds`.
+    """The depth, each layer's type and the window, of a template of `two_kinds`.
 
     Where nothing is said every `full_every`-th layer is full, or as many as an older `setting` says, and `size` is the window.
     """
@@ -188,7 +188,7 @@ def layer_types(full_every: int, size: int, setting: str | None = None) -> Pair:
 
 
 def typed(settings: Settings, spec: ModelSpec, n_layers: int, types: tuple[str, ...], window: int | None) -> ModelSpec:
-    """Return the template with a layer for each type and this window. Raises CheckpointError for types that are none."""
+    """The template with a layer for each type and this window. Raises CheckpointError for types that are none."""
     blocks: dict[str, BlockSpec] = dict(zip((SLIDING, FULL), spec.stack.blocks, strict=True))
     if len(types) != n_layers or set(types) - set(blocks):
         raise settings.refusal("layer_types", f"must be {n_layers} times {SLIDING} or {FULL}")
@@ -199,7 +199,7 @@ def typed(settings: Settings, spec: ModelSpec, n_layers: int, types: tuple[str, 
 
 
 def types_of(spec: ModelSpec) -> list[str]:
-    """Return each layer's type."""
+    """Each layer's type."""
     return [FULL if window_of(block) is None else SLIDING for block in spec.stack.blocks]
 
 
@@ -230,7 +230,7 @@ def family(
     experts: ExpertRows | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Family:
-    """Return the family of a class: pairs are read in order, and `ignored` are settings that change no number of it.
+    """The family of a class: pairs are read in order, and `ignored` are settings that change no number of it.
 
     A module of ours that a model lacks, or whose bias it lacks, has no row.
     """
@@ -245,7 +245,7 @@ def family(
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         return {name: value for pair in pairs for name, value in pair.write(spec).items()}
 
-    def usual(spec: ModelSpec) -> list[Row]:
+    def usual(spec: ModelSpec) -> list[TensorRow]:
         old = (f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(spec.n_layers))
         found = [*table_rows(spec, "model.embed_tokens", "lm_head"), dropped(*old)]
         links = [Link(("stack.norm",), norm), *_links(spec, modules)]

@@ -9,9 +9,18 @@ from collections.abc import Iterator
 
 from anyformer.families.heads import row_classes
 from anyformer.families.hf.bert import FEED, PROJECTION
-from anyformer.families.hf.encoder import SPAN, TOKEN_CLASSES, Heading, Heads, encoder_family, eps, of_layers, starts
+from anyformer.families.hf.encoder import (
+    SPAN,
+    TOKEN_CLASSES,
+    Heading,
+    HeadNames,
+    encoder_family,
+    eps,
+    of_layers,
+    starts,
+)
 from anyformer.families.hf.layout import Link
-from anyformer.families.hf.mapping import Row, Tensors, one, same
+from anyformer.families.hf.mapping import TensorRow, Tensors, one, same
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import EVEN, VOCABULARY, Pair, activation, at, layers
 from anyformer.families.xlnet import permuted_words, xlnet
@@ -60,12 +69,12 @@ def _said(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def links(spec: ModelSpec) -> Iterator[Link]:
-    """Yield the modules whose tensors are laid out as ours."""
+    """The modules whose tensors are laid out as ours."""
     yield from of_layers(spec, "layer", LAYER)
 
 
-def further(spec: ModelSpec) -> Iterator[Row]:
-    """Yield the rows of the blanks' vector and of attention: its matrices are [d_model, heads, head_dim], the output's too."""
+def further(spec: ModelSpec) -> Iterator[TensorRow]:
+    """The rows of the blanks' vector and of attention: its matrices are [d_model, heads, head_dim], the output's too."""
     n_heads = one(spec, GQASpec, "multi-head attention").n_heads
 
     def by_head(tensors: Tensors) -> Tensors:
@@ -74,13 +83,13 @@ def further(spec: ModelSpec) -> Iterator[Row]:
     def output_by_head(tensors: Tensors) -> Tensors:
         return tuple(t.unflatten(1, (n_heads, -1)).contiguous() for t in tensors)
 
-    yield Row(("stack.embedding.terms.0.blank",), ("mask_emb",), _vector, _of_one_token)
+    yield TensorRow(("stack.embedding.terms.0.blank",), ("mask_emb",), _vector, _of_one_token)
     for i in range(spec.n_layers):
         ours, theirs = f"stack.blocks.{i}.sublayers", f"layer.{i}.rel_attn"
         yield from (same(f"{ours}.{name}", f"{theirs}.{other}") for name, other in ALIKE.items())
         for name, other in BY_HEAD.items():
-            yield Row((f"{ours}.{name}",), (f"{theirs}.{other}",), _matrix, by_head)
-        yield Row((f"{ours}.{PROJECTION}.o.weight",), (f"{theirs}.o",), _output, output_by_head)
+            yield TensorRow((f"{ours}.{name}",), (f"{theirs}.{other}",), _matrix, by_head)
+        yield TensorRow((f"{ours}.{PROJECTION}.o.weight",), (f"{theirs}.o",), _output, output_by_head)
 
 
 def _vector(tensors: Tensors) -> Tensors:
@@ -99,7 +108,7 @@ def _output(tensors: Tensors) -> Tensors:
     return tuple(t.flatten(1) for t in tensors)
 
 
-HEADS = Heads(
+HEADS = HeadNames(
     "transformer.",
     "XLNetModel",
     {

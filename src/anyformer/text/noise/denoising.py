@@ -8,7 +8,7 @@ import numpy as np
 def infilled(
     ids: np.ndarray, rng: np.random.Generator, *, mask: int, rate: float = 0.3, mean_length: float = 3.0
 ) -> np.ndarray:
-    """Return the text with spans, their lengths Poisson-distributed, each replaced by one mask: text infilling.
+    """The text with spans, their lengths Poisson-distributed, each replaced by one mask: text infilling.
 
     About rate · n tokens go; a span of no tokens inserts a mask. Spans never touch, so that each mask stands for one.
     """
@@ -31,7 +31,7 @@ def infilled(
 
 
 def deleted(ids: np.ndarray, rng: np.random.Generator, *, rate: float = 0.1) -> np.ndarray:
-    """Return the text without some of its tokens; the model must find where they were. One token at least stays."""
+    """The text without some of its tokens; the model must find where they were. One token at least stays."""
     keep = rng.random(len(ids)) >= rate
     if len(ids) and not keep.any():
         keep[rng.integers(len(ids))] = True
@@ -39,12 +39,12 @@ def deleted(ids: np.ndarray, rng: np.random.Generator, *, rate: float = 0.1) -> 
 
 
 def permuted_sentences(ids: np.ndarray, rng: np.random.Generator, *, ends: np.ndarray) -> np.ndarray:
-    """Return the sentences in random order; `ends` says of each token whether a sentence ends with it."""
+    """The sentences in random order; `ends` says of each token whether a sentence ends with it."""
     cuts = np.flatnonzero(ends[:-1]) + 1
     sentences = np.split(ids, cuts)
     return np.concatenate([sentences[i] for i in rng.permutation(len(sentences))])
 
 
 def rotated(ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the text begun at a token drawn at random, what stood before it at the end: document rotation."""
+    """The text begun at a token drawn at random, what stood before it at the end: document rotation."""
     return np.roll(ids, -int(rng.integers(len(ids)))) if len(ids) else ids.copy()

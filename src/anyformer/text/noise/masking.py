@@ -22,7 +22,7 @@ def masked(
     spared: np.ndarray | None = None,
     max_ngram: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (inputs, labels): of the chosen tokens, some masked, some random, the rest left, and all to be predicted.
+    """(inputs, labels): of the chosen tokens, some masked, some random, the rest left, and all to be predicted.
 
     round(rate · n) tokens are chosen, at least one where there is any to choose: single ones, or whole groups (`groups`
     numbers them in order, see `whole_words`) until no further group fits. `spared` tokens, special ones, are never chosen.
@@ -62,7 +62,7 @@ def _drawn_length(rng: np.random.Generator, most: int) -> int:
 
 
 def whole_words(ids: np.ndarray, begins_word: np.ndarray) -> np.ndarray:
-    """Return the number of the word that each token is of; `begins_word` says of every id whether it begins one."""
+    """The number of the word that each token is of; `begins_word` says of every id whether it begins one."""
     starts = begins_word[ids].copy()
     starts[:1] = True
     return np.cumsum(starts)

@@ -20,7 +20,7 @@ class Pair(NamedTuple):
 
 
 def passages(ids: np.ndarray, ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, length) of the passages that a document is cut into, each of 2 to `room` tokens, one after the other.
+    """(start, length) of the passages that a document is cut into, each of 2 to `room` tokens, one after the other.
 
     A passage ends with the last sentence that has an end in it, unless that left it less than half full. A single token
     left over belongs to none.
@@ -51,7 +51,7 @@ def neighbours(ids: np.ndarray, rng: np.random.Generator, ends: np.ndarray) -> P
 
 
 def elsewhere(ids: np.ndarray, rng: np.random.Generator, ends: np.ndarray, most: int) -> tuple[int, int]:
-    """Return (start, length) of a run of at most `most` tokens of a document, from the start of one of its sentences."""
+    """(start, length) of a run of at most `most` tokens of a document, from the start of one of its sentences."""
     starts = np.append(0, np.flatnonzero(ends[ids[:-1]]) + 1)
     start = int(rng.choice(starts))
     run = ids[start : start + most]

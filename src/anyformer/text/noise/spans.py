@@ -28,7 +28,7 @@ def span_corrupted(
     rate: float = 0.15,
     mean_length: float = 3.0,
 ) -> Example:
-    """Return the text with each noise span as one sentinel, and the spans, each after its sentinel, then one sentinel more.
+    """The text with each noise span as one sentinel, and the spans, each after its sentinel, then one sentinel more.
 
     Raises TextError where there are fewer sentinels than spans and the one that ends the target.
     """
@@ -41,7 +41,7 @@ def span_corrupted(
 
 
 def noise_spans(n: int, rng: np.random.Generator, *, rate: float, mean_length: float) -> np.ndarray:
-    """Return which of n tokens are noise: bool [n], round(rate · n) of them in round(that / mean_length) spans.
+    """Which of n tokens are noise: bool [n], round(rate · n) of them in round(that / mean_length) spans.
 
     A text of two tokens or more begins with one that is kept; where the spans are is drawn from all ways to place them so
     that no two touch.
@@ -64,13 +64,13 @@ def prefix(ids: np.ndarray, rng: np.random.Generator) -> Example:
 
 
 def _divided(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """Return positive lengths that add up to the total, all such divisions alike likely."""
+    """Positive lengths that add up to the total, all such divisions alike likely."""
     cuts = np.sort(rng.choice(total - 1, parts - 1, replace=False)) + 1
     return np.diff(np.concatenate([[0], cuts, [total]]))
 
 
 def _with_sentinels(ids: np.ndarray, hidden: np.ndarray, sentinels: Sequence[int]) -> np.ndarray:
-    """Return the ids with every run of what is hidden as one sentinel, in order."""
+    """The ids with every run of what is hidden as one sentinel, in order."""
     starts = hidden & ~np.concatenate([[False], hidden[:-1]])
     n = int(starts.sum())
     if n > len(sentinels):

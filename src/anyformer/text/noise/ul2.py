@@ -40,7 +40,7 @@ def denoised(
     sentinels: Sequence[int],
     modes: Mapping[str, int] | None = None,
 ) -> Example:
-    """Return what the denoiser makes of the text; `modes` are tokens that say at the start of a source which it was."""
+    """What the denoiser makes of the text; `modes` are tokens that say at the start of a source which it was."""
     if denoiser.mean_length is None:
         # The mean of the tail's length is rate · n: drawn evenly from 1 to twice that.
         tail = int(rng.integers(1, max(2, round(2 * denoiser.rate * len(ids)))))

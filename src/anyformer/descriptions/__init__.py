@@ -1,0 +1,32 @@
+"""What an architecture is, in the words of the field: facts of a specification, and views of them."""
+
+from anyformer.descriptions.card.card import Card, card
+from anyformer.descriptions.diagram.grid import Diagram
+from anyformer.descriptions.diagram.model import diagram
+from anyformer.descriptions.diagram.svg import as_svg
+from anyformer.descriptions.diagram.text import as_text
+from anyformer.descriptions.diff.diff import Comparison, Diff, DiffRow, Effect, Measure, diff, side_by_side
+from anyformer.descriptions.history import Entry, History, Mark, history
+from anyformer.descriptions.lineage import Step, lineage
+
+__all__ = [
+    "Card",
+    "Comparison",
+    "Diagram",
+    "Diff",
+    "DiffRow",
+    "Effect",
+    "Entry",
+    "History",
+    "Mark",
+    "Measure",
+    "Step",
+    "as_svg",
+    "as_text",
+    "card",
+    "diagram",
+    "diff",
+    "history",
+    "lineage",
+    "side_by_side",
+]

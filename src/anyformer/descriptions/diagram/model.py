@@ -1,0 +1,242 @@
+"""What a block diagram of a model shows: the embedding below, a frame for each kind of layer, the heads on top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anyformer.descriptions import words
+from anyformer.descriptions.card.moe import shared_experts
+from anyformer.descriptions.diagram.grid import (
+    Diagram,
+    Piece,
+    added,
+    beside,
+    box,
+    figure,
+    framed,
+    stacked,
+    summed,
+    wrapped,
+)
+from anyformer.descriptions.grouping import by_layer, pattern, places
+from anyformer.layers import (
+    AddSpec,
+    AttentionSpec,
+    Everything,
+    GQASpec,
+    LayerNormSpec,
+    LearnedPositionsSpec,
+    MLASpec,
+    MoESpec,
+    NormSpec,
+    RMSNormSpec,
+    RotarySpec,
+    TokensSpec,
+)
+from anyformer.spec import (
+    Architecture,
+    BlockSpec,
+    BranchSpec,
+    HeadSpec,
+    MapSpec,
+    ModelSpec,
+    Place,
+    StackSpec,
+    SublayerSpec,
+    TableSpec,
+    specification,
+)
+
+WIDTH = 26  # characters of a line in a box
+SHOWN = 5  # kinds of layers that are drawn; more are counted
+
+
+def diagram(model: Architecture) -> Diagram:
+    """The figure of a model. Raises SpecError for what has no specification."""
+    spec = specification(model)
+    encoder = spec.encoder and _stack(spec.encoder, 0, "encoder's tokens")
+    d_source = spec.encoder.d_model if spec.encoder else 0
+    main = _stack(spec.stack, d_source, "decoder's tokens" if spec.encoder else "tokens")
+    heads = [_head(head, spec) for head in spec.heads]
+    if heads:
+        main = stacked([main, beside(heads, joined=False)])
+    return figure(main, encoder)
+
+
+def _stack(stack: StackSpec, d_source: int, reads: str) -> Piece:
+    place = Place(stack.d_model, (stack.d_model,), d_source or stack.d_model)
+    pieces = [box([reads], "input"), *_embedding(stack), *_layers(stack, place)]
+    return stacked([*pieces, *_maps(stack.norm)])
+
+
+def _embedding(stack: StackSpec) -> Iterator[Piece]:
+    embedding = stack.embedding
+    width = embedding.width or stack.d_model
+    terms = [box(_term(term, width), "embedding") for term in embedding.terms]
+    looks_up = [any(isinstance(value, TableSpec) for value in term.nested()) for term in embedding.terms]
+    yield terms[0] if len(terms) == 1 else summed(beside(terms, fed=looks_up))
+    yield from _maps(embedding.norm)
+    if embedding.projection is not None:
+        yield box([f"{words.step(embedding.projection)} to {stack.d_model:,}"], "embedding")
+
+
+def _term(term: Any, width: int) -> list[str]:
+    if isinstance(term, TokensSpec):
+        scale = [f"× {words.scale(term.scale, 'd_model')}"] if term.scale else []
+        own = term.table.width or width
+        said = ["Token embedding", f"{term.table.rows:,} × {own:,}", *scale]
+        return said + ([f"{words.step(term.projection)} to {width:,}"] if term.projection else [])
+    if isinstance(term, LearnedPositionsSpec):
+        return ["Learned positions", f"{term.n_positions + term.offset:,} × {width:,}"]
+    first, *rest = wrapped(words.position(term).split(", "), WIDTH)
+    return [first[:1].upper() + first[1:], *rest]
+
+
+def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
+    """Yield a frame for each stretch of alike layers, or for each kind where the stretches are too many."""
+    drawn = by_layer(stack, lambda block: _block(block, place))
+    found, n = pattern(drawn), len(drawn)
+    notes = _notes(stack)
+    if len(found.runs) == 1:
+        yield framed(found.runs[0][0], [f"× {n}", *notes])  # type: ignore[arg-type]
+    elif not found.whole:
+        inner = [framed(piece, [f"× {times}"]) for piece, times in found.runs]  # type: ignore[arg-type]
+        over = f"× {n // found.period}" if n % found.period == 0 else f"repeats to {n} layers"
+        yield framed(stacked(inner), [over, *notes])
+    elif len(found.runs) <= SHOWN:
+        start = 0
+        for piece, times in found.runs:
+            where = places(range(start, start + times))
+            yield framed(piece, [f"× {times}, {where}", *notes])  # type: ignore[arg-type]
+            start += times
+    else:
+        kinds = list(dict.fromkeys(drawn))
+        for kind in kinds[:SHOWN]:
+            yield framed(kind, [places(i for i, piece in enumerate(drawn) if piece == kind), *notes])
+        if len(kinds) > SHOWN:
+            yield framed(box([f"{len(kinds) - SHOWN} more kinds of layers"], "other"), [])
+
+
+def _notes(stack: StackSpec) -> list[str]:
+    """What holds of all layers and has no box."""
+    said = []
+    if stack.residual != AddSpec():
+        factor = getattr(stack.residual, "scale", None)
+        said.append(f"⊕: {words.number(factor)} · x + y" if factor is not None else f"residual: {stack.residual.kind}")
+    if len({id(block) for block in stack.blocks}) == 1 and stack.blocks[0].shared and len(stack.blocks) > 1:
+        said.append("one set of weights")
+    return said
+
+
+def _block(block: BlockSpec, place: Place) -> Piece:
+    return stacked([_sublayer(sublayer, place) for sublayer in block.sublayers], 0)
+
+
+def _sublayer(sublayer: SublayerSpec, place: Place) -> Piece:
+    branches = beside([_branch(branch, place) for branch in sublayer.branches])
+    inner = added(stacked([*_maps(sublayer.norm_in), branches]))
+    return stacked([inner, *_maps(sublayer.norm_sum)])
+
+
+def _branch(branch: BranchSpec, place: Place) -> Piece:
+    return stacked([*_maps(branch.norm_in), _mixer(branch.mixer, place), *_maps(branch.norm_out)])
+
+
+def _maps(value: MapSpec | None) -> list[Piece]:
+    if value is None:
+        return []
+    known = isinstance(value, LayerNormSpec | RMSNormSpec)
+    kind = "norm" if isinstance(value, NormSpec) else "map"
+    return [box(wrapped([value.kind if known else words.part(value)], WIDTH), kind)]
+
+
+def _mixer(mixer: Any, place: Place) -> Piece:
+    if isinstance(mixer, AttentionSpec):
+        return box(_attention(mixer, place), "attention", reads=mixer.reads == "memory")
+    if isinstance(mixer, MoESpec):
+        return _mixture(mixer)
+    if _plain(mixer):
+        first, *rest = _feed(mixer)
+        return box([f"FFN, {first}", *wrapped(rest, WIDTH)], "feed-forward")
+    return box(wrapped([words.part(mixer)], WIDTH), "other")
+
+
+def _feed(mixer: Any) -> list[str]:
+    if not _plain(mixer):
+        return [words.part(mixer)]
+    return [*words.feed_forward(mixer).split(", "), f"d_ff {mixer.d_ff:,}"]
+
+
+def _plain(mixer: Any) -> bool:
+    return hasattr(mixer, "activation") and hasattr(mixer, "d_ff")
+
+
+def _mixture(mixer: MoESpec) -> Piece:
+    router, shared = mixer.router, mixer.shared_expert
+    groups = [f"best {router.top_groups} of {router.n_groups} groups"] if router.n_groups > 1 else []
+    chooses = box(["Router", f"{router.top_k} of {router.n_experts:,} experts", *groups], "router")
+    experts = box([f"{router.n_experts:,} experts", *wrapped(_feed(mixer.expert), WIDTH)], "feed-forward")
+    routed = stacked([chooses, experts])
+    if shared is None:
+        return routed
+    n = shared_experts(mixer) or 1
+    gate = ["× σ(w·x)"] if mixer.shared_gate else []
+    name = "Shared expert" if n == 1 else f"{n} shared experts"
+    return beside([routed, box([name, *wrapped(_feed(shared), WIDTH), *gate], "feed-forward")])
+
+
+def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
+    projection, cross = mixer.projection, mixer.reads == "memory"
+    name = words.heads(projection)
+    title = "Cross-attention" if cross else f"{name[:1].upper()}{name[1:]} attention"
+    said = [*_heads(mixer, place)]
+    if not cross:
+        late = "causal" if words.causal(mixer.mask) else "bidirectional" if mixer.mask == Everything() else ""
+        seen = words.mask(mixer.mask)
+        said += [*([late] if late else []), *([seen] if seen != "full" else [])]
+    rotary: RotarySpec | None = getattr(projection, "rotary", None)
+    if rotary is not None:
+        said.append(f"RoPE θ {words.number(rotary.theta)}")
+        if rotary.scaling is not None:
+            said.append(rotary.scaling.kind)
+    said += [words.position(score) for score in mixer.scores]
+    if mixer.relative_values is not None:
+        said.append(words.position(mixer.relative_values))
+    if not isinstance(projection, MLASpec) and getattr(projection, "norm_query", None) is not None:
+        said.append("QK-norm")
+    said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
+    said += ["sink"] if mixer.sink else []
+    said += ["reads the embedding"] if mixer.reads == "input" else []
+    if not isinstance(projection, GQASpec | MLASpec):
+        said.append(words.part(projection))
+    return [title, *wrapped(said, WIDTH)]
+
+
+def _heads(mixer: AttentionSpec, place: Place) -> Iterator[str]:
+    projection = mixer.projection
+    if isinstance(projection, MLASpec):
+        yield from (
+            f"{projection.n_heads} heads × ({projection.head_dim} + {projection.turning})",
+            f"latent {projection.kv_rank:,}",
+        )
+        return
+    try:
+        n_heads, width, _ = projection.sizes(place)
+    except TypeError:  # a user's own projection need not say
+        return
+    n_kv = getattr(projection, "kv_heads", n_heads)
+    yield f"{n_heads} heads × {width}" if n_kv == n_heads else f"{n_heads} heads on {n_kv} × {width}"
+
+
+def _head(head: HeadSpec, spec: ModelSpec) -> Piece:
+    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
+    said = [words.of_a_head(head.layers)] if head.layers else []
+    said += [words.part(head.pool)] if head.pool else []
+    said += map(words.step, head.transform)
+    if head.table is not None:
+        said.append(f"{head.table.rows:,} logits")
+        said += ["tied"] if head.table.shared is not None and head.table.shared in tables else []
+    said += [f"× {words.scale(head.scale, 'd_model')}"] if head.scale else []
+    said += [f"softcap {head.softcap:g}"] if head.softcap is not None else []
+    return box([f"{head.name} head", *wrapped(said, WIDTH)], "head")

@@ -1,0 +1,209 @@
+"""One thing of an architecture changed to what another has: what a difference does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from anyformer.descriptions.diff.layers import LAYERS, Impossible, only
+from anyformer.descriptions.diff.parts import norms
+from anyformer.families.compose import changed
+from anyformer.layers import AttentionSpec, SegmentsSpec, TokensSpec
+from anyformer.layers.norm import NormSpec
+from anyformer.resizing import cut
+from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, StackSpec, TableSpec, TermSpec
+
+Change = Callable[[ModelSpec, ModelSpec], ModelSpec]  # (a, b) → a with this one thing as in b; raises SpecError
+
+
+def _per_stack(change: Callable[[StackSpec, StackSpec], StackSpec], *, own: bool = False) -> Change:
+    """What changes both stacks of an encoder–decoder, each after the one of its kind, or after the only one.
+
+    With `own`, an encoder stays as it is where the other model has none.
+    """
+
+    def both(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+        like = b.encoder or (None if own else b.stack)
+        encoder = change(a.encoder, like) if a.encoder and like else a.encoder
+        return a.but(stack=change(a.stack, b.stack), encoder=encoder)
+
+    return both
+
+
+def _per_layer(change: Callable[[BlockSpec, BlockSpec], BlockSpec], *, own: bool = False) -> Change:
+    """What changes each layer after one of the other's, whose pattern is fitted to this depth."""
+
+    def stack(a: StackSpec, b: StackSpec) -> StackSpec:
+        like, known = cut(b.blocks, len(a.blocks)), dict[tuple[int, int], BlockSpec]()
+        blocks = []
+        for i, block in enumerate(a.blocks):
+            other = like[min(i, len(like) - 1)]
+            assert isinstance(other, BlockSpec)
+            key = id(block), id(other)
+            if key not in known:
+                known[key] = change(block, other)
+            blocks.append(known[key])
+        return a.but(blocks=tuple(blocks))
+
+    return _per_stack(stack, own=own)
+
+
+def _stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    """The decoder without its encoder and without what reads from it."""
+    if a.encoder is None or b.encoder is not None:
+        raise Impossible("an encoder")
+
+    def alone(block: BlockSpec) -> BlockSpec:
+        kept = []
+        for sublayer in block.sublayers:
+            own = tuple(
+                branch
+                for branch in sublayer.branches
+                if not (isinstance(branch.mixer, AttentionSpec) and branch.mixer.reads == "memory")
+            )
+            kept += [sublayer.but(branches=own)] if own else []
+        return block.but(sublayers=tuple(kept))
+
+    return a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
+
+
+def _vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    def rows(value: TableSpec) -> TableSpec:
+        return value.but(rows=b.vocab_size) if value.rows == a.vocab_size else value
+
+    def tables(stack: StackSpec) -> StackSpec:
+        terms = tuple(t.but(table=rows(t.table)) if isinstance(t, TokensSpec) else t for t in stack.embedding.terms)
+        return stack.but(embedding=stack.embedding.but(terms=terms))
+
+    heads = tuple(head.but(table=head.table and rows(head.table)) for head in a.heads)
+    return a.but(stack=tables(a.stack), encoder=a.encoder and tables(a.encoder), heads=heads)
+
+
+def _embedding(a: StackSpec, b: StackSpec) -> StackSpec:
+    tokens = [next(t for t in s.embedding.terms if isinstance(t, TokensSpec)) for s in (a, b)]
+    if any(t.projection or t.table.width for t in tokens) or a.embedding.width or b.embedding.width:
+        raise Impossible("a width of its own")  # the head may be as narrow
+    own = [t.but(scale=tokens[1].scale) if t is tokens[0] else t for t in _terms(a, segments=False)]
+    theirs = [t for t in b.embedding.terms if isinstance(t, SegmentsSpec)]
+    changes = {"norm": b.embedding.norm, "masked": b.embedding.masked}
+    return a.but(embedding=a.embedding.but(terms=(*own, *theirs), **changes))
+
+
+def _terms(stack: StackSpec, *, segments: bool) -> list[TermSpec]:
+    return [t for t in stack.embedding.terms if segments or not isinstance(t, SegmentsSpec)]
+
+
+def _position_terms(a: StackSpec, b: StackSpec) -> StackSpec:
+    own = [t for t in a.embedding.terms if isinstance(t, TokensSpec | SegmentsSpec)]
+    theirs = [t for t in b.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
+    return a.but(embedding=a.embedding.but(terms=(*own, *theirs)))
+
+
+def _positions(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    return _per_layer(LAYERS["positions"])(_per_stack(_position_terms)(a, b), b)
+
+
+def _norm(a: StackSpec, b: StackSpec) -> StackSpec:
+    norm = only(norms(b))
+    before = set(norms(a))
+
+    def replaced(value: object) -> object:
+        return norm if isinstance(value, NormSpec) and value in before else value
+
+    def layer(block: BlockSpec) -> BlockSpec:
+        sublayers = []
+        for sublayer in block.sublayers:
+            branches = tuple(
+                branch.but(norm_in=replaced(branch.norm_in), norm_out=replaced(branch.norm_out))
+                for branch in sublayer.branches
+            )
+            sublayers.append(
+                sublayer.but(
+                    branches=branches, norm_in=replaced(sublayer.norm_in), norm_sum=replaced(sublayer.norm_sum)
+                )
+            )
+        return block.but(sublayers=tuple(sublayers))
+
+    known = {id(block): layer(block) for block in a.blocks}
+    return a.but(blocks=tuple(known[id(block)] for block in a.blocks), norm=replaced(a.norm))
+
+
+def _placement(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    return _per_stack(_final_norm)(_per_layer(LAYERS["norm placement"])(a, b), b)
+
+
+def _final_norm(a: StackSpec, b: StackSpec) -> StackSpec:
+    if (a.norm is None) == (b.norm is None):
+        return a
+    return a.but(norm=b.norm and only(norms(a)))
+
+
+def _tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    tied, name = only(_is_tied(b, head) for head in b.heads if head.table), "tokens"
+    heads = [head for head in a.heads if head.table and head.table.rows == a.vocab_size]
+    if not heads or any(_is_tied(a, head) == tied for head in heads):
+        raise Impossible("a head over the vocabulary")
+    if tied:
+        table = next(t.table for t in a.stack.embedding.terms if isinstance(t, TokensSpec)).but(shared=name)
+        model = changed(a, TokensSpec, table=table)
+        return model.but(heads=tuple(head.but(table=table) if head in heads else head for head in a.heads))
+    if a.encoder is not None:  # the two stacks may go on sharing
+        return a.but(heads=tuple(_untied(head) for head in a.heads))
+    return changed(a, TableSpec, shared=None)
+
+
+def _untied(head: HeadSpec) -> HeadSpec:
+    return head.but(table=head.table and head.table.but(shared=None))
+
+
+def _is_tied(spec: ModelSpec, head: HeadSpec) -> bool:
+    own = {v.shared for v in spec.stack.embedding.nested() if isinstance(v, TableSpec)}
+    return head.table is not None and head.table.shared is not None and head.table.shared in own
+
+
+def _output(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    if len(a.heads) != 1 or len(b.heads) != 1 or a.heads[0].table is None or b.heads[0].table is None or b.ahead:
+        raise Impossible("one head each")
+    theirs = b.heads[0]
+    if theirs.transform != a.heads[0].transform and any(s.embedding.width or _narrow(s) for s in (a.stack, b.stack)):
+        raise Impossible("a table of one width")
+    fields = {name: getattr(theirs, name) for name in ("name", "pool", "transform", "bias", "scale", "softcap")}
+    return a.but(heads=(a.heads[0].but(**fields),), ahead=())
+
+
+def _narrow(stack: StackSpec) -> bool:
+    return any(isinstance(t, TokensSpec) and t.table.width for t in stack.embedding.terms)
+
+
+def _sharing(a: StackSpec, b: StackSpec) -> StackSpec:
+    """The layers as one set of weights where b's are, or each with its own."""
+    name = only(block.shared for block in b.blocks)
+    if name is not None and len(set(a.blocks)) > 1:
+        raise Impossible("layers that are all alike")
+    known = {id(block): block.but(shared=name) for block in a.blocks}
+    return a.but(blocks=tuple(known[id(block)] for block in a.blocks))
+
+
+def _depth(a: StackSpec, b: StackSpec) -> StackSpec:
+    return a.but(blocks=cut(a.blocks, len(b.blocks)))
+
+
+PLAIN = ("wiring", "attention", "QK-norm", "scores", "activation", "experts", "biases", "heads", "head_dim", "d_ff")
+CHANGES: Mapping[str, Change] = {
+    "stacks": _stacks,
+    "vocabulary": _vocabulary,
+    "context": lambda a, b: a.but(context=b.context),
+    "embedding": _per_stack(_embedding),
+    "positions": _positions,
+    "norm": _per_stack(_norm),
+    "norm placement": _placement,
+    "sharing": _per_stack(_sharing),
+    "tying": _tying,
+    "output": _output,
+    "residual": _per_stack(lambda a, b: a.but(residual=b.residual)),
+    "start of weights": lambda a, b: a.but(init=b.init),
+    "layers": _per_stack(_depth, own=True),
+    "d_model": _per_stack(lambda a, b: a.but(d_model=b.d_model)),
+    "who sees whom": _per_layer(LAYERS["who sees whom"], own=True),
+    **{name: _per_layer(LAYERS[name]) for name in PLAIN},
+}
+"""By row of `rows.ROWS`; rows without an entry cannot be changed by themselves."""

@@ -1,0 +1,200 @@
+"""Where two architectures part, as a reader of papers would say it, and what each difference costs by itself."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from anyformer.descriptions.diff.change import CHANGES
+from anyformer.descriptions.diff.keys import KeyChange, Shape, key_changes
+from anyformer.descriptions.diff.parts import is_causal
+from anyformer.descriptions.diff.rows import ROWS
+from anyformer.errors import SpecError
+from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors
+from anyformer.spec.count import counted
+from anyformer.spec.difference import differences, short
+
+TOKENIZATION = "tokenization"
+BFLOAT16_NBYTES = 2
+LONGEST = 2048  # tokens, where neither model has a context
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What one architecture costs, at one length of text."""
+
+    parameters: int
+    active: int  # that one token uses
+    flops_per_token: float  # forward, the pairs that the masks show, averaged over the text
+    cache_nbytes_per_token: float  # bfloat16, averaged over the text
+
+    def __sub__(self, other: Measure) -> Measure:
+        return Measure(*(mine - theirs for mine, theirs in zip(_values(self), _values(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """One part of every architecture, in words."""
+
+    part: str
+    values: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the architectures part here."""
+        return len(set(self.values)) > 1
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one difference does by itself: that one thing changed, all else as it was."""
+
+    measured_in: Literal["a", "b"]  # which of the two was changed; in b, its own part was put back to a's
+    change: Measure  # from a's part to b's
+    added: int  # keys of the state dict
+    removed: int
+    reshaped: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several architectures side by side."""
+
+    names: tuple[str, ...]
+    seq_len: int  # tokens that FLOPs and cache are for
+    rows: tuple[DiffRow, ...]  # all of them, equal ones too
+    totals: tuple[Measure, ...]  # one an architecture
+
+    @property
+    def equal(self) -> bool:
+        """Whether all are one architecture."""
+        return not any(row.differs for row in self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        rows = [{**asdict(row), "differs": row.differs} for row in self.rows]
+        return {"version": 1, **asdict(self), "rows": rows, "equal": self.equal}
+
+
+@dataclass(frozen=True)
+class Diff(Comparison):
+    """Two architectures, with what each difference does. The effects of parts needn't add up to the whole."""
+
+    effects: Mapping[str, Effect | None]  # by part that differs; None: it cannot be changed by itself in either
+    keys: tuple[KeyChange, ...]  # of the state dict, from the first to the second
+
+    @property
+    def change(self) -> Measure:
+        """All differences together."""
+        return self.totals[1] - self.totals[0]
+
+    def as_json(self) -> dict[str, Any]:
+        keys = [{**asdict(key), "change": key.change} for key in self.keys]
+        effects = {part: effect and asdict(effect) for part, effect in self.effects.items()}
+        return {**super().as_json(), "effects": effects, "together": asdict(self.change), "keys": keys}
+
+
+def side_by_side(
+    *architectures: Architecture, seq_len: int | None = None, names: tuple[str, ...] | None = None
+) -> Comparison:
+    """The rows of several architectures, and what each costs.
+
+    `seq_len` defaults to the shortest context. Raises SpecError for fewer than two.
+    """
+    return _compared(architectures, seq_len, names)[0]
+
+
+def _compared(
+    architectures: Sequence[Architecture], seq_len: int | None, names: tuple[str, ...] | None
+) -> tuple[Comparison, list[Measured]]:
+    if len(architectures) < 2:
+        raise SpecError("a difference takes two architectures or more")
+    specs = [specification(architecture) for architecture in architectures]
+    named = names or tuple(str(getattr(x, "name", chr(ord("a") + i))) for i, x in enumerate(architectures))
+    length = seq_len or min((spec.context for spec in specs if spec.context), default=LONGEST)
+    measured = [_measured(spec, length) for spec in specs]
+    return Comparison(named, length, rows_of(*architectures), tuple(measure for measure, _ in measured)), measured
+
+
+def diff(a: Architecture, b: Architecture, *, seq_len: int | None = None, names: tuple[str, str] | None = None) -> Diff:
+    """How b differs from a, part by part, and what each difference does to parameters, FLOPs, cache and keys.
+
+    A part's effect is measured by changing it alone in a; where a has no place for it, by putting a's into b. FLOPs and cache
+    are of texts of `seq_len` tokens, by default the shorter context.
+    """
+    both, measured = _compared((a, b), seq_len, names)
+    first, second = specification(a), specification(b)
+    base = dict(zip("ab", measured, strict=True))
+    effects = {
+        row.part: _effect(row.part, first, second, base, both.seq_len)
+        for row in both.rows
+        if row.differs and row.part != TOKENIZATION
+    }
+    keys = key_changes(base["a"][1], base["b"][1])
+    return Diff(both.names, both.seq_len, both.rows, both.totals, effects=effects, keys=keys)
+
+
+Measured = tuple[Measure, dict[str, Shape]]
+
+
+def rows_of(*architectures: Architecture) -> tuple[DiffRow, ...]:
+    """Every part of these architectures in words, equal ones too."""
+    specs = [specification(architecture) for architecture in architectures]
+    rows = [DiffRow(part, tuple(read(spec) for spec in specs)) for part, read in ROWS.items()]
+    told = tuple(getattr(architecture, "tokenizer", "") for architecture in architectures)
+    rows = [DiffRow(TOKENIZATION, told), *rows] if all(told) else rows
+    if not any(row.differs for row in rows[-len(ROWS) :]) and any(spec != specs[0] for spec in specs):
+        rows.append(DiffRow("fields", tuple(_fields(spec, specs) for spec in specs)))
+    return tuple(rows)
+
+
+def _fields(spec: ModelSpec, specs: list[ModelSpec]) -> str:
+    """The values of fields that no row tells, where they are all that differs."""
+    other = next(x for x in specs if x != spec)
+    found = list(differences(spec, other))
+    said = [f"{path} = {short(ours)}" for path, ours, _ in found[:3]]
+    return ", ".join([*said, *([f"{len(found) - 3} more"] if len(found) > 3 else [])])
+
+
+def _effect(part: str, a: ModelSpec, b: ModelSpec, base: Mapping[str, Measured], seq_len: int) -> Effect | None:
+    change = CHANGES.get(part)
+    for side, ours, theirs in (("a", a, b), ("b", b, a)) if change else ():
+        try:
+            model = change(ours, theirs) if change else ours
+            if ROWS[part](model) == ROWS[part](ours):
+                continue  # nothing of it could be changed
+            changed = _measured(model, seq_len)
+        except SpecError:
+            continue  # the other way round, or not at all
+        before, after = (base["a"], changed) if side == "a" else (changed, base["b"])
+        count: Counter[str] = Counter()
+        for key in key_changes(before[1], after[1]):
+            count[key.change] += key.count
+        measured_in: Literal["a", "b"] = "a" if side == "a" else "b"
+        return Effect(measured_in, after[0] - before[0], count["added"], count["removed"], count["reshaped"])
+    return None
+
+
+def _measured(spec: ModelSpec, seq_len: int) -> Measured:
+    weights, workload = dict(tensors(spec, Place())), Workload(query=seq_len, memory=seq_len if spec.encoder else 0)
+    count, flops = counted(weights.values()), spec.cost(Place(), workload).flops / seq_len
+    measure = Measure(count.total, count.active, flops, _cache_nbytes(spec, seq_len) / seq_len)
+    return measure, {key: weight.shape for key, weight in weights.items()}
+
+
+def _cache_nbytes(spec: ModelSpec, seq_len: int) -> int:
+    if not is_causal(spec.stack):
+        return 0  # what sees all tokens cannot be continued
+    total = 0
+    for mixer, kept in cached_calls(spec):
+        reach = None if mixer.keeps_memory() else mixer.reach()
+        tokens = seq_len if reach is None else min(reach, seq_len)
+        total += tokens * sum(math.prod(shape) for shape in kept.values())
+    return BFLOAT16_NBYTES * total
+
+
+def _values(measure: Measure) -> tuple[Any, ...]:
+    return measure.parameters, measure.active, measure.flops_per_token, measure.cache_nbytes_per_token

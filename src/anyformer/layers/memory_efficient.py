@@ -1,0 +1,70 @@
+"""Steps of differentiation that keep less: what is cheap to make again is not held until the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+
+class MemoryEfficientGatedDown(torch.autograd.Function):
+    """F.linear(activation(gate) · up, weight, bias), of which gate and up stay until the backward pass.
+
+    activation(gate) and the product are made again there: half of what a layer would keep, for little of its work.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(gate, up, weight, bias)
+        return F.linear(activation(gate) * up, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gate, up, weight, bias = ctx.saved_tensors
+        with torch.enable_grad():
+            leaf = gate.detach().requires_grad_()
+            active = ctx.activation(leaf)
+        hidden = active.detach() * up
+        rows = grad.flatten(0, -2)
+        for_weight = (rows.t() @ hidden.flatten(0, -2)).to(weight.dtype)
+        for_bias = None if bias is None else rows.sum(0).to(bias.dtype)
+        for_hidden = torch.matmul(grad, weight.to(grad.dtype), out=hidden)
+        for_up = for_hidden * active.detach()
+        (for_gate,) = torch.autograd.grad(active, leaf, for_hidden.mul_(up))
+        return for_gate, for_up, for_weight, for_bias, None
+
+
+class MemoryEfficientRMSNorm(torch.autograd.Function):
+    """F.rms_norm, of which x and the weight stay until the backward pass; x / root is made again there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        ctx.eps = eps
+        ctx.save_for_backward(x, weight)
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        scale = x.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
+        normed = x * scale
+        product = grad * normed
+        for_weight = None if weight is None else product.flatten(0, -2).sum(0)
+        # d/dx of x · scale: the part of the gradient along x is taken out.
+        along = product.mean(-1, keepdim=True) if weight is None else (product @ weight)[..., None] / x.shape[-1]
+        for_normed = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
+        return for_normed.sub_(normed.mul_(along)).mul_(scale), for_weight, None
+
+
+def saves_activations() -> bool:
+    """Whether a backward pass may follow in plain PyTorch; a compiler decides by itself what is made again."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()

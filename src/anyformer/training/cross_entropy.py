@@ -1,0 +1,167 @@
+"""Head and cross-entropy in chunks of rows, gradients already in the forward pass: all logits never exist at once.
+
+Label smoothing: Szegedy et al. 2015 (arXiv:1512.00567, section 7). z-loss: Chowdhery et al. 2022 (arXiv:2204.02311,
+section 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from anyformer.layers.head import Head, rows_at_once
+from anyformer.text import NOT_PREDICTED
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What is added to the plain cross-entropy."""
+
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+
+
+PLAIN = LossOptions()
+
+
+def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions = PLAIN) -> tuple[Tensor, Tensor]:
+    """(the sum of the losses, the plain cross-entropy of each label in nats, which has no gradient).
+
+    `hidden` [batch, token, width] is the last hidden state, `labels` [batch, token] are ids, or -100 where nothing is
+    predicted; the second result is [batch, token], 0 at -100. Equal to `F.cross_entropy` on the head's logits, summed.
+    """
+    for step in head.transform:
+        hidden = step(hidden)
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    spec = head.spec
+    scale = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model)
+    total, each = _HeadCrossEntropy.apply(
+        rows, head.table.weight, head.bias, labels.reshape(-1), scale, spec.softcap, options
+    )
+    return total, each.view(labels.shape)
+
+
+class _HeadCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        scale: float,
+        softcap: float | None,
+        options: LossOptions,
+    ) -> tuple[Tensor, Tensor]:
+        device = hidden.device.type
+        autocast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, weight.dtype)
+        wanted = ctx.needs_input_grad[:3]
+        with torch.autocast(device, enabled=False):
+            x, w = hidden.to(dtype), weight.to(dtype)
+            grads = (
+                torch.empty_like(x) if wanted[0] else None,
+                torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
+                torch.zeros_like(bias, dtype=torch.float32) if wanted[2] and bias is not None else None,
+            )
+            n, vocab = len(x), len(w)
+            size = rows_at_once(n, vocab)
+            each = torch.empty(n, device=x.device, dtype=torch.float32)
+            total = torch.zeros((), device=x.device, dtype=torch.float32)
+            # Reused by all chunks: a fresh page costs more than the arithmetic on it.
+            products = torch.empty(size, vocab, device=x.device, dtype=dtype)
+            workspace = torch.empty(size, vocab, device=x.device, dtype=torch.float32)
+            for start in range(0, n, size):
+                here = slice(start, min(start + size, n))
+                logits = torch.mm(x[here], w.t(), out=products[: here.stop - start])
+                work = workspace[: len(logits)]
+                loss, grad = _chunk(logits, work, bias, labels[here], scale, softcap, options, each[here], any(wanted))
+                total += loss
+                if grad is not None:
+                    _accumulate(grad, x[here], w, here, grads)
+        ctx.grads = [
+            None if g is None or t is None else g.to(t.dtype)
+            for g, t in zip(grads, (hidden, weight, bias), strict=True)
+        ]
+        ctx.mark_non_differentiable(each)
+        return total, each
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.grads is None:
+            raise RuntimeError("the gradients of the cross-entropy were used up by the first backward pass")
+        grads, ctx.grads = ctx.grads, None
+        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), None, None, None, None)
+
+
+def _chunk(
+    products: Tensor,
+    work: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    scale: float,
+    softcap: float | None,
+    options: LossOptions,
+    each: Tensor,
+    with_grad: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """(the sum of a chunk's losses, its gradient by `products`, in a buffer); `each` takes the plain losses."""
+    logits = products if products.dtype == work.dtype else work.copy_(products)
+    if bias is not None:
+        logits += bias
+    if scale != 1.0:
+        logits *= scale
+    slope = None
+    if softcap is not None:
+        logits.div_(softcap).tanh_()
+        slope = 1 - logits.square() if with_grad else None
+        logits *= softcap
+    real = labels != NOT_PREDICTED
+    index = labels.masked_fill(~real, 0)[:, None]
+    picked = logits.gather(1, index)[:, 0]
+    mean = logits.mean(1) if options.label_smoothing else None
+    logs = torch.log_softmax(logits, 1, out=work) if logits is products else logits.log_softmax(1)
+    nats = -logs.gather(1, index)[:, 0]
+    norm = picked + nats  # log Z
+    each.copy_(nats).masked_fill_(~real, 0.0)
+    loss, s = nats, options.label_smoothing
+    if mean is not None:
+        loss = (1 - s) * nats + s * (norm - mean)
+    if options.z_loss:
+        loss = loss + options.z_loss * norm.square()
+    total = loss.masked_fill(~real, 0.0).sum()
+    if not with_grad:
+        return total, None
+    grad = logs.exp_()
+    if options.z_loss:
+        grad *= (1 + 2 * options.z_loss * norm)[:, None]
+    if s:
+        grad -= s / grad.shape[1]
+    grad.scatter_add_(1, index, torch.full_like(index, s - 1.0, dtype=grad.dtype))
+    if slope is not None:
+        grad *= slope
+    if scale != 1.0:
+        grad *= scale
+    grad.masked_fill_(~real[:, None], 0.0)  # whatever the logits of such a row are
+    return total, grad if grad.dtype == products.dtype else products.copy_(grad)
+
+
+def _accumulate(
+    grad: Tensor, x: Tensor, w: Tensor, here: slice, grads: tuple[Tensor | None, Tensor | None, Tensor | None]
+) -> None:
+    """Add what the gradient of a chunk's products gives to those of hidden states, table and bias."""
+    for_hidden, for_weight, for_bias = grads
+    if for_hidden is not None:
+        torch.mm(grad, w, out=for_hidden[here])
+    if for_weight is not None:
+        if grad.dtype == for_weight.dtype:
+            for_weight.addmm_(grad.t(), x)
+        else:
+            for_weight += grad.t() @ x
+    if for_bias is not None:
+        for_bias += grad.sum(0, dtype=torch.float32)

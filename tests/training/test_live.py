@@ -1,0 +1,99 @@
+"""The live view: lines without a terminal, a bar with one."""
+
+import io
+
+import pytest
+
+from anyformer.training import live
+from anyformer.training.live import Bar, PlainLines, Progress, live_view
+from anyformer.training.metrics import StepMetrics, ValidationMetrics
+from anyformer.training.plan import RunPlan, duration, nbytes
+
+PLAN = RunPlan(3_000_000, 400, 0, 819_200, 20e6, "cpu", "float32", 144_000_000, 300.0, 500_000_000, 3e11)
+
+
+def step(number: int, loss: float = 5.0, share: float | None = 0.61) -> StepMetrics:
+    seconds = 0.5 * number
+    return StepMetrics(
+        step=number,
+        tokens=2048 * number,
+        flops=1.0,
+        seconds=seconds,
+        loss=loss,
+        lr=1e-3,
+        grad_norm=1.0,
+        tokens_per_second=4096.0,
+        share_of_peak=share,
+    )
+
+
+def validation(number: int) -> ValidationMetrics:
+    return ValidationMetrics(step=number, tokens=1, flops=1.0, seconds=1.0, validation_loss=4.25)
+
+
+def test_plain_lines_are_few_and_say_all() -> None:
+    stream = io.StringIO()
+    view = PlainLines(stream, "llama2")
+    view.begin(PLAN)
+    for number in range(1, 401):
+        view.step(step(number))
+        if number == 200:
+            view.validation(validation(200))
+    view.end()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "llama2: 3.00 M parameters, 400 steps, 819,200 tokens, 20.0 MFLOP a token, float32 on cpu"
+    assert lines[1] == "llama2: needs about 5 min, 500 MB of memory, 144 MB of disk"
+    assert 20 <= len(lines) <= 25
+    assert "step 220/400  loss 5.000  validation 4.250  4,096 tokens/s  61% of peak  90 s left" in "\n".join(lines)
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_loss_shown_is_a_mean_of_the_last_steps() -> None:
+    progress = Progress()
+    progress.begin(PLAN)
+    for number in range(1, 21):
+        progress.step(step(number, loss=float(number)))
+    assert "loss 15.500" in progress.figures()
+
+
+def test_time_left_counts_from_where_the_run_goes_on() -> None:
+    progress = Progress()
+    progress.begin(RunPlan(1, 400, 300, 1, 1.0, "cpu", "float32", 0))
+    progress.step(step(301))
+    assert progress.seconds_left() is None
+    progress.step(step(302))
+    assert progress.seconds_left() == pytest.approx(49.0)
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(live.sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    view = live_view("gpt2")
+    assert isinstance(view, Bar)
+    view.begin(PLAN)
+    for number in range(1, 41):
+        view.step(step(number))
+    view.end()
+    text = stream.getvalue()
+    assert "gpt2" in text
+    assert "step 40/400" in text
+    assert "61% of peak" in text
+    monkeypatch.setattr(stream, "isatty", lambda: False)
+    assert isinstance(live_view(), PlainLines)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5.4, "5 s"), (98, "98 s"), (300, "5 min"), (7200, "2.0 h"), (864_000, "10.0 days")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(12, "12 B"), (14_800, "15 kB"), (3_600_000_000, "3.6 GB"), (5e12, "5000.0 GB")]
+)
+def test_sizes(number: float, text: str) -> None:
+    assert nbytes(number) == text

@@ -11,7 +11,7 @@ from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer, build
 from anyformer.recipe import DropoutSpec
 from anyformer.spec import ModelSpec
-from anyformer.training.cross_entropy import cross_entropy
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.training.device import autocast
 from anyformer.training.step import rates
 from tests.laws.models import ids_for

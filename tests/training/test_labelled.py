@@ -25,7 +25,7 @@ from anyformer.text import NOT_PREDICTED
 from anyformer.text.encoded_labelled import EncodedLabelled, LabelledRows
 from anyformer.text.labelled import Kind
 from anyformer.training.baseline import guess_of, trivial_loss
-from anyformer.training.cross_entropy import LossOptions
+from anyformer.layers.cross_entropy import LossOptions
 from anyformer.training.labelled import LabelledData, LabelledValidation
 from anyformer.training.objectives import LossContext, objective_of
 from anyformer.training.run import RunOptions, train

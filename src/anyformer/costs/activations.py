@@ -1,4 +1,4 @@
-"""Bytes of activations that training holds until the backward pass, by part: the tensors that this implementation keeps."""
+"""Bytes of activations that training holds until the backward pass, by part: those that a pass was seen to keep."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.kernels import choose
-from anyformer.layers.head import rows_at_once
+from anyformer.layers.tokens import Dropout
+from anyformer.observation.passes import training_pass
 from anyformer.recipe import DropoutSpec
-from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Tape, Value, Workload, inside, specification
-from anyformer.spec.saved import NBYTES, Recompute
+from anyformer.spec import Architecture, Recompute, specification
 
 Precision = Literal["float32", "bf16"]
 Device = Literal["cpu", "cuda"]
@@ -61,18 +60,18 @@ def activations(
     ):
         if value not in known:
             raise SpecError(f"{name} = {value!r} is unknown{did_you_mean(value, known)}; there are {', '.join(known)}")
-    memory = (source_len or seq_len) if spec.encoder else 0
-    tape = Tape(
-        workload=Workload(batch, seq_len, memory=memory),
+    seen = training_pass(
+        spec,
+        batch=batch,
+        seq_len=seq_len,
+        source_len=source_len or seq_len if spec.encoder else 0,
         half=precision == "bf16",
-        kernels=lambda attention: choose(None, attention),
-        fused=device != "cpu",
-        rates=frozenset(name for name, rate in dropout.values().items() if rate),
         recompute=recompute,
+        device=device,
+        dropout=Dropout(**dropout.values()) if any(dropout.values().values()) else None,
     )
-    x = _stacks(spec, tape)
-    _loss(spec, x, tape)
-    return Activations(dict(tape.saved), dict(tape.passing))
+    kept = dict(seen.kept)
+    return Activations(kept, {seen.peak_part: seen.peak - sum(kept.values())})
 
 
 def activation_nbytes(
@@ -90,52 +89,3 @@ def activation_nbytes(
     )
     largest = max(found.passing, key=lambda term: found.passing[term], default=None)
     return {**found.saved, **({f"{largest}, for a while": found.passing[largest]} if largest else {})}
-
-
-def _stacks(spec: ModelSpec, tape: Tape) -> Value:
-    """The last hidden state."""
-    parts, workload = spec.parts(Place()), tape.workload
-    if spec.encoder is not None:
-        tape.workload = Workload(workload.batch, workload.memory)
-        tape.memory = tape.run("encoder", parts["encoder"], tape.value(tape.workload.tokens, "int64"))
-        tape.workload = workload
-    return tape.run("stack", parts["stack"], tape.value(workload.tokens, "int64"))
-
-
-def _loss(spec: ModelSpec, x: Value, tape: Tape) -> None:
-    """Write down the gradients that `train.cross_entropy` makes in the forward pass, and its buffers of logits."""
-    head = next(iter(spec.heads), None)
-    if head is None or head.table is None:
-        return
-    heads = spec.parts(Place())["heads"]
-    assert isinstance(heads, list)
-    x = _transformed(head, heads[0][1], _of_layers(spec, head, heads[0][1], x, tape), tape)
-    table, rows = head.table, tape.workload.tokens
-    numel = table.rows * (x.numel // rows)
-    with tape.term("loss"):
-        tape.keep(tape.value(x.numel, x))
-    with tape.term("gradient of the head's table"):
-        tape.keep(tape.value(numel), tape.value(table.rows) if head.bias else None)
-    size, half = rows_at_once(rows, table.rows), NBYTES["bfloat16"] if tape.half else NBYTES["float32"]
-    buffers = size * table.rows * (half + NBYTES["float32"])
-    beside = tape.passing.pop("weights in bf16", 0)  # autocast holds them until the loss is there
-    tape.passing["logits, weights in bf16" if beside else "logits"] = (
-        buffers + beside + (2 * numel * half if tape.half else 0)
-    )
-
-
-def _of_layers(spec: ModelSpec, head: HeadSpec, place: Place, x: Value, tape: Tape) -> Value:
-    """What a head's own layers make of the stack's last state x, or an earlier one; both stay till the loss is there."""
-    if head.layers is None:
-        return x
-    (placed,) = (stack.parts(at)["norm"] for name, stack, at in inside(spec, Place()) if name == "stack")
-    if head.layers.before:
-        with tape.term("norms"):
-            x = tape.run("norm", placed, tape.states[-head.layers.before])
-    tape.residual = spec.stack.residual
-    return tape.run("layers", head.parts(place)["layers"], x)
-
-
-def _transformed(head: HeadSpec, place: Place, x: Value, tape: Tape) -> Value:
-    with tape.term("head"):
-        return tape.run("transform", head.parts(place)["transform"], x)

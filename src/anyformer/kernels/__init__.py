@@ -8,9 +8,8 @@ from typing import Protocol
 from anyformer.errors import KernelError, did_you_mean
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.sdpa import SDPA
-from anyformer.layers.attention import AttentionSpec, Shown
+from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.tokens import Kernel
-from anyformer.spec import Tape, Value
 
 
 class Candidate(Kernel, Protocol):
@@ -18,12 +17,6 @@ class Candidate(Kernel, Protocol):
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why it cannot compute this attention, or None."""
-        ...
-
-    def keeps(
-        self, shown: Shown, content: Value | None, q: Value, k: Value, v: Value, tape: Tape
-    ) -> tuple[Value, Value | None]:
-        """Write down what stays until the backward pass; return (the result, the weights if the kernel has them)."""
         ...
 
 

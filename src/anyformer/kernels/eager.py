@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.attention import AttentionSpec, Shown
+from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Tape, Value
 
 
 class Dense(NamedTuple):
@@ -33,28 +32,6 @@ class Eager:
     def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Dense:
         """The mask and the bias, as they are."""
         return Dense(visible(mask, query, key, n_heads), bias)
-
-    def keeps(
-        self, shown: Shown, content: Value | None, q: Value, k: Value, v: Value, tape: Tape
-    ) -> tuple[Value, Value]:
-        """Write down every step on all scores that autograd needs again."""
-        groups, spec, hidden = q.numel // k.numel, shown.spec, shown.mask is not None or shown.causal
-        if groups > 1:
-            k, v = tape.value(q.numel, k), tape.value(groups * v.numel, v)
-        tape.product(q)
-        tape.product(k)
-        size = shown.mask.numel if shown.mask is not None else tape.workload.query**2
-        tape.keep(tape.value(shown.pairs) if spec.softcap is not None else None)
-        tape.keep(tape.value(size, "bool") if hidden else None)
-        weights = tape.value(shown.pairs + (q.numel // shown.width if spec.sink else 0))
-        tape.keep(weights)
-        if hidden:
-            tape.keep(tape.value(size, "bool"))
-            weights = tape.value(shown.pairs)
-        weights = tape.dropped(weights, "attention")
-        v = tape.product(v)
-        tape.keep(weights if v.number == "float32" else tape.value(shown.pairs, v))
-        return tape.value(q.numel // shown.width * shown.value_width, v), weights
 
     def __call__(
         self,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.attention import AttentionSpec, Shown
+from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Causal, Mask, visible
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Tape, Value
 
 
 class Fused(NamedTuple):
@@ -50,44 +48,6 @@ class SDPA:
         blind = None if sees_itself else ~seen.any(-1, keepdim=True)
         seen = seen if blind is None else seen | blind  # a row that sees nothing is let see all, then set to 0
         return Fused(False, seen if bias is None else torch.where(seen, bias, -torch.inf), blind)
-
-    def keeps(
-        self, shown: Shown, content: Value | None, q: Value, k: Value, v: Value, tape: Tape
-    ) -> tuple[Value, None]:
-        """Write down q, k, v, the result and a number a query; where PyTorch writes it out, all weights, in float32."""
-        mask, learned = shown.mask, shown.learned or content is not None
-        blind = mask is not None and shown.spec.mask.band() is None
-        if (bias := shown.bias) is not None:
-            tape.keep(mask if shown.learned else None)
-            both = shown.name and f"fused {shown.name}"
-            mask = bias if mask is None else tape.once(both, lambda: tape.value(bias.numel))
-        if content is not None:
-            whole = tape.value(tape.workload.query**2, "bool") if shown.causal else mask
-            tape.keep(whole if whole is not None and whole.number == "bool" else None)
-            mask = content
-        y = tape.value(q.numel // shown.width * shown.value_width, v)
-        if not tape.fused and (learned or "attention" in tape.rates or shown.width != shown.value_width):
-            copied = v.number != "float32" or v.numel * shown.width != k.numel * shown.value_width or k.numel != q.numel
-            weights = tape.value(shown.pairs)
-            tape.keep(tape.value(q.numel), tape.value(q.numel), weights)
-            tape.keep(tape.value(y.numel) if copied else v)
-            if "attention" in tape.rates:
-                tape.keep(tape.dropped(weights, "attention"))
-            return self._result(y, blind, tape)
-        q, k, v = (
-            dataclasses.replace(x, number="bfloat16", whole=None) if tape.half and x.number == "float32" else x
-            for x in (q, k, v)
-        )
-        y = Value(y.numel, v.number, by_head=q.by_head and not tape.fused)
-        if mask is not None and mask.number != q.number:
-            mask = tape.value(mask.numel, q)
-        tape.keep(q, k, v, y, tape.value(q.numel // shown.width), mask)
-        return self._result(y, blind, tape)
-
-    def _result(self, y: Value, blind: bool, tape: Tape) -> tuple[Value, None]:
-        if blind:  # rows that see nothing are set to 0, in a copy
-            tape.keep(tape.value(tape.workload.query, "bool"))
-        return (tape.value(y.numel, y) if blind else y), None
 
     def __call__(
         self,

@@ -10,19 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec, Place, Tape, Value
+from anyformer.spec import MapSpec
 
 
 class ActivationSpec(MapSpec, abstract=True):
     """A function of each number by itself. A subclass writes `__call__`; its module is `Activation`."""
 
     keeps: ClassVar[Literal["x", "y", "x and a factor", "nothing"]] = "x"  # for the backward pass
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        y = x if self.keeps == "nothing" else tape.value(x.numel, x)
-        kept = {"x": (x,), "y": (y,), "x and a factor": (x, tape.value(x.numel, x)), "nothing": ()}
-        tape.keep(*kept[self.keeps])
-        return y
 
     def __call__(self, x: Tensor) -> Tensor:
         """The function of x, of the same shape."""
@@ -53,10 +47,6 @@ class ReLU(ActivationSpec):
 class ReLU2(ActivationSpec):
     """Squared ReLU: So et al. 2021, arXiv:2109.08668."""
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        tape.keep(tape.value(x.numel, x))  # ReLU's result, which squaring keeps too
-        return tape.value(x.numel, x)
-
     def __call__(self, x: Tensor) -> Tensor:
         return F.relu(x).square()
 
@@ -65,10 +55,6 @@ class GELU(ActivationSpec):
     """Hendrycks & Gimpel 2016, arXiv:1606.08415: x·Φ(x) by erf, its tanh approximation, or x·σ(1.702 x)."""
 
     form: Literal["erf", "tanh", "quick"] = "erf"
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        tape.keep(x, tape.value(x.numel, x) if self.form == "quick" else None)
-        return tape.value(x.numel, x)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.form == "quick":

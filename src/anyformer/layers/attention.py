@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
-from anyformer.layers.counting import unmarked
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.mask import Causal, Everything, Mask, Prefix
+from anyformer.layers.mask import Everything, Mask, Prefix
 from anyformer.layers.part import Part
 from anyformer.layers.recompute import checkpointed
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
@@ -27,29 +25,15 @@ from anyformer.spec import (
     Placed,
     ScaleSpec,
     Spec,
-    Tape,
-    Value,
     Weight,
     Workload,
 )
 
 
-class Shown(NamedTuple):
-    """What a kernel is given in a training pass, in sizes; `keeps` of a kernel says what of it stays."""
-
-    spec: AttentionSpec
-    width: int  # of a query
-    value_width: int
-    pairs: int  # of every query and key in the batch, by every head
-    causal: bool  # a token sees itself and what comes before, and nothing is added to the scores
-    mask: Value | None  # booleans; None: all is seen, or `causal` says it
-    bias: Value | None  # added to the scores, by position
-    learned: bool  # the bias has a gradient
-    name: str | None  # of what `prepare` gives, which layers share; None: a layer's own
-
-
 class AttentionSpec(MixerSpec):
     """Attention over the layer's own input, the encoder's output (memory), or the embedding's output (input)."""
+
+    counted_as = "attention"
 
     projection: ProjectionSpec
     mask: Mask = Everything()
@@ -119,70 +103,6 @@ class AttentionSpec(MixerSpec):
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """A pass over whole rows of one document, without padding."""
-        inner_place, source = self._place(place), {"self": x, "memory": tape.memory, "input": tape.input}[self.reads]
-        assert source is not None
-        with tape.term("projections"), tape.at("projection", self.projection):
-            q, k, v = self.projection.projected(inner_place, x, source, tape)
-            if self.logn is not None:
-                tape.keep(tape.once(f"logn {self.logn}", lambda: tape.value(tape.workload.query)))
-                q = tape.value(q.numel, q)
-        with tape.term("attention"):
-            shown = self._given(place, tape)
-            if tape.recompute == "selective":
-                with tape.again(q, k, v):
-                    y = self._core(place, shown, q, k, v, tape)
-            else:
-                y = self._core(place, shown, q, k, v, tape)
-        with tape.term("projections"), tape.at("projection", self.projection):
-            return self.projection.put_out(inner_place, y, tape)
-
-    def _given(self, place: Place, tape: Tape) -> Shown:
-        """What the kernel is given beside q, k and v."""
-        n_heads, width, value_width = self.projection.sizes(self._place(place))
-        here, workload, own = place.at(n_heads, width), tape.workload, self.reads != "memory"
-        keys = workload.query if own else workload.memory
-        scores = [score for score in self.scores if not score.reads_content]
-        alone = any(score.shared is None and dict(score.weights(here)) for score in scores)
-        name = f"{self.mask.key} {[score.shared or score.key for score in scores]} {own} {workload}"
-
-        def bias() -> Value | None:
-            every = [score.added(here, None, keys, tape) for score in scores]
-            return every[0] if every else None
-
-        mask, causal = self._shown(workload.query, keys, n_heads)
-        return Shown(
-            self,
-            width,
-            value_width,
-            workload.batch * n_heads * workload.query * keys,
-            causal and not scores,
-            tape.once(f"mask {name}", lambda: tape.value(mask, "bool") if mask and (scores or not causal) else None),
-            tape.once(None if alone else f"bias {name}", bias),
-            any(score.learned for score in scores),
-            None if alone else name,
-        )
-
-    def _core(self, place: Place, shown: Shown, q: Value, k: Value, v: Value, tape: Tape) -> Value:
-        n_heads = self.projection.sizes(self._place(place))[0]
-        here, keys = place.at(n_heads, shown.width), shown.pairs // (tape.workload.tokens * n_heads)
-        content = [score.added(here, (q, k), keys, tape) for score in self.scores if score.reads_content]
-        y, weights = tape.kernels(self).keeps(shown, content[0] if content else None, q, k, v, tape)
-        if self.relative_values is not None:
-            self.relative_values.added(place.at(n_heads, shown.value_width), weights, tape)
-            y = tape.value(y.numel, y)
-        return y
-
-    def _shown(self, query: int, keys: int, n_heads: int) -> tuple[int, bool]:
-        """(numbers of the dense mask, 0 where all is seen; whether it is plainly causal)."""
-        left = self.mask.within((0, query), (0, keys))
-        if left == Everything():
-            return 0, False
-        one = unmarked(1)
-        seen = left(one.as_queries(), one.as_keys(), torch.arange(n_heads).view(1, -1, 1, 1))
-        return seen.shape[1] * query * keys, self.reads != "memory" and left == Causal()
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Whether keys are read as they are stored; scores of content are of the queries and keys of each head."""

@@ -11,7 +11,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.norm import NormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Caveat, Place, Tape, Value, Weight
+from anyformer.spec import Caveat, Place, Weight
 
 
 class BatchNormSpec(NormSpec):
@@ -20,6 +20,8 @@ class BatchNormSpec(NormSpec):
     In training, which is a pass with rates of dropout, be they 0, the statistics are those of the batch's real tokens, and
     the kept ones move towards them by `momentum`; otherwise the kept ones are used.
     """
+
+    counted_as = "norms"
 
     eps: float = 1e-5
     momentum: float = 0.1
@@ -40,11 +42,6 @@ class BatchNormSpec(NormSpec):
             "mean": Weight(place.shape, axes, "bias", fill=0.0, trainable=False),
             "variance": Weight(place.shape, axes, "gain", fill=1.0, trainable=False),
         }
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """Each token's distance from the mean, for the variance and for the result."""
-        tape.keep(tape.value(x.numel), tape.value(x.numel))
-        return tape.value(x.numel, x)
 
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("causality", "in training, the statistics are of all tokens of the batch, later ones too"),)

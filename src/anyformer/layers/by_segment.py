@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Place, Tape, Value, Weight, Workload
+from anyformer.spec import Cost, Place, Weight, Workload
 
 
 class BySegmentSpec(ScoreSpec):
@@ -28,10 +28,6 @@ class BySegmentSpec(ScoreSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         return Cost({})
-
-    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        assert content is not None
-        return content[0]
 
 
 class BySegment(Part[BySegmentSpec]):

@@ -12,11 +12,13 @@ from torch.nn import functional as F
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MixerSpec, Place, Tape, Value, Weight, Workload
+from anyformer.spec import Cost, MixerSpec, Place, Weight, Workload
 
 
 class ConvolutionSpec(MixerSpec):
     """activation(W [x_{i-r} … x_i … x_{i+r}] + b), with zeros beyond the ends of a document; for encoders: it sees ahead."""
+
+    counted_as = "convolution"
 
     size: int  # tokens that it sees, 2 r + 1
     activation: ActivationSpec
@@ -34,15 +36,6 @@ class ConvolutionSpec(MixerSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         return Cost({"convolution": 2 * self.size * place.d_model**2 * workload.tokens})
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        source = x if self.reads == "self" else tape.input
-        assert source is not None
-        with tape.term("convolution"):
-            tape.weights(self.size * place.d_model**2)
-            tape.product(tape.value(self.size * source.numel, source))
-            tape.keep(tape.value(self.size * place.d_model**2, "bfloat16" if tape.half else "float32"))  # side by side
-            return self.activation.trace(place, tape.value(source.numel, source), tape)
 
 
 class Convolution(Part[ConvolutionSpec]):

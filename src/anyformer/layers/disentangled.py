@@ -17,7 +17,7 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Count, Length, MapSpec, PartSpec, Place, Placed, Tape, Value, Weight, Workload
+from anyformer.spec import Cost, Count, Length, MapSpec, PartSpec, Place, Placed, Weight, Workload
 
 
 class RelativeTableSpec(PartSpec):
@@ -83,20 +83,6 @@ class DisentangledSpec(ScoreSpec, abstract=True):
         keys, rows = workload.past + workload.query, 2 * self.table.side
         tokens = workload.query if isinstance(self, ContentToPositionSpec) else keys
         return Cost({"distances": 2 * rows * n_heads * width * (place.d_model + workload.batch * tokens)})
-
-    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        """Write down the table, what it is projected to, and the products that are gathered from."""
-        assert content is not None
-        n_heads, width = place.shape
-        rows, x = 2 * self.table.side, content[0] if isinstance(self, ContentToPositionSpec) else content[1]
-        tape.weights(n_heads * width * place.d_model, f"{self.kind} projection")
-        if self.table.norm is not None or tape.half:  # else the table itself is multiplied
-            tape.product(tape.value(rows * place.d_model))
-        tape.product(tape.value(rows * n_heads * width))
-        x = tape.product(x)
-        every = tape.value(tape.workload.batch * n_heads * keys * rows, x)
-        tape.keep(every, tape.value(tape.workload.query * keys, "int64"))
-        return super().added(place, content, keys, tape)
 
 
 class ContentToPositionSpec(DisentangledSpec):

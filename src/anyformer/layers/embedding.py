@@ -23,9 +23,7 @@ from anyformer.spec import (
     ScaleSpec,
     Spec,
     TableSpec,
-    Tape,
     TermSpec,
-    Value,
     Weight,
 )
 
@@ -50,11 +48,6 @@ class TokensSpec(TermSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         narrow = place.at(self.table.width or place.shape[-1])
         return {"table": (self.table, narrow), "projection": self.projection and (self.projection, narrow)}
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        tape.keep(x)
-        rows = tape.value(x.numel * (self.table.width or place.shape[-1]))
-        return tape.run("projection", self.parts(place)["projection"], rows)
 
 
 class TokenEmbedding(Part[TokensSpec]):
@@ -82,10 +75,6 @@ class LearnedPositionsSpec(TermSpec):
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         shape = (self.n_positions + self.offset, place.shape[-1])
         return {"weight": Weight(shape, ("position", "d_model"), "table")}
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        tape.keep(tape.value(tape.workload.query, "int64"))
-        return tape.value(tape.workload.query * place.shape[-1])
 
 
 def learned_positions(spec: Spec) -> int | None:
@@ -122,10 +111,6 @@ class FactorisedPositionsSpec(TermSpec):
         axes = ("position", "d_model")
         return {f"weight_{i}": Weight((n, place.shape[-1]), axes, "table") for i, n in enumerate(self.shape)}
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        tape.keep(*(tape.value(tape.workload.query, "int64") for _ in self.shape))
-        return tape.value(tape.workload.query * place.shape[-1])
-
 
 class FactorisedPositions(Part[FactorisedPositionsSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
@@ -150,9 +135,6 @@ class SinusoidSpec(TermSpec):
     frequencies: Literal["d", "half-1"] = "d"  # exponents -2i/d (the paper), or -i/(d/2 - 1) (tensor2tensor, fairseq)
     start: int = 0  # the first token's position
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        return tape.value(tape.workload.query * place.shape[-1])
-
     def angles(self, width: int) -> list[float]:
         """The frequency of each pair, in radians a token."""
         steps = width / 2 if self.frequencies == "d" else width // 2 - 1
@@ -176,9 +158,6 @@ class SegmentsSpec(TermSpec):
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         return {"weight": Weight((self.n_segments, place.shape[-1]), ("segment", "d_model"), "table")}
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        return tape.value(place.shape[-1])  # all tokens are of one segment
 
 
 def n_segments(spec: Spec) -> int:

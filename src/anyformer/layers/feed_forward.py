@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +12,7 @@ from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MixerSpec, Place, Placed, Tape, Value, Width, Workload, inside
+from anyformer.spec import Cost, MixerSpec, Place, Placed, Width, Workload, inside
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -21,20 +21,11 @@ class ExpertSpec(MixerSpec, abstract=True):
     A mixture of experts can hold many of them.
     """
 
+    counted_as = "feed-forward"
+
     def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
         """What goes into the last map, given what comes out of the first ones."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
-
-    def between(self, place: Place, hidden: Sequence[Value], tape: Tape) -> Value:
-        """Write down what `inner` keeps, and return what it gives; by default it keeps all that it is given."""
-        tape.keep(*hidden)
-        return tape.value(hidden[0].numel, hidden[0])
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        *into, out = linear_maps(self, place)
-        with tape.term("feed-forward"):
-            hidden = [tape.run(name, (part, inner_place), x) for name, part, inner_place in into]
-            return tape.run(out[0], out[1:], self.between(out[2], hidden, tape))
 
 
 class FeedForwardSpec(ExpertSpec):
@@ -55,9 +46,6 @@ class FeedForwardSpec(ExpertSpec):
     def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
         (up,) = hidden
         return _dropped(self.activation(up), context)
-
-    def between(self, place: Place, hidden: Sequence[Value], tape: Tape) -> Value:
-        return tape.dropped(self.activation.trace(place, hidden[0], tape), "activation")
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         return super().cost(place, workload).named("feed-forward")
@@ -100,30 +88,6 @@ class GatedFeedForwardSpec(ExpertSpec):
         if self.limit is not None:
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return gate, up + self.up_offset if self.up_offset else up
-
-    def between(self, place: Place, hidden: Sequence[Value], tape: Tape) -> Value:
-        gate, up = self._bounded(hidden, tape)
-        active = self.activation.trace(place, gate, tape)
-        tape.keep(active, up)
-        return tape.dropped(tape.value(up.numel, up), "activation")
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """What comes out; without dropout gate and up stay, and what is made of them is made again."""
-        *into, out = linear_maps(self, place)
-        if tape.rates:
-            return super().trace(place, x, tape)
-        with tape.term("feed-forward"):
-            gate, up = self._bounded([tape.run(name, (part, inner_place), x) for name, part, inner_place in into], tape)
-            tape.keep(gate, up)
-            tape.weights(self.d_ff * out[1].width_out(out[2]), out[0], kept=False)
-            return tape.value(x.numel, up)
-
-    def _bounded(self, hidden: Sequence[Value], tape: Tape) -> Sequence[Value]:
-        if self.limit is not None:
-            tape.keep(*hidden)
-            hidden = [tape.value(each.numel, each) for each in hidden]
-        gate, up = hidden
-        return gate, tape.value(up.numel, up) if self.up_offset else up
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         return super().cost(place, workload).named("feed-forward")

@@ -16,7 +16,7 @@ from anyformer.layers.mask import Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec
 from anyformer.layers.tokens import Span, Tokens
-from anyformer.spec import Count, Place, Sizes, Spec, Tape, Value, Window
+from anyformer.spec import Count, Sizes, Spec, Window
 
 S = TypeVar("S", bound=Spec)
 
@@ -58,10 +58,6 @@ class FirstBlockAgainSpec(ScoreSpec):
 
     size: Window
     n_random: Count
-    learned = False
-
-    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        return tape.value(tape.workload.query * keys)
 
     def resized(self, to: Sizes) -> FirstBlockAgainSpec:
         return _smaller(self, to, self.size, self.n_random)

@@ -12,7 +12,7 @@ from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Tape, Value, Width, Workload
+from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Width, Workload
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -20,6 +20,8 @@ class ProjectionSpec(PartSpec, abstract=True):
 
     Its module is a `Projection`.
     """
+
+    counted_as = "projections"
 
     def sizes(self, place: Place) -> tuple[int, int, int]:
         """(n_heads, width of a query and key, width of a value)."""
@@ -40,24 +42,6 @@ class ProjectionSpec(PartSpec, abstract=True):
     def between(self, query: int, keys: int, *, absorbed: bool) -> int:
         """The FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
         return 0
-
-    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
-        """Write down what making q of x, and k and v of the source, leaves; return them as the kernels take them.
-
-        By default x and the source stay, and there are as many keys and values as queries.
-        """
-        n_heads, width, value_width = self.sizes(place)
-        queries, keys = (tape.product(of).numel // n for of, n in ((x, place.d_model), (source, place.d_source)))
-        q, k, v = (tape.value(n * n_heads * w, x) for n, w in ((queries, width), (keys, width), (keys, value_width)))
-        return q, k, v
-
-    def put_out(self, place: Place, y: Value, tape: Tape) -> Value:
-        """Write down what `output` keeps of the kernel's result, and return what it gives."""
-        y = tape.value(y.numel, y) if y.by_head else y
-        if "o" in (parts := self.parts(place)):
-            return tape.run("o", parts["o"], y)
-        y = tape.product(y)
-        return tape.value(tape.workload.tokens * place.d_model, y)
 
 
 P = TypeVar("P", bound=ProjectionSpec)
@@ -168,20 +152,6 @@ class GQASpec(ProjectionSpec):
         per_query = 2 * place.d_model * n_heads * (head_dim + value_dim)
         per_key = 2 * place.d_source * self.kv_heads * (head_dim + value_dim)
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
-
-    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
-        parts, head_dim = self.parts(place), self.sizes(place)[1]
-
-        def made(name: str, of: Value, norm: Placed = None, *, turns: bool = True) -> Value:
-            y = tape.run(name, parts[name], of)
-            if self.clip is not None:
-                tape.keep(y)
-                y = tape.value(y.numel, y)
-            y = tape.run(f"norm_{name}", norm, y)
-            return self.rotary.rotated(y, head_dim, tape) if turns and self.rotary else y
-
-        q = made("q", x, parts["norm_query"])
-        return q, made("k", source, parts["norm_key"]), made("v", source, turns=False)
 
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import Cost, MapSpec, Place, Tape, Value, Weight, Width, Workload
+from anyformer.spec import Cost, MapSpec, Place, Weight, Width, Workload
 
 
 class LinearSpec(MapSpec):
@@ -33,12 +33,6 @@ class LinearSpec(MapSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         return Cost({"linear": 2 * self.width_out(place) * place.shape[-1] * workload.tokens})
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        d_in, d_out = place.shape[-1], self.width_out(place)
-        tape.weights(d_in * d_out)
-        x = tape.product(x)
-        return tape.value(x.numel // d_in * d_out, x)
 
 
 class Linear(Part[LinearSpec]):
@@ -95,10 +89,6 @@ class GainSpec(MapSpec):
         shape = () if self.over == "all" else place.shape
         return {"weight": Weight(shape, ("d_model",) * len(shape), "gain", fill=self.start)}
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        tape.keep(x)
-        return tape.value(x.numel)
-
 
 class Gain(Part[GainSpec]):
     weight: Tensor
@@ -117,9 +107,6 @@ class ShiftSpec(MapSpec):
         shape = () if self.over == "all" else place.shape
         return {"bias": Weight(shape, ("d_model",) * len(shape), "bias", fill=self.start)}
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        return tape.value(x.numel)
-
 
 class Shift(Part[ShiftSpec]):
     bias: Tensor
@@ -136,9 +123,6 @@ class ChainSpec(MapSpec):
     def __post_init__(self) -> None:
         if reading := [step.kind for step in self.maps if step.reads_tokens]:
             raise self.refusal("maps", f"hold {reading[0]}, which asks what is padding; let it stand by itself")
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        return tape.run("maps", self.parts(place)["maps"], x)
 
 
 class Chain(Part[ChainSpec]):

@@ -13,7 +13,7 @@ from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.tokens import ForwardContext, Tokens
-from anyformer.spec import Cost, Count, Place, Placed, Sizes, Tape, Value, Width, Workload
+from anyformer.spec import Cost, Count, Place, Placed, Sizes, Width, Workload
 
 Unsaid = Literal["none", "first"]  # what counts as marked where a pass marks nothing: no token, or each text's first
 
@@ -53,18 +53,6 @@ class LocalAndGlobalSpec(ProjectionSpec):
         """The matrix products: queries twice and the output once of `workload.query` tokens a row, keys and values twice."""
         of_queries, of_keys = 3 * place.d_model * workload.query, 4 * place.d_source * workload.memory
         return Cost({"projections": 2 * workload.batch * place.d_model * (of_queries + of_keys)})
-
-    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
-        parts = self.parts(place)
-
-        def both(name: str, of: Value) -> Value:
-            one, _ = (tape.run(each, parts[each], of) for each in (name, f"{name}_global"))
-            return tape.value(2 * one.numel, one)
-
-        return both("q", x), both("k", source), both("v", source)
-
-    def put_out(self, place: Place, y: Value, tape: Tape) -> Value:
-        return tape.run("o", self.parts(place)["o"], tape.value(y.numel // 2, y))
 
     def resized(self, to: Sizes) -> LocalAndGlobalSpec:
         return self.but(n_heads=Count(to.heads(self.n_heads, self.n_heads, None)[0]))

@@ -16,7 +16,7 @@ from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Tape, Value, Width, Workload
+from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Width, Workload
 
 
 class MLASpec(ProjectionSpec):
@@ -106,22 +106,6 @@ class MLASpec(ProjectionSpec):
         per_query = 2 * (queries + n_heads * value * d_model)
         per_key = 2 * place.d_source * (self.kv_rank + self.turning)
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
-
-    def projected(self, place: Place, x: Value, source: Value, tape: Tape) -> tuple[Value, Value, Value]:
-        parts, turning = self.parts(place), self.turning
-        for name in ("q_down", "norm_query", "q"):
-            x = tape.run(name, parts[name], x)
-        latent = tape.run("norm_kv", parts["norm_kv"], tape.run("kv_down", parts["kv_down"], source))
-        numel = latent.numel
-        if self.rotary is not None:
-            self.rotary.rotated(x, turning, tape)
-            x = Value(x.numel, x.number, by_head=True)
-            key = self.rotary.rotated(tape.run("k_rotary", parts["k_rotary"], source), turning, tape)
-            number = latent.number if latent.number == key.number else "float32"
-            latent = Value(numel, number, whole=tape.value(numel + key.numel, number))
-        k, v = (tape.run(name, parts[name], latent) for name in ("k", "v"))
-        wider = k.numel // self.head_dim * (self.head_dim + turning)
-        return x, tape.value(wider, latent if latent.number == "float32" else k) if turning else k, v
 
     def resized(self, to: Sizes) -> MLASpec:
         """Heads and head_dim follow their rule; all other widths stay in proportion to head_dim, as in the papers."""

@@ -15,7 +15,7 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Tape, Value, Width, Workload
+from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Width, Workload
 
 
 class MoESpec(MixerSpec):
@@ -54,26 +54,6 @@ class MoESpec(MixerSpec):
         shared = self.shared_expert.cost(place, workload) if self.shared_expert else Cost()
         gate = Cost({"linear": 2 * place.shape[-1] * workload.tokens}) if self.shared_gate else Cost()
         return router + routed + (shared + gate).named("shared expert")
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        parts = self.parts(place)
-        with tape.term("router"):
-            share = tape.run("router", parts["router"], x)
-            if self.capacity is not None:
-                tape.keep(tape.value(share.numel, "bool"))
-                share = tape.value(share.numel, share)
-        experts, inner_place = (
-            ExpertsSpec(n_experts=self.router.n_experts, top_k=self.router.top_k, expert=self.expert),
-            place,
-        )
-        with tape.term("experts"), tape.at("experts", experts):
-            y = experts.chosen(inner_place, x, share, tape)
-        with tape.term("shared expert"):
-            shared = tape.run("shared_expert", parts["shared_expert"], x)
-            if self.shared_gate:
-                gate = tape.run("shared_gate", parts["shared_gate"], x)
-                tape.keep(tape.value(gate.numel, gate), shared)
-        return tape.value(x.numel, y)
 
     def resized(self, to: Sizes) -> MoESpec:
         """A shared expert that is several in one stays as many of the others' width."""

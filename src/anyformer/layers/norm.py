@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.memory_efficient import MemoryEfficientRMSNorm, saves_activations
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec, Place, Tape, Value, Weight
+from anyformer.spec import MapSpec, Place, Weight
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -24,6 +23,8 @@ class NormSpec(MapSpec, abstract=True):
 
     What derives from it is a norm to cards, diagrams, diffs and times, a user's own too, whatever it is called.
     """
+
+    counted_as = "norms"
 
     eps: float
 
@@ -44,16 +45,6 @@ class LayerNormSpec(NormSpec):
         gain = Weight(place.shape, _axes(place.shape), "gain", fill=1.0 - self.weight_offset)
         bias = Weight(place.shape, _axes(place.shape), "bias", fill=0.0)
         return {"weight": gain if self.weight else None, "bias": bias if self.bias else None}
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """x, each vector's mean and root; where heads have weights of their own, also what these multiply."""
-        x = tape.exact(x) if tape.fused else x  # where autocast of GPUs casts to, and that of CPUs doesn't
-        alone, rows = len(place.shape) > 1, x.numel // place.shape[-1]
-        tape.keep(x, *(tape.value(rows, x if alone else "float32") for _ in range(2)))
-        if not alone or not self.weight:
-            return tape.value(x.numel, x)
-        tape.keep(tape.value(x.numel, x))
-        return tape.value(x.numel)
 
 
 class LayerNorm(Part[LayerNormSpec]):
@@ -82,19 +73,6 @@ class RMSNormSpec(NormSpec):
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         gain = Weight(place.shape, _axes(place.shape), "gain", fill=1.0 - self.weight_offset)
         return {"weight": gain if self.weight else None}
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """x, whose division by the root is made again; written out, also the roots and what the weight multiplies."""
-        if self.weight and self.weight_offset:
-            tape.keep(tape.value(math.prod(place.shape)))
-        if x.number == "float32" and len(place.shape) == 1:
-            tape.keep(x)
-            return tape.value(x.numel)
-        tape.keep(tape.exact(x), tape.value(x.numel // place.shape[-1]))
-        after = self.weight and self.cast == "after"
-        if self.weight:
-            tape.keep(tape.value(x.numel, "float32" if after else x))
-        return tape.value(x.numel, "float32" if self.weight and not after else x)
 
 
 class RMSNorm(Part[RMSNormSpec]):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, PartSpec, Place, Tape, Value, Weight, Window, Workload
+from anyformer.spec import Cost, PartSpec, Place, Weight, Window, Workload
 
 
 class RelativeSinusoidSpec(ScoreSpec):
@@ -56,21 +56,6 @@ class RelativeSinusoidSpec(ScoreSpec):
         distances = 2 * keys - 1 if self.bidirectional else keys
         between = queries * n_heads * distances * (place.d_model if folded else width)
         return (queries if folded else distances) * place.d_model * n_heads * width, between
-
-    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        """Write down k, q with its bias, and each distance's sinusoids and their projection."""
-        assert content is not None
-        (q, k), (n_heads, width) = content, place.shape
-        distances = 2 * keys - 1 if self.bidirectional else keys
-        tape.keep(k if k.numel == q.numel else tape.value(q.numel, k))
-        sinusoids = tape.product(tape.value(distances * place.d_model))
-        tape.weights(n_heads * width * place.d_model, "r")
-        tape.product(tape.value(q.numel))
-        tape.keep(tape.value(tape.workload.batch * distances * n_heads * width, sinusoids))
-        if self.bidirectional:  # then the scores of all distances are gathered from
-            every = tape.value(q.numel // width * distances, sinusoids)
-            tape.keep(every, tape.value(tape.workload.query * keys, "int64"))
-        return super().added(place, content, keys, tape)
 
     def sinusoids(self, distances: Tensor, d_model: int) -> Tensor:
         """Return [distance, d_model] for distances in tokens."""
@@ -160,14 +145,6 @@ class ShawKeysSpec(NearestSpec, ScoreSpec):
 
     reads_content = True
 
-    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        assert content is not None
-        q, distances = tape.product(content[0]), 2 * self.farthest + 1
-        tape.product(tape.value(distances * place.shape[-1]))
-        every = tape.value(q.numel // place.shape[-1] * distances, q)
-        tape.keep(every, tape.value(tape.workload.query * keys, "int64"))
-        return super().added(place, content, keys, tape)
-
 
 class ShawKeys(Part[ShawKeysSpec]):
     weight: Tensor
@@ -179,11 +156,6 @@ class ShawKeys(Part[ShawKeysSpec]):
 
 class ShawValuesSpec(NearestSpec, ValueSpec):
     """Σ weight · a: a vector for each distance up to `farthest` either way, added to the key's value (equation 3)."""
-
-    def added(self, place: Place, weights: Value, tape: Tape) -> None:
-        keys = weights.numel // (tape.workload.batch * place.shape[0] * tape.workload.query)
-        tape.keep(tape.value(tape.workload.query * keys, "int64"))
-        tape.product(tape.value(weights.numel // keys * (2 * self.farthest + 1)))
 
 
 class ShawValues(Part[ShawValuesSpec]):

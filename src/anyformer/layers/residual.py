@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.part import Part
-from anyformer.spec import ResidualSpec, Value
+from anyformer.spec import ResidualSpec
 
 
 class AddSpec(ResidualSpec):
@@ -47,12 +47,6 @@ class ReversibleSpec(ResidualSpec):
 
     def width(self, d_model: int) -> int:
         return 2 * d_model
-
-    def opened(self, x: Value) -> Value:
-        return Value(2 * x.numel, x.number)
-
-    def read(self, state: Value) -> Value:
-        return Value(state.numel // 2, state.number, whole=state)
 
 
 class Reversible(Part[ReversibleSpec]):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
 from anyformer.layers.tokens import ForwardContext, Tokens
-from anyformer.spec import Spec, Tape, Value
+from anyformer.spec import Spec
 
 
 class RotarySpec(Spec):
@@ -78,14 +78,6 @@ class RotarySpec(Spec):
         start = 0 if self.where == "first" else head_dim - r
         before, turning, after = x.split((start, r, head_dim - start - r), -1)
         return torch.cat((before, torch.addcmul(turning * cos, self.swapped(turning), sin), after), -1)
-
-    def rotated(self, x: Value, head_dim: int, tape: Tape) -> Value:
-        """Return x rotated, in sizes; the tables of cos and sin stay, once a pass."""
-        size = tape.workload.query * self.dims(head_dim)
-        name = f"rotary {self.key} {head_dim} {x.number} {tape.workload}"
-        with tape.term("tables"):
-            tape.keep(*tape.once(name, lambda: (tape.value(size, x), tape.value(size, x))))
-        return Value(x.numel, x.number, by_head=self.dims(head_dim) < head_dim)
 
     def swapped(self, x: Tensor) -> Tensor:
         """Return x with the two features of each pair exchanged."""

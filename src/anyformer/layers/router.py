@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.layers.part import Part
 from anyformer.layers.precision import as_given
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Cost, Count, PartSpec, Place, Sizes, Tape, Value, Weight, Workload
+from anyformer.spec import Cost, Count, PartSpec, Place, Sizes, Weight, Workload
 
 TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
 
@@ -25,6 +25,8 @@ class RouterSpec(PartSpec):
     softmax of the scores that are near the best one left; in training each is drawn from that softmax, and the gradient is an
     estimate of what other draws would have given (Phi-3.5-MoE; Liu et al. 2024, arXiv:2409.12136).
     """
+
+    counted_as = "router"
 
     n_experts: Count
     top_k: int
@@ -76,29 +78,6 @@ class RouterSpec(PartSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         return Cost({"router": 2 * self.n_experts * place.shape[-1] * workload.tokens})
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """The weights of the chosen experts for the tokens x."""
-        tokens = x.numel // place.shape[-1]
-        x = tape.exact(x)
-        if "router_jitter" in tape.rates:
-            tape.keep(tape.value(x.numel))
-            x = tape.value(x.numel)
-        tape.keep(x)
-        scores, chosen = tape.value(tokens * self.n_experts), tokens * self.top_k
-        weights = tape.value(chosen)
-        if self.score == "sparsemixer":
-            every = [tape.value(scores.numel, "bool") for _ in range(self.top_k)]
-            every += [tape.value(scores.numel) for _ in range(self.top_k)]
-            tape.keep(*every, tape.value(chosen, "int64"))
-        else:
-            tape.keep(scores, tape.value(chosen, "int64"))
-        if self.score == "softmax-of-chosen" or self.renormalise:
-            tape.keep(weights)
-        if self.renormalise:
-            tape.keep(tape.value(tokens))
-            weights = tape.value(chosen)
-        return tape.value(chosen) if self.factor != 1 else weights
 
     def resized(self, to: Sizes) -> Self:
         """Experts and groups follow the rule for counts; how many are chosen stays a share of them that is still a choice."""

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, PartSpec, Place, ScaleSpec, Sizes, Tape, Value, Weight, Window
+from anyformer.spec import Count, PartSpec, Place, ScaleSpec, Sizes, Weight, Window
 
 
 class Content(NamedTuple):
@@ -33,12 +33,6 @@ class ScoreSpec(PartSpec, abstract=True):
     """
 
     reads_content: ClassVar[bool] = False
-    learned: ClassVar[bool] = True  # whether the summand has a gradient
-
-    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        """Write down what making the summand leaves, given q and k where it reads content, and return it."""
-        batch = tape.workload.batch if self.reads_content else 1
-        return tape.value(batch * place.shape[0] * tape.workload.query * keys)
 
 
 class ValueSpec(PartSpec, abstract=True):
@@ -47,10 +41,6 @@ class ValueSpec(PartSpec, abstract=True):
     Its module is called with (weights [batch, heads, query, key], query, key), facts as a score's, and returns
     [batch, heads, query, width].
     """
-
-    def added(self, place: Place, weights: Value, tape: Tape) -> None:
-        """Write down what reading the weights leaves; by default they stay."""
-        tape.keep(weights)
 
 
 class ALiBiSpec(ScoreSpec):
@@ -61,7 +51,6 @@ class ALiBiSpec(ScoreSpec):
 
     scale: ScaleSpec | None = None  # of head_dim
     rounding: Literal["none", "bfloat16"] = "none"
-    learned = False
 
     def slopes(self, n_heads: int) -> list[float]:
         """Return 2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
@@ -102,10 +91,6 @@ class RelativeBucketsSpec(ScoreSpec):
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         return {"weight": Weight((self.n_buckets, place.shape[0]), ("bucket", "heads"), "table")}
-
-    def added(self, place: Place, content: tuple[Value, Value] | None, keys: int, tape: Tape) -> Value:
-        tape.keep(tape.value(tape.workload.query * keys, "int64"))
-        return super().added(place, content, keys, tape)
 
 
 class RelativeBuckets(Part[RelativeBucketsSpec]):

@@ -14,6 +14,7 @@ from anyformer.costs.hardware.rates import Curve, Grid, Pass, Rates
 from anyformer.families import preset
 from anyformer.layers import GELU, LayerNormSpec, ReLU, RMSNormSpec, RotarySpec, SiLU
 from anyformer.layers.activation import ActivationSpec
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown
 from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.measure.calibrate import dtype_name
@@ -22,7 +23,6 @@ from anyformer.measure.runs import decoding_step, training_step
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, Place, TableSpec, Vocab, Workload
-from anyformer.training.cross_entropy import cross_entropy
 from anyformer.training.optim import clip, optimizer_of
 
 Say = Callable[[str], None]

@@ -2,7 +2,7 @@
 
 from anyformer.spec.cached import cached_calls
 from anyformer.spec.codec import decode, dumps, encode, loads, read
-from anyformer.spec.cost import Cost, Workload
+from anyformer.spec.cost import Cost, Recompute, Workload
 from anyformer.spec.count import Parameters, parameters
 from anyformer.spec.difference import first_difference, short
 from anyformer.spec.has_spec import Architecture, HasSpec, specification
@@ -25,7 +25,6 @@ from anyformer.spec.part import (
     tensors,
 )
 from anyformer.spec.paths import is_path, label
-from anyformer.spec.saved import Recompute, Tape, Value
 from anyformer.spec.sizes import Sizes
 from anyformer.spec.structure import BlockSpec, BranchSpec, EmbeddingSpec, StackSpec, SublayerSpec
 
@@ -60,9 +59,7 @@ __all__ = [
     "StackSpec",
     "SublayerSpec",
     "TableSpec",
-    "Tape",
     "TermSpec",
-    "Value",
     "Vocab",
     "Weight",
     "Width",

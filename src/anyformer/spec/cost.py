@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+# What a backward pass makes again instead of keeping it: nothing, attention, or whole layers.
+Recompute = Literal["none", "selective", "full"]
 
 
 @dataclass(frozen=True)

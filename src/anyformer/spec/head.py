@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.kinds import MapSpec, ScaleSpec, TermSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Vocab, Weight, Width, inside
-from anyformer.spec.saved import Tape, Value
 from anyformer.spec.structure import BlockSpec
 
 
@@ -49,27 +48,12 @@ class HeadLayersSpec(PartSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         return {"terms": [(term, place) for term in self.terms], "blocks": [(block, place) for block in self.blocks]}
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """What the layers make of x; the tape's residual is the stack's."""
-        parts, outside, tape.input = self.parts(place), tape.input, x
-        with tape.term("embedding"):
-            for term in self.terms:
-                term.trace(place, tape.value(tape.workload.tokens, "int64"), tape)
-        y = tape.residual.opened(tape.value(x.numel, x) if self.terms else x)
-        blocks = parts["blocks"]
-        for i, block in enumerate(blocks if isinstance(blocks, list) else ()):
-            if tape.recompute == "full":
-                with tape.term("stream"), tape.again(y, tape.memory):
-                    y = tape.run(f"blocks.{i}", block, y)
-            else:
-                y = tape.run(f"blocks.{i}", block, y)
-        tape.input = outside
-        return y
-
 
 class HeadSpec(PartSpec):
     """An answer for each token, or for each row where a pool says so: run the layers, pool, transform, multiply by the
     table, add the bias, scale, cap. Without a table the answer is the transformed vector."""
+
+    counted_as = "head"
 
     name: str = "lm"
     layers: HeadLayersSpec | None = None  # None: it reads what the stack gives

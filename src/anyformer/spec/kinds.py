@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 from anyformer.spec.part import PartSpec, Place, Spec
-from anyformer.spec.saved import Tape, Value
 
 
 class MapSpec(PartSpec, abstract=True):
@@ -21,19 +20,9 @@ class MapSpec(PartSpec, abstract=True):
         """The width of what comes out, given the place of what goes in."""
         return place.shape[-1]
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """Write down what stays until the backward pass, and return what comes out; by default x stays."""
-        tape.keep(x)
-        return tape.value(x.numel // place.shape[-1] * self.width_out(place), x)
-
 
 class TermSpec(PartSpec, abstract=True):
     """A summand of the embedding: tokens, positions, segments."""
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """Write down what stays of summing vectors for ids x: by default the ids."""
-        tape.keep(x)
-        return tape.value(x.numel * place.shape[-1])
 
 
 class MixerSpec(PartSpec, abstract=True):
@@ -51,11 +40,6 @@ class MixerSpec(PartSpec, abstract=True):
         """Whether what it keeps is made of the encoder's output, once, and not of new tokens."""
         return False
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """Write down what stays until the backward pass, and return what comes out; by default x stays."""
-        tape.keep(x)
-        return tape.value(x.numel, x)
-
 
 class ResidualSpec(PartSpec, abstract=True):
     """How branches write to the stream: open, read, write, close."""
@@ -67,19 +51,6 @@ class ResidualSpec(PartSpec, abstract=True):
     def within(self, n_branches: int) -> ResidualSpec:
         """The residual in a stack of so many branches; by default the same in any."""
         return self
-
-    def opened(self, x: Value) -> Value:
-        """The stream as `open` makes it, in sizes."""
-        return x
-
-    def read(self, state: Value) -> Value:
-        """What branches see, in sizes."""
-        return state
-
-    def written(self, state: Value, branches: Sequence[Value]) -> Value:
-        """The stream after branches have written to it, in sizes: float32 if anything is."""
-        numbers = {state.number, *(y.number for y in branches)}
-        return Value(state.numel, "float32" if "float32" in numbers else state.number)
 
 
 class InitSpec(Spec, abstract=True):

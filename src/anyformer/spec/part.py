@@ -15,7 +15,6 @@ from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Workload
 
 if TYPE_CHECKING:
-    from anyformer.spec.saved import Tape, Value
     from anyformer.spec.sizes import Sizes
 
 Width = NewType("Width", int)  # of vectors: d_model, d_ff, head_dim
@@ -140,6 +139,8 @@ class PartSpec(Spec, abstract=True):
     """A value that becomes a module. Parts of one `shared` name are equal and are one module."""
 
     shared: str | None = None
+    # What reports call its share of work and memory; None: as what it stands in.
+    counted_as: ClassVar[str | None] = None
     module: ClassVar[Any] = None  # the nn.Module class, set where that class is defined (layers.part.Part)
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
@@ -168,10 +169,6 @@ class PartSpec(Spec, abstract=True):
                 known[key] = part.cost(inner_place, workload)
             total += known[key]
         return total
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """Write down what of a pass over x stays until the backward pass, and return what comes out."""
-        raise SpecError(f"{self.kind} does not say what it keeps for the backward pass; give it a `trace`")
 
     def build(self, place: Place) -> Any:
         """The part as an `nn.Module` with unset weights. Raises SpecError for a part that is only data yet."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 from anyformer.errors import SpecError
 from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Width
-from anyformer.spec.saved import Tape, Value
 
 if TYPE_CHECKING:
     from anyformer.spec.sizes import Sizes
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 
 class EmbeddingSpec(PartSpec):
     """The sum of the terms, then the norm, then the projection to d_model."""
+
+    counted_as = "embedding"
 
     terms: tuple[TermSpec, ...]
     width: Width | None = None  # of the sum (ALBERT, ELECTRA); None: d_model
@@ -35,13 +36,6 @@ class EmbeddingSpec(PartSpec):
             "projection": self.projection and (self.projection, narrow),
         }
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """The sum of the terms for ids x, which a look-up keeps."""
-        parts, width = self.parts(place), self.width or place.d_model
-        first, *_ = [term.trace(place.at(width), x, tape) for term in self.terms]
-        y = tape.run("norm", parts["norm"], tape.value(x.numel * width, first))
-        return tape.run("projection", parts["projection"], tape.dropped(y, "embedding"))
-
 
 class BranchSpec(PartSpec):
     """norm_out(mixer(norm_in(x)))."""
@@ -49,17 +43,6 @@ class BranchSpec(PartSpec):
     mixer: MixerSpec
     norm_in: MapSpec | None = None
     norm_out: MapSpec | None = None
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """What the branch writes."""
-        parts = self.parts(place)
-        with tape.term("norms"):
-            x = tape.run("norm_in", parts["norm_in"], x)
-        x = tape.run("mixer", parts["mixer"], x)
-        with tape.term("norms"):
-            x = tape.run("norm_out", parts["norm_out"], x)
-        with tape.term("dropout"):
-            return tape.dropped(x, "residual")
 
 
 class SublayerSpec(PartSpec):
@@ -69,27 +52,13 @@ class SublayerSpec(PartSpec):
     norm_in: MapSpec | None = None  # of what all branches read: pre-norm
     norm_sum: MapSpec | None = None  # of the stream after writing: post-norm
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """The stream after all branches have written to the stream x."""
-        parts = self.parts(place)
-        with tape.term("norms"):
-            y = tape.run("norm_in", parts["norm_in"], tape.residual.read(x))
-        branches = parts["branches"]
-        each = [
-            tape.run(f"branches.{i}", one, y) for i, one in enumerate(branches if isinstance(branches, list) else ())
-        ]
-        with tape.term("norms"):
-            return tape.run("norm_sum", parts["norm_sum"], tape.residual.written(x, each))
-
 
 class BlockSpec(PartSpec):
     """One layer: an encoder's has two sublayers, the 2017 decoder's three."""
 
-    sublayers: tuple[SublayerSpec, ...]
+    counted_as = "stream"
 
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """The stream after the layer."""
-        return tape.run("sublayers", self.parts(place)["sublayers"], x)
+    sublayers: tuple[SublayerSpec, ...]
 
 
 class StackSpec(PartSpec):
@@ -118,24 +87,6 @@ class StackSpec(PartSpec):
             "residual": (self.residual.within(self.n_branches), stream),
             "norm": self.norm and (self.norm, stream.at(self.residual.width(self.d_model))),
         }
-
-    def trace(self, place: Place, x: Value, tape: Tape) -> Value:
-        """The last hidden state for ids x; under full recomputation only the stream between blocks stays."""
-        parts, before = self.parts(place), tape.residual
-        with tape.term("embedding"):
-            x = tape.input = tape.run("embedding", parts["embedding"], x)
-        tape.residual, blocks = self.residual, parts["blocks"]
-        x, tape.states = self.residual.opened(x), []
-        for i, block in enumerate(blocks if isinstance(blocks, list) else ()):
-            tape.states.append(x)
-            if tape.recompute == "full":
-                with tape.term("stream"), tape.again(x, tape.memory):
-                    x = tape.run(f"blocks.{i}", block, x)
-            else:
-                x = tape.run(f"blocks.{i}", block, x)
-        tape.residual = before
-        with tape.term("norms"):
-            return tape.run("norm", parts["norm"], x)
 
     def resized(self, to: Sizes) -> Self:
         return super(StackSpec, self.but(blocks=to.layers(self.blocks))).resized(to)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
+from anyformer.layers.cross_entropy import LossOptions
 from anyformer.layers.router import RouterSpec
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
@@ -23,7 +24,6 @@ from anyformer.spec import Recompute, Spec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.companion import NAME as COMPANION
 from anyformer.training.companion import DisentangledSharing, built_beside, companion_of
-from anyformer.training.cross_entropy import LossOptions
 from anyformer.training.device import autocast
 from anyformer.training.lanes import NAME as MEMORY
 from anyformer.training.lanes import lanes_of

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.layers.cross_entropy import LossOptions
 from anyformer.layers.embedding import n_segments
 from anyformer.layers.tokens import Notes
 from anyformer.recipe import Labelled
 from anyformer.spec import HeadSpec, ModelSpec
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.cross_entropy import LossOptions
 from anyformer.training.objectives.objective import LossContext, Losses, Rows, on
 
 

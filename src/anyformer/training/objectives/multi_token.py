@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.cross_entropy import cross_entropy
 from anyformer.training.objectives.causal import CausalObjective, inputs_of
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Rows, later_tokens_seen, on
 

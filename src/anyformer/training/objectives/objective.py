@@ -12,12 +12,12 @@ from torch import Tensor
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.convolution import ConvolutionSpec
+from anyformer.layers.cross_entropy import PLAIN, LossOptions, cross_entropy
 from anyformer.layers.head import Head
 from anyformer.layers.mask import Prefix, visible
 from anyformer.layers.tokens import Dropout, Notes, plain_tokens
 from anyformer.memory import SegmentMemory
 from anyformer.spec import ModelSpec, Spec
-from anyformer.training.cross_entropy import PLAIN, LossOptions, cross_entropy
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
 Forward = Callable[..., Any]  # the model, compiled or not

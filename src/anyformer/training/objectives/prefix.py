@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from anyformer.layers.attention import own_masks
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.mask import Prefix
 from anyformer.spec import ModelSpec
-from anyformer.training.cross_entropy import cross_entropy
 from anyformer.training.objectives.objective import LossContext, Losses, Rows, later_tokens_seen, no_vocabulary_head, on
 
 

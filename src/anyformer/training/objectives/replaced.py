@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.head import Head, rows_at_once
 from anyformer.layers.router import RouterSpec
 from anyformer.recipe import ReplacedTokens
 from anyformer.spec import ModelSpec, Place, Weight, Workload, tensors
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.companion import Companion
-from anyformer.training.cross_entropy import cross_entropy
 from anyformer.training.generator import generator_for
 from anyformer.training.objectives.causal import inputs_of
 from anyformer.training.objectives.masked import not_an_encoder

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.by_segment import BySegmentSpec
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.embedding import SegmentsSpec
 from anyformer.recipe import SentencePairs
 from anyformer.spec import ModelSpec
-from anyformer.training.cross_entropy import cross_entropy
 from anyformer.training.objectives.causal import inputs_of
 from anyformer.training.objectives.masked import MaskedObjective
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Rows, on

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from anyformer.layers.head import Head, rows_at_once
-from anyformer.text import NOT_PREDICTED
+
+NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
 
 
 @dataclass(frozen=True)

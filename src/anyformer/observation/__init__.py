@@ -1,0 +1,1 @@
+"""What a pass really does, seen by running it on fake tensors: operators, bytes kept, bytes alive."""

@@ -1,0 +1,193 @@
+"""Watches a pass on fake tensors: every operator, the bytes that autograd keeps, and those alive at each moment."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anyformer.layers.part import Part
+from anyformer.observation.operators import Operator, observed
+from anyformer.spec import BlockSpec, MixerSpec
+
+CASTS = "weights in bf16"  # autocast's copies, which all layers of one weight share
+
+
+class Where(NamedTuple):
+    """Where in a pass something happens."""
+
+    part: str
+    layer: int | None  # the call of a block, counted over the pass; None: between blocks
+
+
+class Event(NamedTuple):
+    """Bytes that come, or go: nbytes < 0."""
+
+    nbytes: int
+    storage: int
+    where: Where
+    forward: bool
+
+
+class Observer(TorchDispatchMode):
+    """Give it the model; run a pass inside it. Parts are called in the record as their specifications are `counted_as`.
+
+    A backward pass is told apart by autograd's running node, and belongs to the layer that made the node. `layers` are the
+    blocks in the order of calls; `kept` has bytes by the number of a storage.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.operators: list[tuple[Operator, Where]] = []
+        self.events: list[Event] = []
+        self.layers: list[Any] = []  # the specification of each call of a block
+        self.kept: dict[int, tuple[int, Where]] = {}  # what autograd keeps of storages that the pass made
+        self.born: dict[int, Where] = {}
+        self.gradients: set[int] = set()  # storages that became gradients of weights
+        self._weights = {p.untyped_storage()._cdata for p in model.parameters()}
+        self._alive: dict[int, tuple[int, Any]] = {}  # by address: the storage's number, since addresses are used again
+        self._spans: list[tuple[int, int, Where]] = []  # autograd's sequence numbers from, to, of what
+        self._where = [Where("other", None)]
+        self._watching = True
+        self._model = model
+
+    @contextmanager
+    def watching(self) -> Iterator[Observer]:
+        """Within it the model's parts are known by name, and what autograd keeps is written down."""
+        names = {id(m): _name(m) for m in self._model.modules()}
+        handles = [
+            m.register_forward_pre_hook(self._enter(names[id(m)])) for m in self._model.modules() if isinstance(m, Part)
+        ]
+        handles += [
+            m.register_forward_hook(self._leave, always_call=True) for m in self._model.modules() if isinstance(m, Part)
+        ]
+        handles += [
+            p.register_post_accumulate_grad_hook(self._gradient) for p in self._model.parameters() if p.requires_grad
+        ]
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor), self:
+                yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What runs inside is called by this name."""
+        self._push(Where(name, None))
+        try:
+            yield
+        finally:
+            self._pop()
+
+    def _enter(self, name: str | None) -> Any:
+        def enter(module: Part[Any], _: Any) -> None:
+            layer = self._where[-1].layer
+            if isinstance(module.spec, BlockSpec) and torch._C._current_autograd_node() is None:
+                layer = len(self.layers)
+                self.layers.append(module.spec)
+            self._push(Where(name or self._where[-1].part, layer))
+
+        return enter
+
+    def _leave(self, *_: Any) -> None:
+        self._pop()
+
+    def _push(self, where: Where) -> None:
+        self._where.append(where)
+        self._mark()
+
+    def _pop(self) -> None:
+        self._where.pop()
+        self._mark()
+
+    def _mark(self) -> None:
+        """Nodes made from here on belong to what runs now."""
+        if torch._C._current_autograd_node() is None:
+            self._spans.append((torch._C._autograd._get_sequence_nr(), 0, self._where[-1]))
+
+    def where(self) -> tuple[Where, bool]:
+        """(what runs now, whether it runs forward)."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return self._where[-1], True
+        number = node._sequence_nr()
+        low, high = 0, len(self._spans)
+        while low < high:  # the last that starts at or before the node
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._spans[middle][0] <= number else (low, middle)
+        return (self._spans[low - 1][2] if low else self._where[0]), False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func.namespace == "prim":
+            return out
+        where, forward = self.where()
+        if func.is_view:
+            return out
+        cast = func.overloadpacket is torch.ops.aten._to_copy and self._is_weight(args[0]) and forward
+        for tensor in _results(out):
+            self._write(tensor, Where(CASTS, where.layer) if cast else where, forward)
+        phase = "forward" if forward else "backward"
+        figures = observed(func, args, kwargs, out, self._is_weight)
+        self.operators.append((Operator(part=where.part, phase=phase, **figures), where))
+        return out
+
+    def _is_weight(self, tensor: Tensor) -> bool:
+        address = tensor.untyped_storage()._cdata
+        return address in self._weights or self._where_made(address).part == CASTS
+
+    def _where_made(self, address: int) -> Where:
+        return self.born[self._alive[address][0]] if address in self._alive else self._where[0]
+
+    def _write(self, tensor: Tensor, where: Where, forward: bool) -> None:
+        storage = tensor.untyped_storage()
+        address, nbytes, number = storage._cdata, storage.nbytes(), len(self.born)
+        if address in self._weights or address in self._alive:
+            return
+        self.born[number] = where
+        self._alive[address] = number, weakref.ref(storage, lambda _: self._free(address, number, nbytes))
+        self.events.append(Event(nbytes, number, where, forward))
+
+    def _free(self, address: int, number: int, nbytes: int) -> None:
+        del self._alive[address]
+        self.events.append(Event(-nbytes, number, *self.where()))
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._alive and torch._C._current_autograd_node() is None:
+            number = self._alive[storage._cdata][0]
+            self.kept[number] = (storage.nbytes(), self.born[number])
+        return tensor
+
+    def _gradient(self, parameter: Tensor) -> None:
+        """A gradient of a weight is counted with the state of training: it is let go, and its bytes are no activation's."""
+        assert parameter.grad is not None
+        self.gradients.add(self._alive[parameter.grad.untyped_storage()._cdata][0])
+        parameter.grad = None
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of a tensor's storage."""
+        return self._alive[tensor.untyped_storage()._cdata][0]
+
+    def alive(self) -> dict[int, tuple[int, Where]]:
+        """Bytes of the storages that are there now and where they were made, by storage."""
+        sizes = {event.storage: event.nbytes for event in self.events if event.nbytes > 0}
+        return {number: (sizes[number], self.born[number]) for number, _ in self._alive.values()}
+
+
+def _name(module: nn.Module) -> str | None:
+    spec = getattr(module, "spec", None)
+    return spec and (type(spec).counted_as or (spec.kind if isinstance(spec, MixerSpec) else None))
+
+
+def _results(out: Any) -> Iterator[Tensor]:
+    for each in out if isinstance(out, tuple | list) else (out,):
+        if isinstance(each, Tensor):
+            yield each

@@ -1,0 +1,200 @@
+"""Passes of a model on fake tensors, each kind of layer twice: what the first does, and what each further one adds.
+
+Nothing is allocated and nothing computed, so that a model of any size takes well under a second. Layers that are equal do the
+same, but for what the first of them prepares for all (masks, rotations); so a stack is thinned to the last two of each kind,
+and what the second does counts for all further ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from anyformer.cache import KVCache
+from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.layers.tokens import Dropout
+from anyformer.model import Output, Transformer
+from anyformer.observation.gpu import GPU
+from anyformer.observation.observer import Observer, Where
+from anyformer.observation.operators import Operator
+from anyformer.spec import ModelSpec, Recompute, StackSpec
+
+DeviceKind = Literal["cpu", "cuda"]
+
+
+class TrainingPass(NamedTuple):
+    """A forward pass, its loss and its backward pass."""
+
+    operators: tuple[Operator, ...]
+    kept: Mapping[str, int]  # bytes by part that stay from the forward to the backward pass
+    peak: int  # bytes of all that is there at the worst time, beside weights and their gradients
+    peak_part: str  # what runs then
+
+
+@lru_cache(maxsize=64)
+def training_pass(
+    spec: ModelSpec,
+    *,
+    batch: int,
+    seq_len: int,
+    source_len: int = 0,
+    half: bool = False,
+    recompute: Recompute = "none",
+    device: DeviceKind = "cuda",
+    dropout: Dropout | None = None,
+) -> TrainingPass:
+    """What training on `batch` rows of `seq_len` tokens does, each row one document; `half`: under autocast to bf16.
+
+    The loss is the first head's cross-entropy, as `training` computes it, and that of what predicts further tokens.
+    """
+    with _fake(spec, device) as (model, times):
+        model.recompute = recompute
+        observer = Observer(model)
+        with observer.watching():
+            with observer.part("embedding"):
+                ids = torch.zeros(batch, seq_len, dtype=torch.long)
+                sources = torch.zeros(batch, source_len or seq_len, dtype=torch.long)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                loss = _loss(model, ids, sources, dropout, observer)
+            end, held = len(observer.events), observer.alive()
+            del held[observer.number(loss)]
+            loss.backward()
+    runs = _Runs(times)
+    kept: dict[str, int] = {}
+    early = {number: at for number, at in held.items() if at[1].part == "loss"}  # gradients that the loss makes at once
+    for nbytes, where in (observer.kept | early).values():
+        kept[where.part] = kept.get(where.part, 0) + nbytes * runs.of(where)
+    return TrainingPass(_times(observer, runs), kept, *_peak(observer, end, held, runs))
+
+
+@lru_cache(maxsize=64)
+def forward_pass(
+    spec: ModelSpec,
+    *,
+    batch: int,
+    query: int,
+    past: int = 0,
+    source_len: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    device: DeviceKind = "cuda",
+) -> tuple[Operator, ...]:
+    """The operators of reading `query` tokens a row after `past` cached ones, and of the last token's logits."""
+    with _fake(spec, device, dtype) as (model, times), torch.no_grad():
+        observer = Observer(model)
+        ids = torch.zeros(batch, past + query, dtype=torch.long)
+        cache = KVCache(model.spec, batch, past + query, dtype=dtype) if past else None
+        if cache is not None:
+            _run(model, ids[:, :past], torch.zeros(batch, source_len, dtype=torch.long), cache=cache)
+            ids = ids[:, past:]
+        with observer.watching():
+            _run(model, ids, torch.zeros(batch, source_len, dtype=torch.long), cache=cache, logits_to_keep=1)
+    return _times(observer, _Runs(times))
+
+
+def thinned(spec: ModelSpec) -> tuple[ModelSpec, list[int]]:
+    """(the model with the last two of each kind of layer in each stack, how often each layer left stands for one)."""
+    encoder, encoder_times = _thinned(spec.encoder) if spec.encoder else (None, [])
+    stack, times = _thinned(spec.stack)
+    least = max((head.layers.before for head in spec.heads if head.layers is not None), default=0)
+    if len(stack.blocks) < least:
+        stack, times = spec.stack, [1] * len(spec.stack.blocks)
+    return spec.but(encoder=encoder, stack=stack), [*encoder_times, *times]
+
+
+def _thinned(stack: StackSpec) -> tuple[StackSpec, list[int]]:
+    numbers: dict[object, list[int]] = {}
+    for i, block in enumerate(stack.blocks):
+        numbers.setdefault(block, []).append(i)
+    times = {i: 1 for same in numbers.values() for i in same[-2:]}
+    times |= {same[-1]: len(same) - 1 for same in numbers.values() if len(same) > 1}
+    left = sorted(times)
+    return stack.but(blocks=tuple(stack.blocks[i] for i in left)), [times[i] for i in left]
+
+
+class _Runs:
+    """How often what was seen at one place happens in the whole model."""
+
+    def __init__(self, times: list[int]) -> None:
+        self.times = times
+
+    def of(self, where: Where) -> int:
+        """The number for one place; between layers, and in those of heads, 1."""
+        return self.times[where.layer] if where.layer is not None and where.layer < len(self.times) else 1
+
+
+@contextmanager
+def _fake(
+    spec: ModelSpec, device: DeviceKind, dtype: torch.dtype = torch.float32
+) -> Iterator[tuple[Transformer, list[int]]]:
+    few, times = thinned(spec)
+    rules: AbstractContextManager[object] = GPU() if device == "cuda" else nullcontext()
+    before = torch.get_default_dtype()
+    with FakeTensorMode(), rules:
+        torch.set_default_dtype(dtype)
+        try:
+            model = Transformer(few)
+        finally:
+            torch.set_default_dtype(before)
+        yield model, times
+
+
+def _run(model: Transformer, ids: Tensor, sources: Tensor, **options: object) -> Output:
+    if model.encoder is None:
+        return model(ids, **options)
+    return model(sources if sources.shape[1] else None, decoder_input_ids=ids, **options)
+
+
+def _loss(model: Transformer, ids: Tensor, sources: Tensor, dropout: Dropout | None, observer: Observer) -> Tensor:
+    spec = model.spec
+    out = _run(model, ids, sources, dropout=dropout, output_logits=False, output_ahead=bool(spec.ahead))
+    head = next(iter(model.heads), None)
+    with observer.part("loss"):
+        if head is None or head.table is None:
+            return out.last_hidden_state.sum()
+        total, _ = cross_entropy(head, out.read_by(head), ids)
+        for k, hidden in enumerate(out.ahead, 1):
+            total = total + cross_entropy(head, hidden, ids[:, k:])[0]
+        return total
+
+
+def _times(observer: Observer, runs: _Runs) -> tuple[Operator, ...]:
+    return tuple(dataclasses.replace(operator, times=runs.of(where)) for operator, where in observer.operators)
+
+
+def _peak(observer: Observer, end: int, held: Mapping[int, tuple[int, Where]], runs: _Runs) -> tuple[int, str]:
+    """(the most bytes that are alive at once, what runs then).
+
+    What a layer leaves is there so often as the layer stands for others: from its forward pass on, until the backward pass
+    has gone through the first of its kind.
+    """
+    more: dict[int, int] = {}  # bytes by layer that others like it hold
+    for nbytes, where in held.values():
+        if where.layer is not None:
+            more[where.layer] = more.get(where.layer, 0) + nbytes * (runs.of(where) - 1)
+    first = {
+        layer: min(i for i, spec in enumerate(observer.layers) if spec == observer.layers[layer]) for layer in more
+    }
+    begins, ends = dict.fromkeys(more, 0), dict.fromkeys(more, end)
+    for i, event in enumerate(observer.events):
+        for layer in more:
+            if event.forward and event.where.layer == layer and i < end:
+                begins[layer] = i
+            if not event.forward and event.where.layer == first[layer]:
+                ends[layer] = i
+    born_late = {event.storage for event in observer.events[end:] if event.nbytes > 0}
+    passing_gradients = observer.gradients & born_late
+    live, most, part = 0, 0, "other"
+    for i, event in enumerate(observer.events):
+        if event.storage not in passing_gradients:
+            live += event.nbytes
+        total = live + sum(nbytes for layer, nbytes in more.items() if begins[layer] <= i <= ends[layer])
+        if total > most:
+            most, part = total, event.where.part
+    return most, part

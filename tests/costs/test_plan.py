@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 import anyformer as af
 from anyformer.costs.hardware.devices import Efficiency, devices
 from anyformer.costs.hardware.mesh import Mesh, divisors, facts_of, meshes, parse, refusal
-from anyformer.costs.hardware.placement import RECOMPUTE, Placer, Recompute
+from anyformer.costs.hardware.placement import RECOMPUTE, Placer
 from anyformer.costs.hardware.plan import FITS, Hardware, hardware, plan
 from anyformer.errors import SpecError, UsageError
 

@@ -21,6 +21,8 @@ from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Width,
 class MoESpec(MixerSpec):
     """Σ over the chosen experts of weight · expert(x), plus what an expert for all tokens makes of x."""
 
+    counted_as = "experts"
+
     router: RouterSpec
     expert: MixerSpec  # an ExpertSpec: what each expert is; their tensors are stacked
     shared_expert: MixerSpec | None = None  # for all tokens; several of one width are one that is as wide as all

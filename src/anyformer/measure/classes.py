@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from anyformer.costs.hardware.operators import Operator
+from anyformer.observation.operators import Operator
 
 CLASSES: tuple[str, ...] = ("contraction", "normalisation", "element-wise", "movement", "framework")
 # The first that matches the name of an operator; norms first, whatever they are made of.
@@ -37,10 +37,10 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 INHERITED = ("normalisation",)  # whatever runs inside one of these is part of it
 
-# FLOPs of one number that goes through, forward; a backward pass is counted as twice that. Ivanov et al. count 7 for LayerNorm.
-EACH: Mapping[str, int] = {
-    "LayerNorm": 7, "RMSNorm": 4, "Add": 1, "Rotary": 3, "ReLU": 1, "SiLU": 5, "GELU": 8, "softmax": 5, "loss": 5,
-}  # fmt: skip
+# FLOPs of one number in the result of what is no product. Ivanov et al. count 7 for LayerNorm.
+EACH: Mapping[str, int] = {"normalisation": 7, "element-wise": 1, "movement": 0}
+FUNCTIONS, FUNCTION_FLOPS = re.compile("gelu|silu|exp|tanh|sigmoid|erf|sin|cos|log|pow|sqrt"), 5
+SOFTMAX_FLOPS = 5  # of one weight of attention
 UPDATE_FLOPS = 14  # of one parameter in AdamW, its clipping among them
 
 
@@ -66,24 +66,21 @@ def seconds_by_class(step: Callable[[], object], device: torch.device, times: in
     return sums
 
 
-def flops_by_class(found: tuple[Operator, ...], *, training: bool, n_params: int) -> dict[str, int]:
-    """The FLOPs of one step by class: those of products by the exact count, the others by `EACH`."""
-    sums, times = dict.fromkeys(CLASSES, 0), 3 if training else 1
+def flops_by_class(found: tuple[Operator, ...], *, n_updated: int = 0) -> dict[str, int]:
+    """The FLOPs of one step by class: those of products as they were observed, the others by the numbers that they give.
+
+    `n_updated`: parameters that the step updates.
+    """
+    sums = dict.fromkeys(CLASSES, 0)
     for o in found:
-        n = times * o.times
-        if o.kind in ("contraction", "attention"):
-            sums["contraction"] += n * o.flops
-            if o.kind == "attention" and o.shape is not None:  # a softmax over the pairs that the kernel multiplies
-                sums["normalisation"] += n * EACH["softmax"] * (o.flops // (4 * o.shape[2]))
-            if o.part == "logits" and training:
-                sums["normalisation"] += o.times * EACH["loss"] * o.features
-        elif o.kind == "normalisation":
-            sums["normalisation"] += n * EACH.get(o.name, 5) * o.features
-        elif o.kind in ("activation", "element-wise"):
-            gate = 1 if o.name.endswith("gated") else 0
-            sums["element-wise"] += n * (EACH.get(o.name.split(" ")[0], 5) + gate) * o.features
-    if training:
-        sums["element-wise"] += UPDATE_FLOPS * n_params
+        if o.shape is not None:
+            sums["contraction"] += o.times * o.flops
+            if o.kind == "attention":  # a softmax over the pairs that the kernel multiplies
+                sums["normalisation"] += o.times * SOFTMAX_FLOPS * (o.flops // (4 * o.shape[2]))
+        else:
+            each = FUNCTION_FLOPS if o.kind == "element-wise" and FUNCTIONS.search(o.name) else EACH[o.kind]
+            sums[o.kind] += o.times * each * o.numel
+    sums["element-wise"] += UPDATE_FLOPS * n_updated
     return sums
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import psutil
@@ -14,7 +14,6 @@ from anyformer.cache import KVCache
 from anyformer.costs import cost
 from anyformer.costs.activations import activations
 from anyformer.costs.hardware.devices import Device
-from anyformer.costs.hardware.passes import operators
 from anyformer.costs.hardware.roofline import check_length
 from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.costs.state import state_nbytes
@@ -23,8 +22,10 @@ from anyformer.measure.classes import flops_by_class, seconds_by_class
 from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
+from anyformer.observation.operators import Operator
+from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import Precision
-from anyformer.spec import Architecture, ModelSpec, Workload, parameters, specification
+from anyformer.spec import Architecture, ModelSpec, parameters, specification
 from anyformer.training.device import best_device
 from anyformer.training.kept_heap import keep_heap
 from anyformer.training.step import Trainer
@@ -114,19 +115,22 @@ def profile(
     predicted = here and roofline_on(spec, device=here, seq_len=seq_len, batch=batch, dtype=dtype).phases
     trainer, rows = trainer_of(build(spec, device=device), batch, seq_len, precision), random_rows(spec, batch, seq_len)
     activation = _activations(trainer, rows, spec, batch, seq_len, precision)
-    load = Workload(batch, seq_len, memory=seq_len if spec.encoder else 0)
+    kind: DeviceKind = "cuda" if device.type == "cuda" else "cpu"
+    source_len = seq_len if spec.encoder else 0
     seconds: dict[str, Beside] = {}
     flops: dict[str, dict[str, int]] = {}
     time: dict[str, dict[str, float]] = {}
 
-    def look(phase: str, step: Callable[[], object], of: Workload) -> None:
+    def measure(phase: str, step: Callable[[], object], seen: tuple[Operator, ...]) -> None:
         measured = fastest(step, device, budget_seconds)
         seconds[phase] = Beside(measured, predicted[phase].seconds if predicted else None)
         time[phase] = seconds_by_class(step, device, times=2 if phase == "training" else 10)
-        training = phase == "training"
-        flops[phase] = flops_by_class(operators(spec, of), training=training, n_params=n_params)
+        flops[phase] = flops_by_class(seen, n_updated=n_params if phase == "training" else 0)
 
-    look("training", lambda: trainer.step(1, rows), load)
+    trained = training_pass(
+        spec, batch=batch, seq_len=seq_len, source_len=source_len, half=precision == "bf16", device=kind
+    )
+    measure("training", lambda: trainer.step(1, rows), trained.operators)
     cache = None
     if predicted is None or "decoding" in predicted:
         try:
@@ -134,7 +138,10 @@ def profile(
             step()
         except InputError:  # an encoder, say, or one whose positions end
             return Profile(str(device), precision, n_params, batch, seq_len, seconds, activation, None, flops, time)
-        look("decoding", step, replace(load, query=1, past=seq_len - 1))
+        one = forward_pass(
+            spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=torch.float32, device=kind
+        )
+        measure("decoding", step, one)
         kept = KVCache(spec, batch, seq_len, device=device)
         said = cost(spec, seq_len=seq_len, batch=batch, dtype="float32").cache
         memory = sum(kind.nbytes for kind in said if kind.kind == "memory")  # made by the encoder, later

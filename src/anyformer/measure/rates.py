@@ -9,33 +9,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.costs.hardware.passes import operators
-from anyformer.costs.hardware.rates import Curve, Grid, Pass, Rates
+from anyformer.costs.hardware.rates import Curve, Grid, Rates
 from anyformer.families import preset
-from anyformer.layers import GELU, LayerNormSpec, ReLU, RMSNormSpec, RotarySpec, SiLU
-from anyformer.layers.activation import ActivationSpec
-from anyformer.layers.cross_entropy import cross_entropy
-from anyformer.layers.memory_efficient import MemoryEfficientGatedDown
-from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.measure.calibrate import dtype_name
 from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, training_step
+from anyformer.observation.observer import observed_call
+from anyformer.observation.operators import Operator
+from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
-from anyformer.spec import HeadSpec, MapSpec, ModelSpec, Place, TableSpec, Vocab, Workload
+from anyformer.spec import ModelSpec
 from anyformer.training.optim import clip, optimizer_of
 
 Say = Callable[[str], None]
-PASSES: tuple[Pass, Pass] = ("forward", "training")
+aten = torch.ops.aten
+PHASES = ("forward", "backward")
 SECONDS = 0.04  # for one row of a table, at least three calls
 CPU_GRID = ((1, 4, 16, 64, 256, 1024), (64, 256, 1024, 4096), (64, 256, 1024, 2048))
 CUDA_GRID = ((1, 8, 64, 512, 4096), (128, 512, 2048, 8192), (128, 512, 2048, 8192))
-WIDTH = 512  # of the rows that maps are measured on
-CPU_FEATURES, CUDA_FEATURES = (2**14, 2**17, 2**20, 2**22), (2**15, 2**19, 2**23, 2**26)
+WIDTH = 512  # of the rows that norms and softmax are measured on
+CPU_NUMBERS, CUDA_NUMBERS = (2**14, 2**17, 2**20, 2**22), (2**15, 2**19, 2**23, 2**26)
 CPU_TOKENS, CUDA_TOKENS = (64, 256, 1024), (128, 512, 2048, 8192)
 ONE_QUERY_TOKENS = (64, 256, 1024)
 HEAD_WIDTHS = (32, 64, 128)
-LOSS_WIDTH, LOSS_VOCAB = 8, 8192
 READ_NBYTES = (2**22, 2**24, 2**26, 2**28)
 DEPTHS = (2, 8)  # of the models whose difference is overhead
 TYPICAL = ("llama2", "gpt2")
@@ -51,8 +48,8 @@ def measured_rates(device: torch.device, dtypes: Iterable[torch.dtype], say: Say
         products[name] = _grid(device, dtype, CUDA_GRID if cuda else CPU_GRID)
         say(f"attention in {name}")
         attention[name] = _attention(device, dtype, CUDA_TOKENS if cuda else CPU_TOKENS)
-    say("norms, activations, positions, loss")
-    maps = dict(_maps(device, CUDA_FEATURES if cuda else CPU_FEATURES))
+    say("norms, activations, copies")
+    others = dict(_others(device, CUDA_NUMBERS if cuda else CPU_NUMBERS))
     say("memory")
     reading, copying = _reading(device), _copying(device)
     update = _update(device)
@@ -61,7 +58,7 @@ def measured_rates(device: torch.device, dtypes: Iterable[torch.dtype], say: Say
     return Rates(
         products=products,
         attention=attention,
-        maps=maps,
+        others=others,
         reading=reading,
         copying=copying,
         update_seconds=update,
@@ -84,9 +81,9 @@ def _grid(device: torch.device, dtype: torch.dtype, axes: tuple[tuple[int, ...],
 
 
 def _attention(device: torch.device, dtype: torch.dtype, lengths: tuple[int, ...]) -> dict[str, dict[str, Curve]]:
-    found: dict[str, dict[str, Curve]] = {p: {} for p in PASSES}
+    found: dict[str, dict[str, Curve]] = {phase: {} for phase in PHASES}
     for width in HEAD_WIDTHS:
-        rows: dict[str, list[tuple[float, float]]] = {p: [] for p in PASSES}
+        rows: dict[str, list[tuple[float, float]]] = {phase: [] for phase in PHASES}
         for n in lengths:
             heads, batch = 4, max(1, lengths[-1] // n)
             q, k, v = (
@@ -95,103 +92,55 @@ def _attention(device: torch.device, dtype: torch.dtype, lengths: tuple[int, ...
             )
             flops = 4 * width * heads * batch * n * (n + 1) // 2
             work = lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
-            for name, seconds in _both(work, (q, k, v), device):
-                rows[name].append((n, seconds / flops))
-        for name in PASSES:
-            found[name][str(width)] = tuple(rows[name])
+            forward, both = _both(work, (q, k, v), device)
+            rows["forward"].append((n, forward / flops))
+            rows["backward"].append((n, max(both - forward, forward) / (2 * flops)))
+        for phase in PHASES:
+            found[phase][str(width)] = tuple(rows[phase])
     return found
 
 
-def _maps(device: torch.device, sizes: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Curve]]]:
-    """The seconds a feature of the maps between products, in float32."""
-    norms: tuple[MapSpec, ...] = (RMSNormSpec(), LayerNormSpec())
-    for spec in norms:
-        module = spec.build(Place(WIDTH, (WIDTH,))).to(device)
-        for p in module.parameters():
-            torch.nn.init.ones_(p)
-        yield spec.kind, _curves(device, sizes, lambda x, module=module: module(x))
-    for activation, name in (
-        (SiLU(), "SiLU"),
-        (GELU(), "GELU erf"),
-        (GELU(form="tanh"), "GELU tanh"),
-        (ReLU(), "ReLU"),
-    ):
-        yield name, _curves(device, sizes, activation)
-        yield f"{name} gated", _gated(device, sizes, activation)
-    yield "Add", {p: _scaled(_plain(device, sizes), times) for p, times in (("forward", 1), ("training", 2))}
-    rotary = RotarySpec()
-
-    def rotate(x: Tensor) -> Tensor:
-        heads = x.view(1, -1, WIDTH // 64, 64).transpose(1, 2)
-        return rotary.rotate(heads, ForwardContext(plain_tokens(heads.shape[2], device), {}))
-
-    yield "Rotary", _curves(device, sizes, rotate)
-    table = torch.randn(1024, WIDTH, device=device)
-    yield "Tokens", _curves(device, sizes, lambda x: x + F.embedding(torch.zeros(len(x), device=device).long(), table))
-    yield "loss", {"training": _loss(device, sizes)}
-
-
-def _curves(device: torch.device, sizes: tuple[int, ...], work: Callable[[Tensor], Tensor]) -> dict[str, Curve]:
-    rows: dict[str, list[tuple[float, float]]] = {p: [] for p in PASSES}
-    for size in (WIDTH, *sizes):
-        x = torch.randn(size // WIDTH, WIDTH, device=device, requires_grad=True)
-        for name, seconds in _both(lambda x=x: work(x), (x,), device):
-            rows[name].append((size, seconds))
-    return {name: _beyond_launch(found) for name, found in rows.items()}
+# What is no product, each one operator of two tensors [row, WIDTH]; how an operator is called is seen when it is timed.
+OTHERS: tuple[Callable[[Tensor, Tensor], Any], ...] = (
+    lambda x, y: x + y,
+    lambda x, y: x * y,
+    lambda x, y: -x,
+    lambda x, y: x.clone(),
+    lambda x, y: x.bfloat16(),
+    lambda x, y: torch.cat((x, y)),
+    lambda x, y: x.sum(-1),
+    lambda x, y: x.mean(-1, keepdim=True),
+    lambda x, y: x.square(),
+    lambda x, y: x.exp(),
+    lambda x, y: x.tanh(),
+    lambda x, y: x.sigmoid(),
+    lambda x, y: x.relu(),
+    lambda x, y: aten.threshold_backward(x, y, 0),
+    lambda x, y: F.silu(x),
+    lambda x, y: aten.silu_backward(x, y),
+    lambda x, y: F.gelu(x),
+    lambda x, y: aten.gelu_backward(x, y),
+    lambda x, y: x.softmax(-1),
+    lambda x, y: aten._softmax_backward_data(x, y, -1, x.dtype),
+    lambda x, y: x.log_softmax(-1),
+    lambda x, y: aten.native_layer_norm(x, [WIDTH], y[0], y[0], 1e-5),
+    lambda x, y: aten.native_layer_norm_backward(x, y, [WIDTH], x[:, :1], x[:, :1], y[0], y[0], [True, True, True]),
+    lambda x, y: x.masked_fill_(y[:, :1] > 2, 0.0),
+)
 
 
-def _beyond_launch(rows: list[tuple[float, float]]) -> Curve:
-    """Seconds a feature without those that even one row takes: launches are counted by themselves."""
-    (_, least), *others = rows
-    return tuple((size, max(seconds - least, seconds / 10) / size) for size, seconds in others)
-
-
-def _gated(device: torch.device, sizes: tuple[int, ...], activation: ActivationSpec) -> dict[str, Curve]:
-    """Those of activation(gate) · up, as feed-forwards compute it in training; the map behind it is 8 wide."""
-    rows: dict[str, list[tuple[float, float]]] = {p: [] for p in PASSES}
-    weight = torch.zeros(LOSS_WIDTH, WIDTH, device=device)
-    for size in (WIDTH, *sizes):
-        gate, up = (torch.randn(size // WIDTH, WIDTH, device=device, requires_grad=True) for _ in range(2))
-        with torch.no_grad():
-            rows["forward"].append((size, fastest(lambda g=gate, u=up: activation(g) * u, device, SECONDS)))
-
-        def work(g: Tensor = gate, u: Tensor = up) -> None:
-            MemoryEfficientGatedDown.apply(g, u, weight, None, activation).sum().backward()
-            g.grad = u.grad = None
-
-        rows["training"].append((size, fastest(work, device, SECONDS)))
-    return {name: _beyond_launch(found) for name, found in rows.items()}
-
-
-def _plain(device: torch.device, sizes: tuple[int, ...]) -> Curve:
-    def seconds(size: int) -> float:
-        a, b = (torch.randn(size, device=device) for _ in range(2))
-        return fastest(lambda: a + b, device, SECONDS) / size
-
-    return tuple((float(size), seconds(size)) for size in sizes)
-
-
-def _scaled(curve: Curve, times: float) -> Curve:
-    return tuple((size, value * times) for size, value in curve)
-
-
-def _loss(device: torch.device, sizes: tuple[int, ...]) -> Curve:
-    """The seconds a logit of the cross-entropy and its gradient, in the chunks of training."""
-    spec = HeadSpec(table=TableSpec(rows=Vocab(LOSS_VOCAB)))
-    head = spec.build(Place(LOSS_WIDTH, (LOSS_WIDTH,))).to(device)
-    torch.nn.init.normal_(head.table.weight)
-    rows = []
-    for size in sizes[1:]:
-        n = max(1, size // LOSS_VOCAB)
-        hidden = torch.randn(1, n, LOSS_WIDTH, device=device, requires_grad=True)
-        labels = torch.zeros(1, n, dtype=torch.long, device=device)
-        rows.append(
-            (
-                float(size),
-                fastest(lambda h=hidden, y=labels: cross_entropy(head, h, y), device, SECONDS) / (n * LOSS_VOCAB),
-            )
-        )
-    return tuple(rows)
+def _others(device: torch.device, sizes: tuple[int, ...]) -> Iterator[tuple[str, Curve]]:
+    """The seconds a byte of operators that are no products, in float32, beyond what even one row takes."""
+    for work in OTHERS:
+        rows, name = [], ""
+        for size in (WIDTH, *sizes):
+            x, y = (torch.randn(size // WIDTH, WIDTH, device=device) for _ in range(2))
+            seen = observed_call(work, x, y)
+            name = seen[-1].name
+            seconds = fastest(lambda work=work, x=x, y=y: work(x, y), device, SECONDS)
+            rows.append((float(sum(o.nbytes for o in seen)), seconds))
+        (_, least), *larger = rows
+        yield name, tuple((nbytes, max(seconds - least, seconds / 10) / nbytes) for nbytes, seconds in larger)
 
 
 def _reading(device: torch.device) -> Curve:
@@ -254,16 +203,21 @@ def _overheads(device: torch.device, *, training: bool) -> tuple[float, float]:
             spec = _typical(name, depth, 32)
             step = training_step(spec, 1, 8, device) if training else decoding_step(spec, 1, 16, device)
             seconds.append(fastest(step, device, 8 * SECONDS))
-            load = Workload(1, 8) if training else Workload(1, 1, past=15)
-            calls.append(sum(o.calls * o.times for o in operators(spec, load)))
+            calls.append(sum(o.times for o in _operators(spec, "cuda" if device.type == "cuda" else "cpu", training)))
         slope = max(1e-9, (seconds[1] - seconds[0]) / (calls[1] - calls[0]))
         each.append(slope)
         besides.append(max(1e-9, seconds[0] - calls[0] * slope))
     return sum(each) / len(each), sum(besides) / len(besides)
 
 
+def _operators(spec: ModelSpec, device: DeviceKind, training: bool) -> tuple[Operator, ...]:
+    if training:
+        return training_pass(spec, batch=1, seq_len=8, device=device).operators
+    return forward_pass(spec, batch=1, query=1, past=15, dtype=torch.float32, device=device)
+
+
 def _one_query(device: torch.device, lengths: tuple[int, ...]) -> Curve:
-    """The seconds a cached number of attention with one query a row, of eight heads in two groups' rows."""
+    """The seconds a cached byte of attention with one query a row, of eight heads in two groups' rows."""
     batch, groups, kv_heads, width, room, found = 2, 2, 4, 64, 1.25, []
     with torch.inference_mode():
         for n in lengths:
@@ -275,7 +229,7 @@ def _one_query(device: torch.device, lengths: tuple[int, ...]) -> Curve:
                 )
                 for m in (1, n)
             )
-            found.append((float(n), max(many - one, many / 4) / (2 * batch * kv_heads * n * width)))
+            found.append((float(n), max(many - one, many / 4) / (8 * batch * kv_heads * n * width)))
     return tuple(found)
 
 
@@ -283,9 +237,10 @@ def _typical(name: str, n_layers: int, d_model: int) -> ModelSpec:
     return resize(preset(name), d_model=d_model, n_layers=n_layers, vocab_size=256, context=64)
 
 
-def _both(work: Callable[[], Tensor], inputs: Any, device: torch.device) -> Iterator[tuple[str, float]]:
+def _both(work: Callable[[], Tensor], inputs: Any, device: torch.device) -> tuple[float, float]:
+    """The seconds of a forward pass, and of forward and backward passes."""
     with torch.no_grad():
-        yield "forward", fastest(work, device, SECONDS)
+        forward = fastest(work, device, SECONDS)
     grad = torch.ones_like(work())
 
     def back() -> None:
@@ -293,4 +248,4 @@ def _both(work: Callable[[], Tensor], inputs: Any, device: torch.device) -> Iter
         for x in inputs:
             x.grad = None
 
-    yield "training", fastest(back, device, SECONDS)
+    return forward, fastest(back, device, SECONDS)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.layers.part import Part
-from anyformer.observation.operators import Operator, observed
+from anyformer.observation.operators import FREE, Operator, observed
 from anyformer.spec import BlockSpec, MixerSpec
 
 CASTS = "weights in bf16"  # autocast's copies, which all layers of one weight share
@@ -59,7 +60,7 @@ class Observer(TorchDispatchMode):
     @contextmanager
     def watching(self) -> Iterator[Observer]:
         """Within it the model's parts are known by name, and what autograd keeps is written down."""
-        names = {id(m): _name(m) for m in self._model.modules()}
+        names = dict(_names(self._model, None))
         handles = [
             m.register_forward_pre_hook(self._enter(names[id(m)])) for m in self._model.modules() if isinstance(m, Part)
         ]
@@ -109,7 +110,7 @@ class Observer(TorchDispatchMode):
     def _mark(self) -> None:
         """Nodes made from here on belong to what runs now."""
         if torch._C._current_autograd_node() is None:
-            self._spans.append((torch._C._autograd._get_sequence_nr(), 0, self._where[-1]))
+            self._spans.append((torch.autograd._get_sequence_nr(), 0, self._where[-1]))
 
     def where(self) -> tuple[Where, bool]:
         """(what runs now, whether it runs forward)."""
@@ -129,11 +130,11 @@ class Observer(TorchDispatchMode):
         if func.namespace == "prim":
             return out
         where, forward = self.where()
-        if func.is_view:
-            return out
         cast = func.overloadpacket is torch.ops.aten._to_copy and self._is_weight(args[0]) and forward
         for tensor in _results(out):
             self._write(tensor, Where(CASTS, where.layer) if cast else where, forward)
+        if func.is_view or func.overloadpacket in FREE:
+            return out
         phase = "forward" if forward else "backward"
         figures = observed(func, args, kwargs, out, self._is_weight)
         self.operators.append((Operator(part=where.part, phase=phase, **figures), where))
@@ -182,9 +183,23 @@ class Observer(TorchDispatchMode):
         return {number: (sizes[number], self.born[number]) for number, _ in self._alive.values()}
 
 
-def _name(module: nn.Module) -> str | None:
+def observed_call(work: Callable[..., Any], *tensors: Tensor) -> list[Operator]:
+    """The operators of one call on tensors of these shapes."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.no_grad():
+        inputs = [fake.from_tensor(tensor.cpu()) for tensor in tensors]
+        observer = Observer(nn.Module())
+        with observer:
+            work(*inputs)
+    return [operator for operator, _ in observer.operators]
+
+
+def _names(module: nn.Module, around: str | None) -> Iterator[tuple[int, str | None]]:
+    """(id, what it is counted as) of a module and those inside: as what they stand in, where they do not say."""
     spec = getattr(module, "spec", None)
-    return spec and (type(spec).counted_as or (spec.kind if isinstance(spec, MixerSpec) else None))
+    name = around if spec is None else type(spec).counted_as or (spec.kind if isinstance(spec, MixerSpec) else around)
+    yield id(module), name
+    for child in module.children():
+        yield from _names(child, name)
 
 
 def _results(out: Any) -> Iterator[Tensor]:

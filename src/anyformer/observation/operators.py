@@ -38,7 +38,7 @@ PRODUCTS: Mapping[Any, tuple[int, int]] = {
 # The query's, the key's and the value's argument, and how many products of all pairs there are.
 ATTENTIONS: Mapping[Any, tuple[int, int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: (0, 2),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: (1, 5),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (1, 4),
 }
 
 
@@ -60,6 +60,16 @@ KERNELS: dict[Any, Callable[..., Work]] = {
 }
 # What reads as much as it gives, not the whole of what it reads from.
 LOOK_UPS = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.embedding_bag, aten._embedding_bag}
+# What moves no byte: another look at the same memory, or memory that nobody has written yet.
+FREE = {
+    aten._unsafe_view,
+    aten.empty,
+    aten.empty_like,
+    aten.new_empty,
+    aten.empty_strided,
+    aten.new_empty_strided,
+    aten.detach,
+}
 NORMS = ("norm", "softmax", "logsumexp")
 MOVES = (
     "copy", "clone", "cat", "stack", "embedding", "index", "gather", "scatter", "sort", "topk", "fill", "zero", "ones",
@@ -137,14 +147,13 @@ def _product(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> W
 def attention_work(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, products: int) -> Work:
     """What fused attention of q, k and v [batch, heads, token, width] multiplies.
 
-    `products` of all pairs: 2 forward, 5 backward, where the scores are made again (Dao et al. 2022, arXiv:2205.14135).
-    A kernel that is told that attention is causal computes no pair that is hidden.
+    `products` of all pairs: 2 forward, 4 backward; that a backward pass makes the scores again (Dao et al. 2022,
+    arXiv:2205.14135) is no work of the model's. A kernel that is told that attention is causal computes no hidden pair.
     """
     batch, heads, queries, width = q.shape
     keys, rows = k.shape[-2], batch * heads
     pairs = queries * (queries + 1) // 2 + queries * (keys - queries) if causal else queries * keys
-    by_width, by_value = (1, 1) if products == 2 else (3, 2)
-    return Work((queries, keys, width), rows, 2 * rows * pairs * (by_width * width + by_value * v.shape[-1]))
+    return Work((queries, keys, width), rows, products * rows * pairs * (width + v.shape[-1]))
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

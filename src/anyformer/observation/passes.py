@@ -65,7 +65,7 @@ def training_pass(
                 loss = _loss(model, ids, sources, dropout, observer)
             end, held = len(observer.events), observer.alive()
             del held[observer.number(loss)]
-            loss.backward()
+            _backward(loss)
     runs = _Runs(times)
     kept: dict[str, int] = {}
     early = {number: at for number, at in held.items() if at[1].part == "loss"}  # gradients that the loss makes at once
@@ -162,6 +162,14 @@ def _loss(model: Transformer, ids: Tensor, sources: Tensor, dropout: Dropout | N
         for k, hidden in enumerate(out.ahead, 1):
             total = total + cross_entropy(head, hidden, ids[:, k:])[0]
         return total
+
+
+def _backward(loss: Tensor) -> None:
+    """`loss.backward()`, which would take the rules of the device away while layers are made again."""
+    one = (torch.ones_like(loss),)
+    torch.autograd.graph._engine_run_backward(
+        (loss,), one, False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def _times(observer: Observer, runs: _Runs) -> tuple[Operator, ...]:

@@ -9,6 +9,7 @@ et al. 2021, arXiv:2104.04473, section 2.2), and holds up to p + (p - 1) / v mic
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,19 +19,16 @@ from typing import Literal
 from anyformer.costs.activations import activations
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
-from anyformer.costs.hardware.operators import Operator
-from anyformer.costs.hardware.passes import operators, operators_ahead
-from anyformer.costs.hardware.roofline import UPDATE_NBYTES, operator_seconds
+from anyformer.costs.hardware.roofline import UPDATE_NBYTES, device_kind, operator_seconds
 from anyformer.costs.state import LAYOUTS, state_nbytes
-from anyformer.layers.head import rows_at_once
 from anyformer.layers.moe import MoESpec
-from anyformer.spec import ModelSpec, Place, Workload, cached_calls, tensors
+from anyformer.observation.observer import CASTS
+from anyformer.observation.operators import Operator
+from anyformer.observation.passes import training_pass
+from anyformer.spec import ModelSpec, Place, Recompute, cached_calls, tensors
 
-Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 HALF = 2  # bytes of what is sent of activations
-CAST = "weights in bf16"  # what autocast keeps of weights; a layout with 16-bit weights has them anyway
-FORWARD_SHARE = 1 / 3  # of a pass forward and back: what recomputation does again
 
 
 @dataclass(frozen=True)
@@ -149,9 +147,15 @@ class Placer:
         """Bytes as `train` keeps them, unsharded: of a row, beside rows; and those that pass, of a row, beside rows."""
         if recompute not in self._kept:
             half: Literal["float32", "bf16"] = "float32" if self.precision == "float32" else "bf16"
-            kind: Literal["cpu", "cuda"] = "cpu" if self.where.rates and not self.where.rates.asynchronous else "cuda"
             one, two = (
-                activations(self.spec, batch=b, seq_len=self.seq_len, precision=half, recompute=recompute, device=kind)
+                activations(
+                    self.spec,
+                    batch=b,
+                    seq_len=self.seq_len,
+                    precision=half,
+                    recompute=recompute,
+                    device=device_kind(self.where),
+                )
                 for b in (1, 2)
             )
             row = two.saved_nbytes - one.saved_nbytes
@@ -162,36 +166,36 @@ class Placer:
                 "float32",
                 "bf16",
             ):  # weights are of 16 bits as they are, and copied for no product
-                beside -= one.saved.get(CAST, 0)
-                passing = two.passing.get("recomputed", 0) - one.passing.get("recomputed", 0)
-                fixed = self._logits_nbytes
+                beside -= one.saved.get(CASTS, 0)
             self._kept[recompute] = (row, max(0, beside), max(0, passing), max(0, fixed))
         return self._kept[recompute]
-
-    @cached_property
-    def _logits_nbytes(self) -> int:
-        """Bytes of the logits that exist at once, in 16 bits and in float32."""
-        vocab = max((head.table.rows for head in self.spec.heads if head.table is not None), default=0)
-        return rows_at_once(self.seq_len, vocab) * vocab * (HALF + 4) if vocab else 0
 
     def _seconds(self, micro_batch: int, split: int, recompute: Recompute) -> float:
         key = micro_batch, split, recompute
         if key not in self._work:
             total = 0.0
-            memory = self.seq_len if self.spec.encoder else 0
-            for o in self._operators(micro_batch, memory):
-                worked, compute, moved, overhead = operator_seconds(o, self.where, self.dtype, "training", self.shares)
+            for o in self._operators(recompute):
+                more = dataclasses.replace(o, flops=micro_batch * o.flops, nbytes=micro_batch * o.nbytes)
+                worked, compute, moved, overhead = operator_seconds(
+                    more, self.where, self.dtype, "training", self.shares
+                )
                 if self.where.rates is None:
                     worked = max(compute / split, moved / split, overhead)
-                in_layer = o.part not in ("embedding", "logits")
-                again = in_layer if recompute == "full" else recompute == "selective" and o.kind == "attention"
-                total += o.times * worked * (1 + FORWARD_SHARE * again)
+                total += o.times * worked
             self._work[key] = total
         return self._work[key]
 
-    def _operators(self, micro_batch: int, memory: int) -> tuple[Operator, ...]:
-        workload = Workload(micro_batch, self.seq_len, memory=memory)
-        return operators(self.spec, workload) + operators_ahead(self.spec, workload)
+    def _operators(self, recompute: Recompute) -> tuple[Operator, ...]:
+        """Those of one row: what they compute and move goes with the rows, what they read of weights does not."""
+        return training_pass(
+            self.spec,
+            batch=1,
+            seq_len=self.seq_len,
+            source_len=self.seq_len if self.spec.encoder else 0,
+            half=self.precision != "float32",
+            recompute=recompute,
+            device=device_kind(self.where),
+        ).operators
 
     def _rate(self, mesh: Mesh, group: int) -> float:
         """Bytes a second of a device in a group of so many neighbours."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anyformer.costs.hardware.operators import Operator
+from anyformer.observation.operators import Operator
 
-Pass = Literal["forward", "training"]
+Timed = Literal["forward", "training"]  # a pass alone, or with its loss, its backward pass and the update
 Curve = tuple[tuple[float, float], ...]  # (size, value), sizes ascending
-VERSION = 1  # of the file that keeps them
+VERSION = 2  # of the file that keeps them
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Grid:
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds, per FLOP or per number, in the forward pass alone and in forward and backward passes together."""
+    """Seconds, per FLOP or per byte, of what runs by itself."""
 
     products: Mapping[str, Grid]  # by dtype: seconds a FLOP of [m, k] · [k, n]
-    attention: Mapping[str, Mapping[str, Mapping[str, Curve]]]  # dtype, pass, width of a head: tokens → seconds a FLOP
-    maps: Mapping[str, Mapping[str, Curve]]  # name, pass: features → seconds a feature
+    attention: Mapping[str, Mapping[str, Mapping[str, Curve]]]  # dtype, phase, width of a head: tokens → seconds a FLOP
+    others: Mapping[str, Curve]  # by PyTorch's name of what is no product: bytes read and written → seconds a byte
     reading: Curve  # bytes in turn → bytes a second of reading them
     copying: Curve  # bytes of the source → bytes a second read and written
     update_seconds: float  # a parameter: gradient's norm, AdamW, gradient set to zero
-    one_query: Curve  # cached tokens of a row → seconds a number of the cache, of attention with one query a row
+    one_query: Curve  # cached tokens of a row → seconds a byte of the cache, of attention with one query a row
     overhead_seconds: Mapping[str, float]  # by pass, an operator
     pass_seconds: Mapping[str, float]  # by pass, what a pass takes besides
     asynchronous: bool  # launches run beside the work
@@ -64,10 +64,10 @@ class Rates:
                 for dtype, grid in data["products"].items()
             },
             attention={
-                dtype: {p: {w: _curve(c) for w, c in widths.items()} for p, widths in passes.items()}
-                for dtype, passes in data["attention"].items()
+                dtype: {p: {w: _curve(c) for w, c in widths.items()} for p, widths in phases.items()}
+                for dtype, phases in data["attention"].items()
             },
-            maps={name: {p: _curve(c) for p, c in passes.items()} for name, passes in data["maps"].items()},
+            others={name: _curve(curve) for name, curve in data["others"].items()},
             reading=_curve(data["reading"]),
             copying=_curve(data["copying"]),
             update_seconds=float(data["update_seconds"]),
@@ -81,37 +81,25 @@ class Rates:
         """Whether products of a dtype were measured."""
         return dtype in self.products
 
-    def work_seconds(self, operator: Operator, dtype: str, passes: Pass) -> float:
-        """The seconds of an operator's arithmetic, its data at hand."""
-        o = operator
-        if o.kind == "attention":
-            if o.name == "causal" and o.shape is not None and o.shape[0] > 1:
-                widths = self.attention[dtype][passes]
-                wanted = max(1, o.shape[2])
-                width = min(widths, key=lambda w: abs(math.log(int(w) / wanted)))
-                return o.flops * on_curve(widths[width], o.shape[0])
-            if o.shape is not None and o.cache:
-                return o.cache * on_curve(self.one_query, o.shape[1])
-            return o.flops * (1 if passes == "forward" else 3) * self.products[dtype].at(*(o.shape or (1, 64, 64)))
+    def work_seconds(self, o: Operator, dtype: str) -> float:
+        """The seconds of an operator's work, its data at hand."""
+        if o.shape is None:
+            fallback = {"normalisation": "_softmax", "movement": "clone"}.get(o.kind, "mul")
+            nbytes = o.nbytes + o.weights
+            return nbytes * on_curve(self.others.get(o.name) or self.others[fallback], nbytes) if nbytes else 0.0
         if o.kind == "contraction":
-            shape = o.shape or (1024, 1024, 1024)
-            m, n, k = shape
-            each = self.products[dtype].at(*shape)
-            if passes == "training":  # and the gradients of what came in and of the weights
-                each += self.products[dtype].at(m, k, n) + self.products[dtype].at(n, k, m)
-            seconds = o.flops * each
-            if o.part == "logits" and passes == "training":
-                seconds += self._map("loss", passes, o.features)
-            return seconds
-        return self._map(o.name, passes, o.features)
+            return o.flops * self.products[dtype].at(*o.shape)
+        queries, keys, wanted = o.shape
+        if reads_a_cache(o):
+            return o.nbytes * on_curve(self.one_query, keys)
+        widths = self.attention[dtype][o.phase]
+        width = min(widths, key=lambda w: abs(math.log(int(w) / wanted)))
+        return o.flops * on_curve(widths[width], queries)
 
-    def _map(self, name: str, passes: Pass, features: int) -> float:
-        if features == 0:
-            return 0.0
-        known = self.maps.get(name) or self.maps.get(name.split(" ")[0])
-        if known is None:
-            known = self.maps["SiLU gated" if name.endswith("gated") else "SiLU"]
-        return features * on_curve(known[passes], features)
+
+def reads_a_cache(o: Operator) -> bool:
+    """Whether an attention has so few queries that reading its keys takes the time."""
+    return o.kind == "attention" and o.shape is not None and 4 * o.shape[0] <= o.shape[1]
 
 
 def on_curve(curve: Sequence[tuple[float, float]], size: float) -> float:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
 
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.devices import device as named_device
-from anyformer.costs.hardware.operators import Operator
-from anyformer.costs.hardware.passes import operators, operators_ahead
-from anyformer.costs.hardware.rates import Pass, on_curve
+from anyformer.costs.hardware.rates import Timed, on_curve, reads_a_cache
 from anyformer.costs.report import NBYTES
 from anyformer.errors import SpecError, UsageError, did_you_mean
-from anyformer.spec import Architecture, ModelSpec, Workload, cached_calls, parameters, specification
+from anyformer.observation.operators import Operator
+from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
+from anyformer.spec import Architecture, ModelSpec, cached_calls, parameters, specification
 
-TRAINING_PASSES = 3  # forward, and backward for the input and for the weights
 UPDATE_NBYTES = 32  # a parameter of AdamW in float32: gradient's norm 4, weight, gradient, moments read 16, written 12
-CAST_NBYTES = 6  # a parameter that is read in float32 and written in 16 bits before products, every step
 JOULES_PER_KWH = 3.6e6
 VERSION = 1
 
@@ -174,18 +174,18 @@ def roofline(
     check_length(spec, seq_len)
     shares = efficiency or where.efficiency
     memory = seq_len if spec.encoder else 0
-    whole = Workload(batch, seq_len, memory=memory)
     count = parameters(spec)
     weights_nbytes = (count.total + count.frozen) * NBYTES[dtype]
-    phases = {
-        "training": (whole, operators(spec, whole) + operators_ahead(spec, whole), batch * seq_len),
-        "prefill": (whole, operators(spec, whole, head_tokens=1), batch * seq_len),
-    }
+    kind, number = device_kind(where), getattr(torch, dtype)
+    half = dtype != "float32"
+    trained = training_pass(spec, batch=batch, seq_len=seq_len, source_len=memory, half=half, device=kind)
+    read = forward_pass(spec, batch=batch, query=seq_len, source_len=memory, dtype=number, device=kind)
+    phases = {"training": (trained.operators, batch * seq_len), "prefill": (read, batch * seq_len)}
     kept = list(cached_calls(spec))
     causal = bool(kept) and any(mixer.reach() is not None or _causal(mixer) for mixer, _ in kept)
     if causal:
-        one = replace(whole, query=1, past=seq_len - 1)
-        phases["decoding"] = (one, operators(spec, one), batch)
+        one = forward_pass(spec, batch=batch, query=1, past=seq_len - 1, source_len=memory, dtype=number, device=kind)
+        phases["decoding"] = (one, batch)
     cache_nbytes = (
         batch
         * NBYTES[dtype]
@@ -194,15 +194,15 @@ def roofline(
         )
     )
     found: dict[str, PhaseTime] = {}
-    for name, (_, each, tokens) in phases.items():
-        passes: Pass = "training" if name == "training" else "forward"
+    for name, (each, tokens) in phases.items():
+        timed: Timed = "training" if name == "training" else "forward"
         resident = weights_nbytes if name == "decoding" else 0
-        parts = list(_parts(each, where, dtype, passes, shares, resident))
+        parts = list(_parts(each, where, dtype, timed, shares, resident))
         if where.rates is not None:
-            besides = where.rates.pass_seconds[passes]
+            besides = where.rates.pass_seconds[timed]
             parts.append(PartTime("framework", 0, 0.0, besides, 0.0, 0.0, besides))
         if name == "training":
-            parts.append(_update(count.total, where, dtype, shares))
+            parts.append(_update(count.total, where, shares))
         found[name] = PhaseTime(name, tokens, tuple(parts), peak, where.power_watts, price_per_hour)
     return Roofline(where, dtype, seq_len, batch, shares, weights_nbytes, cache_nbytes if causal else 0, found)
 
@@ -218,51 +218,49 @@ def check_length(spec: ModelSpec, seq_len: int) -> None:
             )
 
 
+def device_kind(where: Device) -> DeviceKind:
+    """Whether a device runs what GPUs run: all do but a processor that was calibrated."""
+    return "cpu" if where.rates is not None and not where.rates.asynchronous else "cuda"
+
+
 def operator_seconds(
-    operator: Operator, where: Device, dtype: str, passes: Pass, shares: Efficiency, resident_nbytes: float = 0.0
+    o: Operator, where: Device, dtype: str, timed: Timed, shares: Efficiency, resident_nbytes: float = 0.0
 ) -> tuple[float, float, float, float]:
     """(seconds, those of arithmetic, of memory and of overhead alone) of one run of an operator.
 
     `resident_nbytes` are the bytes that a pass reads in turn, which a processor's caches may or may not hold.
     """
-    o, rates = operator, where.rates
-    times = TRAINING_PASSES if passes == "training" else 1
-    nbytes = times * NBYTES[dtype] * (o.weights + o.cache + o.numbers)
+    rates = where.rates
     if rates is None:
         share = shares.attention if o.kind == "attention" else shares.products
-        compute = times * o.flops / (where.peak(dtype) * share)
-        memory = nbytes / (where.nbytes_per_second * shares.memory)
-        overhead = times * o.calls * where.overhead_seconds
-        return max(compute, memory, overhead), compute, memory, overhead
-    compute = rates.work_seconds(o, dtype, passes)
-    stored = NBYTES[dtype] * (o.weights + o.cache)
-    bandwidth = on_curve(rates.reading, max(resident_nbytes, stored)) if stored else 1.0
-    memory = stored / bandwidth if passes == "forward" else 0.0
-    overhead = o.calls * rates.overhead_seconds[passes]
+        compute = o.flops / (where.peak(dtype) * share)
+        memory = (o.weights + o.nbytes) / (where.nbytes_per_second * shares.memory)
+        return max(compute, memory, where.overhead_seconds), compute, memory, where.overhead_seconds
+    compute = rates.work_seconds(o, dtype)
+    stored = o.weights if o.kind == "contraction" else o.nbytes if reads_a_cache(o) else 0
+    memory = stored / on_curve(rates.reading, max(resident_nbytes, stored)) if stored and timed == "forward" else 0.0
+    overhead = rates.overhead_seconds[timed]
     if rates.asynchronous:
         return max(compute, memory, overhead), compute, memory, overhead
     # Processors reorder a matrix before they multiply several rows with it, so that reading it is no part of the product.
     alone = o.kind == "contraction" and o.shape is not None and o.shape[0] == 1
-    work = max(compute, memory) if alone else compute + memory
-    return work + overhead, compute, memory, overhead
+    return (max(compute, memory) if alone else compute + memory) + overhead, compute, memory, overhead
 
 
 def _parts(
-    found: Iterable[Operator], where: Device, dtype: str, passes: Pass, shares: Efficiency, resident: float
+    found: Iterable[Operator], where: Device, dtype: str, timed: Timed, shares: Efficiency, resident: float
 ) -> Iterable[PartTime]:
-    times = TRAINING_PASSES if passes == "training" else 1
     sums: dict[str, list[float]] = {}
     for operator in found:
         row = sums.setdefault(operator.part, [0.0] * 6)
-        nbytes = NBYTES[dtype] * (operator.weights + operator.cache + operator.numbers)
-        seconds = operator_seconds(operator, where, dtype, passes, shares, resident)
-        for i, value in enumerate((times * operator.flops, times * nbytes, *seconds)):
+        seconds = operator_seconds(operator, where, dtype, timed, shares, resident)
+        for i, value in enumerate((operator.flops, operator.weights + operator.nbytes, *seconds)):
             row[i] += operator.times * value
     return (PartTime(part, int(row[0]), *row[1:]) for part, row in sums.items())
 
 
-def _update(n_params: int, where: Device, dtype: str, shares: Efficiency) -> PartTime:
-    nbytes = n_params * (UPDATE_NBYTES + (CAST_NBYTES if dtype != "float32" else 0))
+def _update(n_params: int, where: Device, shares: Efficiency) -> PartTime:
+    nbytes = n_params * UPDATE_NBYTES
     if where.rates is not None:
         seconds = n_params * where.rates.update_seconds
     else:

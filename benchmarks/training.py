@@ -31,7 +31,7 @@ SIDES = ("ours", "transformers")
 def step_of(side: str, autocast: bool, batch: int = BATCH) -> Callable[[], float]:
     """Return a training step that gives the loss."""
     if side == "ours":
-        from anyformer.training.cross_entropy import cross_entropy
+        from anyformer.training.objectives.cross_entropy import cross_entropy
 
         model = pair.ours(pair.SMALL)
 

@@ -8,7 +8,7 @@ import torch
 from anyformer import build, load_spec
 from anyformer.text import ParallelCorpus, Tokenizer
 from anyformer.text.parallel import EncodedPairs
-from anyformer.training.cross_entropy import cross_entropy
+from anyformer.training.objectives.cross_entropy import cross_entropy
 from benchmarks.torch_transformer import TorchTransformer, layout, put, taken
 from benchmarks.translation import inputs, loss_of
 

@@ -11,9 +11,9 @@ from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer, build
 from anyformer.recipe import DropoutSpec
 from anyformer.spec import ModelSpec
-from anyformer.training.cross_entropy import cross_entropy
-from anyformer.training.device import autocast
+from anyformer.training.objectives.cross_entropy import cross_entropy
 from anyformer.training.step import rates
+from anyformer.training.step.device import autocast
 from tests.laws.models import ids_for
 
 CPU = torch.device("cpu")

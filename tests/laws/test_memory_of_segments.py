@@ -18,9 +18,9 @@ from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import EncodedCorpus
-from anyformer.training.evaluation import evaluate
-from anyformer.training.objectives.causal import CausalObjective
-from anyformer.training.segments import SegmentValidation
+from anyformer.training.data.segments import SegmentValidation
+from anyformer.training.objectives.causal.loss import CausalObjective
+from anyformer.training.run.evaluation import evaluate
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import FLOAT32, VISIBLE, close, distance
 

@@ -34,7 +34,7 @@ from anyformer.resizing import shrink
 from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec, Spec, TableSpec, Window
 from anyformer.text.parallel import PairBatch
 from anyformer.training.objectives import LossContext
-from anyformer.training.objectives.seq2seq import Seq2SeqObjective
+from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 from tests.laws.inputs import inputs_for
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.parity import differences, pair

@@ -43,10 +43,10 @@ from anyformer.study.score import ACCURACY, BITS, LOSS
 from anyformer.study.statistics import analyse, bootstrap_ratio, t_interval
 from anyformer.study.table import results_table
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
-from anyformer.training.data import TrainingData
-from anyformer.training.labelled import LabelledData
-from anyformer.training.live import Silent
+from anyformer.training.data.text import TrainingData
+from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions
+from anyformer.training.run.progress import Silent
 from tests.study.studies import one_seed, run, three_seeds
 from tests.training.models import decoder
 from tests.training.noisy import text_data

@@ -7,7 +7,7 @@ import numpy as np
 
 from anyformer.recipe.objectives import MASK, UL2
 from anyformer.text import EncodedCorpus, Tokenizer
-from anyformer.training.data import TextData
+from anyformer.training.data.text import TextData
 
 ANIMALS, PLACES = ("cat", "dog", "owl", "fox"), ("mat", "roof", "hill")
 

@@ -11,7 +11,7 @@ from anyformer.layers.head import Head
 from anyformer.model import build
 from anyformer.spec import HeadSpec, Place, ScaleSpec, TableSpec
 from anyformer.spec.part import Vocab
-from anyformer.training.cross_entropy import LossOptions, cross_entropy
+from anyformer.training.objectives.cross_entropy import LossOptions, cross_entropy
 from tests.training.models import VOCAB, decoder
 
 WIDTH, ROWS = 12, 23

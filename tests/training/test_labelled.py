@@ -24,11 +24,11 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.encoded_labelled import EncodedLabelled, LabelledRows
 from anyformer.text.labelled import Kind
-from anyformer.training.baseline import guess_of, trivial_loss
-from anyformer.training.cross_entropy import LossOptions
-from anyformer.training.labelled import LabelledData, LabelledValidation
 from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.objectives.cross_entropy import LossOptions
+from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.baseline import guess_of, trivial_loss
 from anyformer.training.step import Trainer, split
 from tests.laws.models import randomised
 from tests.training.labelled import RECIPE, corpus, labelled

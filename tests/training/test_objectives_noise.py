@@ -28,12 +28,12 @@ from anyformer.recipe import (
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.training.baseline import Frequency, trivial_loss
-from anyformer.training.metrics import read_metrics
-from anyformer.training.noise.pairs import NoisyPairs
-from anyformer.training.noise.permuted import PermutedRows
+from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.objectives.denoising.pairs import NoisyPairs
+from anyformer.training.objectives.permuted.noise import PermutedRows
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.baseline import Frequency, trivial_loss
 from anyformer.training.step import Trainer
 from tests.training.models import VOCAB, decoder, encoder_decoder
 from tests.training.noisy import text_data, tokenizer

@@ -20,12 +20,13 @@ from anyformer.model import Transformer
 from anyformer.recipe import LinearDecay, ReplacedTokens, Warmup
 from anyformer.spec import parameters
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.training.companion import Companion
-from anyformer.training.generator import generator_for
-from anyformer.training.noise.replaced import ReplacedNoise, ReplacedRows
-from anyformer.training.objectives import LossContext, objective_of, replaced, usual
-from anyformer.training.objectives.replaced import ReplacedObjective, sampled
+from anyformer.training.objectives import LossContext, objective_of, usual
+from anyformer.training.objectives.replaced import loss as replaced
+from anyformer.training.objectives.replaced.generator import generator_for
+from anyformer.training.objectives.replaced.loss import ReplacedObjective, sampled
+from anyformer.training.objectives.replaced.noise import ReplacedNoise, ReplacedRows
 from anyformer.training.step import Trainer, split
+from anyformer.training.step.auxiliary import Companion
 from tests.training import noisy
 from tests.training.replacing import recipe, spec, trainer
 
@@ -315,7 +316,7 @@ def test_half_as_deep_and_as_wide() -> None:
 
 
 def test_the_companion_is_counted() -> None:
-    from anyformer.training.plan import flops_per_token, sizes
+    from anyformer.training.run.plan import flops_per_token, sizes
 
     by = trainer()
     load = by.objective  # the protocol that plans go by

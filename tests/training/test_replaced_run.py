@@ -14,11 +14,11 @@ from anyformer.errors import CheckpointError
 from anyformer.hub import convert, load, load_companion, load_spec
 from anyformer.recipe import DropoutSpec, ReplacedTokens
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.evaluation import evaluate, sample_loss
-from anyformer.training.listing import list_runs
+from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.objectives import LossContext, objective_of
 from anyformer.training.objectives.objective import Losses
 from anyformer.training.run import RunOptions, TrainingResult, plan_run, train
+from anyformer.training.run.evaluation import evaluate, sample_loss
 from tests.training import noisy
 from tests.training.replacing import recipe, spec
 
@@ -59,7 +59,7 @@ def test_gone_on_with_to_the_bit(run: tuple[Path, TrainingResult], tmp_path: Pat
 
 def test_other_runs_have_no_such_file(tmp_path: Path) -> None:
     from anyformer.recipe import MaskedLM
-    from anyformer.training.generator import generator_for
+    from anyformer.training.objectives.replaced.generator import generator_for
 
     out = tmp_path / "run"
     train(

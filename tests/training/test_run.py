@@ -12,10 +12,10 @@ import torch
 
 from anyformer.errors import CheckpointError, RunFailed, SpecError, TextError, UsageError
 from anyformer.recipe import CausalLM, Constant, CosineDecay, DropoutSpec, Recipe, Warmup
-from anyformer.training import plan as plans
-from anyformer.training.metrics import StepMetrics, ValidationMetrics, read_metrics
+from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics, read_metrics
 from anyformer.training.run import RunOptions, TrainingResult, plan_run, train
-from anyformer.training.signals import Stopped
+from anyformer.training.run import plan as plans
+from anyformer.training.run.signals import Stopped
 from anyformer.training.step import StepResult, Trainer
 from tests.training.models import VOCAB, decoder
 from tests.training.texts import text_data

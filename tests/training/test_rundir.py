@@ -18,8 +18,8 @@ from anyformer.disk.lock import hold, is_held
 from anyformer.errors import CheckpointError, RunFailed, UsageError
 from anyformer.recipe import AdamW, Recipe
 from anyformer.spec import ModelSpec
-from anyformer.training.provenance import code_fingerprint
-from anyformer.training.rundir import RunDirectory, is_run, read_record
+from anyformer.training.checkpoint.directory import RunDirectory, is_run, read_record
+from anyformer.training.checkpoint.provenance import code_fingerprint
 from tests.training.killing import recipe, spec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -48,7 +48,7 @@ def test_it_says_what_ran(tmp_path: Path) -> None:
 
 
 def test_the_code_is_known_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.training import provenance
+    from anyformer.training.checkpoint import provenance
 
     for folder, text in (("one", "x = 1"), ("same", "x = 1"), ("two", "x = 2")):
         (tmp_path / folder / "train").mkdir(parents=True)
@@ -117,7 +117,7 @@ class TestGoingOn:
         created(tmp_path / "a").close()
         created(tmp_path / "a").close()
         assert not caplog.text
-        monkeypatch.setattr("anyformer.training.rundir.code_fingerprint", lambda: "other")
+        monkeypatch.setattr("anyformer.training.checkpoint.directory.code_fingerprint", lambda: "other")
         created(tmp_path / "a").close()
         assert "the code has changed" in caplog.text
 

@@ -35,15 +35,15 @@ from anyformer.recipe import (
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, EncodedCorpus, LaneSampler, Sampler, pack
-from anyformer.training import segments
-from anyformer.training.data import TextData
-from anyformer.training.evaluation import evaluate, sample_loss
-from anyformer.training.lanes import SegmentMemories, check_memory
+from anyformer.training.data import segments
+from anyformer.training.data.segments import SegmentBatch, SegmentFeed, SegmentValidation
+from anyformer.training.data.text import TextData
 from anyformer.training.objectives import objective_of
-from anyformer.training.plan import flops_per_token
 from anyformer.training.run import RunOptions, plan_run, train
-from anyformer.training.segments import SegmentBatch, SegmentFeed, SegmentValidation
+from anyformer.training.run.evaluation import evaluate, sample_loss
+from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
+from anyformer.training.step.memories import SegmentMemories, check_memory
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, VISIBLE, gradient_distance
 from tests.training.models import decoder, encoder_decoder

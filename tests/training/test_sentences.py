@@ -20,12 +20,12 @@ from anyformer.recipe.sentences import PAIRED
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, EncodedCorpus
-from anyformer.training.data import TextData
-from anyformer.training.evaluation import evaluate
-from anyformer.training.metrics import read_metrics
-from anyformer.training.noise.sentences import SentenceRows
+from anyformer.training.checkpoint.metrics import read_metrics
+from anyformer.training.data.text import TextData
 from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.objectives.sentences.noise import SentenceRows
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.evaluation import evaluate
 from anyformer.training.step import Trainer
 from tests.laws.parity import pair
 from tests.laws.tolerance import FLOAT32, gradient_distance

@@ -12,7 +12,7 @@ from anyformer.recipe.objectives import MASK
 from anyformer.recipe.sentences import PAIRED
 from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
-from anyformer.training.data import TextData
+from anyformer.training.data.text import TextData
 from anyformer.training.objectives import objective_of
 from anyformer.training.run import RunOptions, train
 from tests.training.models import decoder, encoder_decoder

@@ -11,8 +11,8 @@ from anyformer.recipe import Adam, AdamW, CausalLM, Constant, DropoutSpec, Recip
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.objectives import objective_of
-from anyformer.training.optim import clip, decaying
 from anyformer.training.step import Trainer, split
+from anyformer.training.step.optimizer import clip, decaying
 from tests.training.models import VOCAB, decoder, encoder_decoder
 
 ROWS, LENGTH = 6, 10

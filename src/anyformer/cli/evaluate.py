@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyformer.recipe import Contrastive, Labelled, ObjectiveSpec, Precision, Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Tokenizer
-    from anyformer.training.data import Validation
+    from anyformer.training.data.text import Validation
 
 JSON_VERSION = 1
 FILE = click.Path(exists=True, path_type=Path)
@@ -90,7 +90,7 @@ def command(
     from anyformer.hub import load
     from anyformer.recipe import Contrastive, FramedTexts, Labelled, of_run
     from anyformer.text import Tokenizer
-    from anyformer.training.device import choose_device
+    from anyformer.training.step.device import choose_device
 
     place = choose_device(device)
     transformer, tokenizer = load(model, device=place)
@@ -160,11 +160,11 @@ def _text(
 ) -> Told:
     from anyformer.hub import load_companion
     from anyformer.recipe import Recipe
-    from anyformer.training.checks import check_positions, check_vocabulary
-    from anyformer.training.companion import companion_of
-    from anyformer.training.evaluation import evaluate
-    from anyformer.training.lanes import check_memory
     from anyformer.training.objectives import objective_of
+    from anyformer.training.run.checks import check_positions, check_vocabulary
+    from anyformer.training.run.evaluation import evaluate
+    from anyformer.training.step.auxiliary import companion_of
+    from anyformer.training.step.memories import check_memory
 
     spec = model.spec
     objective, length = objective_of(goal, spec), _length(spec, trained, asked)
@@ -219,7 +219,7 @@ def _length(spec: ModelSpec, trained: Recipe | None, asked: Asked) -> int:
 def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beams: int, length_penalty: float) -> Bleu:
     from anyformer.generation import BeamSearch, lay_out_for_decoding, translate
     from anyformer.measure.bleu import bleu
-    from anyformer.training.data import PairValidation
+    from anyformer.training.data.text import PairValidation
 
     assert isinstance(validation, PairValidation)
     sources, references = zip(*validation.corpus.pairs, strict=True)
@@ -230,7 +230,7 @@ def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beam
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
     from anyformer.text import EncodedPairs, encode_corpus, split_pairs
-    from anyformer.training.data import PairValidation, text_validation
+    from anyformer.training.data.text import PairValidation, text_validation
 
     if given.reads == "pairs":
         pairs = given.pairs()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anyformer.recipe import ObjectiveSpec, Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Corpus, ParallelCorpus, Tokenizer
-    from anyformer.training.data import PairData, TextData
+    from anyformer.training.data.text import PairData, TextData
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
@@ -135,7 +135,7 @@ def text_data(
     Without a tokenizer, by one that is trained on its training part.
     """
     from anyformer.text import encode_corpus
-    from anyformer.training.data import TextData
+    from anyformer.training.data.text import TextData
 
     texts, unseen = (corpus, held_out.corpus()) if isinstance(held_out, Sources) else corpus.split(held_out)
     own = tokenizer or new_tokenizer(texts.sample(TOKENIZER_NBYTES), vocab_size, objective)
@@ -150,7 +150,7 @@ def pair_data(
     Without a tokenizer, with one that is trained on both sides.
     """
     from anyformer.text import split_pairs
-    from anyformer.training.data import PairData
+    from anyformer.training.data.text import PairData
 
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
     return PairData(pairs, unseen, tokenizer or new_tokenizer(pairs.texts(), vocab_size))

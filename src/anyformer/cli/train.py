@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec, Recompute
-    from anyformer.training.data import TrainingData
+    from anyformer.training.data.text import TrainingData
     from anyformer.training.run import TrainingResult
 
 JSON_VERSION = 1
@@ -155,11 +155,11 @@ def command(
     follows = params or (init is None and (trained or kept))
     architecture = _fitted(_resized(named, params, vocab or (text.vocab_size if follows else None)), chosen, text)
 
-    from anyformer.training.contrasted import ContrastData
-    from anyformer.training.device import choose_device
-    from anyformer.training.labelled import LabelledData
-    from anyformer.training.live import live_view
+    from anyformer.training.objectives.contrastive.data import ContrastData
+    from anyformer.training.objectives.labelled.data import LabelledData
     from anyformer.training.run import RunOptions, plan_run, train
+    from anyformer.training.run.progress import live_view
+    from anyformer.training.step.device import choose_device
 
     options = RunOptions(
         device=choose_device(device),
@@ -235,7 +235,7 @@ def _resized(spec: ModelSpec, n_params: int | None, vocab_size: int | None) -> M
 
 def _fitted(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> ModelSpec:
     """The architecture with the head that the objective trains; where it has none, say that it gets one."""
-    from anyformer.training.fitting import fitted_to
+    from anyformer.training.objectives.fitting import fitted_to
 
     found = fitted_to(spec, recipe.objective, data.labels)
     if new := [head.name for head in found.heads if head not in spec.heads]:

@@ -25,9 +25,9 @@ from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
 from anyformer.recipe import Precision
 from anyformer.spec import Architecture, ModelSpec, Workload, parameters, specification
-from anyformer.training.device import best_device
-from anyformer.training.kept_heap import keep_heap
+from anyformer.training.run.heap import keep_heap
 from anyformer.training.step import Trainer
+from anyformer.training.step.device import best_device
 
 SECONDS = 2.0  # of repeating a step, at least three times
 ROOM = 0.8  # of free memory that a run may take

@@ -22,8 +22,8 @@ from anyformer.measure.runs import decoding_step, training_step
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, Place, TableSpec, Vocab, Workload
-from anyformer.training.cross_entropy import cross_entropy
-from anyformer.training.optim import clip, optimizer_of
+from anyformer.training.objectives.cross_entropy import cross_entropy
+from anyformer.training.step.optimizer import clip, optimizer_of
 
 Say = Callable[[str], None]
 PASSES: tuple[Pass, Pass] = ("forward", "training")

@@ -28,11 +28,13 @@ from anyformer.recipe import (
     TokenClassification,
 )
 from anyformer.spec import ModelSpec
-from anyformer.training.objectives.causal import CausalObjective
-from anyformer.training.objectives.contrastive import ContrastiveObjective
-from anyformer.training.objectives.labelled import LabelledObjective
-from anyformer.training.objectives.masked import MaskedObjective
-from anyformer.training.objectives.multi_token import MultiTokenObjective
+from anyformer.training.objectives.causal.loss import CausalObjective
+from anyformer.training.objectives.contrastive.loss import ContrastiveObjective
+from anyformer.training.objectives.denoising.loss import RestoredObjective
+from anyformer.training.objectives.denoising.prefix import PrefixObjective
+from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.masked.loss import MaskedObjective
+from anyformer.training.objectives.multi_token.loss import MultiTokenObjective
 from anyformer.training.objectives.objective import (
     Forward,
     LossContext,
@@ -42,12 +44,10 @@ from anyformer.training.objectives.objective import (
     Rows,
     later_tokens_seen,
 )
-from anyformer.training.objectives.permuted import PermutedObjective, has_two_streams
-from anyformer.training.objectives.prefix import PrefixObjective
-from anyformer.training.objectives.replaced import ReplacedObjective, scores_tokens
-from anyformer.training.objectives.restored import RestoredObjective
-from anyformer.training.objectives.sentences import SentenceObjective
-from anyformer.training.objectives.seq2seq import Seq2SeqObjective
+from anyformer.training.objectives.permuted.loss import PermutedObjective, has_two_streams
+from anyformer.training.objectives.replaced.loss import ReplacedObjective, scores_tokens
+from anyformer.training.objectives.sentences.loss import SentenceObjective
+from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 
 
 def _restored(said: ObjectiveSpec, spec: ModelSpec) -> Objective:

@@ -17,7 +17,7 @@ from anyformer.layers.mask import Prefix, visible
 from anyformer.layers.tokens import Dropout, Notes, plain_tokens
 from anyformer.memory import SegmentMemory
 from anyformer.spec import ModelSpec, Spec
-from anyformer.training.cross_entropy import PLAIN, LossOptions, cross_entropy
+from anyformer.training.objectives.cross_entropy import PLAIN, LossOptions, cross_entropy
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
 Forward = Callable[..., Any]  # the model, compiled or not

@@ -1,0 +1,89 @@
+"""Classification, regression and token classification: what a head of its own says of a text, or of each of its words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.embedding import n_segments
+from anyformer.layers.tokens import Notes
+from anyformer.recipe import Labelled
+from anyformer.spec import HeadSpec, ModelSpec
+from anyformer.text import NOT_PREDICTED
+from anyformer.training.objectives.cross_entropy import LossOptions
+from anyformer.training.objectives.objective import LossContext, Losses, Rows, on
+
+
+class LabelledObjective:
+    """For models with a head for it; rows are `text.encoded_labelled.LabelledRows`.
+
+    A model with an encoder reads the text with both stacks: the decoder's is the encoder's, one place later (BART,
+    arXiv:1910.13461, section 3.1).
+    """
+
+    def __init__(self, said: Labelled, spec: ModelSpec) -> None:
+        self.said, self.both = said, spec.encoder is not None
+        self.n_types = n_segments(spec)
+
+    def refuses(self, spec: ModelSpec) -> str | None:
+        """Why not: without the head, or with one for something else."""
+        named = self.said.head
+        head = next((head for head in spec.heads if head.name == named), None)
+        if head is None or head.table is None:
+            return (
+                f"it has no head called {named} that says so; `anyformer train` puts one on by itself, and "
+                f"anyformer.with_classifier(spec, n, {named!r}) in Python"
+            )
+        return self._misfit(spec, head, head.table.rows)
+
+    def _misfit(self, spec: ModelSpec, head: HeadSpec, rows: int) -> str | None:
+        if self.said.labels == "words":
+            if head.pool is not None:
+                return f"its head {head.name} gives one answer a row; give it one without a pool"
+            if spec.encoder is not None:
+                return "its decoder does not stand where the words do; use an encoder or a decoder"
+        elif head.pool is None:
+            return f"its head {head.name} gives an answer for each token; give it one with a pool"
+        if (rows == 1) != (self.said.labels == "numbers"):
+            wanted = "1 row, for the number" if self.said.labels == "numbers" else "2 or more, one for each class"
+            return f"its head {head.name} has {rows} row{'s' * (rows > 1)}; {self.said.kind} needs {wanted}"
+        return None
+
+    def scores(self, by: LossContext, rows: Rows) -> tuple[Tensor, Sequence[Notes]]:
+        """What the head says [batch, rows], of words [batch, token, rows], in float32; and the mixers' notes."""
+        out = by.forward(**self._inputs(by, rows), heads=(self.said.head,), dropout=by.dropout)
+        return out.logits.float(), out.notes
+
+    def _inputs(self, by: LossContext, rows: Rows) -> dict[str, Any]:
+        ids, mask = on(by.device, rows.input_ids), on(by.device, rows.document)
+        given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if self.n_types:
+            given["token_type_ids"] = on(by.device, rows.types).clamp(max=self.n_types - 1)
+        if self.both:
+            given |= {"decoder_input_ids": on(by.device, rows.shifted), "decoder_attention_mask": mask}
+        return given
+
+    def __call__(self, by: LossContext, rows: Rows) -> Losses:
+        scores, notes = self.scores(by, rows)
+        if self.said.labels == "numbers":
+            squares = (scores - on(by.device, rows.values)).square()
+            return Losses(squares.sum(), squares.detach(), notes)
+        labels = on(by.device, rows.labels)
+        scores = scores if self.said.labels == "words" else scores[:, None]
+        return Losses(*_cross_entropy(scores, labels, by.options), notes)
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+    """(the sum of the losses, the plain cross-entropy of each label in nats) of scores [*labels, rows]."""
+    flat, wanted = scores.flatten(0, 1), labels.flatten()
+    each = F.cross_entropy(flat, wanted, ignore_index=NOT_PREDICTED, reduction="none")
+    total = F.cross_entropy(
+        flat, wanted, ignore_index=NOT_PREDICTED, reduction="sum", label_smoothing=options.label_smoothing
+    )
+    if options.z_loss:
+        norms = flat.logsumexp(1).square()
+        total = total + options.z_loss * norms.masked_fill(wanted == NOT_PREDICTED, 0.0).sum()
+    return total, each.detach().view(labels.shape)

@@ -12,8 +12,8 @@ from anyformer.model import Transformer, build
 from anyformer.recipe import DropoutSpec
 from anyformer.spec import ModelSpec
 from anyformer.training.objectives.cross_entropy import cross_entropy
-from anyformer.training.step import rates
 from anyformer.training.step.device import autocast
+from anyformer.training.step.trainer import rates
 from tests.laws.models import ids_for
 
 CPU = torch.device("cpu")

@@ -15,6 +15,7 @@ from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, Mask, Tokens
 from anyformer.memory import SegmentMemory
 from anyformer.model import build
+from anyformer.recipe import CausalLM
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import EncodedCorpus
@@ -129,7 +130,7 @@ def test_evaluation_of_documents() -> None:
     tokens = ids_for(spec, 1, 50)[0].numpy().astype(np.uint16)
     encoded = EncodedCorpus(tokens, np.array([0, 31, 50]), np.array([40, 25]), spec.vocab_size, "")
     whole, cut, remembered = (
-        evaluate(model, CausalObjective(), SegmentValidation(encoded, length, memory))
+        evaluate(model, CausalObjective(CausalLM(), spec), SegmentValidation(encoded, length, memory))
         for length, memory in ((64, 0), (5, 0), (5, 64))
     )
     assert (whole.tokens, whole.nbytes) == (48, 65)

@@ -16,7 +16,7 @@ from anyformer.model import build
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.evaluation import evaluate, sample_loss
 from anyformer.training.step import Trainer
 from tests.laws.tolerance import FLOAT32, distance

@@ -43,7 +43,7 @@ from anyformer.study.score import ACCURACY, BITS, LOSS
 from anyformer.study.statistics import analyse, bootstrap_ratio, t_interval
 from anyformer.study.table import results_table
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
-from anyformer.training.data.text import TrainingData
+from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions
 from anyformer.training.run.progress import Silent

@@ -11,7 +11,7 @@ from anyformer.errors import TextError
 from anyformer.model import build
 from anyformer.recipe import CausalLM, Recipe
 from anyformer.text import ParallelCorpus, split_pairs
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.evaluation import DocumentLoss, Evaluation, evaluate, sample_loss
 from tests.training.models import VOCAB, decoder
 from tests.training.texts import encoded, text_data

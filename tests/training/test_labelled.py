@@ -24,9 +24,9 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.encoded_labelled import EncodedLabelled, LabelledRows
 from anyformer.text.labelled import Kind
-from anyformer.training.objectives import LossContext, objective_of
 from anyformer.training.objectives.cross_entropy import LossOptions
 from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
+from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.baseline import guess_of, trivial_loss
 from anyformer.training.step import Trainer, split

@@ -23,7 +23,7 @@ from anyformer.spec import dumps as spec_text
 from anyformer.spec import loads as spec_of_text
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.checkpoint.metrics import read_metrics
-from anyformer.training.objectives import LossContext, Losses, objective_of
+from anyformer.training.objectives.objective import LossContext, Losses, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.checks import check_run
 from anyformer.training.step import Trainer

@@ -11,7 +11,7 @@ from anyformer.model import build
 from anyformer.recipe import CausalLM, ObjectiveSpec, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch, PairBatch, pack
-from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.objectives.objective import LossContext, objective_of
 from tests.training.models import VOCAB, decoder, encoder_decoder
 from tests.training.texts import encoded
 

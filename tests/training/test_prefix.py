@@ -22,9 +22,10 @@ from anyformer.recipe import UL2, CausalLM, Denoising, MaskedLM, ObjectiveSpec, 
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, Place, Window, Workload
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.objectives import LossContext, objective_of, usual
+from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.denoising.pairs import NoisyPairs
 from anyformer.training.objectives.denoising.prefix import in_one_row
+from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.checks import longest
 from anyformer.training.run.plan import flops_per_token

@@ -51,11 +51,13 @@ def test_the_code_is_known_by_its_content(tmp_path: Path, monkeypatch: pytest.Mo
     from anyformer.training.checkpoint import provenance
 
     for folder, text in (("one", "x = 1"), ("same", "x = 1"), ("two", "x = 2")):
-        (tmp_path / folder / "train").mkdir(parents=True)
-        (tmp_path / folder / "train" / "a.py").write_text(text)
+        (tmp_path / folder / "training" / "checkpoint").mkdir(parents=True)
+        (tmp_path / folder / "training" / "a.py").write_text(text)
     prints = []
     for folder in ("one", "same", "two"):
-        monkeypatch.setattr(provenance, "__file__", str(tmp_path / folder / "train" / "provenance.py"))
+        monkeypatch.setattr(
+            provenance, "__file__", str(tmp_path / folder / "training" / "checkpoint" / "provenance.py")
+        )
         prints.append(code_fingerprint())
     assert prints[0] == prints[1] != prints[2]
 

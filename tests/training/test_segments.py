@@ -38,7 +38,7 @@ from anyformer.text import NOT_PREDICTED, EncodedCorpus, LaneSampler, Sampler, p
 from anyformer.training.data import segments
 from anyformer.training.data.segments import SegmentBatch, SegmentFeed, SegmentValidation
 from anyformer.training.data.text import TextData
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run import RunOptions, plan_run, train
 from anyformer.training.run.evaluation import evaluate, sample_loss
 from anyformer.training.run.plan import flops_per_token

@@ -10,7 +10,7 @@ from anyformer.model import build
 from anyformer.recipe import Adam, AdamW, CausalLM, Constant, DropoutSpec, Recipe, Warmup
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer, split
 from anyformer.training.step.optimizer import clip, decaying
 from tests.training.models import VOCAB, decoder, encoder_decoder

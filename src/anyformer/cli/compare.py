@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyformer.spec import ModelSpec
     from anyformer.study.results import Study
     from anyformer.study.statistics import Analysis
-    from anyformer.training.data.text import TrainingData
+    from anyformer.training.data.feed import TrainingData
 
 
 class Rates(click.ParamType):
@@ -219,10 +219,10 @@ def _fitted(name: str, n_params: int | None, count: str, data: TrainingData, rec
     """The architecture at the size that is compared, with the objective's head and learned positions for its rows."""
     from anyformer.hub import load_spec
     from anyformer.resizing import resize
-    from anyformer.training.objectives.fitting import fitted_to
+    from anyformer.training.objectives.objective import with_head_for
 
     which = "total" if count == "total" else "non_embedding"
-    spec = fitted_to(load_spec(name), recipe.objective, data.labels)
+    spec = with_head_for(load_spec(name), recipe.objective, data.labels)
     return resize(spec, n_params=n_params, vocab_size=data.vocab_size, context=recipe.seq_len, count=which)
 
 

@@ -53,8 +53,8 @@ def evaluated(
     from anyformer.inference import retrieve
     from anyformer.recipe import Contrastive
     from anyformer.text import split_pairs
-    from anyformer.training.objectives import objective_of
     from anyformer.training.objectives.contrastive.data import ContrastPairs, ContrastValidation, batch_pairs
+    from anyformer.training.objectives.objective import objective_of
     from anyformer.training.run.baseline import Chance
     from anyformer.training.run.evaluation import evaluate
 

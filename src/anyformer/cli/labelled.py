@@ -83,8 +83,8 @@ def with_truncation(recipe: Recipe) -> Recipe:
 def figures_after(result: TrainingResult, data: LabelledData, recipe: Recipe) -> dict[str, float | None]:
     """How well a trained model labels what it is validated on; nothing where there is nothing."""
     from anyformer.inference import figures
-    from anyformer.training.objectives import objective_of
     from anyformer.training.objectives.labelled.loss import LabelledObjective
+    from anyformer.training.objectives.objective import objective_of
 
     validation = data.validation(recipe)
     objective = objective_of(recipe.objective, result.model.spec)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec, Recompute
-    from anyformer.training.data.text import TrainingData
+    from anyformer.training.data.feed import TrainingData
     from anyformer.training.run import TrainingResult
 
 JSON_VERSION = 1
@@ -235,9 +235,9 @@ def _resized(spec: ModelSpec, n_params: int | None, vocab_size: int | None) -> M
 
 def _fitted(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> ModelSpec:
     """The architecture with the head that the objective trains; where it has none, say that it gets one."""
-    from anyformer.training.objectives.fitting import fitted_to
+    from anyformer.training.objectives.objective import with_head_for
 
-    found = fitted_to(spec, recipe.objective, data.labels)
+    found = with_head_for(spec, recipe.objective, data.labels)
     if new := [head.name for head in found.heads if head not in spec.heads]:
         gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
         place = f"in the place of {gone}" if gone else "which is added to the architecture"

@@ -64,7 +64,7 @@ def find(path: str | Path) -> Source:
     path = Path(path)
     _exists(path)
     if path.name == COMPANION and path.is_file():
-        return find_companion(path.parent)
+        return find_auxiliary(path.parent)
     folder = folder_of(path)
     spec, family, settings = _described(folder)
     if not path.is_dir():
@@ -75,7 +75,7 @@ def find(path: str | Path) -> Source:
     return Source(with_pooling(spec, path), weights, _tokenizer(folder), family, settings)
 
 
-def find_companion(directory: str | Path) -> Source:
+def find_auxiliary(directory: str | Path) -> Source:
     """What was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
     directory = Path(directory)
     _exists(directory)

@@ -9,7 +9,7 @@ import numpy as np
 from anyformer.recipe import Recipe
 from anyformer.study.results import Baseline
 from anyformer.text import EncodedCorpus
-from anyformer.training.data.text import TrainingData
+from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run.baseline import guess_of, trivial_loss
 

@@ -24,7 +24,7 @@ from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
 from anyformer.study.right import right_of
 from anyformer.study.score import ACCURACY, BITS, LOSS, Score
-from anyformer.training.data.text import TrainingData
+from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.run.checks import check_run

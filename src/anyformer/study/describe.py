@@ -13,7 +13,8 @@ from anyformer.study.compare import EARLY_WORDS, Question
 from anyformer.study.results import Baseline, Data, Machine, RunResult, Study, Tuning
 from anyformer.study.score import BITS
 from anyformer.training.checkpoint.provenance import provenance
-from anyformer.training.data.text import TextData, TrainingData
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
 
 CONVENTION = (

@@ -12,8 +12,7 @@ from anyformer.errors import RunFailed
 from anyformer.hub.labels import LABELS, labels_json, with_types
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, dumps
-from anyformer.training.data.feed import Feed
-from anyformer.training.data.text import TrainingData
+from anyformer.training.data.feed import Feed, TrainingData
 
 if TYPE_CHECKING:
     from anyformer.training.checkpoint.checkpoints import Checkpoints

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from anyformer.errors import UsageError
-from anyformer.recipe import ObjectiveSpec
 from anyformer.spec import Workload
-from anyformer.text import EncodedCorpus, Sampler
-from anyformer.training.objectives import Rows
+from anyformer.text import EncodedCorpus, Sampler, pack, pack_whole
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.specification import ObjectiveSpec
 
 _TRAINING, _VALIDATION = 0, 1  # their noise differs, though the numbers of rows may not
 
@@ -34,20 +35,28 @@ class Numbered(Protocol):
         ...
 
 
-class Noise(Protocol):
+class Noise(ABC):
     """What is done to rows of text, so that restoring them teaches something."""
 
+    @abstractmethod
     def __call__(self, batch: Any, rngs: Sequence[np.random.Generator]) -> Rows:
         """The noisy rows, each by a generator of its own; `source` is the document of each label, -1 for none."""
-        ...
+
+    def rows(self, text: EncodedCorpus, seq_len: int, seed: int | None = None) -> Numbered:
+        """What the rows are made of: documents end to end in an order drawn by `seed`, or whole ones where there is none."""
+        return pack_whole(text, seq_len) if seed is None else pack(text, seq_len, seed=seed)
 
     def longest(self, seq_len: int) -> int:
         """The most tokens of one document that the model will see in a row."""
-        ...
+        return seq_len
+
+    def joint(self, seq_len: int) -> int:
+        """The same, for a decoder that reads in one row with what it writes what an encoder would read."""
+        return self.longest(seq_len)
 
     def load(self, rows: Rows) -> Workload:
         """What one average row of these asks of the model."""
-        ...
+        return Workload(batch=1, query=rows.labels.shape[1])
 
 
 class NoisyFeed:

@@ -13,7 +13,7 @@ import numpy as np
 
 from anyformer.text import NOT_PREDICTED, EncodedCorpus, LaneSampler, Packed
 from anyformer.text.packing import shuffled
-from anyformer.training.objectives import Rows
+from anyformer.training.data.feed import Rows
 
 # Positions count from 0 again after so many tokens of a document, and the memory with them: angles of larger ones are
 # inexact in float32.

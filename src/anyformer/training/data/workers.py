@@ -21,8 +21,7 @@ from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from anyformer.errors import AnyformerError, RunFailed, UsageError
-from anyformer.training.data.feed import Feed
-from anyformer.training.objectives import Rows
+from anyformer.training.data.feed import Feed, Rows
 
 _OF_TOKENIZERS = "TOKENIZERS_PARALLELISM"  # unset, the library prints a warning into every process that is forked
 _DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) ([^.\n]+)")  # how PyTorch's message begins

@@ -9,9 +9,7 @@ import numpy as np
 
 from anyformer.recipe import ObjectiveSpec
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.data.feed import Feed
-from anyformer.training.data.text import TrainingData, Validation
-from anyformer.training.objectives import Rows
+from anyformer.training.data.feed import Feed, Rows, TrainingData, Validation
 
 MOST_LABELS = 2**18  # of the training rows that are counted
 BATCH_TOKENS = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ import torch
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.data.text import Validation
-from anyformer.training.objectives import Forward, LossContext, LossPart, Objective
+from anyformer.training.data.feed import Validation
+from anyformer.training.objectives.objective import Forward, LossContext, LossPart, Objective
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import seeing
 
@@ -86,21 +86,21 @@ class Evaluation:
 
 def evaluate(
     model: Transformer,
-    objective: Objective,
+    objective: Objective[Any],
     validation: Validation,
     *,
     precision: Precision = "float32",
     forward: Forward | None = None,
     batch_tokens: int = BATCH_TOKENS,
-    companion: Transformer | None = None,
+    auxiliary: Transformer | None = None,
 ) -> Evaluation:
     """The losses of every document, without dropout, smoothing and z-loss.
 
-    `companion` is what was trained beside the model, where the objective needs it.
+    `auxiliary` is what was trained beside the model, where the objective needs it.
     """
     counts: np.ndarray | None = None
     parts: list[Mapping[str, LossPart]] = []
-    by = _pass(model, forward, companion)
+    by = _pass(model, forward, auxiliary)
     n = len(validation.document_nbytes)
     nats, tokens = np.zeros(n), np.zeros(n, dtype=np.int64)
     for rows, source in validation.batches(batch_tokens):
@@ -122,18 +122,18 @@ def evaluate(
 
 def sample_loss(
     model: Transformer,
-    objective: Objective,
+    objective: Objective[Any],
     validation: Validation,
     most_tokens: int,
     *,
     precision: Precision = "float32",
     forward: Forward | None = None,
     batch_tokens: int = BATCH_TOKENS,
-    companion: Transformer | None = None,
+    auxiliary: Transformer | None = None,
 ) -> float:
     """Nats a token on about `most_tokens` of the validation text, always the same ones: for curves."""
     nats, tokens = 0.0, 0
-    by = _pass(model, forward, companion)
+    by = _pass(model, forward, auxiliary)
     for rows, _ in validation.batches(batch_tokens, most_tokens):
         by = seeing(by, model, validation, rows)
         with torch.no_grad(), autocast(precision, by.device):
@@ -153,7 +153,7 @@ def _parts(batches: Sequence[Mapping[str, LossPart]]) -> dict[str, PartLoss]:
     return found
 
 
-def _pass(model: Transformer, forward: Forward | None, companion: Transformer | None) -> LossContext:
+def _pass(model: Transformer, forward: Forward | None, auxiliary: Transformer | None) -> LossContext:
     device = next(model.parameters()).device
-    beside = None if companion is None else LossContext(companion, companion.head(), device)
-    return LossContext(forward or model, model.head(), device, companion=beside)
+    beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
+    return LossContext(forward or model, model.head(), device, auxiliary=beside)

@@ -16,9 +16,9 @@ from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
 from anyformer.training.checkpoint.metrics import FILE, MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
-from anyformer.training.data.text import TrainingData
+from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.workers import Batches, check_workers, prepared
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.baseline import guess_of, trivial_loss
 from anyformer.training.run.checks import check_run
 from anyformer.training.run.evaluation import Evaluation, evaluate, sample_loss
@@ -69,7 +69,7 @@ def train(
     options, watcher = options or RunOptions(), watcher or Silent()
     run = Run(spec, recipe, data, init, options, watcher)
     disk_nbytes = disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0
-    beside = run.trainer.companion and run.trainer.companion.spec
+    beside = run.trainer.auxiliary and run.trainer.auxiliary.spec
     with Saving(out, spec, recipe, data, init, options.keep_last, name, beside) as saving:
         return run.go(saving, disk_nbytes)
 
@@ -240,16 +240,16 @@ class Run:
         if self.validation is None or not self.options.validations:
             return
         most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.options.validation_share))
-        by, beside = self.trainer.objective, self.trainer.companion
+        by, beside = self.trainer.objective, self.trainer.auxiliary
         precision = self.recipe.precision
-        loss = sample_loss(self.model, by, self.validation, most, precision=precision, companion=beside)
+        loss = sample_loss(self.model, by, self.validation, most, precision=precision, auxiliary=beside)
         self._validated(loss, False)
 
     def _evaluate(self) -> Evaluation | None:
         if self.validation is None:
             return None
-        by, beside = self.trainer.objective, self.trainer.companion
-        evaluation = evaluate(self.model, by, self.validation, precision=self.recipe.precision, companion=beside)
+        by, beside = self.trainer.objective, self.trainer.auxiliary
+        evaluation = evaluate(self.model, by, self.validation, precision=self.recipe.precision, auxiliary=beside)
         if not any(entry.whole for entry in self.log.validations):
             fresh, guess = self.data.feed(self.recipe), guess_of(self.recipe.objective, self.data)
             known = evaluation.frequency_loss

@@ -6,6 +6,7 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -13,9 +14,9 @@ import torch
 from anyformer.errors import UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Place, Workload
-from anyformer.training.objectives import Objective, Rows
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.objective import Objective
 from anyformer.training.step import Trainer, split
-from anyformer.training.step.auxiliary import Accompanied
 
 OPTIMIZER_NBYTES = 8  # a trained parameter: two float32 moments
 CHECKPOINT_NBYTES = 12  # a parameter: itself and the moments
@@ -53,14 +54,14 @@ class RunPlan:
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 
 
-def flops_per_token(spec: ModelSpec, load: Workload, objective: Objective | None = None) -> float:
+def flops_per_token(spec: ModelSpec, load: Workload, objective: Objective[Any] | None = None) -> float:
     """The FLOPs of training on one token, forward once and backward twice, masked pairs not counted.
 
     Those of what an objective trains beside the model are among them. A decoder reads in one row with what it writes what an
     encoder would read.
     """
     read = load if spec.encoder is not None else replace(load, query=load.query + load.memory, memory=0)
-    beside = objective.companion_flops(spec, load) if isinstance(objective, Accompanied) else 0
+    beside = objective.auxiliary_flops(load) if objective is not None else 0
     return (3 * (spec.cost(Place(), read) + spec.cost_ahead(Place(), read)).flops + beside) / load.tokens
 
 
@@ -70,7 +71,7 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
     A memory of segments counts among the last as parameters that take as much room in a checkpoint.
     """
     model = {id(p): p.numel() for p in trainer.model.parameters()}
-    held = {id(p): p.numel() for p in trainer.companion.parameters()} if trainer.companion is not None else {}
+    held = {id(p): p.numel() for p in trainer.auxiliary.parameters()} if trainer.auxiliary is not None else {}
     own = sum(numel for key, numel in held.items() if key not in model)
     memory = sum(held.nbytes for held in trainer.lanes.held.values()) if trainer.lanes is not None else 0
     return sum(model.values()), own, sum(model.values()) + sum(held.values()) + -(-memory // CHECKPOINT_NBYTES)

@@ -12,9 +12,9 @@ from anyformer.memory import SegmentMemory, refusal
 from anyformer.model import Transformer
 from anyformer.recipe import CausalLM, Recipe
 from anyformer.spec import ModelSpec, Recompute
+from anyformer.training.data.feed import Rows, Validation
 from anyformer.training.data.segments import SegmentValidation
-from anyformer.training.data.text import Validation
-from anyformer.training.objectives import LossContext, Rows
+from anyformer.training.objectives.objective import LossContext
 
 NAME = "memory"  # in a checkpoint
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute, Spec
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.objectives import Forward, LossContext, Losses, LossPart, Objective, Rows
+from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.cross_entropy import LossOptions
-from anyformer.training.step.auxiliary import NAME as COMPANION
-from anyformer.training.step.auxiliary import DisentangledSharing, built_beside, companion_of
+from anyformer.training.objectives.objective import Forward, LossContext, Losses, LossPart, Objective
+from anyformer.training.step.auxiliary import NAME as AUXILIARY
+from anyformer.training.step.auxiliary import DisentangledSharing, built_beside
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
 from anyformer.training.step.memories import lanes_of
@@ -60,7 +61,7 @@ class Trainer:
         self,
         model: Transformer,
         recipe: Recipe,
-        objective: Objective,
+        objective: Objective[Any],
         *,
         micro_tokens: int | None = None,
         compiled: bool = False,
@@ -73,21 +74,21 @@ class Trainer:
             )
         self.model, self.recipe, self.objective = model, recipe, objective
         model.recompute = recompute
-        self.companion, self.sharing = None, None
-        if (asked := companion_of(objective, model.spec)) is not None:
-            self.companion = built_beside(model, asked, recipe.seed)
-            self.companion.recompute = recompute
-            self.sharing = DisentangledSharing.of(asked, self.companion, model)
+        self.auxiliary, self.sharing = None, None
+        if (asked := objective.auxiliary()) is not None:
+            self.auxiliary = built_beside(model, asked, recipe.seed)
+            self.auxiliary.recompute = recompute
+            self.sharing = DisentangledSharing.of(asked, self.auxiliary, model)
         self.lanes = lanes_of(model, recipe, recompute)
-        self.parameters = trained(model, self.companion)
+        self.parameters = trained(model, self.auxiliary)
         self.device = next(model.parameters()).device
-        self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.companion)
+        self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
         self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
         self.routers = routers_of(model)
         self.router_losses = recipe.router.losses if self.routers else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
-        specs = (model.spec, *([self.companion.spec] if self.companion is not None else []))
+        specs = (model.spec, *([self.auxiliary.spec] if self.auxiliary is not None else []))
         if any(_trains_otherwise(part) for spec in specs for part in spec.nested()):
             self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
         self._router_loss: float | None = None
@@ -95,7 +96,7 @@ class Trainer:
         self._parts: dict[str, float] | None = None
         self.micro_tokens = micro_tokens or sys.maxsize
         self.forward: Forward = torch.compile(model) if compiled else model
-        beside = torch.compile(self.companion) if compiled and self.companion is not None else self.companion
+        beside = torch.compile(self.auxiliary) if compiled and self.auxiliary is not None else self.auxiliary
         self.forward_beside: Forward | None = beside
 
     def step(self, number: int, batch: Rows) -> StepResult:
@@ -160,8 +161,8 @@ class Trainer:
         options = (self.device, self.dropout, self.options)
         memory = self.lanes.of(rows) if self.lanes is not None else None
         beside = None
-        if self.companion is not None and self.forward_beside is not None:
-            beside = LossContext(self.forward_beside, self.companion.head(), *options)
+        if self.auxiliary is not None and self.forward_beside is not None:
+            beside = LossContext(self.forward_beside, self.auxiliary.head(), *options)
         with autocast(self.recipe.precision, self.device):
             losses = self.objective(LossContext(self.forward, self.model.head(), *options, beside, memory), rows)
         if self.lanes is not None and memory is not None:
@@ -170,15 +171,15 @@ class Trainer:
 
     def beside(self) -> dict[str, dict[str, Tensor]]:
         """What is trained or carried along beside the model, by what it is of: what a checkpoint holds too."""
-        found = {} if self.companion is None else {COMPANION: model_tensors(self.companion)}
+        found = {} if self.auxiliary is None else {AUXILIARY: model_tensors(self.auxiliary)}
         return found if self.lanes is None else found | {MEMORY: self.lanes.held}
 
     def restore_beside(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Bring it to what `beside` returned. Raises CheckpointError for that of another run."""
-        if self.companion is not None:
-            found = dict(saved.get(COMPANION, {}))
-            check_model_tensors(self.companion, found)
-            set_model_tensors(self.companion, found)
+        if self.auxiliary is not None:
+            found = dict(saved.get(AUXILIARY, {}))
+            check_model_tensors(self.auxiliary, found)
+            set_model_tensors(self.auxiliary, found)
         if self.lanes is not None:
             self.lanes.restore(saved.get(MEMORY, {}))
 

@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.attention import has_prefix
-from anyformer.spec import ModelSpec
-from anyformer.training.objectives.objective import LossContext, Losses, Rows, later_tokens_seen, losses_of_labels, on
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.architecture import later_tokens_seen
+from anyformer.training.objectives.causal import CausalLM
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
 
 
-class CausalObjective:
+class CausalObjective(Objective[CausalLM]):
     """For decoders; rows are `text.Batch`."""
 
-    def refuses(self, spec: ModelSpec) -> str | None:
+    def refuses(self) -> str | None:
+        spec = self.spec
         if spec.encoder is not None:
             return "it has an encoder, which needs pairs of texts; use the objective Seq2Seq with --source and --target"
         if not spec.heads:
@@ -25,7 +28,6 @@ class CausalObjective:
         return None
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        """The losses."""
         return losses_of_labels(by, inputs_of(rows, by.device, alone=by.memory is None), on(by.device, rows.labels))
 
 

@@ -11,9 +11,8 @@ from anyformer.errors import TextError
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import ParallelCorpus, Sampler, Tokenizer, some_of
-from anyformer.training.data.feed import Feed, SampledFeed
+from anyformer.training.data.feed import Feed, SampledFeed, Validation
 from anyformer.training.data.framed import FramedData
-from anyformer.training.data.text import Validation
 
 SIDES = ("source", "target")
 

@@ -3,33 +3,50 @@ al. 2017, arXiv:1705.00652, section 4.4; Reimers & Gurevych 2019 (Sentence-BERT)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.errors import UsageError
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.layers import LastTokenSpec, MeanTokensSpec
-from anyformer.recipe import Contrastive
+from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, PoolSpec
-from anyformer.training.objectives.objective import LossContext, Losses, Rows, later_tokens_seen, on
+from anyformer.training.data.feed import Rows, TrainingData
+from anyformer.training.objectives.architecture import head_called, later_tokens_seen
+from anyformer.training.objectives.contrastive import Contrastive
+from anyformer.training.objectives.contrastive.data import ContrastData
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, on
 
 
-class ContrastiveObjective:
-    """For encoders and decoders with a head that gives one vector a row; rows are `train.contrasted.ContrastRows`."""
+class ContrastiveObjective(Objective[Contrastive]):
+    """For encoders and decoders with a head that gives one vector a row; rows are `ContrastRows`."""
 
-    def __init__(self, said: Contrastive) -> None:
-        self.said = said
-
-    def refuses(self, spec: ModelSpec) -> str | None:
-        if spec.encoder is not None:
+    def refuses(self) -> str | None:
+        if self.spec.encoder is not None:
             return "it is an encoder and a decoder, whose heads read the decoder; use an encoder or a decoder alone"
-        head = next((head for head in spec.heads if head.name == EMBEDDING), None)
+        head = head_called(EMBEDDING, self.spec)
         if head is None:
             return f"it has no head {EMBEDDING!r} that makes one vector of a text; put a sentence_embedding() there"
         if head.pool is None:
             return f"its head {EMBEDDING!r} gives a vector for each token; give it a pool"
         return None
+
+    @classmethod
+    def with_head(cls, said: Contrastive, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
+        return with_embedding(spec)
+
+    def check(self, recipe: Recipe, data: TrainingData) -> None:
+        if not isinstance(data, ContrastData):
+            raise UsageError(f"{self.said.kind} is trained on ContrastData, not on {type(data).__name__}")
+        for name in ("label_smoothing", "z_loss"):
+            if getattr(recipe, name):
+                raise UsageError(
+                    f"{self.said.kind} has no {name}, and the recipe says {getattr(recipe, name):g}; leave it out"
+                )
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         """The losses; `each` is of finding the target. A text that stands twice is no negative of its twin."""
@@ -59,6 +76,6 @@ def usual_pool(spec: ModelSpec) -> PoolSpec:
 
 def with_embedding(spec: ModelSpec, pool: PoolSpec | None = None) -> ModelSpec:
     """The architecture with a head for sentences in place of those that it has, or as it is where it has one."""
-    if spec.encoder is not None or any(head.name == EMBEDDING for head in spec.heads):
+    if spec.encoder is not None or head_called(EMBEDDING, spec):
         return spec
     return spec.but(heads=(sentence_embedding(pool or usual_pool(spec)),), ahead=())

@@ -7,18 +7,32 @@ from functools import partial
 import numpy as np
 
 from anyformer.errors import TextError, UsageError
-from anyformer.recipe import UL2, Denoising, ObjectiveSpec, PrefixLM, Recipe, SpanCorruption
 from anyformer.text import Tokenizer
 from anyformer.text import noise as noises
 from anyformer.text.noise import Example
 from anyformer.training.data.noise import check_hides
 from anyformer.training.data.vocabulary import ends_sentence, lacking, specials, token_of_role
+from anyformer.training.objectives.denoising import UL2, Denoising, PrefixLM, RestoredText, SpanCorruption
 from anyformer.training.objectives.denoising.pairs import PairNoise
 
 
-def span_corruption(said: SpanCorruption, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
+def noise_for(said: RestoredText, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
+    """The noise of each kind. Raises TextError for a tokenizer that lacks a token, UsageError where nothing would be hidden."""
+    match said:
+        case SpanCorruption():
+            return span_corruption(said, seq_len, tokenizer)
+        case PrefixLM():
+            return prefix_lm(seq_len, tokenizer)
+        case Denoising():
+            return denoising(said, seq_len, tokenizer)
+        case UL2():
+            return ul2(said, seq_len, tokenizer)
+        case _:
+            raise UsageError(f"objective {said.kind} has no noise; give its own class a `noise`")
+
+
+def span_corruption(said: SpanCorruption, n: int, tokenizer: Tokenizer) -> PairNoise:
     """T5's. Raises TextError where sentinels are missing."""
-    n = recipe.seq_len
     check_hides(said, said.rate, n)
     known = sentinels(said, tokenizer, n_spans(said.rate, said.mean_length, n) + 1)
     corrupt = partial(noises.span_corrupted, sentinels=known, rate=said.rate, mean_length=said.mean_length)
@@ -26,17 +40,17 @@ def span_corruption(said: SpanCorruption, recipe: Recipe, tokenizer: Tokenizer) 
     return PairNoise.of(corrupt, partial(_longest_spans, said.rate), joint, tokenizer)
 
 
-def prefix_lm(said: PrefixLM, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
+def prefix_lm(seq_len: int, tokenizer: Tokenizer) -> PairNoise:
     """A text cut in two. Raises UsageError for rows that cannot be."""
-    if recipe.seq_len < 2:
-        raise UsageError(f"rows of {recipe.seq_len} token cannot be cut in two; use a --seq-len of 2 or more")
+    if seq_len < 2:
+        raise UsageError(f"rows of {seq_len} token cannot be cut in two; use a --seq-len of 2 or more")
     return PairNoise.of(noises.prefix, lambda n: n + 1, lambda n: n + 1, tokenizer)
 
 
-def denoising(said: Denoising, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
+def denoising(said: Denoising, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
     """BART's. Raises TextError for a tokenizer without a mask."""
     if not said.permute_sentences and not said.rotate:
-        check_hides(said, max(said.delete_rate, said.infill_rate), recipe.seq_len)
+        check_hides(said, max(said.delete_rate, said.infill_rate), seq_len)
     mask, ends = token_of_role(tokenizer, "mask_token", said), ends_sentence(tokenizer)
 
     def corrupt(ids: np.ndarray, rng: np.random.Generator) -> Example:
@@ -57,9 +71,8 @@ def denoising(said: Denoising, recipe: Recipe, tokenizer: Tokenizer) -> PairNois
     return PairNoise.of(corrupt, longer, lambda n: longer(n) + n, tokenizer)
 
 
-def ul2(said: UL2, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
+def ul2(said: UL2, n: int, tokenizer: Tokenizer) -> PairNoise:
     """UL2's mixture. Raises TextError where sentinels or tokens for modes are missing."""
-    n = recipe.seq_len
     spans = [n_spans(one.rate, one.mean_length or n, n) + 1 for one in said.denoisers]
     for one in said.denoisers:
         check_hides(said, one.rate, n)
@@ -84,7 +97,7 @@ def ul2(said: UL2, recipe: Recipe, tokenizer: Tokenizer) -> PairNoise:
     return PairNoise.of(corrupt, longer, joint, tokenizer)
 
 
-def sentinels(said: ObjectiveSpec, tokenizer: Tokenizer, needed: int) -> list[int]:
+def sentinels(said: RestoredText, tokenizer: Tokenizer, needed: int) -> list[int]:
     """The ids of `<extra_id_0>`, `<extra_id_1>` … as far as the tokenizer has them. Raises TextError for too few."""
     known, found = specials(tokenizer), list[int]()
     while f"<extra_id_{len(found)}>" in known:

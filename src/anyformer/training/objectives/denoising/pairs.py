@@ -12,6 +12,7 @@ from anyformer.errors import TextError
 from anyformer.spec import Workload
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text.noise import Example
+from anyformer.training.data.noise import Noise
 
 Corrupt = Callable[[np.ndarray, np.random.Generator], Example]
 
@@ -31,19 +32,19 @@ class NoisyPairs(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PairNoise:
+class PairNoise(Noise):
     """Corrupts each document of a row by itself, without the token that opens it; source and target end with `end`."""
 
     corrupt: Corrupt
     longer: Callable[[int], int]  # the most tokens that a source or target made of so many has, its end included
-    joint: Callable[[int], int]  # the most that a decoder reads of both as one sequence
+    as_one: Callable[[int], int]  # the most that a decoder reads of both as one sequence
     opening: int
     begin: int  # what the decoder reads first
     end: int
 
     @classmethod
     def of(
-        cls, corrupt: Corrupt, longer: Callable[[int], int], joint: Callable[[int], int], tokenizer: Tokenizer
+        cls, corrupt: Corrupt, longer: Callable[[int], int], as_one: Callable[[int], int], tokenizer: Tokenizer
     ) -> PairNoise:
         """Raises TextError for a tokenizer that names no token that ends a text."""
         end, begin = tokenizer.end_of_text, tokenizer.start_of_answer
@@ -53,7 +54,7 @@ class PairNoise:
                 "tokenizer_config.json beside it"
             )
         opening = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
-        return cls(corrupt, longer, joint, opening, begin, end)
+        return cls(corrupt, longer, as_one, opening, begin, end)
 
     def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> NoisyPairs:
         rows = [self._row(batch, i, rng) for i, rng in enumerate(rngs)]
@@ -83,6 +84,9 @@ class PairNoise:
 
     def longest(self, seq_len: int) -> int:
         return self.longer(seq_len)
+
+    def joint(self, seq_len: int) -> int:
+        return self.as_one(seq_len)
 
     def load(self, rows: NoisyPairs) -> Workload:
         n = len(rows.labels)

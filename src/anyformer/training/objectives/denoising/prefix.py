@@ -10,42 +10,42 @@ import numpy as np
 from anyformer.layers.attention import own_masks
 from anyformer.layers.mask import Prefix
 from anyformer.spec import ModelSpec
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.architecture import later_tokens_seen, no_vocabulary_head
 from anyformer.training.objectives.cross_entropy import cross_entropy
-from anyformer.training.objectives.objective import LossContext, Losses, Rows, later_tokens_seen, no_vocabulary_head, on
+from anyformer.training.objectives.objective import LossContext, Losses, on
 
 
-class PrefixObjective:
-    """For decoders whose masks have a prefix; rows are `noise.NoisyPairs`, several documents in each.
+def prefix_refusal(spec: ModelSpec) -> str | None:
+    """Why an architecture without an encoder cannot learn so, or None."""
+    parts = [part for mask in own_masks(spec.stack) for part in mask.nested() if isinstance(part, Prefix)]
+    if not parts:
+        return (
+            "it has no encoder to read what noise left, and none of its masks has a prefix that is seen from both sides; "
+            "use CausalLM for a decoder, MaskedLM for an encoder, or masks such as Causal() | Prefix() "
+            "(families.prefix.prefixed)"
+        )
+    sized = next((part.size for part in parts if part.size is not None), None)
+    if sized is not None:
+        return f"its prefix is of {sized} tokens in any text, be they to be predicted; use Prefix() without a size"
+    for n in (1, 8):
+        if mask := later_tokens_seen(spec.stack, prefix=n):
+            return f"its {mask} mask lets a token see the ones after the prefix that it has to predict"
+    return no_vocabulary_head(spec)
 
-    A document is one sequence: the token that begins an answer, the source without its end, the target. Up to the target it is
-    the prefix; its last token predicts the first of the target.
+
+def prefix_losses(by: LossContext, rows: Rows) -> Losses:
+    """The losses of a decoder whose masks have a prefix; rows are `NoisyPairs`, several documents in each.
+
+    A document is one sequence: the token that begins an answer, the source without its end, the target. Up to the target it
+    is the prefix; its last token predicts the first of the target.
     """
-
-    def refuses(self, spec: ModelSpec) -> str | None:
-        parts = [part for mask in own_masks(spec.stack) for part in mask.nested() if isinstance(part, Prefix)]
-        if spec.encoder is not None:
-            return "it has an encoder, which reads what noise left; this is for decoders"
-        if not parts:
-            return (
-                "it has no encoder to read what noise left, and none of its masks has a prefix that is seen from both sides; "
-                "use CausalLM for a decoder, MaskedLM for an encoder, or masks such as Causal() | Prefix() "
-                "(families.prefix.prefixed)"
-            )
-        sized = next((part.size for part in parts if part.size is not None), None)
-        if sized is not None:
-            return f"its prefix is of {sized} tokens in any text, be they to be predicted; use Prefix() without a size"
-        for n in (1, 8):
-            if mask := later_tokens_seen(spec.stack, prefix=n):
-                return f"its {mask} mask lets a token see the ones after the prefix that it has to predict"
-        return no_vocabulary_head(spec)
-
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        one = in_one_row(rows)
-        inputs = {name: on(by.device, one[name]) for name in one if name != "predicts"}
-        out = by.forward(**inputs, output_logits=False, dropout=by.dropout)
-        hidden, at = out.read_by(by.head), on(by.device, one["predicts"])[..., None]
-        hidden = hidden.gather(1, at.expand(-1, -1, hidden.shape[-1]))
-        return Losses(*cross_entropy(by.head, hidden, on(by.device, rows.labels), by.options), out.notes)
+    one = in_one_row(rows)
+    inputs = {name: on(by.device, one[name]) for name in one if name != "predicts"}
+    out = by.forward(**inputs, output_logits=False, dropout=by.dropout)
+    hidden, at = out.read_by(by.head), on(by.device, one["predicts"])[..., None]
+    hidden = hidden.gather(1, at.expand(-1, -1, hidden.shape[-1]))
+    return Losses(*cross_entropy(by.head, hidden, on(by.device, rows.labels), by.options), out.notes)
 
 
 def in_one_row(rows: Rows) -> dict[str, np.ndarray]:

@@ -1,37 +1,22 @@
-"""Masked language modelling: hidden tokens from those on both sides. Devlin et al. 2019 (BERT), arXiv:1810.04805."""
+"""The loss of masked language modelling, at the hidden places."""
 
 from __future__ import annotations
 
-from anyformer.layers.attention import has_prefix
-from anyformer.spec import ModelSpec
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.architecture import no_vocabulary_head, not_an_encoder
 from anyformer.training.objectives.causal.loss import inputs_of
-from anyformer.training.objectives.objective import (
-    LossContext,
-    Losses,
-    Rows,
-    later_tokens_seen,
-    losses_of_labels,
-    no_vocabulary_head,
-    on,
-)
+from anyformer.training.objectives.masked import MaskedLM
+from anyformer.training.objectives.masked.noise import MaskedNoise
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
 
 
-class MaskedObjective:
+class MaskedObjective(Objective[MaskedLM]):
     """For encoders; rows are `text.Batch` with labels at the hidden places."""
 
-    def refuses(self, spec: ModelSpec) -> str | None:
-        return not_an_encoder(spec) or no_vocabulary_head(spec, "mlm")
+    noise = MaskedNoise.of
+
+    def refuses(self) -> str | None:
+        return not_an_encoder(self.spec) or no_vocabulary_head(self.spec, "mlm")
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         return losses_of_labels(by, inputs_of(rows, by.device), on(by.device, rows.labels))
-
-
-def not_an_encoder(spec: ModelSpec) -> str | None:
-    """Why a model does not read a text from both sides, or None."""
-    if spec.encoder is not None:
-        return "it is an encoder and a decoder; use SpanCorruption or Denoising, which write what was hidden"
-    if has_prefix(spec):
-        return "its masks have a prefix, after which they are causal; use PrefixLM"
-    if later_tokens_seen(spec.stack) is None:
-        return "its masks are causal, so that no token sees what comes after it; use CausalLM"
-    return None

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyformer.recipe import MaskedLM, Recipe
-from anyformer.spec import Workload
 from anyformer.text import Batch, Tokenizer
 from anyformer.text.noise import masked, whole_words
-from anyformer.training.data.noise import check_hides
+from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.data.vocabulary import begins_word, special, token_of_role
+from anyformer.training.objectives.masked import MaskedLM
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedNoise:
+class MaskedNoise(Noise):
     """Hides tokens of each row, never special ones; documents stay apart as they were packed."""
 
     said: MaskedLM
@@ -25,9 +24,9 @@ class MaskedNoise:
     begins_word: np.ndarray | None  # [id] bool; None where tokens are hidden one by one
 
     @classmethod
-    def of(cls, said: MaskedLM, recipe: Recipe, tokenizer: Tokenizer) -> MaskedNoise:
+    def of(cls, said: MaskedLM, seq_len: int, tokenizer: Tokenizer) -> MaskedNoise:
         """Raises TextError for a tokenizer without a mask, UsageError where nothing would be hidden."""
-        check_hides(said, said.rate, recipe.seq_len)
+        check_hides(said, said.rate, seq_len)
         words = begins_word(tokenizer) if said.whole_words else None
         return cls(said, token_of_role(tokenizer, "mask_token", said), special(tokenizer), words)
 
@@ -49,9 +48,3 @@ class MaskedNoise:
                 max_ngram=self.said.max_ngram,
             )
         return batch._replace(input_ids=inputs, labels=labels)
-
-    def longest(self, seq_len: int) -> int:
-        return seq_len
-
-    def load(self, rows: Batch) -> Workload:
-        return Workload(batch=1, query=rows.labels.shape[1])

@@ -1,20 +1,23 @@
-"""Permutation language modelling: tokens from those before them in a random order. Yang et al. 2019 (XLNet), arXiv:1906.08237."""
+"""The loss of permutation language modelling, at the blanks."""
 
 from __future__ import annotations
 
-from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.two_streams import BlanksSpec, TwoStreams
-from anyformer.spec import ModelSpec
-from anyformer.training.objectives.objective import LossContext, Losses, Rows, losses_of_labels, no_vocabulary_head, on
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.architecture import has_two_streams, no_vocabulary_head
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
+from anyformer.training.objectives.permuted import PermutedLM
+from anyformer.training.objectives.permuted.noise import PermutedNoise
 
 
-class PermutedObjective:
-    """For models of two streams; rows are `noise.permuted.PermutedRows`."""
+class PermutedObjective(Objective[PermutedLM]):
+    """For models of two streams; rows are `PermutedRows`."""
 
-    def refuses(self, spec: ModelSpec) -> str | None:
-        if spec.encoder is not None or not has_two_streams(spec):
+    noise = PermutedNoise.of
+
+    def refuses(self) -> str | None:
+        if self.spec.encoder is not None or not has_two_streams(self.spec):
             return "it has no second stream, of blanks that ask for a token without seeing it (XLNet's TwoStreams and Blanks)"
-        return no_vocabulary_head(spec)
+        return no_vocabulary_head(self.spec)
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         inputs = {
@@ -24,10 +27,3 @@ class PermutedObjective:
             "facts": {"order": on(by.device, rows.order), "mark": on(by.device, rows.mark)},
         }
         return losses_of_labels(by, inputs, on(by.device, rows.labels))
-
-
-def has_two_streams(spec: ModelSpec) -> bool:
-    """Whether blanks are embedded, and every attention keeps them from being seen."""
-    masks = [value.mask for value in spec.stack.nested() if isinstance(value, AttentionSpec)]
-    blanks = any(isinstance(value, BlanksSpec) for value in spec.stack.embedding.nested())
-    return blanks and all(any(isinstance(part, TwoStreams) for part in (mask, *mask.nested())) for mask in masks)

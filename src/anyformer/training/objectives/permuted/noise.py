@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anyformer.recipe import PermutedLM, Recipe
 from anyformer.spec import Workload
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text.noise import permuted
-from anyformer.training.data.noise import check_hides
+from anyformer.training.data.noise import Noise, check_hides
+from anyformer.training.objectives.permuted import PermutedLM
 
 
 class PermutedRows(NamedTuple):
@@ -28,15 +28,15 @@ class PermutedRows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PermutedNoise:
+class PermutedNoise(Noise):
     """Draws an order for each document of a row, and asks for the last `share` of it; never for a document's first token."""
 
     said: PermutedLM
 
     @classmethod
-    def of(cls, said: PermutedLM, recipe: Recipe, tokenizer: Tokenizer) -> PermutedNoise:
+    def of(cls, said: PermutedLM, seq_len: int, tokenizer: Tokenizer) -> PermutedNoise:
         """Raises UsageError where nothing would be predicted. Any tokenizer will do: what asks is no token of its own."""
-        check_hides(said, said.share, recipe.seq_len)
+        check_hides(said, said.share, seq_len)
         return cls(said)
 
     def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> PermutedRows:
@@ -70,9 +70,6 @@ class PermutedNoise:
             mark=mark,
             source=with_blanks(batch.source, -1),
         )
-
-    def longest(self, seq_len: int) -> int:
-        return seq_len
 
     def load(self, rows: PermutedRows) -> Workload:
         return Workload(batch=1, query=-(-int((rows.document > 0).sum()) // len(rows.document)))

@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
+from anyformer.families.heads import token_scores
 from anyformer.layers.head import Head, rows_at_once
 from anyformer.layers.router import RouterSpec
-from anyformer.recipe import ReplacedTokens
 from anyformer.spec import ModelSpec, Place, Weight, Workload, tensors
 from anyformer.text import NOT_PREDICTED
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.architecture import (
+    has_two_streams,
+    head_called,
+    no_token_score,
+    no_vocabulary_head,
+    not_an_encoder,
+)
 from anyformer.training.objectives.causal.loss import inputs_of
 from anyformer.training.objectives.cross_entropy import cross_entropy
-from anyformer.training.objectives.masked.loss import not_an_encoder
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Rows, no_vocabulary_head, on
-from anyformer.training.objectives.permuted.loss import has_two_streams
+from anyformer.training.objectives.objective import Auxiliary, LossContext, Losses, LossPart, Objective, on
+from anyformer.training.objectives.replaced import ReplacedTokens
 from anyformer.training.objectives.replaced.generator import generator_for
-from anyformer.training.step.auxiliary import Companion
+from anyformer.training.objectives.replaced.noise import ReplacedNoise
 
 
-class ReplacedObjective:
-    """For encoders with one score a token first among their heads; rows are `noise.replaced.ReplacedRows`.
+class ReplacedObjective(Objective[ReplacedTokens]):
+    """For encoders with one score a token first among their heads; rows are `ReplacedRows`.
 
     `each` is the model's cross-entropy of every token, special ones too, as in the authors' code. Parts are the generator's,
     and the model's of the tokens that were replaced, which are few.
     Smoothing of labels is for both, the z-loss for the generator.
     """
 
-    def __init__(self, said: ReplacedTokens) -> None:
-        self.said = said
+    noise = ReplacedNoise.of
 
-    def refuses(self, spec: ModelSpec) -> str | None:
+    def refuses(self) -> str | None:
+        spec = self.spec
         if has_two_streams(spec):
             return "it is a model of two streams; use PermutedLM"
-        if reason := not_an_encoder(spec) or _no_score(spec):
+        if reason := not_an_encoder(spec) or no_token_score(spec):
             return reason
         try:
-            generator = self._generator(spec)
+            generator = self._generator()
         except SpecError as error:
             return f"no generator can be made of it: {error}; give the objective one as `generator`"
         if reason := not_an_encoder(generator) or no_vocabulary_head(generator, "mlm"):
@@ -64,33 +72,38 @@ class ReplacedObjective:
             )
         return None
 
-    def companion(self, spec: ModelSpec) -> Companion:
+    def auxiliary(self) -> Auxiliary:
         """The generator, and what of its embedding is the model's: tables and norm (ELECTRA), or tables (DeBERTaV3)."""
-        generator = self._generator(spec)
-        pairs = list(zip(_embedding(generator), _embedding(spec), strict=False))
+        generator = self._generator()
+        pairs = list(zip(_embedding(generator), _embedding(self.spec), strict=False))
         match self.said.embeddings:
             case "shared":
-                return Companion(generator, tied={ours: theirs for (ours, _), (theirs, _) in pairs})
+                return Auxiliary(generator, tied={ours: theirs for (ours, _), (theirs, _) in pairs})
             case "disentangled":
                 tables = {ours: theirs for (ours, weight), (theirs, _) in pairs if weight.role == "table"}
-                return Companion(generator, followed=tables)
+                return Auxiliary(generator, disentangled=tables)
             case "separate":
-                return Companion(generator)
+                return Auxiliary(generator)
 
-    def companion_flops(self, spec: ModelSpec, load: Workload) -> float:
+    def auxiliary_flops(self, load: Workload) -> float:
         """The generator's FLOPs: its head answers for what is hidden, and once more to be drawn from."""
-        generator = self._generator(spec)
+        generator = self._generator()
         body = generator.but(heads=()).cost(Place(), load).flops
         hidden = dataclasses.replace(load, query=round(self.said.rate * load.query))
         head = generator.cost(Place(), hidden).flops - generator.but(heads=()).cost(Place(), hidden).flops
         return 3 * body + 4 * head
 
+    @classmethod
+    def with_head(cls, said: ReplacedTokens, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
+        # Alone: a head for masked words would stay untrained.
+        return spec if head_called("rtd", spec) else spec.but(heads=(token_scores(),))
+
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        assert by.companion is not None, "replaced tokens are the work of a generator, and none came along"
+        assert by.auxiliary is not None, "replaced tokens are the work of a generator, and none came along"
         inputs, originals, hidden = inputs_of(rows, by.device), on(by.device, rows.labels), on(by.device, rows.hidden)
         ids = inputs["input_ids"]
         assert ids is not None
-        beside = by.companion
+        beside = by.auxiliary
         out = beside.forward(**inputs, output_logits=False, dropout=beside.dropout)
         read = out.read_by(beside.head)[hidden]
         of_generator, nats = cross_entropy(beside.head, read, originals[hidden], beside.options)
@@ -114,9 +127,9 @@ class ReplacedObjective:
         }
         return Losses(total, each.detach(), out.notes, parts, torch.where(real, replaced.long(), NOT_PREDICTED))
 
-    def _generator(self, spec: ModelSpec) -> ModelSpec:
+    def _generator(self) -> ModelSpec:
         said = self.said
-        return said.generator or generator_for(spec, said.generator_width, said.generator_depth)
+        return said.generator or generator_for(self.spec, said.generator_width, said.generator_depth)
 
 
 @torch.no_grad()
@@ -133,23 +146,6 @@ def sampled(head: Head, read: Tensor, draw: Tensor, temperature: float) -> Tenso
         # The last is 1 but for rounding.
         found[here] = torch.searchsorted(reached, draw[here, None] * reached[:, -1:], right=True)[:, 0]
     return found.clamp_(max=rows - 1)
-
-
-def _no_score(spec: ModelSpec) -> str | None:
-    if not spec.heads:
-        return "it has no head; give it one that scores tokens: spec.but(heads=(families.electra.replaced(),))"
-    head = spec.heads[0]
-    if head.pool is not None or head.table is None or head.table.rows != 1:
-        return (
-            f"its first head, {head.name!r}, does not give one score a token; "
-            "put one that does first, as spec.but(heads=(families.electra.replaced(),))"
-        )
-    return None
-
-
-def scores_tokens(spec: ModelSpec) -> bool:
-    """Whether the first head of an encoder gives one score a token."""
-    return _no_score(spec) is None and not_an_encoder(spec) is None
 
 
 def _embedding(spec: ModelSpec) -> list[tuple[str, Weight]]:

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anyformer.recipe import Recipe, ReplacedTokens
-from anyformer.spec import Workload
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text.noise import masked
-from anyformer.training.data.noise import check_hides
+from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.data.vocabulary import special, token_of_role
+from anyformer.training.objectives.replaced import ReplacedTokens
 
 
 class ReplacedRows(NamedTuple):
@@ -33,7 +32,7 @@ class ReplacedRows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ReplacedNoise:
+class ReplacedNoise(Noise):
     """Hides tokens of each row, never special ones; documents stay apart as they were packed."""
 
     said: ReplacedTokens
@@ -41,9 +40,9 @@ class ReplacedNoise:
     special: np.ndarray  # [id] bool
 
     @classmethod
-    def of(cls, said: ReplacedTokens, recipe: Recipe, tokenizer: Tokenizer) -> ReplacedNoise:
+    def of(cls, said: ReplacedTokens, seq_len: int, tokenizer: Tokenizer) -> ReplacedNoise:
         """Raises TextError for a tokenizer without a mask, UsageError where nothing would be hidden."""
-        check_hides(said, said.rate, recipe.seq_len)
+        check_hides(said, said.rate, seq_len)
         return cls(said, token_of_role(tokenizer, "mask_token", said), special(tokenizer))
 
     def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> ReplacedRows:
@@ -67,9 +66,3 @@ class ReplacedNoise:
         share = np.full((len(inputs), 1), judged.sum() / max(1, hidden.sum()))
         originals = np.where(judged, batch.input_ids, NOT_PREDICTED)
         return ReplacedRows(inputs, originals, batch.document, batch.positions, batch.source, hidden, draw, share)
-
-    def longest(self, seq_len: int) -> int:
-        return seq_len
-
-    def load(self, rows: ReplacedRows) -> Workload:
-        return Workload(batch=1, query=rows.labels.shape[1])

@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.families.heads import row_classes, with_head
 from anyformer.layers.by_segment import BySegmentSpec
 from anyformer.layers.embedding import SegmentsSpec
-from anyformer.recipe import SentencePairs
 from anyformer.spec import ModelSpec
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.architecture import head_called, no_vocabulary_head, not_an_encoder
 from anyformer.training.objectives.causal.loss import inputs_of
 from anyformer.training.objectives.cross_entropy import cross_entropy
-from anyformer.training.objectives.masked.loss import MaskedObjective
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Rows, on
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on
+from anyformer.training.objectives.sentences import SentencePairs
+from anyformer.training.objectives.sentences.noise import SentenceNoise
 
 CLASSES = 2  # 0: the runs stand so in the text; 1: they don't
 
 
-class SentenceObjective:
+class SentenceObjective(Objective[SentencePairs]):
     """For encoders with a head that tells two classes of rows apart; rows are `noise.sentences.SentenceRows`.
 
     The loss is the mean over hidden tokens plus the mean over rows; `each` is of the hidden tokens.
     """
 
-    def __init__(self, said: SentencePairs, spec: ModelSpec) -> None:
-        self.said, self.types = said, has_token_types(spec)
+    noise = SentenceNoise.of
 
-    def refuses(self, spec: ModelSpec) -> str | None:
-        if reason := MaskedObjective().refuses(spec):
+    def refuses(self) -> str | None:
+        if reason := not_an_encoder(self.spec) or no_vocabulary_head(self.spec, "mlm"):
             return reason
-        head = next((head for head in spec.heads if head.name == self.said.head), None)
+        head = head_called(self.said.head, self.spec)
         if head is None:
             return (
                 f"it has no head {self.said.head!r} for the {self.said.said}; "
-                "families.heads.fitted(spec, objective) gives it one"
+                "training.objectives.objective.with_head_for(spec, objective) gives it one"
             )
         if head.pool is None or head.table is None or head.table.rows != CLASSES:
             return f"its head {self.said.head!r} does not tell {CLASSES} classes of rows apart; pool, with a table of {CLASSES}"
         return None
 
+    @classmethod
+    def with_head(cls, said: SentencePairs, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
+        return spec if head_called(said.head, spec) else with_head(spec, row_classes(CLASSES, said.head))
+
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         inputs = inputs_of(rows, by.device)
-        if self.types:
+        if has_token_types(self.spec):
             inputs["token_type_ids"] = on(by.device, rows.token_types)
         # Asked for logits is only the head of the pairs, unless the other has layers of its own to run.
         heads = [self.said.head] if by.head.layers is None else [by.head.spec.name, self.said.head]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from anyformer.errors import TextError, UsageError
-from anyformer.recipe import NextSentence, Recipe, SentencePairs
-from anyformer.spec import Workload
 from anyformer.text import NOT_PREDICTED, Batch, EncodedCorpus, Tokenizer, evenly_spread
 from anyformer.text.noise import elsewhere, neighbours, passages, shortened
+from anyformer.training.data.noise import Noise
 from anyformer.training.data.vocabulary import ends_sentence, token_of_role
 from anyformer.training.objectives.masked.noise import MaskedNoise
+from anyformer.training.objectives.sentences import NextSentence, SentencePairs
 
 _SPECIALS = 3  # a row's first token, and one after each run
 Run = tuple[int, int, int]  # document, first token of its text, tokens
@@ -75,7 +75,7 @@ class Passages:
 
 
 @dataclass(frozen=True, eq=False)
-class SentenceNoise:
+class SentenceNoise(Noise):
     """Makes a pair of each passage, and hides some of its tokens."""
 
     said: SentencePairs
@@ -85,20 +85,20 @@ class SentenceNoise:
     ends: np.ndarray  # [id] bool: ends a sentence
 
     @classmethod
-    def of(cls, said: SentencePairs, recipe: Recipe, tokenizer: Tokenizer) -> SentenceNoise:
+    def of(cls, said: SentencePairs, seq_len: int, tokenizer: Tokenizer) -> SentenceNoise:
         """Raises TextError for a tokenizer that lacks a special token, UsageError for rows that hold no pair."""
         least = _SPECIALS + 2
-        if recipe.seq_len < least:
+        if seq_len < least:
             raise UsageError(
-                f"rows of {recipe.seq_len} tokens hold no pair of texts and {_SPECIALS} special tokens; "
+                f"rows of {seq_len} tokens hold no pair of texts and {_SPECIALS} special tokens; "
                 f"use a --seq-len of {least} or more"
             )
         opening, closing = (token_of_role(tokenizer, role, said) for role in ("cls_token", "sep_token"))
-        return cls(said, MaskedNoise.of(said, recipe, tokenizer), opening, closing, ends_sentence(tokenizer))
+        return cls(said, MaskedNoise.of(said, seq_len, tokenizer), opening, closing, ends_sentence(tokenizer))
 
-    def passages(self, text: EncodedCorpus, recipe: Recipe) -> Passages:
+    def rows(self, text: EncodedCorpus, seq_len: int, seed: int | None = None) -> Passages:
         """What pairs are made of. Raises TextError where a text has no other document to take a run from."""
-        found = Passages.of(text, self.ends, recipe.seq_len)
+        found = Passages.of(text, self.ends, seq_len)
         if isinstance(self.said, NextSentence) and len(found.texts) < 2:
             raise TextError(
                 f"{self.said.kind} takes runs that do not follow from other documents, and a text of its own, for "
@@ -139,12 +139,6 @@ class SentenceNoise:
         drawn = int(rng.integers(len(where.texts) - 1))
         other = int(where.texts[drawn + (drawn >= np.searchsorted(where.texts, document))])
         return first, (other, *elsewhere(_inner(where.text, other), rng, self.ends, second[2])), True
-
-    def longest(self, seq_len: int) -> int:
-        return seq_len
-
-    def load(self, rows: SentenceRows) -> Workload:
-        return Workload(batch=1, query=rows.labels.shape[1])
 
 
 def _inner(text: EncodedCorpus, document: int) -> np.ndarray:

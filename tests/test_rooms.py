@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "cache": {"spec", "layers"},
     "memory": {"spec", "layers", "cache"},
     "model": {"spec", "layers", "cache", "kernels"},
-    "recipe": {"spec"},
+    "recipe": {"disk", "spec"},
     "families": {"spec", "layers", "recipe"},
     "resizing": {"spec"},
     "costs": {"spec", "layers", "kernels", "recipe", "families", "resizing"},

@@ -93,7 +93,7 @@ def test_equal_to_transformers(embeddings: Embeddings, tmp_path: Path) -> None:
             if each.dim() == 2:
                 each.mul_(3)
     generator, discriminator = theirs(by.auxiliary, tmp_path / "g"), theirs(by.model, tmp_path / "d")
-    loss, _ = by.gradients(1, batch)
+    passes = by.gradients(1, batch)
     ids, hidden = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.hidden)
     mask, labels = torch.from_numpy(batch.document), torch.from_numpy(batch.labels)
     logits = generator(input_ids=ids, attention_mask=mask).logits
@@ -112,9 +112,9 @@ def test_equal_to_transformers(embeddings: Embeddings, tmp_path: Path) -> None:
     scores = discriminator(input_ids=filled, attention_mask=mask).logits
     told = F.binary_cross_entropy_with_logits(scores, target, reduction="none")[mask > 0]
     (words + 50 * told.mean()).backward()
-    assert loss == pytest.approx(float(told.detach().sum()), rel=1e-5)
-    assert by._parts is not None
-    assert by._parts["generator"] == pytest.approx(float(words.detach()), rel=1e-5)
+    assert passes.nats == pytest.approx(float(told.detach().sum()), rel=1e-5)
+    assert passes.parts is not None
+    assert passes.parts["generator"] == pytest.approx(float(words.detach()), rel=1e-5)
     wanted = [
         {name: p.grad for name, p in each.named_parameters() if p.grad is not None}
         for each in (generator, discriminator)
@@ -222,9 +222,9 @@ def test_parts_of_a_batch_add_up_to_it(micro_tokens: int) -> None:
     assert len({int(n) for n in batch.hidden.sum(1)}) > 1
     for micro in (None, micro_tokens):
         by = trainer(ReplacedTokens(embeddings="separate"), micro_tokens=micro)
-        loss = by.gradients(1, batch)
+        passes = by.gradients(1, batch)
         assert by.auxiliary is not None
-        found.append((loss, by._parts, [p.grad for p in (*by.model.parameters(), *by.auxiliary.parameters())]))
+        found.append((passes[:2], passes.parts, [p.grad for p in (*by.model.parameters(), *by.auxiliary.parameters())]))
     assert len(list(split(batch, micro_tokens))) == 96 // micro_tokens
     (loss, parts, gradients), (again, parts_again, others) = found
     assert again == pytest.approx(loss, rel=1e-6)

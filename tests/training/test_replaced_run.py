@@ -17,7 +17,7 @@ from anyformer.text import NOT_PREDICTED
 from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.objectives.objective import LossContext, Losses, objective_of
 from anyformer.training.run import RunOptions, TrainingResult, plan_run, train
-from anyformer.training.run.evaluation import evaluate, sample_loss
+from anyformer.training.run.evaluation import evaluate
 from tests.training import noisy
 from tests.training.replacing import recipe, spec
 
@@ -110,7 +110,9 @@ def test_judged_again(run: tuple[Path, TrainingResult]) -> None:
     assert found[0] == found[1] == result.evaluation
     assert found[2].loss == pytest.approx(found[0].loss, rel=1e-6)
     assert found[2].class_counts == found[0].class_counts
-    assert sample_loss(model, objective, validation, 10**6, auxiliary=generator) == pytest.approx(found[0].loss)
+    assert evaluate(model, objective, validation, most_tokens=10**6, auxiliary=generator).loss == pytest.approx(
+        found[0].loss
+    )
     assert found[0].parts.keys() == {"generator", "replaced"}
 
 

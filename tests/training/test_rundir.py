@@ -15,10 +15,11 @@ from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import hold, is_held
+from anyformer.disk.run_layout import is_run
 from anyformer.errors import CheckpointError, RunFailed, UsageError
 from anyformer.recipe import AdamW, Recipe
 from anyformer.spec import ModelSpec
-from anyformer.training.checkpoint.directory import RunDirectory, is_run, read_record
+from anyformer.training.checkpoint.directory import RunDirectory, read_record
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from tests.training.killing import recipe, spec
 

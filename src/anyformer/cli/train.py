@@ -13,6 +13,7 @@ from anyformer.cli.contrasted import contrast_data, found_after
 from anyformer.cli.inputs import HeldOut, Sources, held_out_of, objective_for, pair_data, read_recipe, text_data
 from anyformer.cli.labelled import figures_after, in_words, labelled_data, with_truncation
 from anyformer.cli.names import PresetName, import_option
+from anyformer.disk.run_layout import is_run
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.recipe import OBJECTIVES, Contrastive, Labelled
 from anyformer.spec import label
@@ -135,7 +136,7 @@ def command(
     """
     if out is None and not dry_run:
         raise UsageError("--out is missing: name a directory for the run")
-    if resume and (out is None or not (out / "spec.yaml").is_file()):
+    if resume and (out is None or not is_run(out)):
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
     given = Sources(data, source, target)
     held_out = held_out_of(given.reads, validation, validation_data, validation_source, validation_target)

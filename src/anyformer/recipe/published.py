@@ -58,7 +58,7 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 def named(name: str) -> Recipe:
-    """Return a recipe by its name. Raises SpecError with the nearest name."""
+    """The recipe of that name. Raises SpecError with the nearest name."""
     if name not in RECIPES:
         raise SpecError(
             f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; there are {', '.join(list(RECIPES)[:4])} and those "

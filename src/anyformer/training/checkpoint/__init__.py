@@ -1,1 +1,1 @@
-"""What is written of a run: its directory, metrics, checkpoints; and where it goes on from."""
+"""A run on disk: its directory, metrics, checkpoints; and where it goes on from."""

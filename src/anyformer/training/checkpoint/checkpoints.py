@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anyformer.disk import atomic
+from anyformer.disk.run_layout import (
+    MANIFEST,
+    MOMENTS,
+    RANDOM,
+    STATE,
+    WEIGHTS,
+    checkpoint_name,
+    checkpoints_in,
+    is_complete,
+    measure,
+    step_and_again,
+)
 from anyformer.errors import CheckpointError, RunFailed
 from anyformer.training.checkpoint.rng import random_state, set_random_state
 from anyformer.training.step.state import (
@@ -30,12 +40,7 @@ from anyformer.training.step.state import (
 )
 
 FORMAT = 1  # raised when what is written, or what it means, changes
-MANIFEST = "manifest.json"
-WEIGHTS = "model.safetensors"
-_STATE, _MOMENTS, _RANDOM = "state.json", "optimizer.safetensors", "random.safetensors"
-_OWN = (WEIGHTS, _MOMENTS, _RANDOM)
-_NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")  # .1: the same step saved again, which does away with the first
-_CHUNK_NBYTES = 1 << 22
+_OWN = (WEIGHTS, MOMENTS, RANDOM)
 _ENDING = ".safetensors"
 NOTHING: Mapping[str, Mapping[str, Tensor]] = {}
 
@@ -44,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself."""
+    """The contents of a checkpoint, with their checksums."""
 
     step: int
     metric: float | None  # lower is better
@@ -95,8 +100,8 @@ class Checkpoints:
 
         Raises CheckpointError if the newest complete one is damaged: going on from an older one is the user's choice.
         """
-        for path in reversed(self._all()):
-            if (path / MANIFEST).exists():
+        for path in reversed(checkpoints_in(self.directory)):
+            if is_complete(path):
                 read_manifest(path)
                 return path
             if path not in self._warned:
@@ -106,7 +111,7 @@ class Checkpoints:
 
     def best(self) -> Path | None:
         """The complete checkpoint of the lowest metric, the earliest of equals; None where none has one."""
-        ranked = [(metric, path) for path in self._all() if (metric := _metric(path)) is not None]
+        ranked = [(metric, path) for path in checkpoints_in(self.directory) if (metric := _metric(path)) is not None]
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
     def restore(self, path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -118,10 +123,10 @@ class Checkpoints:
         device = str(next(model.parameters()).device)
         weights = load_file(path / WEIGHTS, device=device)
         check_model_tensors(model, weights)
-        data = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        set_optimizer_tensors(optimizer, load_file(path / _MOMENTS), data["optimizer"])
+        data = json.loads((path / STATE).read_text(encoding="utf-8"))
+        set_optimizer_tensors(optimizer, load_file(path / MOMENTS), data["optimizer"])
         set_model_tensors(model, weights)
-        set_random_state(load_file(path / _RANDOM), data["random"])
+        set_random_state(load_file(path / RANDOM), data["random"])
         return data["state"]
 
     def beside(self, path: Path) -> dict[str, dict[str, Tensor]]:
@@ -141,55 +146,48 @@ class Checkpoints:
     ) -> None:
         moments, optimizer_rest = optimizer_tensors(optimizer)
         random_tensors, random_rest = random_state()
-        written = {WEIGHTS: model_tensors(model), _MOMENTS: moments, _RANDOM: random_tensors}
+        written = {WEIGHTS: model_tensors(model), MOMENTS: moments, RANDOM: random_tensors}
         written |= {name + _ENDING: dict(tensors) for name, tensors in beside.items()}
         for name, tensors in written.items():
             save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, aside / name)
-        atomic.write_file(aside / _STATE, _json({"state": state, "optimizer": optimizer_rest, "random": random_rest}))
-        files = {path.name: _measure(path) for path in sorted(aside.iterdir())}
+        atomic.write_file(aside / STATE, _json({"state": state, "optimizer": optimizer_rest, "random": random_rest}))
+        files = {path.name: measure(path) for path in sorted(aside.iterdir())}
         content = {"format": FORMAT, "step": step, "metric": metric, "files": files}
         atomic.write_file(aside / MANIFEST, _json({**content, "crc32": _seal(content)}))
 
     def _name(self, step: int) -> Path:
         """Where to save a step: the same step saved before stands until the new one is complete."""
-        again = [_revision(path) for path in self._all() if step_of(path) == step]
-        return self.directory / (f"step-{step:08d}" + (f".{max(again) + 1}" if again else ""))
-
-    def _all(self) -> list[Path]:
-        """Checkpoints by name, complete or not, oldest first."""
-        found = [path for path in self.directory.glob("step-*") if _NAME.fullmatch(path.name)]
-        return sorted(found, key=lambda path: (step_of(path), _revision(path)))
+        places = map(step_and_again, checkpoints_in(self.directory))
+        again = [place[1] + 1 for place in places if place and place[0] == step]
+        return self.directory / checkpoint_name(step, max(again, default=0))
 
     def _prune(self, new: Path) -> None:
-        complete = [path for path in self._all() if (path / MANIFEST).exists()]
+        complete = [path for path in checkpoints_in(self.directory) if is_complete(path)]
         latest = {step_of(path): path for path in complete}  # of each step, the one saved last
         kept = {new, self.best(), *list(latest.values())[-self.keep_last :]}
-        for path in self._all():
+        for path in checkpoints_in(self.directory):
             if path not in kept or path != latest.get(step_of(path), path):
                 atomic.remove_directory(path)
 
     def _failure(self, target: Path, error: Exception) -> str:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        former = next((path for path in reversed(self._all()) if (path / MANIFEST).exists()), None)
-        field_comparison = f"the last good checkpoint is {former}" if former else "there is no earlier checkpoint"
-        return f"cannot save the checkpoint {target}: {cause}; {field_comparison}; make room or grant access, then start again"
+        former = next((path for path in reversed(checkpoints_in(self.directory)) if is_complete(path)), None)
+        former_words = f"the last good checkpoint is {former}" if former else "there is no earlier checkpoint"
+        return (
+            f"cannot save the checkpoint {target}: {cause}; {former_words}; make room or grant access, then start again"
+        )
 
 
 def step_of(path: Path) -> int:
     """The step after which a checkpoint was saved. Raises CheckpointError for a path that is none."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
+    place = step_and_again(path)
+    if place is None:
         raise CheckpointError(f"{path} is no checkpoint: those are directories called step-00000100")
-    return int(match[1])
-
-
-def _revision(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[2] or 0) if match else 0
+    return place[0]
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What a checkpoint says of itself, with the sizes of its files checked. Raises CheckpointError."""
+    """The manifest of a checkpoint, with the sizes of its files checked. Raises CheckpointError."""
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint {path}; the others are in {path.parent}")
     file = path / MANIFEST
@@ -205,14 +203,14 @@ def read_manifest(path: Path) -> Manifest:
         raise CheckpointError(f"the checkpoint {path} is incomplete: it has no {MANIFEST}{_remedy(path)}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is damaged ({error}){_remedy(path)}") from None
-    for name, measure in manifest.files.items():
+    for name, saved in manifest.files.items():
         held = (path / name).stat().st_size if (path / name).is_file() else None
         if held is None:
             raise CheckpointError(f"{path / name} is missing{_remedy(path)}")
-        if held != measure["nbytes"]:
+        if held != saved["nbytes"]:
             raise CheckpointError(
                 f"{path / name} is truncated or overwritten: it has {held:,} bytes and was saved with "
-                f"{measure['nbytes']:,}{_remedy(path)}"
+                f"{saved['nbytes']:,}{_remedy(path)}"
             )
     return manifest
 
@@ -220,8 +218,8 @@ def read_manifest(path: Path) -> Manifest:
 def verify(path: Path) -> Manifest:
     """Read every file of a checkpoint and compare its checksum. Raises CheckpointError naming the first wrong one."""
     manifest = read_manifest(path)
-    for name, measure in manifest.files.items():
-        if _measure(path / name) != measure:
+    for name, saved in manifest.files.items():
+        if measure(path / name) != saved:
             raise CheckpointError(
                 f"{path / name} is corrupted: its checksum is not the one it was saved with{_remedy(path)}"
             )
@@ -246,12 +244,3 @@ def _json(content: dict[str, Any]) -> bytes:
 
 def _seal(content: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
-
-
-def _measure(path: Path) -> dict[str, Any]:
-    """The size and checksum of a file: CRC-32, which no accident passes and which is as fast as the disk."""
-    crc, nbytes = 0, os.stat(path).st_size
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_NBYTES):
-            crc = zlib.crc32(chunk, crc)
-    return {"nbytes": nbytes, "crc32": f"{crc:08x}"}

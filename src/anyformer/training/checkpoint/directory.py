@@ -13,9 +13,9 @@ from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
+from anyformer.disk.run_layout import CHECKPOINTS, LOCK, METRICS, RECIPE, RECORD, SPEC, TOKENIZER, is_run
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
-from anyformer.recipe.file import NAME as RECIPE
 from anyformer.spec import ModelSpec, Place, first_difference, short, tensors
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from anyformer.training.checkpoint.checkpoints import Checkpoints
 
 FORMAT = 1
-COMPANION = "companion.yaml"  # what was trained beside the model, if anything was
 NOTHING: Mapping[str, str] = {}
-RECORD, SPEC, METRICS, LOCK, CHECKPOINTS = "run.json", "spec.yaml", "metrics.jsonl", "lock", "checkpoints"
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +128,7 @@ class RunDirectory:
     @property
     def tokenizer(self) -> Path:
         """Where the tokenizer is."""
-        return self.path / "tokenizer"
+        return self.path / TOKENIZER
 
     def close(self) -> None:
         """Let others have the directory."""
@@ -145,13 +143,8 @@ class RunDirectory:
         self.close()
 
 
-def is_run(path: Path) -> bool:
-    """Whether a directory holds a run of ours, of any state."""
-    return (path / RECORD).is_file() and (path / SPEC).is_file()
-
-
 def read_record(path: Path) -> dict[str, Any]:
-    """What `run.json` says. Raises CheckpointError for a directory that holds no run, or a damaged one."""
+    """The content of `run.json`. Raises CheckpointError for a directory that holds no run, or a damaged one."""
     file = path / RECORD
     if not file.is_file():
         raise CheckpointError(f"{path} holds no run: it has no {RECORD}; `anyformer runs` lists those there are")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anyformer.disk.lock import is_held
+from anyformer.disk.run_layout import CHECKPOINTS, LOCK, checkpoints_in, is_run, step_and_again
 from anyformer.errors import CheckpointError
-from anyformer.training.checkpoint.directory import CHECKPOINTS, LOCK, is_run, read_record
+from anyformer.training.checkpoint.directory import read_record
 from anyformer.training.checkpoint.metrics import read_metrics
 
 State = Literal["finished", "interrupted", "running", "damaged"]
@@ -65,5 +66,6 @@ def _found(directory: Path) -> list[Path]:
 def _state(path: Path, record: dict[str, Any]) -> State:
     if is_held(path / LOCK):
         return "running"
-    last = f"step-{record.get('steps', 0):08d}"  # saved after the last step, so that its being there says all were made
-    return "finished" if any((path / CHECKPOINTS).glob(f"{last}*")) else "interrupted"
+    saved = [step_and_again(each) for each in checkpoints_in(path / CHECKPOINTS)]
+    # After the last step there is a save, so that its being there says all were made.
+    return "finished" if any(place and place[0] == record.get("steps", 0) for place in saved) else "interrupted"

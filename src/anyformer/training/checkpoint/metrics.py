@@ -1,4 +1,4 @@
-"""What a run reports, step by step, kept in memory and as JSON lines; a run that goes on writes no step twice."""
+"""Metrics of a run, step by step, kept in memory and as JSON lines; a run that goes on writes no step twice."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.disk.atomic import replace_file
+from anyformer.disk.run_layout import METRICS
 from anyformer.errors import RunFailed
-
-FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class StepMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationMetrics:
-    """One look at the validation text: `whole` of it, or a fixed sample."""
+    """One validation, on the `whole` text or a fixed sample."""
 
     step: int
     tokens: int
@@ -98,10 +97,10 @@ class MetricsLog:
 
 
 def read_metrics(path: str | Path) -> MetricsLog:
-    """What a run's directory, or its file of metrics, holds."""
+    """The metrics in a run's directory, or in its file of them."""
     path = Path(path)
     log = MetricsLog()
-    for entry in _read(path / FILE if path.is_dir() else path):
+    for entry in _read(path / METRICS if path.is_dir() else path):
         log._keep(entry)
     return log
 

@@ -1,4 +1,4 @@
-"""What a run is made of besides its specification and recipe: the code, the versions, the machine, the command."""
+"""Provenance of a run besides its specification and recipe: the code, the versions, the machine, the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")
 
 
 def code_fingerprint() -> str:
-    """Return a hash of every source file of this package, by name and content."""
+    """A hash of every source file of this package, by name and content."""
     package = Path(__file__).resolve().parent.parent.parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

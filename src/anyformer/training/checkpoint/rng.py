@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `set_random_state` needs: tensors, and the rest as JSON."""
+    """The state for `set_random_state`: tensors, and the rest as JSON."""
     version, words, gauss = random.getstate()
     name, key, place, has_gauss, cached = np.random.get_state()
     tensors = {

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from anyformer.disk import atomic
+from anyformer.disk.run_layout import AUXILIARY_SPEC
 from anyformer.errors import RunFailed
 from anyformer.hub.labels import LABELS, labels_json, with_types
 from anyformer.recipe import Recipe
@@ -30,7 +31,7 @@ class SavedCheckpoint:
     step: int = 0
     tokens: int = 0  # predicted
     seconds: float = 0.0  # of training
-    validation_loss: float | None = None  # of this very step, nats a token; None where there was no look
+    validation_loss: float | None = None  # of this very step, nats a token; None where there was no validation
 
 
 class Saving:
@@ -45,11 +46,11 @@ class Saving:
         init: Path | None,
         keep_last: int,
         name: str | None = None,
-        companion: ModelSpec | None = None,
+        auxiliary: ModelSpec | None = None,
     ) -> None:
-        """`name` is what the run's architecture is listed by; `companion` is what is trained beside the model."""
+        """`name` is what the run's architecture is listed by; `auxiliary` is what is trained beside the model."""
         self.out, self.spec, self.recipe, self.data = out, spec, recipe, data
-        self.init, self.keep_last, self.name, self.companion = init, keep_last, name, companion
+        self.init, self.keep_last, self.name, self.auxiliary = init, keep_last, name, auxiliary
         self._run: RunDirectory | None = None
         self._checkpoints: Checkpoints | None = None
         self._last: Path | None = None
@@ -61,7 +62,7 @@ class Saving:
 
     def __enter__(self) -> Saving:
         if self.out is not None:
-            from anyformer.training.checkpoint.directory import COMPANION, RunDirectory
+            from anyformer.training.checkpoint.directory import RunDirectory
 
             fingerprints = {"data": self.data.fingerprint}
             if self.data.tokenizer is not None:
@@ -69,7 +70,7 @@ class Saving:
             if self.init is not None:
                 fingerprints["init"] = str(self.init)
             extra = {"architecture": self.name} if self.name else {}
-            files = {COMPANION: dumps(self.companion)} if self.companion is not None else {}
+            files = {AUXILIARY_SPEC: dumps(self.auxiliary)} if self.auxiliary is not None else {}
             if self.data.labels:
                 files[LABELS] = labels_json(self.data.labels)
             self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints, extra, files)

@@ -1,1 +1,1 @@
-"""What a run reads: batches without end to train on, rows to validate on."""
+"""The data of a run: batches without end to train on, rows to validate on."""

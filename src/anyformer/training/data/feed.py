@@ -1,4 +1,4 @@
-"""What a run reads: an endless stream of batches that can stop, and go on where it was; rows to validate on."""
+"""The data of a run: an endless stream of batches that can stop, and go on where it was; rows to validate on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Feed(Protocol):
         ...
 
     def state(self) -> Mapping[str, Any]:
-        """What `restore` needs, as JSON."""
+        """The position in the data, for `restore`, as JSON."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class TrainingData(Protocol):
         ...
 
     def load(self, recipe: Recipe) -> Workload:
-        """What one average row asks of the model, to count FLOPs by."""
+        """The workload of one average row, to count FLOPs by."""
         ...
 
     def predicted_share(self, recipe: Recipe) -> float:
@@ -107,7 +107,7 @@ class Numbers(Protocol):
 
 
 class Examples(Protocol):
-    """What has a batch for any numbers."""
+    """Rows by their numbers."""
 
     def batch(self, numbers: np.ndarray, /) -> Rows: ...
 

@@ -47,7 +47,7 @@ class FramedData(ABC, Generic[C, E]):
         return hashlib.sha256(" ".join(self.identity()).encode()).hexdigest()
 
     def identity(self) -> tuple[str, ...]:
-        """What tells this data from other."""
+        """The fingerprints that tell this data from other."""
         held_out = self.held_out.fingerprint if self.held_out else ""
         return self.train.fingerprint, held_out, self._tokenizer.fingerprint
 

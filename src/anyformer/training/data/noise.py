@@ -36,14 +36,14 @@ class Numbered(Protocol):
 
 
 class Noise(ABC):
-    """What is done to rows of text, so that restoring them teaches something."""
+    """Changes to rows of text, which the model learns to undo."""
 
     @abstractmethod
     def __call__(self, batch: Any, rngs: Sequence[np.random.Generator]) -> Rows:
         """The noisy rows, each by a generator of its own; `source` is the document of each label, -1 for none."""
 
     def rows(self, text: EncodedCorpus, seq_len: int, seed: int | None = None) -> Numbered:
-        """What the rows are made of: documents end to end in an order drawn by `seed`, or whole ones where there is none."""
+        """The rows before noise: documents end to end in an order drawn by `seed`, or whole ones where there is none."""
         return pack_whole(text, seq_len) if seed is None else pack(text, seq_len, seed=seed)
 
     def longest(self, seq_len: int) -> int:
@@ -55,7 +55,7 @@ class Noise(ABC):
         return self.longest(seq_len)
 
     def load(self, rows: Rows) -> Workload:
-        """What one average row of these asks of the model."""
+        """The workload of an average one of these rows."""
         return Workload(batch=1, query=rows.labels.shape[1])
 
 
@@ -74,7 +74,7 @@ class NoisyFeed:
 
 
 class NoisyValidation:
-    """Whole documents in rows, with noise that is the same at every look."""
+    """Whole documents in rows, with noise that is the same each time."""
 
     def __init__(self, packed: Numbered, noise: Noise, seed: int) -> None:
         self._packed, self._noise, self._seed = packed, noise, seed
@@ -88,7 +88,7 @@ class NoisyValidation:
 
 
 def load_of(noise: Noise, packed: Numbered) -> Workload:
-    """What an average row asks of the model: from a few rows of the text."""
+    """The workload of an average row, from a few rows of the text."""
     n = min(packed.n_rows, 16)
     rngs = [np.random.default_rng((0, row)) for row in range(n)]
     return noise.load(noise(packed.batch(np.arange(n)), rngs))

@@ -1,4 +1,4 @@
-"""Text in segments, each seen with a memory of those before it: lanes of rows that go on. Dai et al. 2019, arXiv:1901.02860.
+"""Text in segments, each seen with a memory of those before it: streams of rows that go on. Dai et al. 2019, arXiv:1901.02860.
 
 The paper's memory reaches across the ends of documents; here it ends with the document, as attention does everywhere.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anyformer.text import NOT_PREDICTED, EncodedCorpus, LaneSampler, Packed
+from anyformer.text import NOT_PREDICTED, EncodedCorpus, Packed, StreamSampler
 from anyformer.text.packing import shuffled
 from anyformer.training.data.feed import Rows
 
@@ -21,19 +21,19 @@ LONGEST = 2**16
 
 
 class SegmentBatch(NamedTuple):
-    """The next segment of each lane; every field but the last is int64 [batch, token]."""
+    """The next segment of each stream; every field but the last is int64 [batch, token]."""
 
     input_ids: np.ndarray  # 0 at padding
     labels: np.ndarray  # the next token of the same document, NOT_PREDICTED at padding
     document: np.ndarray  # a number of the document's own, also in the segments after; 0 is padding
     positions: np.ndarray  # in the document; 0 at padding
-    lane: np.ndarray  # int64 [batch, 1], from 0: whose memory a row sees
+    stream: np.ndarray  # int64 [batch, 1], from 0: whose memory a row sees
 
 
 class SegmentFeed:
-    """Rows of packed text, each the one after the row that was in its lane a step before."""
+    """Rows of packed text, each the one after the row that was in its stream a step before."""
 
-    def __init__(self, packed: Packed, sampler: LaneSampler) -> None:
+    def __init__(self, packed: Packed, sampler: StreamSampler) -> None:
         self._packed, self._sampler = packed, sampler
         self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
 
@@ -46,9 +46,9 @@ class SegmentFeed:
         offset = batch.positions + np.where(batch.document == 1, passed[:, None], 0)
         real, start = batch.document > 0, packed.encoded.offsets[batch.source]
         document, positions = placed(start + rounds[:, None] * len(packed.encoded.tokens), offset)
-        lane = np.arange(len(rows))[:, None]
+        stream = np.arange(len(rows))[:, None]
         return SegmentBatch(
-            batch.input_ids, batch.labels, np.where(real, document, 0), np.where(real, positions, 0), lane
+            batch.input_ids, batch.labels, np.where(real, document, 0), np.where(real, positions, 0), stream
         )
 
 
@@ -63,14 +63,14 @@ class SegmentValidation:
         self.document_nbytes = encoded.document_nbytes
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
-        """Segments in the order of reading: all batches have the same lanes.
+        """Segments in the order of reading: all batches have the same streams.
 
         With `most_tokens` some of the documents are read, always the same ones, the last of them in part.
         """
         read = self._read(most_tokens)
-        lanes = _dealt(-(-read // self.seq_len), max(1, batch_tokens // self.seq_len))
-        for step in range(max(map(len, lanes))):
-            now = [lane[step] if step < len(lane) else (-1, 0) for lane in lanes]
+        streams = _dealt(-(-read // self.seq_len), max(1, batch_tokens // self.seq_len))
+        for step in range(max(map(len, streams))):
+            now = [stream[step] if step < len(stream) else (-1, 0) for stream in streams]
             yield self._segments(now, read)
 
     def _read(self, most_tokens: int | None) -> np.ndarray:
@@ -107,13 +107,13 @@ def placed(start: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return 1 + start + offset // LONGEST * LONGEST, offset % LONGEST
 
 
-def _dealt(segments: np.ndarray, lanes: int) -> list[list[tuple[int, int]]]:
-    """For each lane its (document, segment) in order, the longest documents first, each where there is least."""
+def _dealt(segments: np.ndarray, streams: int) -> list[list[tuple[int, int]]]:
+    """For each stream its (document, segment) in order, the longest documents first, each where there is least."""
     wanted = np.flatnonzero(segments)
-    found: list[list[tuple[int, int]]] = [[] for _ in range(min(lanes, len(wanted)))]
-    shortest = [(0, lane) for lane in range(len(found))]
+    found: list[list[tuple[int, int]]] = [[] for _ in range(min(streams, len(wanted)))]
+    shortest = [(0, stream) for stream in range(len(found))]
     for document in wanted[np.argsort(-segments[wanted], kind="stable")].tolist():
-        n, lane = heappop(shortest)
-        found[lane] += [(document, segment) for segment in range(int(segments[document]))]
-        heappush(shortest, (n + int(segments[document]), lane))
+        n, stream = heappop(shortest)
+        found[stream] += [(document, segment) for segment in range(int(segments[document]))]
+        heappush(shortest, (n + int(segments[document]), stream))
     return found

@@ -1,4 +1,4 @@
-"""What a run reads: batches to train on without end, and rows to validate on; plain text, with an objective's noise."""
+"""Plain text to train and to validate on, with the noise that an objective asks for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import (
     EncodedCorpus,
-    LaneSampler,
     Packed,
     Sampler,
+    StreamSampler,
     Tokenizer,
     pack,
     pack_whole,
@@ -70,7 +70,7 @@ class TextData:
             return NoisyFeed(rows, Sampler(rows.n_rows, recipe.batch_rows, recipe.seed), noise)
         packed = pack(self.train, recipe.seq_len, seed=recipe.seed)
         if recipe.memory is not None:
-            return SegmentFeed(packed, LaneSampler(packed.n_rows, recipe.batch_rows, recipe.seed))
+            return SegmentFeed(packed, StreamSampler(packed.n_rows, recipe.batch_rows, recipe.seed))
         return SampledFeed(packed, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:

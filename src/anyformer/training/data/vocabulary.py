@@ -1,4 +1,4 @@
-"""What noise needs to know of a vocabulary: its mask, its sentinels, which tokens are special, begin a word, end a sentence."""
+"""Properties of a vocabulary that noise needs: its mask, its sentinels, which ids are special, begin a word, end a sentence."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class _Ahead:
 
 
 class _Stream(IterableDataset):
-    """What one worker prepares."""
+    """The batches that one worker prepares."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

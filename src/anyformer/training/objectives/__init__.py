@@ -1,4 +1,4 @@
-"""What a model can learn, a folder each: the specification (here, without torch), its noise or data, its loss.
+"""Objectives, a folder each: the specification (here, without torch), its noise or data, its loss.
 
 A new objective is a folder with a specification in `__init__.py` and an `Objective[…]` of it in `loss.py`, and a line here.
 """

@@ -1,4 +1,4 @@
-"""What an architecture can learn: which tokens it sees, what its first head says; and what it is usually trained by."""
+"""Questions to an architecture about what it can learn: which tokens it sees, what its first head says, its usual objective."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def usual(spec: ModelSpec, reads: Reads = "text") -> ObjectiveSpec:
 
 
 def _of_head(spec: ModelSpec) -> ObjectiveSpec | None:
-    """What trains the first head, where that is one for labels."""
+    """The objective of the first head, where that is one for labels."""
     head = spec.heads[0] if spec.heads else None
     if head is None or head.table is None:
         return None

@@ -19,7 +19,7 @@ from anyformer.text import NOT_PREDICTED
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What is added to the plain cross-entropy."""
+    """Terms beside the plain cross-entropy."""
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0

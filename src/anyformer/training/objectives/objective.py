@@ -1,4 +1,4 @@
-"""What every objective is: from a model and some rows to the sum of their losses; and what it asks of texts and architectures."""
+"""Objectives: functions from a model and some rows to the sum of their losses, with the demands on texts and architectures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class LossPart(NamedTuple):
-    """What else is predicted beside `Losses.each`: tokens further ahead, say."""
+    """A further prediction beside `Losses.each`: tokens further ahead, say."""
 
     nats: Tensor  # []: plain cross-entropy, summed over labels; has no gradient
     labels: Tensor  # []: how many
@@ -105,7 +105,7 @@ class Objective(ABC, Generic[S]):
         """Raise UsageError for data, or fields of the recipe, that it has no use for."""
 
     def auxiliary(self) -> Auxiliary | None:
-        """What is trained beside a model that it does not refuse."""
+        """The model that is trained beside one that it does not refuse; None: none."""
         return None
 
     def auxiliary_flops(self, load: Workload) -> float:
@@ -134,7 +134,7 @@ def objective_of(said: ObjectiveSpec, spec: ModelSpec) -> Objective[Any]:
 
 
 def noise_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Noise | None:
-    """What the recipe's objective does to rows of text; None: nothing. Raises what `Objective.noise` does."""
+    """The noise of the recipe's objective on rows of text; None: nothing. Raises what `Objective.noise` does."""
     said = recipe.objective
     noise = loss_of(type(said)).noise
     if noise is None:

@@ -1,4 +1,4 @@
-"""What every objective says of itself, as data; the fields of its paper are its own."""
+"""Objectives as data: the properties of all; the fields of its paper are each one's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PADDED = {"pad_token": "<pad>"}  # transformers finds a row's last token by what
 
 
 class ObjectiveSpec(Spec, abstract=True):
-    """What the model is to predict."""
+    """A prediction that is learnt."""
 
     loss: ClassVar[Any] = None  # the `Objective` that names this specification, once it is imported
 
@@ -40,7 +40,7 @@ class ObjectiveSpec(Spec, abstract=True):
 
 
 class FramedTexts(ObjectiveSpec, abstract=True):
-    """What the model is to say of whole texts, each as the tokenizer frames it: what opens it, the text, what closes it."""
+    """A prediction about whole texts, each as the tokenizer frames it: what opens it, the text, what closes it."""
 
     truncate: bool = False  # cut texts that are longer than a row; they are refused otherwise
 

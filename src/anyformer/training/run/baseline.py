@@ -1,4 +1,4 @@
-"""What a prediction costs that has read nothing: by how often each label is said, or their mean; training must beat it."""
+"""The loss of a prediction that has read nothing: by how often each label is said, or their mean; training must beat it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ GUESSES: dict[Literal["frequency", "mean", "chance"], Callable[[int], Guess]] = 
 
 
 def guess_of(objective: ObjectiveSpec, data: TrainingData) -> Guess:
-    """What an objective is measured against: it has learnt nothing yet."""
+    """The guess that an objective is measured against: it has learnt nothing yet."""
     return GUESSES[objective.trivial](len(data.labels) if data.labels else data.vocab_size)
 
 

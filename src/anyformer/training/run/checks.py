@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is built or written."""
+"""Faults of a run that can be known before anything is built or written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's predictions cost on text it has not seen: nats a token, perplexity, bits a byte, by document."""
+"""Losses of a model on text it has not seen: nats a token, perplexity, bits a byte, by document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DocumentLoss(NamedTuple):
 
 
 class PartLoss(NamedTuple):
-    """What else was predicted, as `Losses.parts` has it."""
+    """A further prediction, as `Losses.parts` has it."""
 
     loss: float  # nats a label
     labels: int
@@ -92,9 +92,10 @@ def evaluate(
     precision: Precision = "float32",
     forward: Forward | None = None,
     batch_tokens: int = BATCH_TOKENS,
+    most_tokens: int | None = None,
     auxiliary: Transformer | None = None,
 ) -> Evaluation:
-    """The losses of every document, without dropout, smoothing and z-loss.
+    """The losses of every document, or of about `most_tokens`, always the same ones; without dropout, smoothing and z-loss.
 
     `auxiliary` is what was trained beside the model, where the objective needs it.
     """
@@ -103,7 +104,7 @@ def evaluate(
     by = _pass(model, forward, auxiliary)
     n = len(validation.document_nbytes)
     nats, tokens = np.zeros(n), np.zeros(n, dtype=np.int64)
-    for rows, source in validation.batches(batch_tokens):
+    for rows, source in validation.batches(batch_tokens, most_tokens):
         by = seeing(by, model, validation, rows)
         with torch.no_grad(), autocast(precision, by.device):
             losses = objective(by, rows)
@@ -118,28 +119,6 @@ def evaluate(
     measured = zip(nats.tolist(), tokens.tolist(), validation.document_nbytes.tolist(), strict=True)
     documents = tuple(DocumentLoss(*document) for document in measured if document[1])
     return Evaluation(documents, None if counts is None else tuple(counts.tolist()), _parts(parts))
-
-
-def sample_loss(
-    model: Transformer,
-    objective: Objective[Any],
-    validation: Validation,
-    most_tokens: int,
-    *,
-    precision: Precision = "float32",
-    forward: Forward | None = None,
-    batch_tokens: int = BATCH_TOKENS,
-    auxiliary: Transformer | None = None,
-) -> float:
-    """Nats a token on about `most_tokens` of the validation text, always the same ones: for curves."""
-    nats, tokens = 0.0, 0
-    by = _pass(model, forward, auxiliary)
-    for rows, _ in validation.batches(batch_tokens, most_tokens):
-        by = seeing(by, model, validation, rows)
-        with torch.no_grad(), autocast(precision, by.device):
-            nats += float(objective(by, rows).each.cpu().double().sum())
-        tokens += int((rows.labels != NOT_PREDICTED).sum())
-    return nats / tokens
 
 
 def _parts(batches: Sequence[Mapping[str, LossPart]]) -> dict[str, PartLoss]:

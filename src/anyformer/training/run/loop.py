@@ -10,18 +10,19 @@ from pathlib import Path
 
 import torch
 
+from anyformer.disk.run_layout import METRICS
 from anyformer.errors import RunFailed
 from anyformer.model import build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
-from anyformer.training.checkpoint.metrics import FILE, MetricsLog, StepMetrics, ValidationMetrics
+from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
-from anyformer.training.data.feed import TrainingData
+from anyformer.training.data.feed import TrainingData, Validation
 from anyformer.training.data.workers import Batches, check_workers, prepared
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.baseline import guess_of, trivial_loss
 from anyformer.training.run.checks import check_run
-from anyformer.training.run.evaluation import Evaluation, evaluate, sample_loss
+from anyformer.training.run.evaluation import Evaluation, evaluate
 from anyformer.training.run.heap import keep_heap
 from anyformer.training.run.plan import RunPlan, disk_needed, flops_per_token, sizes, trial
 from anyformer.training.run.progress import Silent, Watcher
@@ -42,9 +43,9 @@ class RunOptions:
     micro_tokens: int | None = None  # places computed at once; None: the batch
     recompute: Recompute = "none"  # what a backward pass makes again instead of keeping it
     workers: int = 0  # processes that prepare rows ahead of the step
-    validations: int = 8  # looks at the validation text on the way, beside one before each checkpoint
-    validation_share: float = 0.025  # of the run's tokens: what one of these looks reads at most
-    save_every: int | None = None  # steps; None: at each look
+    validations: int = 8  # on a sample of the validation text on the way, beside one before each checkpoint
+    validation_share: float = 0.025  # of the run's tokens: what one of these reads at most
+    save_every: int | None = None  # steps; None: at each validation
     keep_last: int = 2
     peak: Peak | None = None
     plan: bool = True  # make a trial first, to say how long it will take
@@ -83,7 +84,7 @@ def plan_run(
     init: Path | None = None,
     options: RunOptions | None = None,
 ) -> RunPlan:
-    """What `train` would take; nothing is written. Raises what `train` would before it starts."""
+    """The time, memory and disk that `train` would take; nothing is written. Raises what `train` would before it starts."""
     options = options or RunOptions()
     run = Run(spec, recipe, data, init, options, Silent())
     return run.plan(disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0)
@@ -135,11 +136,11 @@ class Run:
         """Restore, train, validate."""
         self.saving = saving
         self.saved = saving.restore(self.trainer, self.feed)
-        self.log = MetricsLog(saving.directory / FILE if saving.directory else None)
+        self.log = MetricsLog(saving.directory / METRICS if saving.directory else None)
         with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
-            return self._train(batches, disk_nbytes)
+            return self._train(batches, saving, disk_nbytes)
 
-    def _train(self, batches: Batches, disk_nbytes: int) -> TrainingResult:
+    def _train(self, batches: Batches, saving: Saving, disk_nbytes: int) -> TrainingResult:
         self.watcher.begin(self.plan(disk_nbytes))
         self.log.open(self.saved.step)
         try:
@@ -147,14 +148,14 @@ class Run:
                 for step in range(self.saved.step + 1, self.steps + 1):
                     self._step(step, batches)
                     due = step == self.steps or step % self._save_every == 0
-                    if due or step % self._look_every == 0:
-                        self._look()
+                    if due or step % self._validate_every == 0:
+                        self._validate_sample()
                     if due or signals.received is not None:
-                        self._save()
+                        saving.save(self.saved, self.trainer, self.feed)
                     if signals.received is not None and step < self.steps:
                         name = signal.Signals(signals.received).name
-                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", signals.received)
-            evaluation = self._evaluate()
+                        raise Stopped(f"stopped by {name} after step {step:,}; {saving.says()}", signals.received)
+            evaluation = self._validate_whole()
         except (MemoryError, RuntimeError) as error:
             raise out_of_memory(error) from error
         finally:
@@ -167,19 +168,19 @@ class Run:
             evaluation,
             self.flops_per_token,
             self.n_params,
-            self.saving.best(),
+            saving.best(),
         )
 
     @property
-    def _look_every(self) -> int:
+    def _validate_every(self) -> int:
         return max(1, self.steps // (self.options.validations or 1))
 
     @property
     def _save_every(self) -> int:
-        return self.options.save_every or self._look_every
+        return self.options.save_every or self._validate_every
 
     def plan(self, disk_nbytes: int) -> RunPlan:
-        """What is still to come."""
+        """The plan of the steps that are still to come."""
         seconds = memory = None
         done = self.saved.step
         if self.options.plan and done < self.steps:
@@ -188,19 +189,19 @@ class Run:
             self.feed.restore(dict(state))
             seconds *= self.steps - done
         return RunPlan(
-            self.n_params,
-            self.steps,
-            done,
-            self.recipe.tokens,
-            self.flops_per_token,
-            str(self.trainer.device),
-            self.recipe.precision,
-            disk_nbytes,
-            seconds,
-            memory,
-            self.peak,
-            self.fresh,
-            self.n_beside,
+            n_params=self.n_params,
+            n_beside=self.n_beside,
+            steps=self.steps,
+            done=done,
+            tokens=self.recipe.tokens,
+            flops_per_token=self.flops_per_token,
+            device=str(self.trainer.device),
+            precision=self.recipe.precision,
+            disk_nbytes=disk_nbytes,
+            seconds=seconds,
+            memory_nbytes=memory,
+            peak_flops=self.peak,
+            fresh=self.fresh,
         )
 
     def _step(self, step: int, batches: Batches) -> None:
@@ -235,27 +236,28 @@ class Run:
         self.log.add(metrics)
         self.watcher.step(metrics)
 
-    def _look(self) -> None:
+    def _validate_sample(self) -> None:
         """Read a sample of the validation text: what ranks the checkpoint of this step, if there is one."""
-        if self.validation is None or not self.options.validations:
-            return
-        most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.options.validation_share))
-        by, beside = self.trainer.objective, self.trainer.auxiliary
-        precision = self.recipe.precision
-        loss = sample_loss(self.model, by, self.validation, most, precision=precision, auxiliary=beside)
-        self._validated(loss, False)
+        if self.validation is not None and self.options.validations:
+            most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.options.validation_share))
+            self._validated(self._evaluate(self.validation, most).loss, False)
 
-    def _evaluate(self) -> Evaluation | None:
+    def _validate_whole(self) -> Evaluation | None:
         if self.validation is None:
             return None
-        by, beside = self.trainer.objective, self.trainer.auxiliary
-        evaluation = evaluate(self.model, by, self.validation, precision=self.recipe.precision, auxiliary=beside)
+        evaluation = self._evaluate(self.validation)
         if not any(entry.whole for entry in self.log.validations):
             fresh, guess = self.data.feed(self.recipe), guess_of(self.recipe.objective, self.data)
             known = evaluation.frequency_loss
             trivial = trivial_loss(guess, fresh, self.steps, self.validation) if known is None else known
             self._validated(evaluation.loss, True, trivial)
         return evaluation
+
+    def _evaluate(self, validation: Validation, most_tokens: int | None = None) -> Evaluation:
+        by, precision = self.trainer, self.recipe.precision
+        return evaluate(
+            self.model, by.objective, validation, precision=precision, most_tokens=most_tokens, auxiliary=by.auxiliary
+        )
 
     def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:
         s = self.saved
@@ -271,6 +273,3 @@ class Run:
         self.log.add(metrics)
         self.watcher.validation(metrics)
         self.saved = SavedCheckpoint(s.step, s.tokens, s.seconds, loss)
-
-    def _save(self) -> None:
-        self.saving.save(self.saved, self.trainer, self.feed)

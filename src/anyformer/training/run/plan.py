@@ -1,4 +1,4 @@
-"""What a run will take, said before it starts: time from a trial on this machine, memory, disk."""
+"""The needs of a run, said before it starts: time from a trial on this machine, memory, disk."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
     model = {id(p): p.numel() for p in trainer.model.parameters()}
     held = {id(p): p.numel() for p in trainer.auxiliary.parameters()} if trainer.auxiliary is not None else {}
     own = sum(numel for key, numel in held.items() if key not in model)
-    memory = sum(held.nbytes for held in trainer.lanes.held.values()) if trainer.lanes is not None else 0
+    memory = sum(held.nbytes for held in trainer.memories.held.values()) if trainer.memories is not None else 0
     return sum(model.values()), own, sum(model.values()) + sum(held.values()) + -(-memory // CHECKPOINT_NBYTES)
 
 
@@ -108,7 +108,7 @@ def trial(trainer: Trainer, batch: Rows, recipe: Recipe) -> tuple[float, int]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """A time in the unit that suits it."""
     if seconds < 99:
         return f"{seconds:.0f} s"
     if seconds < 99 * 60:
@@ -117,7 +117,7 @@ def duration(seconds: float) -> str:
 
 
 def nbytes(number: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """A number of bytes in the unit that suits it."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}"

@@ -26,7 +26,7 @@ class Watcher(Protocol):
         ...
 
     def validation(self, metrics: ValidationMetrics) -> None:
-        """After each look at the validation text."""
+        """After each validation."""
         ...
 
     def end(self) -> None:

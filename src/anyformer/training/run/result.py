@@ -1,4 +1,4 @@
-"""What a run leaves to whoever asked for it."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyformer.training.run.evaluation import Evaluation
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run leaves."""
+    """The model, metrics and best checkpoint of a run."""
 
     model: Transformer
     steps: tuple[StepMetrics, ...]
@@ -25,7 +25,7 @@ class TrainingResult:
     @property
     def unigram_loss(self) -> float | None:
         """Of the whole validation text, a label, guessed by the frequency of the training labels alone, or by their mean."""
-        return next((look.unigram_loss for look in reversed(self.validations) if look.whole), None)
+        return next((each.unigram_loss for each in reversed(self.validations) if each.whole), None)
 
     @property
     def tokens(self) -> int:

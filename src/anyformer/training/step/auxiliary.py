@@ -11,8 +11,6 @@ from torch import nn
 from anyformer.model import Transformer, build
 from anyformer.training.objectives.objective import Auxiliary
 
-NAME = "companion"  # of its tensors in a checkpoint, as format 1 calls them
-
 
 def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int) -> Transformer:
     """The auxiliary model on the model's device, its weights drawn from the seed but not as the model's are.

@@ -52,7 +52,7 @@ def compute_dtype(precision: Precision) -> torch.dtype:
 
 
 def out_of_memory(error: BaseException) -> BaseException:
-    """What to raise: RunFailed for memory that ran out, anything else as it is."""
+    """The error to raise: RunFailed for memory that ran out, anything else as it is."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return RunFailed(
             "out of memory; take fewer tokens at once (--micro-tokens), make layers again instead of keeping what they make "

@@ -1,4 +1,4 @@
-"""What each lane of a batch remembers of the segments before, from step to step. Dai et al. 2019, arXiv:1901.02860."""
+"""The memory of the segments before that each stream of a batch has, from step to step. Dai et al. 2019, arXiv:1901.02860."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ NAME = "memory"  # in a checkpoint
 
 
 class SegmentMemories:
-    """The memory of a batch: rows are given that of their lanes, in however many parts they come.
+    """The memory of a batch: rows are given that of their streams, in however many parts they come.
 
     What passes leave counts from `advance` on, so that a pass more or less, as in a trial, changes nothing.
     """
 
-    def __init__(self, model: Transformer, tokens: int, lanes: int) -> None:
+    def __init__(self, model: Transformer, tokens: int, streams: int) -> None:
         self._spec, self._tokens = model.spec, tokens
         self._device = next(model.parameters()).device
-        self.held = self._memory(lanes).tensors()
-        self._left: dict[int, dict[str, Tensor]] = {}  # by the first lane
+        self.held = self._memory(streams).tensors()
+        self._left: dict[int, dict[str, Tensor]] = {}  # by the first stream
 
     def of(self, rows: Rows) -> SegmentMemory:
         """The memory that some rows see, to be handed to the model."""
-        memory, first = self._memory(len(rows.lane)), int(rows.lane[0, 0])
-        memory.restore({name: held[first : first + len(rows.lane)] for name, held in self.held.items()})
+        memory, first = self._memory(len(rows.stream)), int(rows.stream[0, 0])
+        memory.restore({name: held[first : first + len(rows.stream)] for name, held in self.held.items()})
         return memory
 
     def keep(self, rows: Rows, memory: SegmentMemory) -> None:
         """Take note of what a pass over these rows has left."""
-        self._left[int(rows.lane[0, 0])] = memory.tensors()
+        self._left[int(rows.stream[0, 0])] = memory.tensors()
 
     def advance(self) -> None:
         """Let the next step see what the passes of this one have left."""
@@ -57,8 +57,8 @@ class SegmentMemories:
                 )
         self.held = {name: saved[name].to(self._device) for name in self.held}
 
-    def _memory(self, lanes: int) -> SegmentMemory:
-        return SegmentMemory(self._spec, self._tokens, lanes, vacant=self._tokens, device=self._device)
+    def _memory(self, streams: int) -> SegmentMemory:
+        return SegmentMemory(self._spec, self._tokens, streams, vacant=self._tokens, device=self._device)
 
 
 def check_memory(spec: ModelSpec, recipe: Recipe) -> None:
@@ -74,7 +74,7 @@ def check_memory(spec: ModelSpec, recipe: Recipe) -> None:
         raise UsageError(f"this architecture cannot have a memory of segments: {reason}; leave --memory out")
 
 
-def lanes_of(model: Transformer, recipe: Recipe, recompute: Recompute = "none") -> SegmentMemories | None:
+def segment_memories(model: Transformer, recipe: Recipe, recompute: Recompute = "none") -> SegmentMemories | None:
     """The memory that a recipe asks for, empty; None: none. Raises UsageError where passes are made twice."""
     if recipe.memory is None:
         return None

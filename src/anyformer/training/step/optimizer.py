@@ -24,7 +24,7 @@ def decaying(spec: ModelSpec) -> dict[str, bool]:
 
 
 def trained(model: nn.Module, beside: Transformer | None = None) -> list[nn.Parameter]:
-    """What is trained of a model and of what is trained beside it, each once."""
+    """The trained parameters of a model and of one `beside` it, each once."""
     every = [*model.parameters(), *(beside.parameters() if beside is not None else ())]
     return list({id(p): p for p in every if p.requires_grad}.values())
 

@@ -20,7 +20,7 @@ from anyformer.recipe import LoadBalance, RouterLossSpec, RouterTraining, Router
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """What the experts of each call of a mixture got, in the order of the calls; loads of parts of a batch add up."""
+    """The load of the experts of each call of a mixture, in the order of the calls; loads of parts of a batch add up."""
 
     counts: tuple[Tensor, ...]  # [experts], choices by real tokens
     tokens: tuple[float, ...]  # real ones
@@ -59,7 +59,7 @@ class Routed:
         self.calls = list(zip(routers, (note for note in notes if "router_logits" in note), strict=True))
 
     def load(self) -> ExpertLoad:
-        """What the experts got."""
+        """The experts' load."""
         counts, tokens, dropped, rows = [], [], 0.0, 0
         for router, note in self.calls:
             real = note["real"]
@@ -112,7 +112,7 @@ Calls = list[tuple[Router, Notes]]
 
 
 def _probabilities(router: Router, note: Notes) -> Tensor:
-    """Return [batch, token, experts], summing to 1; 0 for padding."""
+    """Probabilities [batch, token, experts], summing to 1; 0 for padding."""
     logits = note["router_logits"]
     if router.spec.score == "sigmoid":
         scores = logits.sigmoid()

@@ -1,4 +1,4 @@
-"""What a model and an optimiser hold, as named tensors and plain data, and back bit for bit."""
+"""The state of a model and an optimiser, as named tensors and plain data, and back bit for bit."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.disk.run_layout import AUXILIARY
 from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.router import RouterSpec
@@ -24,18 +25,27 @@ from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.cross_entropy import LossOptions
 from anyformer.training.objectives.objective import Forward, LossContext, Losses, LossPart, Objective
-from anyformer.training.step.auxiliary import NAME as AUXILIARY
 from anyformer.training.step.auxiliary import DisentangledSharing, built_beside
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
-from anyformer.training.step.memories import lanes_of
+from anyformer.training.step.memories import segment_memories
 from anyformer.training.step.optimizer import clip, optimizer_of, set_learning_rate, trained
 from anyformer.training.step.routing import ExpertLoad, Routed, correct, routers_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
 
 
+class BatchLosses(NamedTuple):
+    """The sums of the passes over a batch, beside the gradients that they left in the weights."""
+
+    nats: float  # plain cross-entropy, summed over the predicted tokens
+    tokens: int  # predicted
+    router_loss: float | None = None  # the routers' losses, weighted; None without any
+    load: ExpertLoad | None = None  # of the experts; None without experts
+    parts: Mapping[str, float] | None = None  # nats a label of what else is predicted, by name; None: nothing
+
+
 class StepResult(NamedTuple):
-    """What one step reports."""
+    """The report of one step."""
 
     loss: float  # plain cross-entropy, nats a predicted token, before the update
     grad_norm: float  # before clipping
@@ -79,7 +89,7 @@ class Trainer:
             self.auxiliary = built_beside(model, asked, recipe.seed)
             self.auxiliary.recompute = recompute
             self.sharing = DisentangledSharing.of(asked, self.auxiliary, model)
-        self.lanes = lanes_of(model, recipe, recompute)
+        self.memories = segment_memories(model, recipe, recompute)
         self.parameters = trained(model, self.auxiliary)
         self.device = next(model.parameters()).device
         self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)
@@ -91,9 +101,6 @@ class Trainer:
         specs = (model.spec, *([self.auxiliary.spec] if self.auxiliary is not None else []))
         if any(_trains_otherwise(part) for spec in specs for part in spec.nested()):
             self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
-        self._router_loss: float | None = None
-        self._load: ExpertLoad | None = None
-        self._parts: dict[str, float] | None = None
         self.micro_tokens = micro_tokens or sys.maxsize
         self.forward: Forward = torch.compile(model) if compiled else model
         beside = torch.compile(self.auxiliary) if compiled and self.auxiliary is not None else self.auxiliary
@@ -101,11 +108,10 @@ class Trainer:
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
-        nats, tokens = self.gradients(number, batch)
-        router_loss, load = self._router_loss, self._load
+        losses = self.gradients(number, batch)
         norm = clip(self.parameters, self.recipe.clip)
         lr = self.learning_rate(number)
-        result = StepResult(nats / tokens, float(norm), lr, tokens, router_loss, load, self._parts)
+        result = StepResult(losses.nats / losses.tokens, float(norm), lr, *losses[1:])
         if result.finite:
             set_learning_rate(self.optimizer, lr)
             if self.sharing is not None:
@@ -113,15 +119,15 @@ class Trainer:
             self.optimizer.step()
             if self.sharing is not None:
                 self.sharing.follow()
-            if load is not None and self.recipe.router.correction_speed:
-                correct(self.routers, load, self.recipe.router)
-            if self.lanes is not None:
-                self.lanes.advance()
+            if losses.load is not None and self.recipe.router.correction_speed:
+                correct(self.routers, losses.load, self.recipe.router)
+            if self.memories is not None:
+                self.memories.advance()
         self.optimizer.zero_grad(set_to_none=True)
         return result
 
-    def gradients(self, number: int, batch: Rows) -> tuple[float, int]:
-        """Leave the gradient of the mean loss in the weights; return (nats, predicted tokens) of the batch."""
+    def gradients(self, number: int, batch: Rows) -> BatchLosses:
+        """Leave the gradient of the mean loss in the weights."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
         micro = list(split(batch, self.micro_tokens))
         whole = self._foreseen(number, micro)
@@ -139,10 +145,13 @@ class Trainer:
             total.backward()
             sums.append(losses.each.sum())
             parts.append(losses.parts)
-        self._load = reduce(add, loads) if loads else None
-        self._parts = _means(parts)
-        self._router_loss = float(torch.stack(routers).detach().sum()) if routers else None
-        return float(torch.stack(sums).cpu().double().sum()), tokens
+        return BatchLosses(
+            nats=float(torch.stack(sums).cpu().double().sum()),
+            tokens=tokens,
+            router_loss=float(torch.stack(routers).detach().sum()) if routers else None,
+            load=reduce(add, loads) if loads else None,
+            parts=_means(parts),
+        )
 
     def _foreseen(self, number: int, parts: list[Rows]) -> ExpertLoad | None:
         """The load of a batch that is computed in parts, for losses that go by it; else None."""
@@ -159,20 +168,20 @@ class Trainer:
     def losses(self, rows: Rows) -> Losses:
         """The losses of some rows, as they are trained on."""
         options = (self.device, self.dropout, self.options)
-        memory = self.lanes.of(rows) if self.lanes is not None else None
+        memory = self.memories.of(rows) if self.memories is not None else None
         beside = None
         if self.auxiliary is not None and self.forward_beside is not None:
             beside = LossContext(self.forward_beside, self.auxiliary.head(), *options)
         with autocast(self.recipe.precision, self.device):
             losses = self.objective(LossContext(self.forward, self.model.head(), *options, beside, memory), rows)
-        if self.lanes is not None and memory is not None:
-            self.lanes.keep(rows, memory)
+        if self.memories is not None and memory is not None:
+            self.memories.keep(rows, memory)
         return losses
 
     def beside(self) -> dict[str, dict[str, Tensor]]:
-        """What is trained or carried along beside the model, by what it is of: what a checkpoint holds too."""
+        """Tensors that a checkpoint holds beside the model's: of an auxiliary model, of the segment memories."""
         found = {} if self.auxiliary is None else {AUXILIARY: model_tensors(self.auxiliary)}
-        return found if self.lanes is None else found | {MEMORY: self.lanes.held}
+        return found if self.memories is None else found | {MEMORY: self.memories.held}
 
     def restore_beside(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Bring it to what `beside` returned. Raises CheckpointError for that of another run."""
@@ -180,8 +189,8 @@ class Trainer:
             found = dict(saved.get(AUXILIARY, {}))
             check_model_tensors(self.auxiliary, found)
             set_model_tensors(self.auxiliary, found)
-        if self.lanes is not None:
-            self.lanes.restore(saved.get(MEMORY, {}))
+        if self.memories is not None:
+            self.memories.restore(saved.get(MEMORY, {}))
 
 
 def _trains_otherwise(part: Spec) -> bool:

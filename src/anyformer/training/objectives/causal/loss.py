@@ -32,7 +32,7 @@ class CausalObjective(Objective[CausalLM]):
 
 
 def inputs_of(rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Tensor | None]:
-    """What the model takes; rows that are one document from end to end need no mask, if they stand `alone`."""
+    """The model's inputs, each [batch, token]; rows that are one document from end to end need no mask, if they stand `alone`."""
     plain = alone and bool((rows.document == 1).all())
     return {
         "input_ids": on(device, rows.input_ids),

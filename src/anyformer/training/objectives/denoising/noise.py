@@ -1,4 +1,4 @@
-"""What is read and what is written, for each objective that restores a text; refused where nothing would be hidden."""
+"""Sources and targets of each objective that restores a text; refused where nothing would be hidden."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def prefix_losses(by: LossContext, rows: Rows) -> Losses:
 
 
 def in_one_row(rows: Rows) -> dict[str, np.ndarray]:
-    """What a decoder takes, each [batch, token] with all sources of a row first, and what `predicts` each label.
+    """Inputs of a decoder, each [batch, token] with all sources of a row first, and the place that `predicts` each label.
 
     Masks go by documents and positions, so that a target need not stand next to its source.
     """

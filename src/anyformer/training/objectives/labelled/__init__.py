@@ -8,7 +8,7 @@ from anyformer.training.objectives.specification import FramedTexts, Reads
 
 
 class Labelled(FramedTexts, abstract=True):
-    """What the model is to say of a text, by a head of its own."""
+    """Labels of a text, or of its words, predicted by a head of their own."""
 
     reads: ClassVar[Reads] = "labelled"
     guess: ClassVar[str] = "how often each label is said"

@@ -66,7 +66,7 @@ class LabelledObjective(Objective[Labelled]):
             )
 
     def scores(self, by: LossContext, rows: Rows) -> tuple[Tensor, Sequence[Notes]]:
-        """What the head says [batch, rows], of words [batch, token, rows], in float32; and the mixers' notes."""
+        """The head's scores [batch, rows], of words [batch, token, rows], in float32; and the mixers' notes."""
         out = by.forward(**self._inputs(by, rows), heads=(self.said.head,), dropout=by.dropout)
         return out.logits.float(), out.notes
 

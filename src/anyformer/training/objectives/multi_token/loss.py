@@ -58,5 +58,5 @@ class MultiTokenObjective(Objective[MultiToken]):
 
 
 def labels_ahead(labels: Tensor, document: Tensor, k: int) -> Tensor:
-    """What each token but a row's last k is to predict k places after its label, within its document."""
+    """Labels [batch, token - k], k places after the labels [batch, token], within each document."""
     return labels[:, k:].masked_fill(document[:, k:] != document[:, :-k], NOT_PREDICTED)

@@ -134,7 +134,7 @@ class ReplacedObjective(Objective[ReplacedTokens]):
 
 @torch.no_grad()
 def sampled(head: Head, read: Tensor, draw: Tensor, temperature: float) -> Tensor:
-    """Return a token for each of n vectors [n, width], drawn by a number from 0 to 1 each: the inverse of the distribution."""
+    """A token for each of n vectors [n, width], drawn by a number from 0 to 1 each: the inverse of the distribution."""
     found = torch.empty(len(read), dtype=torch.long, device=read.device)
     if not len(read):
         return found

@@ -97,7 +97,7 @@ class SentenceNoise(Noise):
         return cls(said, MaskedNoise.of(said, seq_len, tokenizer), opening, closing, ends_sentence(tokenizer))
 
     def rows(self, text: EncodedCorpus, seq_len: int, seed: int | None = None) -> Passages:
-        """What pairs are made of. Raises TextError where a text has no other document to take a run from."""
+        """The passages that pairs are made of. Raises TextError where a text has no other document to take a run from."""
         found = Passages.of(text, self.ends, seq_len)
         if isinstance(self.said, NextSentence) and len(found.texts) < 2:
             raise TextError(
@@ -142,5 +142,5 @@ class SentenceNoise(Noise):
 
 
 def _inner(text: EncodedCorpus, document: int) -> np.ndarray:
-    """Return a document's tokens without its delimiters."""
+    """A document's tokens [token] without its delimiters."""
     return text.document(document)[1:-1]

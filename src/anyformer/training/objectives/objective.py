@@ -120,7 +120,9 @@ def loss_of(kind: type[ObjectiveSpec]) -> type[Objective[Any]]:
         if base.__module__.rpartition(".")[0] == package and base.__module__ != ObjectiveSpec.__module__:
             import_module(f"{base.__module__}.loss")
     if kind.loss is None:
-        raise UsageError(f"objective {kind.kind} has no loss; write a class Loss(Objective[{kind.__name__}])")
+        raise UsageError(
+            f"objective {kind.kind} has no loss; write a class {kind.kind}Objective(Objective[{kind.__name__}])"
+        )
     return kind.loss
 
 

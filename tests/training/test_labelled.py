@@ -29,6 +29,7 @@ from anyformer.training.objectives.labelled.data import LabelledData, LabelledVa
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.baseline import guess_of, trivial_loss
+from anyformer.training.run.progress import Watcher
 from anyformer.training.step import Trainer, split
 from tests.laws.models import randomised
 from tests.training.labelled import RECIPE, corpus, labelled
@@ -157,18 +158,15 @@ def test_a_run_gone_on_with_is_the_unbroken_one(kind: Kind, tmp_path: Path) -> N
     unbroken = train(spec, recipe, data, out=tmp_path / "unbroken", options=options)
     broken = tmp_path / "broken"
 
-    class Power:
+    class Power(Watcher):
         """Fails after four steps."""
 
-        def begin(self, plan: object) -> None: ...
-        def validation(self, metrics: object) -> None: ...
-        def end(self) -> None: ...
         def step(self, metrics: Any) -> None:
             if metrics.step == 4:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(spec, recipe, data, out=broken, options=options, watcher=Power())  # type: ignore[arg-type]
+        train(spec, recipe, data, out=broken, options=options, watcher=Power())
     again = train(spec, recipe, labelled(kind, 36), out=broken, options=options)
     assert [step.loss.hex() for step in again.steps] == [step.loss.hex() for step in unbroken.steps]
     for name, tensor in unbroken.model.state_dict().items():

@@ -25,7 +25,7 @@ from anyformer.training.run.checks import check_run
 from anyformer.training.run.evaluation import Evaluation, evaluate
 from anyformer.training.run.heap import keep_heap
 from anyformer.training.run.plan import RunPlan, disk_needed, flops_per_token, sizes, trial
-from anyformer.training.run.progress import Silent, Watcher
+from anyformer.training.run.progress import Watcher
 from anyformer.training.run.result import TrainingResult
 from anyformer.training.run.signals import Signals, Stopped
 from anyformer.training.step import Trainer
@@ -67,7 +67,7 @@ def train(
     `init` is a directory of weights of the same architecture to start from; `name` is what the run is listed by.
     Raises an AnyformerError of exit status 2 before anything is written, RunFailed afterwards, Stopped at a signal.
     """
-    options, watcher = options or RunOptions(), watcher or Silent()
+    options, watcher = options or RunOptions(), watcher or Watcher()
     run = Run(spec, recipe, data, init, options, watcher)
     disk_nbytes = disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0
     beside = run.trainer.auxiliary and run.trainer.auxiliary.spec
@@ -86,7 +86,7 @@ def plan_run(
 ) -> RunPlan:
     """The time, memory and disk that `train` would take; nothing is written. Raises what `train` would before it starts."""
     options = options or RunOptions()
-    run = Run(spec, recipe, data, init, options, Silent())
+    run = Run(spec, recipe, data, init, options, Watcher())
     return run.plan(disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0)
 
 

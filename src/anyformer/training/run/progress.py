@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from statistics import fmean
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
 from anyformer.training.run.plan import RunPlan, duration
@@ -14,68 +14,23 @@ LINES = 20  # of a whole run, where there is no terminal
 RECENT = 10  # steps whose mean loss is shown: single ones jump
 
 
-class Watcher(Protocol):
-    """Whoever wants to know how a run goes."""
+class Watcher:
+    """Whoever wants to know how a run goes; this one keeps it to itself."""
 
     def begin(self, plan: RunPlan) -> None:
         """Before the first step."""
-        ...
 
     def step(self, metrics: StepMetrics) -> None:
         """After each step."""
-        ...
 
     def validation(self, metrics: ValidationMetrics) -> None:
         """After each validation."""
-        ...
 
     def end(self) -> None:
         """After the last step, or where the run failed."""
-        ...
 
 
-class Silent:
-    """Says nothing."""
-
-    def begin(self, plan: RunPlan) -> None: ...
-
-    def step(self, metrics: StepMetrics) -> None: ...
-
-    def validation(self, metrics: ValidationMetrics) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class PlainLines:
-    """About `LINES` lines a run."""
-
-    def __init__(self, stream: TextIO | None = None, title: str = "") -> None:
-        self._stream = stream or sys.stderr
-        self._prefix = f"{title}: " if title else ""
-        self._progress = Progress()
-
-    def begin(self, plan: RunPlan) -> None:
-        self._progress.begin(plan)
-        for line in plan.lines():
-            self._say(line)
-
-    def step(self, metrics: StepMetrics) -> None:
-        self._progress.step(metrics)
-        steps = self._progress.steps
-        if metrics.step in (1, steps) or metrics.step % max(1, steps // LINES) == 0:
-            self._say("  ".join(self._progress.figures()))
-
-    def validation(self, metrics: ValidationMetrics) -> None:
-        self._progress.validation(metrics)
-
-    def end(self) -> None: ...
-
-    def _say(self, line: str) -> None:
-        self._stream.write(f"{self._prefix}{line}\n")
-        self._stream.flush()
-
-
-class Progress:
+class Progress(Watcher):
     """The figures of a run that is going on."""
 
     def __init__(self) -> None:
@@ -125,7 +80,30 @@ class Progress:
         return texts
 
 
-class Bar:
+class PlainLines(Progress):
+    """About `LINES` lines a run."""
+
+    def __init__(self, stream: TextIO | None = None, title: str = "") -> None:
+        super().__init__()
+        self._stream = stream or sys.stderr
+        self._prefix = f"{title}: " if title else ""
+
+    def begin(self, plan: RunPlan) -> None:
+        super().begin(plan)
+        for line in plan.lines():
+            self._say(line)
+
+    def step(self, metrics: StepMetrics) -> None:
+        super().step(metrics)
+        if metrics.step in (1, self.steps) or metrics.step % max(1, self.steps // LINES) == 0:
+            self._say("  ".join(self.figures()))
+
+    def _say(self, line: str) -> None:
+        self._stream.write(f"{self._prefix}{line}\n")
+        self._stream.flush()
+
+
+class Bar(Progress):
     """A progress bar with its figures, on a terminal."""
 
     def __init__(self, title: str = "") -> None:
@@ -133,6 +111,7 @@ class Bar:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
+        super().__init__()
         self._console = Console(stderr=True)
         columns = (
             TextColumn("[bold]{task.description}"),
@@ -141,21 +120,17 @@ class Bar:
         )
         self._bar = RichProgress(*columns, console=self._console, refresh_per_second=4)
         self._task = self._bar.add_task(title or "train", total=None, figures="")
-        self._progress = Progress()
 
     def begin(self, plan: RunPlan) -> None:
-        self._progress.begin(plan)
+        super().begin(plan)
         for line in plan.lines():
             self._console.print(line, highlight=False)
         self._bar.start()
         self._bar.update(self._task, total=plan.steps, completed=plan.done)
 
     def step(self, metrics: StepMetrics) -> None:
-        self._progress.step(metrics)
-        self._bar.update(self._task, completed=metrics.step, figures="  ".join(self._progress.figures()))
-
-    def validation(self, metrics: ValidationMetrics) -> None:
-        self._progress.validation(metrics)
+        super().step(metrics)
+        self._bar.update(self._task, completed=metrics.step, figures="  ".join(self.figures()))
 
     def end(self) -> None:
         self._bar.stop()

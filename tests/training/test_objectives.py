@@ -128,7 +128,7 @@ def test_a_loss_is_of_the_specification_that_it_names_alone() -> None:
 
     assert loss_of(CausalLM) is loss_of(Later) is CausalObjective
 
-    class LaterObjective(Quieter, Objective[Later]):
+    class LaterObjective(Quieter, Objective[Later]):  # pyright: ignore[reportGeneralTypeIssues]
         """Names its own."""
 
     assert loss_of(CausalLM) is CausalObjective

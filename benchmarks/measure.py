@@ -62,7 +62,7 @@ def record(name: str, out: Path, rows: list[dict[str, Any]], notes: Mapping[str,
     machine = calibrate()
     result = {
         "benchmark": name,
-        "date": datetime.datetime.context(datetime.UTC).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": f"python -m benchmarks.{name} {' '.join(sys.argv[1:])}".strip(),
         "versions": {
             "anyformer": __version__,

@@ -13,10 +13,10 @@ import statistics
 import torch
 
 from anyformer.recipe import UL2, CausalLM, Denoising, MaskedLM, Recipe
-from anyformer.recipe.objectives import MASK
 from anyformer.text import Tokenizer, encode_corpus, read_corpus
-from anyformer.training.data import TextData
-from anyformer.training.workers import prepared
+from anyformer.training.data.text import TextData
+from anyformer.training.data.workers import prepared
+from anyformer.training.objectives.specification import MASK
 from benchmarks.measure import cpu_seconds
 
 VOCAB, TURNS = 4096, 30

@@ -32,12 +32,12 @@ from anyformer.measure.bleu import bleu
 from anyformer.recipe import Recipe, read
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Tokenizer, read_parallel
-from anyformer.training.data import PairData
-from anyformer.training.live import live_view
-from anyformer.training.objectives import objective_of
-from anyformer.training.optim import optimizer_of
+from anyformer.training.objectives.objective import objective_of
+from anyformer.training.objectives.seq2seq.data import PairData
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.progress import live_view
 from anyformer.training.step import Trainer
+from anyformer.training.step.optimizer import optimizer_of
 from benchmarks import measure
 from benchmarks.torch_transformer import TorchTransformer, put, taken
 

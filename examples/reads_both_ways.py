@@ -7,7 +7,7 @@ from anyformer.inference import figures
 from anyformer.inference.scores import labelled_objective
 from anyformer.recipe import AdamW, Classification, Constant, Recipe
 from anyformer.text import Tokenizer, read_labelled, split_labelled
-from anyformer.training.labelled import LabelledData
+from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions, train
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -11,9 +11,9 @@ from pathlib import Path
 import anyformer as af
 from anyformer.recipe import AdamW, Recipe
 from anyformer.text import Tokenizer, encode_corpus, read_corpus
-from anyformer.training.data import TextData
-from anyformer.training.live import live_view
+from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.progress import live_view
 
 
 def main() -> None:

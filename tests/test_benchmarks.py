@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from anyformer import build, load_spec
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.text import ParallelCorpus, Tokenizer
 from anyformer.text.parallel import EncodedPairs
-from anyformer.layers.cross_entropy import cross_entropy
 from benchmarks.torch_transformer import TorchTransformer, layout, put, taken
 from benchmarks.translation import inputs, loss_of
 

@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "cache": {"spec", "layers"},
     "memory": {"spec", "layers", "cache"},
     "model": {"spec", "layers", "cache", "kernels"},
-    "recipe": {"spec"},
+    "recipe": {"disk", "spec"},
     "families": {"spec", "layers", "recipe"},
     "resizing": {"spec"},
     "observation": {"spec", "layers", "cache", "model"},
@@ -43,6 +43,18 @@ ROOMS["study"] = set(ROOMS)
 ROOMS["cli"] = {*ROOMS, "anyformer"}
 ROOMS["__main__"] = {"cli"}
 ROOMS["anyformer"] = {room for room in ROOMS if room not in {"cli", "__main__"}}  # src/anyformer/__init__.py
+
+# The sub-rooms of training: data and objectives ask each other, a file at a time; nothing asks what comes after it.
+FLOW: dict[str, set[str]] = {
+    "data": {"objectives"},
+    "objectives": {"data"},
+    "step": {"data", "objectives"},
+    "checkpoint": {"data", "step"},
+    "run": {"data", "objectives", "step", "checkpoint"},
+}
+OBJECTIVES = {"specification"} | {
+    path.name for path in (PACKAGE / "training" / "objectives").iterdir() if (path / "loss.py").is_file()
+}
 
 LIGHT = ("errors", "version", "disk", "spec", "recipe")  # what is known without torch
 HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
@@ -80,8 +92,33 @@ def imports(name: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def room(name: str) -> str:
-    """`anyformer.spec.codec` → `spec`; the package itself, and the names in it, are the room `anyformer`."""
-    return name.split(".")[1] if "." in name else "anyformer"
+    """`anyformer.spec.codec` → `spec`; the package itself, and the names in it, are the room `anyformer`.
+
+    What an objective says of itself lies beside its loss, in the `__init__` of its folder, but is data: of the room `recipe`.
+    """
+    match name.split("."):
+        case [_]:
+            return "anyformer"
+        case [_, "training", "objectives", *rest] if rest == [] or (len(rest) == 1 and rest[0] in OBJECTIVES):
+            return "recipe"
+        case [_, first, *_]:
+            return first
+    raise ValueError(name)
+
+
+def flow(package: Path) -> Iterator[str]:
+    """Training goes one way: what a later sub-room makes, an earlier one doesn't know."""
+    for name, path in sources(package):
+        match name.split("."):
+            case [_, "training", here, *_] if here in FLOW:
+                for line, target in imports(name, path):
+                    match target.split("."):
+                        case ["anyformer", "training", there, *_] if there not in FLOW[here] | {here}:
+                            yield f"{name}:{line}: training.{here} may not import training.{there}"
+                        case _:
+                            pass
+            case _:
+                pass
 
 
 def wrong_imports(package: Path) -> Iterator[str]:
@@ -160,6 +197,7 @@ Rule = Callable[[Path], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     wrong_imports,
     cycles,
+    flow,
     undeclared,
     heavy_imports,
     long_files,
@@ -206,6 +244,24 @@ BROKEN: list[tuple[Rule, dict[str, str], str]] = [
     (wrong_imports, {"training/loop.py": "from anyformer import preset"}, "training may not import anyformer"),
     (wrong_imports, {"errors.py": "import anyformer.spec"}, "errors may not import spec"),
     (wrong_imports, {"attic/thing.py": "x = 1"}, "no room is called 'attic'"),
+    (
+        wrong_imports,
+        {
+            "training/objectives/masked/__init__.py": "from anyformer.training.objectives.masked.loss import MaskedObjective"
+        },
+        "recipe may not import training",
+    ),
+    (
+        heavy_imports,
+        {"training/objectives/masked/__init__.py": "import torch"},
+        "anyformer.training.objectives.masked:1: torch",
+    ),
+    (
+        flow,
+        {"training/step/a.py": "from anyformer.training.run import train"},
+        "training.step may not import training.run",
+    ),
+    (flow, {"training/data/a.py": "from ..step import split"}, "training.data may not import training.step"),
     (
         cycles,
         {"layers/a.py": "from anyformer.model import M", "model.py": "from anyformer.layers.a import A"},

@@ -83,7 +83,7 @@ class SegmentMemory(KVCache):
         self.stores = [_RecentCache(recent, shapes, torch.float32, device) for _, shapes in cached_calls(spec)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is held by name, each [batch, …]: a lane's own part is what `tensor[lane]` is."""
+        """All that is held by name, each [batch, …]: a stream's own part is what `tensor[stream]` is."""
         (recent,) = self.slot_indexes.values()
         found = {"last": self.last.transpose(0, 1), **recent.facts}
         for i, store in enumerate(self.stores):
@@ -91,7 +91,7 @@ class SegmentMemory(KVCache):
         return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Hold what `tensors` returned, or the parts of some lanes."""
+        """Hold what `tensors` returned, or the parts of some streams."""
         (recent,) = self.slot_indexes.values()
         self.last, self.plain = tensors["last"].transpose(0, 1), False
         recent.facts, recent.plain = {fact: tensors[fact] for fact in recent.facts}, False

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer.cli import main as cli
 from anyformer.disk.lock import Lock
-from anyformer.training import checkpoint
+from anyformer.training.checkpoint import checkpoints as checkpoint
 from tests.cli.running import SIZES, SMALL, everything, failed, refused, run, succeeded
 
 pytestmark = pytest.mark.usefixtures("_quick")

@@ -17,7 +17,7 @@ from anyformer.families.gpt2 import gpt2
 from anyformer.families.olmo import olmo
 from anyformer.layers import FeedForwardSpec, GainSpec, GatedFeedForwardSpec, LayerNormSpec
 from anyformer.spec import BranchSpec, Count, ModelSpec, StackSpec, SublayerSpec, Width, Workload, parameters
-from anyformer.training.evaluation import DocumentLoss, Evaluation
+from anyformer.training.run.evaluation import DocumentLoss, Evaluation
 from tests.costs.opt_table import CORRECT, PRINTED, ROWS, cells, table
 
 

@@ -17,8 +17,8 @@ from anyformer.inference.figures import figures_of_classes, figures_of_numbers
 from anyformer.inference.scores import labelled_objective
 from anyformer.resizing import resize, shrink
 from anyformer.text import Tokenizer
-from anyformer.training.evaluation import evaluate
-from anyformer.training.labelled import LabelledValidation
+from anyformer.training.objectives.labelled.data import LabelledValidation
+from anyformer.training.run.evaluation import evaluate
 from tests.laws.models import randomised
 from tests.training.labelled import RECIPE, labelled
 

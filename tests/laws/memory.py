@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer, build
 from anyformer.recipe import DropoutSpec
 from anyformer.spec import ModelSpec
-from anyformer.layers.cross_entropy import cross_entropy
-from anyformer.training.device import autocast
-from anyformer.training.step import rates
+from anyformer.training.step.device import autocast
+from anyformer.training.step.trainer import rates
 from tests.laws.models import ids_for
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from anyformer.layers import BlanksSpec, BySegmentSpec, MarkedKeys
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, tensors
-from anyformer.training.objectives.objective import later_tokens_seen
+from anyformer.training.objectives.architecture import later_tokens_seen
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import query_scale
 

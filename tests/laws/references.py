@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 
 # The classes pass over what predicts further tokens; the rest of such a model is another preset, and compared.
-AHEAD = "../train/test_multi_token.py"
+AHEAD = "../training/test_multi_token.py"
 
 DECODED = "test_parity_deberta_decoder.py"  # no class has DeBERTa's enhanced mask decoder
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
-from anyformer.training.objectives.objective import later_tokens_seen
+from anyformer.training.objectives.architecture import later_tokens_seen
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, ids_for, randomised, runner, told
 

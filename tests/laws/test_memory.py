@@ -176,7 +176,7 @@ def test_what_is_made_again_is_the_largest_layer() -> None:
 def test_state_is_what_training_holds(name: str) -> None:
     """Of a shrunk model in float32: the bytes of weights, gradients and the optimiser's tensors after a step."""
     from anyformer.recipe import AdamW
-    from anyformer.training.optim import optimizer_of
+    from anyformer.training.step.optimizer import optimizer_of
 
     model = build(shrink(preset(name).spec))
     trained = [p for p in model.parameters() if p.requires_grad]

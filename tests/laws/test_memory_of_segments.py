@@ -15,12 +15,13 @@ from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, Mask, Tokens
 from anyformer.memory import SegmentMemory
 from anyformer.model import build
+from anyformer.recipe import CausalLM
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import EncodedCorpus
-from anyformer.training.evaluation import evaluate
-from anyformer.training.objectives.causal import CausalObjective
-from anyformer.training.segments import SegmentValidation
+from anyformer.training.data.segments import SegmentValidation
+from anyformer.training.objectives.causal.loss import CausalObjective
+from anyformer.training.run.evaluation import evaluate
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import FLOAT32, VISIBLE, close, distance
 
@@ -129,7 +130,7 @@ def test_evaluation_of_documents() -> None:
     tokens = ids_for(spec, 1, 50)[0].numpy().astype(np.uint16)
     encoded = EncodedCorpus(tokens, np.array([0, 31, 50]), np.array([40, 25]), spec.vocab_size, "")
     whole, cut, remembered = (
-        evaluate(model, CausalObjective(), SegmentValidation(encoded, length, memory))
+        evaluate(model, CausalObjective(CausalLM(), spec), SegmentValidation(encoded, length, memory))
         for length, memory in ((64, 0), (5, 0), (5, 64))
     )
     assert (whole.tokens, whole.nbytes) == (48, 65)

@@ -30,11 +30,12 @@ from anyformer.layers import (
     SinusoidSpec,
     TokensSpec,
 )
+from anyformer.recipe import Seq2Seq
 from anyformer.resizing import shrink
 from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec, Spec, TableSpec, Window
 from anyformer.text.parallel import PairBatch
-from anyformer.training.objectives import LossContext
-from anyformer.training.objectives.seq2seq import Seq2SeqObjective
+from anyformer.training.objectives.objective import LossContext
+from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 from tests.laws.inputs import inputs_for
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.parity import differences, pair
@@ -106,7 +107,7 @@ def test_labels_give_their_loss(name: str) -> None:
         decoder_attention_mask=given.real.long(),
     ).loss
     batch = PairBatch(*(t.numpy() for t in (given.source, given.source_real, read, given.real, labels)))
-    each = Seq2SeqObjective()(LossContext(both.ours, both.ours.head(), torch.device("cpu")), batch).each
+    each = Seq2SeqObjective(Seq2Seq(), spec)(LossContext(both.ours, both.ours.head(), torch.device("cpu")), batch).each
     mean = each[given.real].mean() if each.shape == labels.shape else each.sum() / int(given.real.sum())
     close(mean[None], expected[None])
     assert np.isfinite(expected.item())

@@ -16,8 +16,8 @@ from anyformer.model import build
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place
-from anyformer.training.evaluation import evaluate, sample_loss
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
+from anyformer.training.run.evaluation import evaluate
 from anyformer.training.step import Trainer
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import edited
@@ -123,7 +123,7 @@ def test_a_trainer_moves_the_kept_statistics_and_evaluation_only_reads_them(rate
     kept = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
     assert kept
     first, again = (evaluate(model, trainer.objective, validation).loss for _ in range(2))
-    sample_loss(model, trainer.objective, validation, 64)
+    evaluate(model, trainer.objective, validation, most_tokens=64)
     model(torch.zeros(1, 4, dtype=torch.long))
     assert first == again
     assert all(torch.equal(p, kept[name]) for name, p in model.named_parameters() if name in kept)

@@ -14,10 +14,10 @@ from anyformer.study import compare as module
 from anyformer.study.compare import Question, compare, named
 from anyformer.text import Corpus, Tokenizer, encode_corpus
 from anyformer.text.sources import Document
-from anyformer.training.data import TextData
-from anyformer.training.live import Silent
+from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, TrainingResult
-from anyformer.training.signals import Stopped
+from anyformer.training.run.progress import Watcher
+from anyformer.training.run.signals import Stopped
 from tests.training.models import decoder
 
 HOW = RunOptions(device=torch.device("cpu"), validations=4, plan=False, save_every=8, keep_last=1)
@@ -61,7 +61,7 @@ def question(specs: Mapping[str, ModelSpec] = SPECS, **options: Any) -> Question
 
 
 def go(asked: Question, data: TextData, out: Path) -> Any:
-    return compare(asked, data, out, HOW, lambda _: Silent())
+    return compare(asked, data, out, HOW, lambda _: Watcher())
 
 
 def test_seeds_are_runs_of_their_own(tmp_path: Path, data: TextData, trained: Trained) -> None:

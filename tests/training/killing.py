@@ -31,10 +31,10 @@ from anyformer.spec import (
     Width,
 )
 from anyformer.text import EncodedCorpus
-from anyformer.training import checkpoint
-from anyformer.training.checkpoint import Checkpoints
-from anyformer.training.data import TextData
-from anyformer.training.metrics import MetricsLog
+from anyformer.training.checkpoint import checkpoints as checkpoint
+from anyformer.training.checkpoint.checkpoints import Checkpoints
+from anyformer.training.checkpoint.metrics import MetricsLog
+from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
 
 STEPS, SAVE_EVERY, VOCABULARY = 20, 4, 61

@@ -7,7 +7,7 @@ import random
 from anyformer.recipe import AdamW, Classification, Constant, Labelled, Recipe
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer, split_labelled
 from anyformer.text.labelled import Kind
-from anyformer.training.labelled import LabelledData
+from anyformer.training.objectives.labelled.data import LabelledData
 
 WORDS = ["cat", "dog", "owl", "sun", "sky", "sea"]
 LABELS = {"bad": "neg", "good": "pos", "fair": "so-so"}

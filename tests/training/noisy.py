@@ -5,9 +5,10 @@ from functools import cache
 
 import numpy as np
 
-from anyformer.recipe.objectives import MASK, UL2
 from anyformer.text import EncodedCorpus, Tokenizer
-from anyformer.training.data import TextData
+from anyformer.training.data.text import TextData
+from anyformer.training.objectives.denoising import UL2
+from anyformer.training.objectives.specification import MASK
 
 ANIMALS, PLACES = ("cat", "dog", "owl", "fox"), ("mat", "roof", "hill")
 

@@ -5,7 +5,7 @@ from anyformer.families.electra import discriminator, electra
 from anyformer.recipe import Constant, Recipe, ReplacedTokens
 from anyformer.recipe.optimizer import AdamW
 from anyformer.spec import ModelSpec
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer
 from tests.training import noisy
 

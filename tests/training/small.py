@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from anyformer.training.checkpoint import Checkpoints
+from anyformer.training.checkpoint.checkpoints import Checkpoints
 
 
 class Tied(nn.Module):

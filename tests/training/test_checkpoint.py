@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import nn
 
 from anyformer.errors import CheckpointError
-from anyformer.training.checkpoint import Checkpoints, step_of
+from anyformer.training.checkpoint.checkpoints import Checkpoints, step_of
 from tests.training.small import saved, step, trained
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import RunFailed
-from anyformer.training import checkpoint
-from anyformer.training.checkpoint import Checkpoints, verify
+from anyformer.training.checkpoint import checkpoints as checkpoint
+from anyformer.training.checkpoint.checkpoints import Checkpoints, verify
 from tests.training.small import saved, trained
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"]

@@ -20,9 +20,10 @@ from anyformer.recipe import AdamW, Constant, Contrastive, DropoutSpec, Recipe, 
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import ParallelCorpus, Tokenizer
-from anyformer.training.contrasted import ContrastData, ContrastRows, batch_pairs
-from anyformer.training.objectives import LossContext, objective_of, usual
-from anyformer.training.objectives.contrastive import usual_pool, with_embedding
+from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.contrastive.data import ContrastData, ContrastRows, batch_pairs
+from anyformer.training.objectives.contrastive.loss import usual_pool, with_embedding
+from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.step import Trainer
 from tests.training.models import decoder, encoder_decoder

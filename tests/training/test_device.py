@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from anyformer.errors import UsageError
-from anyformer.training.device import autocast, best_device, choose_device, compute_dtype
-from anyformer.training.kept_heap import keep_heap, release_heap
+from anyformer.training.run.heap import keep_heap, release_heap
+from anyformer.training.step.device import autocast, best_device, choose_device, compute_dtype
 
 
 def test_the_best_is_the_default() -> None:

@@ -11,8 +11,8 @@ from anyformer.errors import TextError
 from anyformer.model import build
 from anyformer.recipe import CausalLM, Recipe
 from anyformer.text import ParallelCorpus, split_pairs
-from anyformer.training.evaluation import DocumentLoss, Evaluation, evaluate, sample_loss
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
+from anyformer.training.run.evaluation import DocumentLoss, Evaluation, evaluate
 from tests.training.models import VOCAB, decoder
 from tests.training.texts import encoded, text_data
 
@@ -55,7 +55,7 @@ def test_a_uniform_model_needs_the_logarithm_of_its_vocabulary() -> None:
     assert validation is not None
     objective = objective_of(CausalLM(), spec)
     assert evaluate(model, objective, validation).loss == pytest.approx(math.log(VOCAB), rel=1e-6)
-    assert sample_loss(model, objective, validation, 32) == pytest.approx(math.log(VOCAB), rel=1e-6)
+    assert evaluate(model, objective, validation, most_tokens=32).loss == pytest.approx(math.log(VOCAB), rel=1e-6)
 
 
 def test_a_sample_is_a_fixed_part_of_the_text() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from anyformer.errors import CheckpointError
-from anyformer.training.checkpoint import verify
+from anyformer.training.checkpoint.checkpoints import verify
 from tests.training.killing import SAVES, Fault, Moment, losses, names, start, weights
 
 ROOT = Path(__file__).resolve().parent.parent.parent

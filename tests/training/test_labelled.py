@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import anyformer as af
 from anyformer.errors import CheckpointError, TextError, UsageError
 from anyformer.hub import load_into
+from anyformer.layers.cross_entropy import LossOptions
 from anyformer.layers.tokens import Dropout
 from anyformer.model import build
 from anyformer.recipe import AdamW, CausalLM, Classification, DropoutSpec, Labelled, Regression, TokenClassification
@@ -24,11 +25,11 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.encoded_labelled import EncodedLabelled, LabelledRows
 from anyformer.text.labelled import Kind
-from anyformer.training.baseline import guess_of, trivial_loss
-from anyformer.layers.cross_entropy import LossOptions
-from anyformer.training.labelled import LabelledData, LabelledValidation
-from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
+from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.baseline import guess_of, trivial_loss
+from anyformer.training.run.progress import Watcher
 from anyformer.training.step import Trainer, split
 from tests.laws.models import randomised
 from tests.training.labelled import RECIPE, corpus, labelled
@@ -157,18 +158,15 @@ def test_a_run_gone_on_with_is_the_unbroken_one(kind: Kind, tmp_path: Path) -> N
     unbroken = train(spec, recipe, data, out=tmp_path / "unbroken", options=options)
     broken = tmp_path / "broken"
 
-    class Power:
+    class Power(Watcher):
         """Fails after four steps."""
 
-        def begin(self, plan: object) -> None: ...
-        def validation(self, metrics: object) -> None: ...
-        def end(self) -> None: ...
         def step(self, metrics: Any) -> None:
             if metrics.step == 4:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(spec, recipe, data, out=broken, options=options, watcher=Power())  # type: ignore[arg-type]
+        train(spec, recipe, data, out=broken, options=options, watcher=Power())
     again = train(spec, recipe, labelled(kind, 36), out=broken, options=options)
     assert [step.loss.hex() for step in again.steps] == [step.loss.hex() for step in unbroken.steps]
     for name, tensor in unbroken.model.state_dict().items():

@@ -9,9 +9,9 @@ import torch
 from click.testing import CliRunner
 
 from anyformer.cli.runs import command
-from anyformer.training.checkpoint import Checkpoints
-from anyformer.training.metrics import MetricsLog, StepMetrics, ValidationMetrics
-from anyformer.training.rundir import RunDirectory, read_record
+from anyformer.training.checkpoint.checkpoints import Checkpoints
+from anyformer.training.checkpoint.directory import RunDirectory, read_record
+from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from tests.training.killing import recipe, spec
 
 

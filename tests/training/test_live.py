@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from anyformer.training import live
-from anyformer.training.live import Bar, PlainLines, Progress, live_view
-from anyformer.training.metrics import StepMetrics, ValidationMetrics
-from anyformer.training.plan import RunPlan, duration, nbytes
+from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
+from anyformer.training.run import progress as live
+from anyformer.training.run.plan import RunPlan, duration, nbytes
+from anyformer.training.run.progress import Bar, PlainLines, Progress, live_view
 
 PLAN = RunPlan(3_000_000, 400, 0, 819_200, 20e6, "cpu", "float32", 144_000_000, 300.0, 500_000_000, 3e11)
 

@@ -22,12 +22,12 @@ from anyformer.spec import ModelSpec, Place, Workload, parameters, tensors
 from anyformer.spec import dumps as spec_text
 from anyformer.spec import loads as spec_of_text
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.training.checks import check_run
-from anyformer.training.metrics import read_metrics
-from anyformer.training.objectives import LossContext, Losses, objective_of
-from anyformer.training.routing import routers_of
+from anyformer.training.checkpoint.metrics import read_metrics
+from anyformer.training.objectives.objective import LossContext, Losses, objective_of
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.checks import check_run
 from anyformer.training.step import Trainer
+from anyformer.training.step.routing import routers_of
 from tests.laws.tolerance import FLOAT32, distance, gradient_distance
 from tests.oracles import multi_token as oracle
 from tests.training.models import VOCAB, decoder

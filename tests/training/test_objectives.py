@@ -11,7 +11,9 @@ from anyformer.model import build
 from anyformer.recipe import CausalLM, ObjectiveSpec, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch, PairBatch, pack
-from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.objectives import OBJECTIVES
+from anyformer.training.objectives.causal.loss import CausalObjective
+from anyformer.training.objectives.objective import LossContext, Objective, loss_of, objective_of
 from tests.training.models import VOCAB, decoder, encoder_decoder
 from tests.training.texts import encoded
 
@@ -105,3 +107,34 @@ def test_what_an_architecture_cannot_do_is_refused(objective: ObjectiveSpec, spe
 )
 def test_causal_masks_are_taken(mask: layers.Mask) -> None:
     objective_of(CausalLM(), decoder(mask))
+
+
+class Unlearnt(ObjectiveSpec):
+    """Data alone."""
+
+
+@pytest.mark.parametrize("said", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_each_has_the_loss_of_its_own_folder(said: ObjectiveSpec) -> None:
+    """Also where its specification descends from another's: NextSentence is a MaskedLM, MultiToken a CausalLM."""
+    assert loss_of(type(said)).__module__ == f"{type(said).__module__}.loss"
+
+
+def test_a_loss_is_of_the_specification_that_it_names_alone() -> None:
+    class Later(CausalLM):
+        """A descendant has its ancestor's loss until it has one of its own."""
+
+    class Quieter(CausalObjective):
+        """Names none, and takes none over."""
+
+    assert loss_of(CausalLM) is loss_of(Later) is CausalObjective
+
+    class LaterObjective(Quieter, Objective[Later]):  # pyright: ignore[reportGeneralTypeIssues]
+        """Names its own."""
+
+    assert loss_of(CausalLM) is CausalObjective
+    assert loss_of(Later) is LaterObjective
+
+
+def test_one_without_a_loss_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Unlearnt has no loss; write a class \w+\(Objective\[Unlearnt\]\)"):
+        objective_of(Unlearnt(), decoder())

@@ -28,12 +28,12 @@ from anyformer.recipe import (
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.training.baseline import Frequency, trivial_loss
-from anyformer.training.metrics import read_metrics
-from anyformer.training.noise.pairs import NoisyPairs
-from anyformer.training.noise.permuted import PermutedRows
-from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.checkpoint.metrics import read_metrics
+from anyformer.training.objectives.denoising.pairs import NoisyPairs
+from anyformer.training.objectives.objective import LossContext, objective_of
+from anyformer.training.objectives.permuted.noise import PermutedRows
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.baseline import Frequency, trivial_loss
 from anyformer.training.step import Trainer
 from tests.training.models import VOCAB, decoder, encoder_decoder
 from tests.training.noisy import text_data, tokenizer
@@ -283,7 +283,7 @@ def test_micro_batches_add_up(objective: ObjectiveSpec) -> None:
     gradients = []
     for micro_tokens in (None, 2 * SEQ_LEN, 1):
         trainer = Trainer(build(spec), given, objective_of(objective, spec), micro_tokens=micro_tokens)
-        nats, tokens = trainer.gradients(1, batch)
+        nats, tokens, *_ = trainer.gradients(1, batch)
         gradients.append((nats, tokens, [p.grad for p in trainer.parameters]))
     for nats, tokens, grads in gradients[1:]:
         assert (nats, tokens) == (pytest.approx(gradients[0][0], rel=1e-6), gradients[0][1])

@@ -22,7 +22,8 @@ from anyformer.recipe import (
     loads,
 )
 from anyformer.spec import HeadSpec, ModelSpec, TableSpec, Vocab
-from anyformer.training.objectives import objective_of, usual
+from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run import RunOptions, train
 from tests.training.models import decoder, encoder_decoder
 from tests.training.noisy import plain_tokenizer, text_data

@@ -9,7 +9,7 @@ from anyformer.errors import TextError
 from anyformer.recipe import AdamW, Recipe, Seq2Seq
 from anyformer.resizing import resize
 from anyformer.text import ParallelCorpus, Tokenizer, split_pairs
-from anyformer.training.data import PairData
+from anyformer.training.objectives.seq2seq.data import PairData
 from anyformer.training.run import RunOptions, train
 from tests.training.models import encoder_decoder
 

@@ -22,12 +22,13 @@ from anyformer.recipe import UL2, CausalLM, Denoising, MaskedLM, ObjectiveSpec, 
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, Place, Window, Workload
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.checks import longest
-from anyformer.training.noise.pairs import NoisyPairs
-from anyformer.training.objectives import LossContext, objective_of, usual
-from anyformer.training.objectives.prefix import in_one_row
-from anyformer.training.plan import flops_per_token
+from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.denoising.pairs import NoisyPairs
+from anyformer.training.objectives.denoising.prefix import in_one_row
+from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.checks import longest
+from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
 from tests.laws.elsewhere import named
 from tests.laws.tolerance import FLOAT32, gradient_distance
@@ -134,7 +135,7 @@ def test_micro_batches_add_up(objective: ObjectiveSpec) -> None:
     batch, gradients = next(text_data().feed(given)), []
     for micro_tokens in (None, 1):
         trainer = Trainer(build(spec()), given, objective_of(objective, spec()), micro_tokens=micro_tokens)
-        nats, tokens = trainer.gradients(1, batch)
+        nats, tokens, *_ = trainer.gradients(1, batch)
         gradients.append((nats, tokens, [p.grad for p in trainer.parameters]))
     assert gradients[1][:2] == (pytest.approx(gradients[0][0], rel=1e-6), gradients[0][1])
     torch.testing.assert_close(gradients[1][2], gradients[0][2], rtol=1e-4, atol=1e-6)

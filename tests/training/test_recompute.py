@@ -9,7 +9,7 @@ import torch
 
 from anyformer.model import build
 from anyformer.recipe import CausalLM, DropoutSpec
-from anyformer.training.objectives import objective_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer
 from tests.training.models import decoder
 from tests.training.test_step import LENGTH, batch, recipe

@@ -14,17 +14,17 @@ from torch.nn import functional as F
 import anyformer as af
 from anyformer import recipe as recipes
 from anyformer.errors import SpecError, UsageError
-from anyformer.families.heads import fitted
 from anyformer.hub import save
 from anyformer.model import Transformer
 from anyformer.recipe import LinearDecay, ReplacedTokens, Warmup
 from anyformer.spec import parameters
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.training.companion import Companion
-from anyformer.training.generator import generator_for
-from anyformer.training.noise.replaced import ReplacedNoise, ReplacedRows
-from anyformer.training.objectives import LossContext, objective_of, replaced, usual
-from anyformer.training.objectives.replaced import ReplacedObjective, sampled
+from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.objective import Auxiliary, LossContext, objective_of, with_head_for
+from anyformer.training.objectives.replaced import loss as replaced
+from anyformer.training.objectives.replaced.generator import generator_for
+from anyformer.training.objectives.replaced.loss import ReplacedObjective, sampled
+from anyformer.training.objectives.replaced.noise import ReplacedNoise, ReplacedRows
 from anyformer.training.step import Trainer, split
 from tests.training import noisy
 from tests.training.replacing import recipe, spec, trainer
@@ -45,16 +45,16 @@ def rows(lengths: tuple[int, ...] = (24, 9, 24, 17), seed: int = 0, **said: Any)
     batch = Batch(ids, np.full_like(ids, NOT_PREDICTED), real.astype(np.int64), place, np.where(real, 0, -1))
     given = recipe(ReplacedTokens(**said))
     assert isinstance(given.objective, ReplacedTokens)
-    noise = ReplacedNoise.of(given.objective, given, noisy.tokenizer())
+    noise = ReplacedNoise.of(given.objective, given.seq_len, noisy.tokenizer())
     return noise(batch, [np.random.default_rng((seed, i)) for i in range(len(lengths))])
 
 
 def whole(by: Trainer, batch: ReplacedRows) -> Tensor:
     """The loss of a batch, as the paper writes it."""
-    assert by.companion is not None
+    assert by.auxiliary is not None
     device = torch.device("cpu")
     way = LossContext(
-        by.model, by.model.head(), device, companion=LossContext(by.companion, by.companion.head(), device)
+        by.model, by.model.head(), device, auxiliary=LossContext(by.auxiliary, by.auxiliary.head(), device)
     )
     return by.objective(way, batch).total / int((batch.labels != NOT_PREDICTED).sum())
 
@@ -87,13 +87,13 @@ def test_equal_to_transformers(embeddings: Embeddings, tmp_path: Path) -> None:
     """Loss and every gradient, of the two classes of transformers with these weights and these draws; a step by hand."""
     said = ReplacedTokens(embeddings=embeddings, temperature=0.7)
     by, batch = trainer(said), rows()
-    assert by.companion is not None
+    assert by.auxiliary is not None
     with torch.no_grad():  # weights by which the two differ, and predictions that are not all alike
-        for each in (*by.model.parameters(), *by.companion.parameters()):
+        for each in (*by.model.parameters(), *by.auxiliary.parameters()):
             if each.dim() == 2:
                 each.mul_(3)
-    generator, discriminator = theirs(by.companion, tmp_path / "g"), theirs(by.model, tmp_path / "d")
-    loss, _ = by.gradients(1, batch)
+    generator, discriminator = theirs(by.auxiliary, tmp_path / "g"), theirs(by.model, tmp_path / "d")
+    passes = by.gradients(1, batch)
     ids, hidden = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.hidden)
     mask, labels = torch.from_numpy(batch.document), torch.from_numpy(batch.labels)
     logits = generator(input_ids=ids, attention_mask=mask).logits
@@ -112,9 +112,9 @@ def test_equal_to_transformers(embeddings: Embeddings, tmp_path: Path) -> None:
     scores = discriminator(input_ids=filled, attention_mask=mask).logits
     told = F.binary_cross_entropy_with_logits(scores, target, reduction="none")[mask > 0]
     (words + 50 * told.mean()).backward()
-    assert loss == pytest.approx(float(told.detach().sum()), rel=1e-5)
-    assert by._parts is not None
-    assert by._parts["generator"] == pytest.approx(float(words.detach()), rel=1e-5)
+    assert passes.nats == pytest.approx(float(told.detach().sum()), rel=1e-5)
+    assert passes.parts is not None
+    assert passes.parts["generator"] == pytest.approx(float(words.detach()), rel=1e-5)
     wanted = [
         {name: p.grad for name, p in each.named_parameters() if p.grad is not None}
         for each in (generator, discriminator)
@@ -125,7 +125,7 @@ def test_equal_to_transformers(embeddings: Embeddings, tmp_path: Path) -> None:
         assert len(names) == 5  # tokens, positions, segments, gain and bias of the norm
         for name in names:
             wanted[0][name] = wanted[1][name] = wanted[0][name] + wanted[1][name]
-    for model, gradients, where in ((by.companion, wanted[0], "gg"), (by.model, wanted[1], "dg")):
+    for model, gradients, where in ((by.auxiliary, wanted[0], "gg"), (by.model, wanted[1], "dg")):
         found = gradients_in_their_names(model, tmp_path / where)
         assert set(gradients) <= set(found)
         most = max(float(gradient.abs().max()) for gradient in gradients.values())
@@ -140,7 +140,7 @@ def test_disentangled_is_a_sum_whose_first_term_has_no_gradient() -> None:
     said = ReplacedTokens(embeddings="disentangled")
     by = trainer(said, clip=0.5, schedule=(Warmup(steps=2), LinearDecay(to=0.1)))
     again = trainer(said, clip=0.5, schedule=(Warmup(steps=2), LinearDecay(to=0.1)))
-    generator, model = again.companion, again.model
+    generator, model = again.auxiliary, again.model
     assert generator is not None
     tables = ("shared.tokens.weight", "stack.embedding.terms.1.weight", "stack.embedding.terms.2.weight")
     of_g, of_d = dict(generator.named_parameters()), dict(model.named_parameters())
@@ -168,7 +168,7 @@ def test_disentangled_is_a_sum_whose_first_term_has_no_gradient() -> None:
         def forward(*args: Any, summed: dict[str, Tensor] = summed, **options: Any) -> Any:
             return functional_call(model, summed, args, options)
 
-        way = LossContext(forward, model.head(), device, companion=LossContext(generator, generator.head(), device))
+        way = LossContext(forward, model.head(), device, auxiliary=LossContext(generator, generator.head(), device))
         loss = again.objective(way, batch).total / int((batch.labels != NOT_PREDICTED).sum())
         optimizer.zero_grad()
         loss.backward()
@@ -176,8 +176,8 @@ def test_disentangled_is_a_sum_whose_first_term_has_no_gradient() -> None:
         for group in optimizer.param_groups:
             group["lr"] = by.learning_rate(step)
         optimizer.step()
-    assert by.companion is not None
-    mine_g, mine_d = dict(by.companion.named_parameters()), dict(by.model.named_parameters())
+    assert by.auxiliary is not None
+    mine_g, mine_d = dict(by.auxiliary.named_parameters()), dict(by.model.named_parameters())
     for name in tables:
         assert float(deltas[name].detach().abs().max()) > 1e-3, "the distance was not learnt"
         assert torch.allclose(mine_d[name], of_g[name] + deltas[name], atol=1e-5), name
@@ -193,8 +193,8 @@ def test_what_moves_the_generators_table(embeddings: Embeddings) -> None:
     for weight in (50.0, 1.0):
         by = trainer(ReplacedTokens(embeddings=embeddings, weight=weight))
         by.gradients(1, rows())
-        assert by.companion is not None
-        (table,) = [p for name, p in by.companion.named_parameters() if name == "shared.tokens.weight"]
+        assert by.auxiliary is not None
+        (table,) = [p for name, p in by.auxiliary.named_parameters() if name == "shared.tokens.weight"]
         assert table.grad is not None
         tables.append(table.grad)
     assert torch.equal(*tables) == (embeddings != "shared")
@@ -203,13 +203,13 @@ def test_what_moves_the_generators_table(embeddings: Embeddings) -> None:
 @pytest.mark.parametrize("embeddings", KINDS)
 def test_what_is_shared_is_one(embeddings: Embeddings) -> None:
     by = trainer(ReplacedTokens(embeddings=embeddings))
-    assert by.companion is not None
-    own, held = {id(p) for p in by.model.parameters()}, list(by.companion.parameters())
+    assert by.auxiliary is not None
+    own, held = {id(p) for p in by.model.parameters()}, list(by.auxiliary.parameters())
     assert sum(id(p) in own for p in held) == (5 if embeddings == "shared" else 0)
     each = [id(p) for group in by.optimizer.param_groups for p in group["params"]]
     assert sorted(each) == sorted({*own, *map(id, held)})
-    assert by.companion.head().table.weight is dict(by.companion.named_parameters())["shared.tokens.weight"]
-    for name, parameter in by.companion.named_parameters():
+    assert by.auxiliary.head().table.weight is dict(by.auxiliary.named_parameters())["shared.tokens.weight"]
+    for name, parameter in by.auxiliary.named_parameters():
         decays = [g["weight_decay"] > 0 for g in by.optimizer.param_groups if any(parameter is p for p in g["params"])]
         matrix = parameter.dim() == 2 and "embedding.terms" not in name and not name.startswith("shared.")
         assert decays == [matrix], name
@@ -222,9 +222,9 @@ def test_parts_of_a_batch_add_up_to_it(micro_tokens: int) -> None:
     assert len({int(n) for n in batch.hidden.sum(1)}) > 1
     for micro in (None, micro_tokens):
         by = trainer(ReplacedTokens(embeddings="separate"), micro_tokens=micro)
-        loss = by.gradients(1, batch)
-        assert by.companion is not None
-        found.append((loss, by._parts, [p.grad for p in (*by.model.parameters(), *by.companion.parameters())]))
+        passes = by.gradients(1, batch)
+        assert by.auxiliary is not None
+        found.append((passes[:2], passes.parts, [p.grad for p in (*by.model.parameters(), *by.auxiliary.parameters())]))
     assert len(list(split(batch, micro_tokens))) == 96 // micro_tokens
     (loss, parts, gradients), (again, parts_again, others) = found
     assert again == pytest.approx(loss, rel=1e-6)
@@ -239,11 +239,11 @@ def test_parts_of_a_batch_add_up_to_it(micro_tokens: int) -> None:
 
 def test_a_word_drawn_as_it_was_counts_as_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     by, batch = trainer(), rows()
-    assert by.companion is not None
+    assert by.auxiliary is not None
     device, hidden = torch.device("cpu"), torch.from_numpy(batch.hidden)
     originals = torch.from_numpy(batch.labels)
     way = LossContext(
-        by.model, by.model.head(), device, companion=LossContext(by.companion, by.companion.head(), device)
+        by.model, by.model.head(), device, auxiliary=LossContext(by.auxiliary, by.auxiliary.head(), device)
     )
     seen = []
     for shift in (0, 1):
@@ -282,11 +282,11 @@ def test_every_token_is_judged_and_no_special_one_hidden() -> None:
 
 def test_draws_have_the_generators_distribution() -> None:
     by = trainer()
-    assert by.companion is not None
-    head = by.companion.head()
+    assert by.auxiliary is not None
+    head = by.auxiliary.head()
     with torch.no_grad():
         head.table.weight.mul_(12)
-    read = torch.randn(1, by.companion.spec.stack.d_model, generator=torch.Generator().manual_seed(0))
+    read = torch.randn(1, by.auxiliary.spec.stack.d_model, generator=torch.Generator().manual_seed(0))
     n = 20_000
     even = (torch.arange(n) + 0.5) / n
     for temperature in (1.0, 0.5):
@@ -296,7 +296,7 @@ def test_draws_have_the_generators_distribution() -> None:
         shares = torch.bincount(found, minlength=len(chances)) / n
         assert float((shares - chances).abs().max()) < 2 / n + 1e-4  # even draws: off by one at either end
     assert sampled(head, read[:0], even[:0], 1.0).shape == (0,)
-    assert int(sampled(head, read, torch.tensor([1 - 2**-24]), 1.0)) < by.companion.spec.vocab_size
+    assert int(sampled(head, read, torch.tensor([1 - 2**-24]), 1.0)) < by.auxiliary.spec.vocab_size
 
 
 @pytest.mark.parametrize(("name", "width"), [("small", 1 / 4), ("base", 1 / 3), ("large", 1 / 4)])
@@ -314,13 +314,13 @@ def test_half_as_deep_and_as_wide() -> None:
     assert made.stack.embedding == model.stack.embedding
 
 
-def test_the_companion_is_counted() -> None:
-    from anyformer.training.plan import flops_per_token, sizes
+def test_the_generator_is_counted() -> None:
+    from anyformer.training.run.plan import flops_per_token, sizes
 
     by = trainer()
     load = by.objective  # the protocol that plans go by
     assert isinstance(load, ReplacedObjective)
-    asked: Companion = load.companion(by.model.spec)
+    asked: Auxiliary = load.auxiliary()
     n, own = parameters(by.model.spec).total, parameters(asked.spec).total
     tied = sum(dict(by.model.named_parameters())[name].numel() for name in asked.tied.values())
     assert sizes(by) == (n, own - tied, n + own)
@@ -334,9 +334,9 @@ def test_the_companion_is_counted() -> None:
 def test_every_parameter_is_trained() -> None:
     for embeddings in KINDS:
         by = trainer(ReplacedTokens(embeddings=embeddings), label_smoothing=0.1)
-        assert by.companion is not None
+        assert by.auxiliary is not None
         by.gradients(1, rows())
-        for model in (by.model, by.companion):
+        for model in (by.model, by.auxiliary):
             for name, parameter in model.named_parameters():
                 assert parameter.grad is not None, name
                 assert torch.isfinite(parameter.grad).all(), name
@@ -346,7 +346,7 @@ def test_every_parameter_is_trained() -> None:
 def test_the_two_start_unlike() -> None:
     """Drawn from one seed, but not the same numbers: a generator as large as the model is no copy of it."""
     said = ReplacedTokens(generator_width=1.0, embeddings="separate")
-    by, again = trainer(said).companion, trainer(said).companion
+    by, again = trainer(said).auxiliary, trainer(said).auxiliary
     assert by is not None
     assert again is not None
     copied = af.build(by.spec, seed=recipe(said).seed)
@@ -407,9 +407,9 @@ def test_as_data() -> None:
 
 
 def test_a_head_is_given_to_an_encoder_without() -> None:
-    found = fitted(af.preset("bert-base").spec, ReplacedTokens())
+    found = with_head_for(af.preset("bert-base").spec, ReplacedTokens())
     assert [head.name for head in found.heads] == ["rtd"]
     assert isinstance(objective_of(ReplacedTokens(), found), ReplacedObjective)
-    assert fitted(af.preset("electra-small").spec, ReplacedTokens()) == af.preset("electra-small").spec
+    assert with_head_for(af.preset("electra-small").spec, ReplacedTokens()) == af.preset("electra-small").spec
     assert usual(af.preset("electra-small").spec) == ReplacedTokens()
     assert usual(af.preset("electra-small-generator").spec) == recipes.MaskedLM()

@@ -11,14 +11,13 @@ from safetensors.torch import load_file
 
 import anyformer as af
 from anyformer.errors import CheckpointError
-from anyformer.hub import convert, load, load_companion, load_spec
+from anyformer.hub import convert, load, load_auxiliary, load_spec
 from anyformer.recipe import DropoutSpec, ReplacedTokens
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.evaluation import evaluate, sample_loss
-from anyformer.training.listing import list_runs
-from anyformer.training.objectives import LossContext, objective_of
-from anyformer.training.objectives.objective import Losses
+from anyformer.training.checkpoint.listing import list_runs
+from anyformer.training.objectives.objective import LossContext, Losses, objective_of
 from anyformer.training.run import RunOptions, TrainingResult, plan_run, train
+from anyformer.training.run.evaluation import evaluate
 from tests.training import noisy
 from tests.training.replacing import recipe, spec
 
@@ -59,7 +58,7 @@ def test_gone_on_with_to_the_bit(run: tuple[Path, TrainingResult], tmp_path: Pat
 
 def test_other_runs_have_no_such_file(tmp_path: Path) -> None:
     from anyformer.recipe import MaskedLM
-    from anyformer.training.generator import generator_for
+    from anyformer.training.objectives.replaced.generator import generator_for
 
     out = tmp_path / "run"
     train(
@@ -71,7 +70,7 @@ def test_other_runs_have_no_such_file(tmp_path: Path) -> None:
     )
     assert not list(out.rglob("companion*"))
     with pytest.raises(CheckpointError, match=r"holds nothing that was trained beside a model: .*; give the run"):
-        load_companion(out)
+        load_auxiliary(out)
 
 
 def test_both_are_read_back(run: tuple[Path, TrainingResult], tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ def test_both_are_read_back(run: tuple[Path, TrainingResult], tmp_path: Path) ->
         assert torch.equal(model.state_dict()[name], tensor)
     held = load_file(last(out) / "companion.safetensors")
     assert {name: id(t) for name, t in held.items()}.keys() == generator.state_dict().keys()
-    for each in (generator, load_companion(out), load_companion(last(out))):
+    for each in (generator, load_auxiliary(out), load_auxiliary(last(out))):
         for name, tensor in each.state_dict().items():
             assert torch.equal(held[name], tensor), name
     assert load_spec(out / "companion.yaml") == generator.spec
@@ -103,26 +102,28 @@ def test_both_are_read_back(run: tuple[Path, TrainingResult], tmp_path: Path) ->
 def test_judged_again(run: tuple[Path, TrainingResult]) -> None:
     """What was trained is enough to say the same of the same text; each look is at the same replacements."""
     out, result = run
-    model, generator = load(out)[0], load_companion(out)
+    model, generator = load(out)[0], load_auxiliary(out)
     objective, validation = objective_of(RECIPE.objective, model.spec), noisy.text_data().validation(RECIPE)
     assert validation is not None
     assert result.evaluation is not None
-    found = [evaluate(model, objective, validation, companion=generator, batch_tokens=n) for n in (4096, 4096, 32)]
+    found = [evaluate(model, objective, validation, auxiliary=generator, batch_tokens=n) for n in (4096, 4096, 32)]
     assert found[0] == found[1] == result.evaluation
     assert found[2].loss == pytest.approx(found[0].loss, rel=1e-6)
     assert found[2].class_counts == found[0].class_counts
-    assert sample_loss(model, objective, validation, 10**6, companion=generator) == pytest.approx(found[0].loss)
+    assert evaluate(model, objective, validation, most_tokens=10**6, auxiliary=generator).loss == pytest.approx(
+        found[0].loss
+    )
     assert found[0].parts.keys() == {"generator", "replaced"}
 
 
 def test_the_baseline_is_the_frequency_of_what_was_replaced(run: tuple[Path, TrainingResult]) -> None:
     out, result = run
-    model, generator = load(out)[0], load_companion(out)
+    model, generator = load(out)[0], load_auxiliary(out)
     objective, validation = objective_of(RECIPE.objective, model.spec), noisy.text_data().validation(RECIPE)
     assert validation is not None
     assert result.evaluation is not None
     device, judged, fakes, hidden = torch.device("cpu"), 0, 0, 0
-    way = LossContext(model, model.head(), device, companion=LossContext(generator, generator.head(), device))
+    way = LossContext(model, model.head(), device, auxiliary=LossContext(generator, generator.head(), device))
     for rows, _ in validation.batches(4096):
         losses: Losses = objective(way, rows)
         assert losses.classes is not None
@@ -147,7 +148,7 @@ def test_a_damaged_generator_is_refused(run: tuple[Path, TrainingResult], tmp_pa
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"companion.safetensors is corrupted"):
-        load_companion(again)
+        load_auxiliary(again)
     with pytest.raises(CheckpointError, match=r"companion.safetensors is corrupted"):
         train(spec(), RECIPE, noisy.text_data(), out=again, options=HOW)
 
@@ -174,5 +175,5 @@ def test_weights_to_start_from_are_the_models(run: tuple[Path, TrainingResult], 
     given = load(run[0])[0].state_dict()
     for name, tensor in given.items():
         assert torch.allclose(begun.model.state_dict()[name], tensor, atol=1e-7), name
-    table = load_companion(tmp_path / "new").state_dict()["shared.tokens.weight"]
+    table = load_auxiliary(tmp_path / "new").state_dict()["shared.tokens.weight"]
     assert torch.allclose(table, given["shared.tokens.weight"], atol=1e-7)

@@ -30,9 +30,9 @@ from anyformer.recipe import (
 from anyformer.spec import ModelSpec
 from anyformer.spec.part import Count, Width
 from anyformer.text import NOT_PREDICTED, Batch
-from anyformer.training.objectives import objective_of
-from anyformer.training.routing import ExpertLoad, Routed, routers_of
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer
+from anyformer.training.step.routing import ExpertLoad, Routed, routers_of
 from tests.training.models import VOCAB, decoder
 
 ROWS, LENGTH, EXPERTS, TOP_K = 6, 10, 6, 2

@@ -11,10 +11,10 @@ import torch
 
 from anyformer import layers
 from anyformer.recipe import Constant, DropoutSpec, LoadBalance, Recipe, RouterTraining, RouterZLoss, SequenceBalance
-from anyformer.training.live import PlainLines
-from anyformer.training.metrics import read_metrics
-from anyformer.training.routing import routers_of
+from anyformer.training.checkpoint.metrics import read_metrics
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.progress import PlainLines
+from anyformer.training.step.routing import routers_of
 from tests.training.test_routing import mixture
 from tests.training.test_run import Crash, Watching, crash, hexadecimal
 from tests.training.texts import text_data

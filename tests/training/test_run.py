@@ -12,10 +12,11 @@ import torch
 
 from anyformer.errors import CheckpointError, RunFailed, SpecError, TextError, UsageError
 from anyformer.recipe import CausalLM, Constant, CosineDecay, DropoutSpec, Recipe, Warmup
-from anyformer.training import plan as plans
-from anyformer.training.metrics import StepMetrics, ValidationMetrics, read_metrics
+from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
 from anyformer.training.run import RunOptions, TrainingResult, plan_run, train
-from anyformer.training.signals import Stopped
+from anyformer.training.run import plan as plans
+from anyformer.training.run.progress import Watcher
+from anyformer.training.run.signals import Stopped
 from anyformer.training.step import StepResult, Trainer
 from tests.training.models import VOCAB, decoder
 from tests.training.texts import text_data
@@ -31,7 +32,7 @@ RECIPE = Recipe(
 HOW = RunOptions(device=torch.device("cpu"), save_every=5, validations=3)
 
 
-class Watching:
+class Watching(Watcher):
     """Collects what a run says, and may act after a step."""
 
     def __init__(self, at: int = 0, act: Any = None) -> None:
@@ -46,10 +47,6 @@ class Watching:
         self.losses.append(metrics.loss.hex())
         if metrics.step == self.at:
             self.act()
-
-    def validation(self, metrics: ValidationMetrics) -> None: ...
-
-    def end(self) -> None: ...
 
 
 class Crash(Exception):

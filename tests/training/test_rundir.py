@@ -15,11 +15,12 @@ from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import hold, is_held
+from anyformer.disk.run_layout import is_run
 from anyformer.errors import CheckpointError, RunFailed, UsageError
 from anyformer.recipe import AdamW, Recipe
 from anyformer.spec import ModelSpec
-from anyformer.training.provenance import code_fingerprint
-from anyformer.training.rundir import RunDirectory, is_run, read_record
+from anyformer.training.checkpoint.directory import RunDirectory, read_record
+from anyformer.training.checkpoint.provenance import code_fingerprint
 from tests.training.killing import recipe, spec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -48,14 +49,16 @@ def test_it_says_what_ran(tmp_path: Path) -> None:
 
 
 def test_the_code_is_known_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.training import provenance
+    from anyformer.training.checkpoint import provenance
 
     for folder, text in (("one", "x = 1"), ("same", "x = 1"), ("two", "x = 2")):
-        (tmp_path / folder / "train").mkdir(parents=True)
-        (tmp_path / folder / "train" / "a.py").write_text(text)
+        (tmp_path / folder / "training" / "checkpoint").mkdir(parents=True)
+        (tmp_path / folder / "training" / "a.py").write_text(text)
     prints = []
     for folder in ("one", "same", "two"):
-        monkeypatch.setattr(provenance, "__file__", str(tmp_path / folder / "train" / "provenance.py"))
+        monkeypatch.setattr(
+            provenance, "__file__", str(tmp_path / folder / "training" / "checkpoint" / "provenance.py")
+        )
         prints.append(code_fingerprint())
     assert prints[0] == prints[1] != prints[2]
 
@@ -117,7 +120,7 @@ class TestGoingOn:
         created(tmp_path / "a").close()
         created(tmp_path / "a").close()
         assert not caplog.text
-        monkeypatch.setattr("anyformer.training.rundir.code_fingerprint", lambda: "other")
+        monkeypatch.setattr("anyformer.training.checkpoint.directory.code_fingerprint", lambda: "other")
         created(tmp_path / "a").close()
         assert "the code has changed" in caplog.text
 

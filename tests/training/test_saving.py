@@ -10,9 +10,9 @@ import torch
 from anyformer.errors import RunFailed
 from anyformer.recipe import Recipe
 from anyformer.text import Tokenizer
-from anyformer.training.data import TextData
-from anyformer.training.listing import list_runs
-from anyformer.training.metrics import MetricsLog, StepMetrics, read_metrics
+from anyformer.training.checkpoint.listing import list_runs
+from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, read_metrics
+from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
 from tests.training.models import decoder
 from tests.training.texts import encoded

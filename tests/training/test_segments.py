@@ -1,4 +1,4 @@
-"""Training with a memory of segments, beside plain passes over all that was read; lanes, parts, restarts, refusals."""
+"""Training with a memory of segments, beside plain passes over all that was read; streams, parts, restarts, refusals."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from anyformer.recipe import (
 )
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
-from anyformer.text import NOT_PREDICTED, EncodedCorpus, LaneSampler, Sampler, pack
-from anyformer.training import segments
-from anyformer.training.data import TextData
-from anyformer.training.evaluation import evaluate, sample_loss
-from anyformer.training.lanes import SegmentMemories, check_memory
-from anyformer.training.objectives import objective_of
-from anyformer.training.plan import flops_per_token
+from anyformer.text import NOT_PREDICTED, EncodedCorpus, Sampler, StreamSampler, pack
+from anyformer.training.data import segments
+from anyformer.training.data.segments import SegmentBatch, SegmentFeed, SegmentValidation
+from anyformer.training.data.text import TextData
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run import RunOptions, plan_run, train
-from anyformer.training.segments import SegmentBatch, SegmentFeed, SegmentValidation
+from anyformer.training.run.evaluation import evaluate
+from anyformer.training.run.plan import flops_per_token
 from anyformer.training.step import Trainer
+from anyformer.training.step.memories import SegmentMemories, check_memory
 from tests.laws.models import randomised
 from tests.laws.tolerance import FLOAT32, VISIBLE, gradient_distance
 from tests.training.models import decoder, encoder_decoder
 from tests.training.test_run import Crash, Watching, crash, hexadecimal
 
-LENGTH, MEMORY, LANES = 6, 8, 3
+LENGTH, MEMORY, STREAMS = 6, 8, 3
 CPU = torch.device("cpu")
 
 
@@ -66,8 +66,8 @@ def corpus(n_documents: int, seed: int = 0, longest: int = 40) -> EncodedCorpus:
 
 def recipe(**changes: Any) -> Recipe:
     given = Recipe(
-        tokens=LENGTH * LANES * 20,
-        batch_tokens=LENGTH * LANES,
+        tokens=LENGTH * STREAMS * 20,
+        batch_tokens=LENGTH * STREAMS,
         seq_len=LENGTH,
         memory=MEMORY,
         optimizer=AdamW(lr=0.03),
@@ -81,12 +81,12 @@ def trainer_of(model: Transformer, said: Recipe, micro_tokens: int | None = None
     return Trainer(model, said, objective_of(said.objective, model.spec), micro_tokens=micro_tokens)
 
 
-# What the lanes read.
+# What the streams read.
 
 
-def test_each_lane_reads_on_and_together_they_read_everything() -> None:
+def test_each_stream_reads_on_and_together_they_read_everything() -> None:
     packed = pack(corpus(40), LENGTH, seed=3)
-    sampler = LaneSampler(packed.n_rows, LANES, 3)
+    sampler = StreamSampler(packed.n_rows, STREAMS, 3)
     before = next(sampler)
     rows = [before]
     for _ in range(2 * packed.n_rows):
@@ -94,30 +94,30 @@ def test_each_lane_reads_on_and_together_they_read_everything() -> None:
         assert ((now - before) % packed.n_rows == 1).all()
         rows.append(now)
         before = now
-    epoch = -(-packed.n_rows // LANES)
+    epoch = -(-packed.n_rows // STREAMS)
     assert set(np.concatenate(rows[:epoch]).tolist()) == set(range(packed.n_rows))
-    again = LaneSampler(packed.n_rows, LANES, 3)
+    again = StreamSampler(packed.n_rows, STREAMS, 3)
     again.restore(sampler.state() | {"step": 5})
     assert (next(again) == rows[5]).all()
-    shares = [LaneSampler(packed.n_rows, 4, 3, rank=rank, world_size=2).rows(7) for rank in range(2)]
-    assert np.array_equal(np.stack(shares, 1).ravel(), LaneSampler(packed.n_rows, 4, 3).rows(7))
+    shares = [StreamSampler(packed.n_rows, 4, 3, rank=rank, world_size=2).rows(7) for rank in range(2)]
+    assert np.array_equal(np.stack(shares, 1).ravel(), StreamSampler(packed.n_rows, 4, 3).rows(7))
     assert Sampler(packed.n_rows, 4, 3).state().keys() == sampler.state().keys()
 
 
 def told(feed: SegmentFeed, steps: int) -> SegmentBatch:
-    """All that each lane reads, one segment after the other."""
+    """All that each stream reads, one segment after the other."""
     batches = [next(feed) for _ in range(steps)]
     fields = [np.concatenate(fields, 1) for fields in zip(*(batch[:4] for batch in batches), strict=True)]
-    assert all((batch.lane[:, 0] == np.arange(LANES)).all() for batch in batches)
-    return SegmentBatch(*fields, lane=batches[0].lane)
+    assert all((batch.stream[:, 0] == np.arange(STREAMS)).all() for batch in batches)
+    return SegmentBatch(*fields, stream=batches[0].stream)
 
 
 @pytest.mark.parametrize("longest", [2**16, 11])
-def test_a_lane_is_documents_that_go_on_from_row_to_row(monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+def test_a_stream_is_documents_that_go_on_from_row_to_row(monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
     monkeypatch.setattr(segments, "LONGEST", longest)
     encoded = corpus(9)
     packed = pack(encoded, LENGTH, seed=3)
-    read = told(SegmentFeed(packed, LaneSampler(packed.n_rows, LANES, 3)), 2 * packed.n_rows)
+    read = told(SegmentFeed(packed, StreamSampler(packed.n_rows, STREAMS, 3)), 2 * packed.n_rows)
     documents = [encoded.document(i).tolist() for i in range(encoded.n_documents)]
     for ids, labels, document, position in zip(*read[:4], strict=True):
         real = document > 0
@@ -143,7 +143,7 @@ class Oracle:
     """Plain passes over the memory and the segment; keys and values that were made in earlier steps are those, constants."""
 
     def __init__(self) -> None:
-        self.read: list[tuple[Tensor, ...]] = []  # (ids, document, positions), [lane, token]
+        self.read: list[tuple[Tensor, ...]] = []  # (ids, document, positions), [stream, token]
         self.made: list[list[Mapping[str, Tensor]]] = []  # by step, by layer
 
     def __call__(self, model: Transformer, rows: SegmentBatch) -> tuple[float, dict[str, Tensor]]:
@@ -201,7 +201,7 @@ def test_losses_and_gradients_are_those_of_plain_passes(name: str, micro_tokens:
     for step in range(1, 7):
         rows = next(feed)
         loss, wanted = oracle(copy.deepcopy(model), rows)
-        nats, tokens = trainer.gradients(step, rows)
+        nats, tokens, *_ = trainer.gradients(step, rows)
         found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
         assert nats / tokens == pytest.approx(loss, rel=FLOAT32)
         assert gradient_distance(found, wanted, share=1e-3) < FLOAT32
@@ -209,8 +209,8 @@ def test_losses_and_gradients_are_those_of_plain_passes(name: str, micro_tokens:
         assert trainer.step(step, rows).loss == pytest.approx(loss, rel=FLOAT32)  # a pass more has left nothing
 
 
-def test_a_memory_is_seen_only_within_its_lane_and_document() -> None:
-    """Changing what one lane has read changes no other lane, and what another document said changes nothing."""
+def test_a_memory_is_seen_only_within_its_stream_and_document() -> None:
+    """Changing what one stream has read changes no other stream, and what another document said changes nothing."""
     model, said = randomised(small("gopher-44m")), recipe()
     feed = TextData(corpus(12)).feed(said)
     first, second = next(feed), next(feed)
@@ -218,8 +218,8 @@ def test_a_memory_is_seen_only_within_its_lane_and_document() -> None:
     def losses(read: SegmentBatch) -> Tensor:
         trainer = trainer_of(model, said)
         trainer.gradients(1, read)
-        assert trainer.lanes is not None
-        trainer.lanes.advance()
+        assert trainer.memories is not None
+        trainer.memories.advance()
         return trainer.losses(second).each
 
     plain, ids = losses(first), first.input_ids.copy()
@@ -257,11 +257,11 @@ def test_a_run_that_crashed_goes_on_bit_for_bit(tmp_path: Path, precision: Any) 
 
 def test_a_checkpoint_of_another_memory_is_refused() -> None:
     model = randomised(small("gopher-44m"))
-    other = SegmentMemories(model, MEMORY, LANES + 1).held
+    other = SegmentMemories(model, MEMORY, STREAMS + 1).held
     with pytest.raises(CheckpointError, match=r"the checkpoint's memory is another: last is \(4, 2, 1\) there and \(3"):
-        SegmentMemories(model, MEMORY, LANES).restore(other)
+        SegmentMemories(model, MEMORY, STREAMS).restore(other)
     with pytest.raises(CheckpointError, match="last is nothing there"):
-        SegmentMemories(model, MEMORY, LANES).restore({})
+        SegmentMemories(model, MEMORY, STREAMS).restore({})
 
 
 def test_micro_batches_of_a_mixture_add_up() -> None:
@@ -304,7 +304,7 @@ def test_validation_is_each_document_read_alone() -> None:
     some = [(rows, source) for rows, source in validation.batches(2 * LENGTH, 30)]
     assert sum((rows.labels != NOT_PREDICTED).sum() for rows, _ in some) == 30
     assert len({len(rows.labels) for rows, _ in some}) == 1
-    assert sample_loss(model, objective, validation, 10**6) == pytest.approx(every.loss, rel=FLOAT32)
+    assert evaluate(model, objective, validation, most_tokens=10**6).loss == pytest.approx(every.loss, rel=FLOAT32)
 
 
 def test_longer_keys_and_what_is_kept_are_counted(tmp_path: Path) -> None:
@@ -319,8 +319,8 @@ def test_longer_keys_and_what_is_kept_are_counted(tmp_path: Path) -> None:
         plan_run(spec, one, TEXTS, out=tmp_path / "run", options=HOW) for one in (said, said.but(memory=None))
     )
     assert plan.flops_per_token == with_memory
-    # Keys and values, as wide as o reads (no head is shared here), and six facts a place and lane; a save more than is kept.
-    nbytes = LANES * MEMORY * (2 * width * 4 + 5 * 8)
+    # Keys and values, as wide as o reads (no head is shared here), and six facts a place and stream; a save more than is kept.
+    nbytes = STREAMS * MEMORY * (2 * width * 4 + 5 * 8)
     copies = (plan.disk_nbytes - plain.disk_nbytes) / nbytes
     assert copies == pytest.approx(HOW.keep_last + 2, rel=0.05)
 

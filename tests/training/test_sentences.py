@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from anyformer.families import preset
 from anyformer.families.bert import bert, pretraining
-from anyformer.families.heads import fitted
 from anyformer.model import build
 from anyformer.recipe import NextSentence, SentenceOrder, SentencePairs
-from anyformer.recipe.sentences import PAIRED
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, EncodedCorpus
-from anyformer.training.data import TextData
-from anyformer.training.evaluation import evaluate
-from anyformer.training.metrics import read_metrics
-from anyformer.training.noise.sentences import SentenceRows
-from anyformer.training.objectives import LossContext, objective_of
+from anyformer.training.checkpoint.metrics import read_metrics
+from anyformer.training.data.text import TextData
+from anyformer.training.objectives.objective import LossContext, objective_of, with_head_for
+from anyformer.training.objectives.sentences import PAIRED
+from anyformer.training.objectives.sentences.noise import SentenceRows
 from anyformer.training.run import RunOptions, train
+from anyformer.training.run.evaluation import evaluate
 from anyformer.training.step import Trainer
 from tests.laws.parity import pair
 from tests.laws.tolerance import FLOAT32, gradient_distance
@@ -56,7 +55,7 @@ def data(texts: int = 60) -> TextData:
 
 
 def fitting(objective: SentencePairs) -> ModelSpec:
-    return fitted(BERT, objective)
+    return with_head_for(BERT, objective)
 
 
 def runs(rows: SentenceRows, i: int) -> tuple[np.ndarray, np.ndarray]:

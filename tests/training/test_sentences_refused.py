@@ -6,14 +6,14 @@ import pytest
 
 from anyformer import layers
 from anyformer.errors import AnyformerError, SpecError, TextError, UsageError
-from anyformer.families.heads import fitted, row_classes, with_head
+from anyformer.families.heads import row_classes, with_head
 from anyformer.recipe import NextSentence, Recipe, SentenceOrder, SentencePairs, dumps, loads
-from anyformer.recipe.objectives import MASK
-from anyformer.recipe.sentences import PAIRED
 from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
-from anyformer.training.data import TextData
-from anyformer.training.objectives import objective_of
+from anyformer.training.data.text import TextData
+from anyformer.training.objectives.objective import objective_of, with_head_for
+from anyformer.training.objectives.sentences import PAIRED
+from anyformer.training.objectives.specification import MASK
 from anyformer.training.run import RunOptions, train
 from tests.training.models import decoder, encoder_decoder
 from tests.training.noisy import encoded, plain_tokenizer, sentences
@@ -24,11 +24,11 @@ from tests.training.test_sentences import BERT, TOKENIZER, both, corpus, data, f
 
 def test_a_head_is_added_where_there_is_none() -> None:
     bare = decoder(layers.Everything())
-    found = fitted(bare, NextSentence())
+    found = with_head_for(bare, NextSentence())
     assert found.heads == (*bare.heads, row_classes(2, "nsp"))
-    assert fitted(found, NextSentence()) == found
-    assert fitted(BERT, NextSentence()) == BERT
-    assert [head.name for head in fitted(BERT, SentenceOrder()).heads] == ["mlm", "nsp", "sop"]
+    assert with_head_for(found, NextSentence()) == found
+    assert with_head_for(BERT, NextSentence()) == BERT
+    assert [head.name for head in with_head_for(BERT, SentenceOrder()).heads] == ["mlm", "nsp", "sop"]
     three = with_head(found, row_classes(3, "nsp"))
     assert [head.table and head.table.rows for head in three.heads] == [61, 3]
 
@@ -38,7 +38,10 @@ def test_a_head_is_added_where_there_is_none() -> None:
     [
         (decoder(), "its masks are causal"),
         (encoder_decoder(), "it is an encoder and a decoder"),
-        (decoder(layers.Everything()), r"it has no head 'nsp' for the next sentence; families.heads.fitted\("),
+        (
+            decoder(layers.Everything()),
+            r"it has no head 'nsp' for the next sentence; training.objectives.objective.with_head_for\(",
+        ),
         (with_head(BERT, row_classes(3, "nsp")), "its head 'nsp' does not tell 2 classes of rows apart"),
     ],
 )

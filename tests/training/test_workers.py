@@ -18,10 +18,10 @@ import torch
 
 from anyformer.errors import RunFailed, TextError, UsageError
 from anyformer.recipe import UL2, CosineDecay, DropoutSpec, MaskedLM, Recipe, SentenceOrder, Warmup
-from anyformer.training.feed import Feed
+from anyformer.training.data.feed import Feed
+from anyformer.training.data.workers import prepared
 from anyformer.training.run import RunOptions, TrainingResult, train
-from anyformer.training.signals import Stopped
-from anyformer.training.workers import prepared
+from anyformer.training.run.signals import Stopped
 from tests.training import labelled, noisy, texts
 from tests.training import test_contrastive as contrastive
 from tests.training.models import decoder
@@ -207,7 +207,7 @@ def test_a_signal_to_all_processes_stops_the_run_alone(
 
 KILLED = """
 import multiprocessing, os, signal, torch
-from anyformer.training.workers import prepared
+from anyformer.training.data.workers import prepared
 from tests.training.test_workers import Unpicklable
 class Large(Unpicklable):
     def __next__(self):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from anyformer.text import EncodedCorpus
-from anyformer.training.data import TextData
+from anyformer.training.data.text import TextData
 from tests.training.models import VOCAB
 
 

@@ -27,7 +27,7 @@ def command(name: str | None, dtype: tuple[str, ...], anew: bool, as_json: bool)
 
     from anyformer.errors import UsageError, did_you_mean
     from anyformer.measure.here import calibrated
-    from anyformer.training.device import choose_device
+    from anyformer.training.step.device import choose_device
 
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     for each in dtype:

@@ -58,7 +58,7 @@ def command(
     from anyformer.inference.scores import labelled_objective
     from anyformer.recipe import Labelled, of_run
     from anyformer.text import LabelledRow
-    from anyformer.training.device import choose_device
+    from anyformer.training.step.device import choose_device
 
     transformer, tokenizer = load(model, device=choose_device(device))
     if tokenizer is None:

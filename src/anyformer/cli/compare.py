@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyformer.spec import ModelSpec
     from anyformer.study.results import Study
     from anyformer.study.statistics import Analysis
-    from anyformer.training.data import TrainingData
+    from anyformer.training.data.feed import TrainingData
 
 
 class Rates(click.ParamType):
@@ -151,9 +151,9 @@ def command(
     from anyformer.study.describe import describe
     from anyformer.study.report import write_report
     from anyformer.study.statistics import analyse
-    from anyformer.training.device import choose_device, compute_dtype
-    from anyformer.training.live import live_view
     from anyformer.training.run import RunOptions
+    from anyformer.training.run.progress import live_view
+    from anyformer.training.step.device import choose_device, compute_dtype
 
     changes = {"tokens": tokens, "seq_len": seq_len, "batch_tokens": batch_tokens, "precision": precision}
     recipe = read_recipe(recipe_name, changes | {"objective": OBJECTIVES[objective] if objective else None})
@@ -219,10 +219,10 @@ def _fitted(name: str, n_params: int | None, count: str, data: TrainingData, rec
     """The architecture at the size that is compared, with the objective's head and learned positions for its rows."""
     from anyformer.hub import load_spec
     from anyformer.resizing import resize
-    from anyformer.training.fitting import fitted_to
+    from anyformer.training.objectives.objective import with_head_for
 
     which = "total" if count == "total" else "non_embedding"
-    spec = fitted_to(load_spec(name), recipe.objective, data.labels)
+    spec = with_head_for(load_spec(name), recipe.objective, data.labels)
     return resize(spec, n_params=n_params, vocab_size=data.vocab_size, context=recipe.seq_len, count=which)
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from anyformer.model import Transformer
     from anyformer.recipe import Contrastive, Precision, Recipe
     from anyformer.text import Tokenizer
-    from anyformer.training.contrasted import ContrastData
+    from anyformer.training.objectives.contrastive.data import ContrastData
     from anyformer.training.run import TrainingResult
 
 
@@ -22,7 +22,7 @@ def contrast_data(
     Without a tokenizer, with one that is trained on both sides.
     """
     from anyformer.text import split_pairs
-    from anyformer.training.contrasted import ContrastData
+    from anyformer.training.objectives.contrastive.data import ContrastData
 
     corpus = given.pairs()
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
@@ -53,10 +53,10 @@ def evaluated(
     from anyformer.inference import retrieve
     from anyformer.recipe import Contrastive
     from anyformer.text import split_pairs
-    from anyformer.training.baseline import Chance
-    from anyformer.training.contrasted import ContrastPairs, ContrastValidation, batch_pairs
-    from anyformer.training.evaluation import evaluate
-    from anyformer.training.objectives import objective_of
+    from anyformer.training.objectives.contrastive.data import ContrastPairs, ContrastValidation, batch_pairs
+    from anyformer.training.objectives.objective import objective_of
+    from anyformer.training.run.baseline import Chance
+    from anyformer.training.run.evaluation import evaluate
 
     pairs = given.pairs()
     pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]

@@ -76,7 +76,7 @@ def command(
     from anyformer.inference.embedding import embedded, pool_of
     from anyformer.recipe import Contrastive, of_run
     from anyformer.text.parallel import read_lines
-    from anyformer.training.device import choose_device
+    from anyformer.training.step.device import choose_device
 
     lines = read_lines(data) if data is not None else list(texts)
     if data is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyformer.recipe import Contrastive, Labelled, ObjectiveSpec, Precision, Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Tokenizer
-    from anyformer.training.data import Validation
+    from anyformer.training.data.feed import Validation
 
 JSON_VERSION = 1
 FILE = click.Path(exists=True, path_type=Path)
@@ -90,7 +90,7 @@ def command(
     from anyformer.hub import load
     from anyformer.recipe import Contrastive, FramedTexts, Labelled, of_run
     from anyformer.text import Tokenizer
-    from anyformer.training.device import choose_device
+    from anyformer.training.step.device import choose_device
 
     place = choose_device(device)
     transformer, tokenizer = load(model, device=place)
@@ -128,7 +128,7 @@ Told = tuple[dict[str, Any], str]  # the fields of `--json`, and the same in wor
 
 def _goal(spec: ModelSpec, trained: Recipe | None, given: Sources) -> ObjectiveSpec:
     """What a model is judged by: what it was trained by, if on such data, else what suits it."""
-    from anyformer.training.objectives import usual
+    from anyformer.training.objectives.architecture import usual
 
     return trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
 
@@ -158,13 +158,12 @@ def _pairs(model: Transformer, tokenizer: Tokenizer, goal: Contrastive, trained:
 def _text(
     model: Transformer, tokenizer: Tokenizer, goal: ObjectiveSpec, trained: Recipe | None, asked: Asked, directory: Path
 ) -> Told:
-    from anyformer.hub import load_companion
+    from anyformer.hub import load_auxiliary
     from anyformer.recipe import Recipe
-    from anyformer.training.checks import check_positions, check_vocabulary
-    from anyformer.training.companion import companion_of
-    from anyformer.training.evaluation import evaluate
-    from anyformer.training.lanes import check_memory
-    from anyformer.training.objectives import objective_of
+    from anyformer.training.objectives.objective import objective_of
+    from anyformer.training.run.checks import check_positions, check_vocabulary
+    from anyformer.training.run.evaluation import evaluate
+    from anyformer.training.step.memories import check_memory
 
     spec = model.spec
     objective, length = objective_of(goal, spec), _length(spec, trained, asked)
@@ -179,8 +178,8 @@ def _text(
         check_memory(spec, options)
     validation = _validation(asked.given, asked.held_out, tokenizer, options)
     device = next(model.parameters()).device
-    beside = load_companion(directory, device=device) if companion_of(objective, spec) is not None else None
-    found = evaluate(model, objective, validation, precision=asked.precision, companion=beside)
+    beside = load_auxiliary(directory, device=device) if objective.auxiliary() is not None else None
+    found = evaluate(model, objective, validation, precision=asked.precision, auxiliary=beside)
     told: dict[str, Any] = {
         "objective": goal.kind,
         "loss": found.loss,
@@ -219,7 +218,7 @@ def _length(spec: ModelSpec, trained: Recipe | None, asked: Asked) -> int:
 def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beams: int, length_penalty: float) -> Bleu:
     from anyformer.generation import BeamSearch, lay_out_for_decoding, translate
     from anyformer.measure.bleu import bleu
-    from anyformer.training.data import PairValidation
+    from anyformer.training.objectives.seq2seq.data import PairValidation
 
     assert isinstance(validation, PairValidation)
     sources, references = zip(*validation.corpus.pairs, strict=True)
@@ -230,7 +229,8 @@ def _bleu(model: Transformer, tokenizer: Tokenizer, validation: Validation, beam
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
     from anyformer.text import EncodedPairs, encode_corpus, split_pairs
-    from anyformer.training.data import PairValidation, text_validation
+    from anyformer.training.data.text import text_validation
+    from anyformer.training.objectives.seq2seq.data import PairValidation
 
     if given.reads == "pairs":
         pairs = given.pairs()

@@ -93,7 +93,7 @@ def command(
 
     from anyformer.generation import BeamSearch, generate_text, lay_out_for_decoding
     from anyformer.hub import load
-    from anyformer.training.device import choose_device
+    from anyformer.training.step.device import choose_device
 
     options = BeamSearch(beams, length_penalty, stopping)
     search = options if beams > 1 else None

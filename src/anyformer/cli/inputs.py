@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from anyformer.recipe import ObjectiveSpec, Recipe
     from anyformer.spec import ModelSpec
     from anyformer.text import Corpus, ParallelCorpus, Tokenizer
-    from anyformer.training.data import PairData, TextData
+    from anyformer.training.data.text import TextData
+    from anyformer.training.objectives.seq2seq.data import PairData
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
@@ -33,7 +34,7 @@ def objective_for(
 ) -> ObjectiveSpec | None:
     """The objective of that name, else None where the recipe says one that fits, else the architecture's usual one."""
     from anyformer.recipe import OBJECTIVES
-    from anyformer.training.objectives import usual
+    from anyformer.training.objectives.architecture import usual
 
     if named is not None:
         return OBJECTIVES[named]
@@ -135,7 +136,7 @@ def text_data(
     Without a tokenizer, by one that is trained on its training part.
     """
     from anyformer.text import encode_corpus
-    from anyformer.training.data import TextData
+    from anyformer.training.data.text import TextData
 
     texts, unseen = (corpus, held_out.corpus()) if isinstance(held_out, Sources) else corpus.split(held_out)
     own = tokenizer or new_tokenizer(texts.sample(TOKENIZER_NBYTES), vocab_size, objective)
@@ -150,7 +151,7 @@ def pair_data(
     Without a tokenizer, with one that is trained on both sides.
     """
     from anyformer.text import split_pairs
-    from anyformer.training.data import PairData
+    from anyformer.training.objectives.seq2seq.data import PairData
 
     pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
     return PairData(pairs, unseen, tokenizer or new_tokenizer(pairs.texts(), vocab_size))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anyformer.model import Transformer
     from anyformer.recipe import Labelled, Precision, Recipe
     from anyformer.text import Tokenizer
-    from anyformer.training.labelled import LabelledData
+    from anyformer.training.objectives.labelled.data import LabelledData
     from anyformer.training.run import TrainingResult
 
 WORDS = {
@@ -42,7 +42,7 @@ def labelled_data(
     the weights `init` where they tell the same labels apart.
     """
     from anyformer.text import read_labelled, split_labelled
-    from anyformer.training.labelled import LabelledData
+    from anyformer.training.objectives.labelled.data import LabelledData
 
     assert given.data is not None
     corpus = read_labelled(given.data).as_kind(objective.labels)
@@ -83,8 +83,8 @@ def with_truncation(recipe: Recipe) -> Recipe:
 def figures_after(result: TrainingResult, data: LabelledData, recipe: Recipe) -> dict[str, float | None]:
     """How well a trained model labels what it is validated on; nothing where there is nothing."""
     from anyformer.inference import figures
-    from anyformer.training.objectives import objective_of
-    from anyformer.training.objectives.labelled import LabelledObjective
+    from anyformer.training.objectives.labelled.loss import LabelledObjective
+    from anyformer.training.objectives.objective import objective_of
 
     validation = data.validation(recipe)
     objective = objective_of(recipe.objective, result.model.spec)
@@ -107,9 +107,9 @@ def evaluated(
     from anyformer.inference.scores import label_names, longest_of
     from anyformer.text import read_labelled, split_labelled
     from anyformer.text.encoded_labelled import EncodedLabelled
-    from anyformer.training.evaluation import evaluate
-    from anyformer.training.labelled import LabelledValidation
-    from anyformer.training.objectives.labelled import LabelledObjective
+    from anyformer.training.objectives.labelled.data import LabelledValidation
+    from anyformer.training.objectives.labelled.loss import LabelledObjective
+    from anyformer.training.run.evaluation import evaluate
 
     corpus = read_labelled(data).as_kind(objective.labels)
     corpus = corpus if held_out is None else split_labelled(corpus, held_out)[1]

@@ -48,7 +48,7 @@ def command(
     from anyformer.measure.here import kept
     from anyformer.measure.profile import profile
     from anyformer.resizing import resize
-    from anyformer.training.device import choose_device
+    from anyformer.training.step.device import choose_device
 
     spec = load_spec(model)
     if params is not None or vocab is not None:

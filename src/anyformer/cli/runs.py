@@ -19,7 +19,7 @@ def command(directory: Path, as_json: bool) -> None:
     `train_loss` and `validation_loss` (the last ones, nats a token), `state` (finished, interrupted, running or
     damaged), `date` (UTC). What is not known yet is null.
     """
-    from anyformer.training.listing import RunSummary, list_runs
+    from anyformer.training.checkpoint.listing import RunSummary, list_runs
 
     runs = list_runs(directory)
     if as_json:

@@ -13,6 +13,7 @@ from anyformer.cli.contrasted import contrast_data, found_after
 from anyformer.cli.inputs import HeldOut, Sources, held_out_of, objective_for, pair_data, read_recipe, text_data
 from anyformer.cli.labelled import figures_after, in_words, labelled_data, with_truncation
 from anyformer.cli.names import PresetName, import_option
+from anyformer.disk.run_layout import is_run
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.recipe import OBJECTIVES, Contrastive, Labelled
 from anyformer.spec import label
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from anyformer.recipe import Recipe
     from anyformer.spec import ModelSpec, Recompute
-    from anyformer.training.data import TrainingData
+    from anyformer.training.data.feed import TrainingData
     from anyformer.training.run import TrainingResult
 
 JSON_VERSION = 1
@@ -135,7 +136,7 @@ def command(
     """
     if out is None and not dry_run:
         raise UsageError("--out is missing: name a directory for the run")
-    if resume and (out is None or not (out / "spec.yaml").is_file()):
+    if resume and (out is None or not is_run(out)):
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
     given = Sources(data, source, target)
     held_out = held_out_of(given.reads, validation, validation_data, validation_source, validation_target)
@@ -155,11 +156,11 @@ def command(
     follows = params or (init is None and (trained or kept))
     architecture = _fitted(_resized(named, params, vocab or (text.vocab_size if follows else None)), chosen, text)
 
-    from anyformer.training.contrasted import ContrastData
-    from anyformer.training.device import choose_device
-    from anyformer.training.labelled import LabelledData
-    from anyformer.training.live import live_view
+    from anyformer.training.objectives.contrastive.data import ContrastData
+    from anyformer.training.objectives.labelled.data import LabelledData
     from anyformer.training.run import RunOptions, plan_run, train
+    from anyformer.training.run.progress import live_view
+    from anyformer.training.step.device import choose_device
 
     options = RunOptions(
         device=choose_device(device),
@@ -235,9 +236,9 @@ def _resized(spec: ModelSpec, n_params: int | None, vocab_size: int | None) -> M
 
 def _fitted(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> ModelSpec:
     """The architecture with the head that the objective trains; where it has none, say that it gets one."""
-    from anyformer.training.fitting import fitted_to
+    from anyformer.training.objectives.objective import with_head_for
 
-    found = fitted_to(spec, recipe.objective, data.labels)
+    found = with_head_for(spec, recipe.objective, data.labels)
     if new := [head.name for head in found.heads if head not in spec.heads]:
         gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
         place = f"in the place of {gone}" if gone else "which is added to the architecture"

@@ -13,7 +13,6 @@ from anyformer.layers import (
     TokensSpec,
     UnitLengthSpec,
 )
-from anyformer.recipe import ObjectiveSpec, ReplacedTokens, SentencePairs
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec, Vocab
 
 JUDGES = ("classes", "token_classes")  # the heads whose rows are labels
@@ -73,13 +72,3 @@ def with_head(model: ModelSpec, head: HeadSpec) -> ModelSpec:
     if not any(own.name == head.name for own in model.heads):
         return model.but(heads=(*model.heads, head))
     return model.but(heads=tuple(head if own.name == head.name else own for own in model.heads))
-
-
-def fitted(model: ModelSpec, objective: ObjectiveSpec) -> ModelSpec:
-    """The model with the head that an objective trains, where it has none of that name."""
-    names = [head.name for head in model.heads]
-    if isinstance(objective, SentencePairs) and objective.head not in names:
-        return with_head(model, row_classes(2, objective.head))
-    if isinstance(objective, ReplacedTokens) and "rtd" not in names:
-        return model.but(heads=(token_scores(),))  # a head for masked words would stay untrained
-    return model

@@ -1,7 +1,7 @@
 """Models from and to disk: Hugging Face directories and ours."""
 
 from anyformer.hub.conversion import convert
-from anyformer.hub.loading import load, load_companion, load_into, load_tokenizer
+from anyformer.hub.loading import load, load_auxiliary, load_into, load_tokenizer
 from anyformer.hub.saving import SavedDirectory, save
 from anyformer.hub.source import load_spec
 from anyformer.spec import loads
@@ -10,7 +10,7 @@ __all__ = [
     "SavedDirectory",
     "convert",
     "load",
-    "load_companion",
+    "load_auxiliary",
     "load_into",
     "load_spec",
     "load_tokenizer",

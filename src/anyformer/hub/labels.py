@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anyformer.disk.run_layout import CHECKPOINTS
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
-from anyformer.hub.source import CHECKPOINTS, Source
+from anyformer.hub.source import Source
 from anyformer.layers.embedding import n_segments
 from anyformer.spec import HeadSpec, ModelSpec
 from anyformer.text import Tokenizer

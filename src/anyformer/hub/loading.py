@@ -12,7 +12,7 @@ from anyformer.families.hf.mapping import computed, shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
 from anyformer.hub.labels import labels_of
-from anyformer.hub.source import Source, find, find_companion
+from anyformer.hub.source import Source, find, find_auxiliary
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, first_difference, short
 from anyformer.text import Tokenizer
@@ -31,9 +31,9 @@ def load(
     return _filled(source, device, dtype), tokenizer_of(source)
 
 
-def load_companion(path: str | Path, *, device: torch.device | str | None = None) -> Transformer:
+def load_auxiliary(path: str | Path, *, device: torch.device | str | None = None) -> Transformer:
     """What was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
-    return _filled(find_companion(path), device, None)
+    return _filled(find_auxiliary(path), device, None)
 
 
 def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtype | None) -> Transformer:

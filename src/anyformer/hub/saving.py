@@ -8,13 +8,14 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from anyformer.disk.run_layout import SPEC
 from anyformer.errors import CheckpointError, SpecError, did_you_mean
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
 from anyformer.hub.contents import own_rows
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, with_types
 from anyformer.hub.sentences import without_pooling, write_modules
-from anyformer.hub.source import CONFIG, SPEC
+from anyformer.hub.source import CONFIG
 from anyformer.hub.writing import SHARD_NBYTES, refuse_in_use, whole, write_json, write_tensors
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps

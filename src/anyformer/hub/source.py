@@ -1,13 +1,23 @@
-"""What a path holds: a Hugging Face directory, one of ours, a run with its checkpoints, a GGUF file, a specification."""
+"""The model at a path: a Hugging Face directory, one of ours, a run with its checkpoints, a GGUF file, a specification."""
 
 from __future__ import annotations
 
 import json
-import re
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anyformer.disk.run_layout import (
+    AUXILIARY_SPEC,
+    AUXILIARY_WEIGHTS,
+    CHECKPOINTS,
+    MANIFEST,
+    SPEC,
+    TOKENIZER,
+    checkpoints_in,
+    is_complete,
+    measure,
+    run_of,
+)
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.mapping import spec_of
@@ -18,13 +28,6 @@ from anyformer.hub.weights import FILE, Weights
 from anyformer.spec import ModelSpec, is_path, read
 
 CONFIG = "config.json"  # Hugging Face's
-SPEC = "spec.yaml"  # ours
-# A run of ours holds, beside spec.yaml and tokenizer/, checkpoints/step-00000100/ with weights and their checksum.
-CHECKPOINTS = "checkpoints"
-MANIFEST = "manifest.json"
-COMPANION = "companion.yaml"  # of a run: what was trained beside its model; its weights are in the checkpoints too
-COMPANION_FILE = "companion.safetensors"
-STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")  # .1: saved again
 
 
 class Source(NamedTuple):
@@ -57,14 +60,14 @@ def load_spec(name: str | Path) -> ModelSpec:
 
 
 def find(path: str | Path) -> Source:
-    """What a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
+    """The model that a directory holds, or the file that describes what was trained beside a run's model (`companion.yaml`).
 
     Raises CheckpointError for a path without a model that can be read.
     """
     path = Path(path)
     _exists(path)
-    if path.name == COMPANION and path.is_file():
-        return find_companion(path.parent)
+    if path.name == AUXILIARY_SPEC and path.is_file():
+        return find_auxiliary(path.parent)
     folder = folder_of(path)
     spec, family, settings = _described(folder)
     if not path.is_dir():
@@ -75,19 +78,19 @@ def find(path: str | Path) -> Source:
     return Source(with_pooling(spec, path), weights, _tokenizer(folder), family, settings)
 
 
-def find_companion(directory: str | Path) -> Source:
-    """What was trained beside the model of a run, or of one of its checkpoints. Raises CheckpointError without any."""
+def find_auxiliary(directory: str | Path) -> Source:
+    """The model that was trained beside that of a run, or of one of its checkpoints. Raises CheckpointError without any."""
     directory = Path(directory)
     _exists(directory)
-    run = _run(directory) or directory
-    if not (run / COMPANION).is_file():
+    run = run_of(directory) or directory
+    if not (run / AUXILIARY_SPEC).is_file():
         raise CheckpointError(
-            f"{directory} holds nothing that was trained beside a model: there is no {run / COMPANION}; "
+            f"{directory} holds nothing that was trained beside a model: there is no {run / AUXILIARY_SPEC}; "
             "give the run that trained both"
         )
     checkpoint = _weights(directory)
-    _verify(checkpoint, COMPANION_FILE)
-    return Source(read(run / COMPANION), checkpoint / COMPANION_FILE, _tokenizer(run), None, {})
+    _verify(checkpoint, AUXILIARY_WEIGHTS)
+    return Source(read(run / AUXILIARY_SPEC), checkpoint / AUXILIARY_WEIGHTS, _tokenizer(run), None, {})
 
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
@@ -106,7 +109,7 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
             raise CheckpointError(f"{directory} is a file; give the directory that holds it")
         family, spec = spec_of(FAMILIES, opened(directory).config, str(directory))
         return spec, family, {}
-    for place in (directory, _run(directory)):
+    for place in (directory, run_of(directory)):
         if place is not None and (place / SPEC).is_file():
             return read(place / SPEC), None, {}
     config = directory / CONFIG
@@ -124,21 +127,15 @@ def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family]:
     return spec, family
 
 
-def _run(directory: Path) -> Path | None:
-    """The run that a checkpoint's directory belongs to."""
-    return directory.parent.parent if directory.absolute().parent.name == CHECKPOINTS else None
-
-
 def _weights(directory: Path) -> Path:
     """The directory of the tensors: of a run its latest complete checkpoint, by the number of steps."""
     place = directory
     if (directory / CHECKPOINTS).is_dir():
-        found = [(match, path) for path in (directory / CHECKPOINTS).iterdir() if (match := STEP.fullmatch(path.name))]
-        complete = [(int(m[1]), int(m[2] or 0), path) for m, path in found if (path / MANIFEST).is_file()]
+        complete = [path for path in checkpoints_in(directory / CHECKPOINTS) if is_complete(path)]
         if not complete:
             raise CheckpointError(f"{directory} is a run without a complete checkpoint; let it train on")
-        place = max(complete)[-1]
-    if (place / MANIFEST).is_file():
+        place = complete[-1]
+    if is_complete(place):
         _verify(place)
     return place
 
@@ -146,12 +143,8 @@ def _weights(directory: Path) -> Path:
 def _verify(checkpoint: Path, name: str = FILE) -> None:
     """Refuse weights that are not, byte for byte, what was written."""
     try:
-        measure = _json(checkpoint / MANIFEST)["files"][name]
-        crc = 0
-        with (checkpoint / name).open("rb") as file:
-            while chunk := file.read(1 << 22):
-                crc = zlib.crc32(chunk, crc)
-        intact = measure["crc32"] == f"{crc:08x}"
+        saved = _json(checkpoint / MANIFEST)["files"][name]
+        intact = saved["crc32"] == measure(checkpoint / name)["crc32"]
     except (OSError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"the checkpoint {checkpoint} is incomplete ({error}); take another one of its run"
@@ -161,9 +154,9 @@ def _verify(checkpoint: Path, name: str = FILE) -> None:
 
 
 def _tokenizer(directory: Path) -> Path | None:
-    places = [directory, directory / "tokenizer"]
-    if (run := _run(directory)) is not None:
-        places.append(run / "tokenizer")
+    places = [directory, directory / TOKENIZER]
+    if (run := run_of(directory)) is not None:
+        places.append(run / TOKENIZER)
     return next((place for place in places if (place / "tokenizer.json").is_file()), None)
 
 

@@ -16,7 +16,7 @@ from anyformer.layers.head import Head
 from anyformer.model import Transformer, make_tokens
 from anyformer.spec import ModelSpec, Place, PoolSpec
 from anyformer.text import Tokenizer, length_batches
-from anyformer.training.objectives.contrastive import EMBEDDING, sentence_embedding, usual_pool
+from anyformer.training.objectives.contrastive.loss import EMBEDDING, sentence_embedding, usual_pool
 
 Pool = Literal["mean", "first", "last"]
 POOLS: Mapping[str, PoolSpec] = {"mean": MeanTokensSpec(), "first": FirstTokenSpec(), "last": LastTokenSpec()}

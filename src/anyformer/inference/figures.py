@@ -11,8 +11,8 @@ from anyformer.inference.scores import scored
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.labelled import LabelledValidation
-from anyformer.training.objectives.labelled import LabelledObjective
+from anyformer.training.objectives.labelled.data import LabelledValidation
+from anyformer.training.objectives.labelled.loss import LabelledObjective
 
 
 def figures(

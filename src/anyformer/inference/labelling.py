@@ -13,7 +13,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
 from anyformer.text.encoded_labelled import EncodedLabelled
-from anyformer.training.labelled import LabelledValidation
+from anyformer.training.objectives.labelled.data import LabelledValidation
 
 
 class Prediction(NamedTuple):

@@ -12,10 +12,11 @@ from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.spec import ModelSpec
-from anyformer.training.device import autocast
-from anyformer.training.labelled import LabelledValidation
-from anyformer.training.objectives import LossContext, objective_of, usual
-from anyformer.training.objectives.labelled import LabelledObjective
+from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.labelled.data import LabelledValidation
+from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.objective import LossContext, objective_of
+from anyformer.training.step.device import autocast
 
 BATCH_TOKENS = 4096
 

@@ -20,7 +20,7 @@ NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there 
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What is added to the plain cross-entropy."""
+    """Terms beside the plain cross-entropy."""
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0

@@ -19,8 +19,8 @@ from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.measure.calibrate import Machine, calibrate, dtype_name, keep
 from anyformer.spec import Architecture
-from anyformer.training.device import best_device
-from anyformer.training.kept_heap import keep_heap
+from anyformer.training.run.heap import keep_heap
+from anyformer.training.step.device import best_device
 
 Say = Callable[[str], None]
 RECORD = "rates"  # beginning of the file's name

@@ -20,7 +20,7 @@ from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
-from anyformer.training.optim import clip, optimizer_of
+from anyformer.training.step.optimizer import clip, optimizer_of
 
 Say = Callable[[str], None]
 aten = torch.ops.aten

@@ -13,7 +13,8 @@ from anyformer.model import Transformer, build
 from anyformer.recipe import RECIPES, CausalLM, Precision, Recipe, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import Batch, PairBatch
-from anyformer.training.objectives import Rows, objective_of
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer
 
 SEED = 0

@@ -1,31 +1,23 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
-from anyformer.recipe.contrastive import Contrastive
 from anyformer.recipe.file import dumps, loads, of_run, read
-from anyformer.recipe.framed import FramedTexts
-from anyformer.recipe.labelled import Classification, Labelled, Regression, TokenClassification
-from anyformer.recipe.names import OBJECTIVES
-from anyformer.recipe.objectives import (
-    UL2,
-    CausalLM,
-    Denoiser,
-    Denoising,
-    MaskedLM,
-    MultiToken,
-    ObjectiveSpec,
-    PermutedLM,
-    PrefixLM,
-    Reads,
-    Seq2Seq,
-    SpanCorruption,
-)
 from anyformer.recipe.optimizer import Adam, AdamW, OptimizerSpec
 from anyformer.recipe.published import OLMO_1B_0724, RECIPES, SMALL, TRANSFORMER_2017, named
 from anyformer.recipe.recipe import DropoutSpec, LearningRates, Precision, Recipe
-from anyformer.recipe.replaced import ReplacedTokens
 from anyformer.recipe.router import LoadBalance, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
 from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
-from anyformer.recipe.sentences import NextSentence, SentenceOrder, SentencePairs
+from anyformer.training.objectives import OBJECTIVES
+from anyformer.training.objectives.causal import CausalLM
+from anyformer.training.objectives.contrastive import Contrastive
+from anyformer.training.objectives.denoising import UL2, Denoiser, Denoising, PrefixLM, SpanCorruption
+from anyformer.training.objectives.labelled import Classification, Labelled, Regression, TokenClassification
+from anyformer.training.objectives.masked import MaskedLM
+from anyformer.training.objectives.multi_token import MultiToken
+from anyformer.training.objectives.permuted import PermutedLM
+from anyformer.training.objectives.replaced import ReplacedTokens
+from anyformer.training.objectives.sentences import NextSentence, SentenceOrder, SentencePairs
+from anyformer.training.objectives.seq2seq import Seq2Seq
+from anyformer.training.objectives.specification import FramedTexts, ObjectiveSpec, Reads
 
 __all__ = [
     "Classification",

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 from typing import Literal
 
+from anyformer.disk.run_layout import RECIPE
 from anyformer.errors import SpecError
 from anyformer.recipe.recipe import Recipe
 from anyformer.spec import decode, encode
 
-NAME = "recipe.yaml"  # of the file in a run's directory
 HEADER = "recipe"  # the file's first key; its value is the version of the language
 
 
 def dumps(recipe: Recipe, form: Literal["json", "yaml"] = "yaml") -> str:
-    """Return a recipe as text."""
+    """A recipe as text."""
     data = {HEADER: Recipe.version, **encode(recipe, Recipe)}
     if form == "json":
         return json.dumps(data, indent=1) + "\n"
@@ -45,8 +45,8 @@ def loads(text: str, name: str = "the text") -> Recipe:
 
 
 def of_run(directory: str | Path) -> Recipe | None:
-    """What a run was trained by, from its directory; None where that is no run. Raises SpecError."""
-    file = Path(directory) / NAME
+    """The recipe of a run, from its directory; None where that is no run. Raises SpecError."""
+    file = Path(directory) / RECIPE
     return read(file) if file.is_file() else None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.recipe.objectives import Seq2Seq
 from anyformer.recipe.optimizer import Adam, AdamW
 from anyformer.recipe.published_gpt import GPT_RECIPES
 from anyformer.recipe.published_llama import LLAMA_RECIPES
 from anyformer.recipe.recipe import DropoutSpec, Recipe
 from anyformer.recipe.schedule import CosineDecay, InverseSqrtDecay, LinearDecay, Warmup
 from anyformer.spec import ScaleSpec
+from anyformer.training.objectives.seq2seq import Seq2Seq
 
 SMALL = Recipe()
 
@@ -58,7 +58,7 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 def named(name: str) -> Recipe:
-    """Return a recipe by its name. Raises SpecError with the nearest name."""
+    """The recipe of that name. Raises SpecError with the nearest name."""
     if name not in RECIPES:
         raise SpecError(
             f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; there are {', '.join(list(RECIPES)[:4])} and those "

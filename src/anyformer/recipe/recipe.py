@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from anyformer.recipe.objectives import CausalLM, ObjectiveSpec
 from anyformer.recipe.optimizer import AdamW, OptimizerSpec
 from anyformer.recipe.router import RouterTraining
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
 from anyformer.spec import Spec
+from anyformer.training.objectives.causal import CausalLM
+from anyformer.training.objectives.specification import ObjectiveSpec
 
 Precision = Literal["float32", "bf16"]
 

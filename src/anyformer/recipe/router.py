@@ -8,7 +8,7 @@ from anyformer.spec import Spec
 
 
 class RouterLossSpec(Spec, abstract=True):
-    """A loss of the routers, added `weight` times to the mean cross-entropy; `train.routing` has the function of each.
+    """A loss of the routers, added `weight` times to the mean cross-entropy; `training.step.routing` has the function of each.
 
     f_i is the share of tokens that choose expert i, P_i the mean of its probability over tokens; padding counts for nothing.
     """
@@ -42,7 +42,7 @@ class RouterZLoss(RouterLossSpec):
 
 
 class RouterTraining(Spec):
-    """What a recipe says about routers; nothing of it concerns models without experts."""
+    """The training of routers; nothing of it concerns models without experts."""
 
     losses: tuple[RouterLossSpec, ...] = ()
     # by which corrections of the choice move after each step, against the load (DeepSeek-V3)

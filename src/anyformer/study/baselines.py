@@ -9,9 +9,9 @@ import numpy as np
 from anyformer.recipe import Recipe
 from anyformer.study.results import Baseline
 from anyformer.text import EncodedCorpus
-from anyformer.training.baseline import guess_of, trivial_loss
-from anyformer.training.data import TrainingData
-from anyformer.training.labelled import LabelledData
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.objectives.labelled.data import LabelledData
+from anyformer.training.run.baseline import guess_of, trivial_loss
 
 
 def of_text(train: EncodedCorpus, held_out: EncodedCorpus) -> tuple[Baseline, ...]:

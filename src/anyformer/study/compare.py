@@ -24,13 +24,13 @@ from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
 from anyformer.study.right import right_of
 from anyformer.study.score import ACCURACY, BITS, LOSS, Score
-from anyformer.training.checks import check_run
-from anyformer.training.data import TrainingData
-from anyformer.training.labelled import LabelledData
-from anyformer.training.live import Watcher
-from anyformer.training.plan import flops_per_token
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions, TrainingResult, train
-from anyformer.training.signals import Stopped
+from anyformer.training.run.checks import check_run
+from anyformer.training.run.plan import flops_per_token
+from anyformer.training.run.progress import Watcher
+from anyformer.training.run.signals import Stopped
 
 EARLY = 0.25  # of the steps: where the early loss is read
 EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"

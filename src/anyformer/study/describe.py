@@ -12,9 +12,10 @@ from anyformer.study.baselines import of_objective, of_text
 from anyformer.study.compare import EARLY_WORDS, Question
 from anyformer.study.results import Baseline, Data, Machine, RunResult, Study, Tuning
 from anyformer.study.score import BITS
-from anyformer.training.data import TextData, TrainingData
-from anyformer.training.labelled import LabelledData
-from anyformer.training.provenance import provenance
+from anyformer.training.checkpoint.provenance import provenance
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.data.text import TextData
+from anyformer.training.objectives.labelled.data import LabelledData
 
 CONVENTION = (
     "exact-causal: matrix products alone, 2 FLOPs a multiply-add, the pairs that the mask shows, ×3 for training"

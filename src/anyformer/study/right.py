@@ -8,9 +8,9 @@ from anyformer.inference.scores import scored
 from anyformer.model import Transformer
 from anyformer.recipe import Recipe
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.labelled import LabelledData, LabelledValidation
-from anyformer.training.objectives import objective_of
-from anyformer.training.objectives.labelled import LabelledObjective
+from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
+from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.objective import objective_of
 
 
 def right_of(model: Transformer, data: LabelledData, recipe: Recipe) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from anyformer.text.parallel import (
     some_of,
     split_pairs,
 )
-from anyformer.text.sampler import LaneSampler, Sampler
+from anyformer.text.sampler import Sampler, StreamSampler
 from anyformer.text.schemes import (
     SCHEMES,
     ByteLevelBPE,
@@ -46,7 +46,7 @@ __all__ = [
     "EncodedCorpus",
     "EncodedPairs",
     "Framed",
-    "LaneSampler",
+    "StreamSampler",
     "LabelledCorpus",
     "LabelledRow",
     "Packed",

@@ -78,10 +78,10 @@ class Sampler:
         self.step = int(state["step"])
 
 
-class LaneSampler(Sampler):
-    """Rows that follow each other: lane l of a batch goes on with the row after that of the step before.
+class StreamSampler(Sampler):
+    """Rows that follow each other: stream l of a batch goes on with the row after that of the step before.
 
-    The lanes start evenly spread over the rows and each goes round all of them, so that together they see every row in
+    The streams start evenly spread over the rows and each goes round all of them, so that together they see every row in
     n_rows / batch_rows steps, and a step is a function of its number here too. The order is that of the rows.
     """
 
@@ -90,9 +90,9 @@ class LaneSampler(Sampler):
         self._starts = np.arange(rank, batch_rows, world_size) * n_rows // batch_rows
 
     def rows(self, step: int) -> np.ndarray:
-        """Row numbers of this rank's lanes at `step` (from 0): int64 [batch_rows // world_size]."""
+        """Row numbers of this rank's streams at `step` (from 0): int64 [batch_rows // world_size]."""
         return (self._starts + step) % self.n_rows
 
     def rounds(self, step: int) -> np.ndarray:
-        """How often each lane has come to the end of the rows when `step` begins: int64 [batch_rows // world_size]."""
+        """How often each stream has come to the end of the rows when `step` begins: int64 [batch_rows // world_size]."""
         return (self._starts + step) // self.n_rows

@@ -1,43 +1,47 @@
-"""What every objective is: a function from model and batch to the sum of losses and their number."""
+"""Objectives: functions from a model and some rows to the sum of their losses, with the demands on texts and architectures."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.convolution import ConvolutionSpec
+from anyformer.errors import UsageError
 from anyformer.layers.cross_entropy import PLAIN, LossOptions, cross_entropy
 from anyformer.layers.head import Head
-from anyformer.layers.mask import Prefix, visible
-from anyformer.layers.tokens import Dropout, Notes, plain_tokens
+from anyformer.layers.tokens import Dropout, Notes
 from anyformer.memory import SegmentMemory
-from anyformer.spec import ModelSpec, Spec
+from anyformer.spec import ModelSpec, Workload
+from anyformer.training.data.feed import Rows, TrainingData
+from anyformer.training.data.noise import Noise
+from anyformer.training.objectives.specification import ObjectiveSpec
 
-Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
+if TYPE_CHECKING:
+    from anyformer.recipe import Recipe
+    from anyformer.text import Tokenizer
+
 Forward = Callable[..., Any]  # the model, compiled or not
-
+S = TypeVar("S", bound=ObjectiveSpec)
 NOTHING: Mapping[str, Any] = {}
-_PROBE = 16  # tokens that a mask is tried on
 
 
 class LossPart(NamedTuple):
-    """What else is predicted beside `Losses.each`: tokens further ahead, say."""
+    """A further prediction beside `Losses.each`: tokens further ahead, say."""
 
-    nats: Tensor  # plain cross-entropy, summed over labels; has no gradient
-    labels: Tensor  # how many
-    right: Tensor | None = None  # of them, those whose label is the likeliest class; None: not counted
+    nats: Tensor  # []: plain cross-entropy, summed over labels; has no gradient
+    labels: Tensor  # []: how many
+    right: Tensor | None = None  # []: of them, those whose label is the likeliest class; None: not counted
 
 
 class Losses(NamedTuple):
     """The losses of some rows."""
 
-    total: Tensor  # what is minimised, summed over labels: has the gradient
+    total: Tensor  # []: what is minimised, summed over labels: has the gradient
     each: Tensor  # shaped as the labels: plain cross-entropy in nats, 0 where nothing is predicted
     notes: Sequence[Notes] = ()  # of the model's mixers
     parts: Mapping[str, LossPart] = NOTHING  # by name; `each` is of the objective's first concern alone
@@ -46,32 +50,112 @@ class Losses(NamedTuple):
 
 
 class LossContext(NamedTuple):
-    """A way through a model: what is run, whose logits are judged, where, and how. By default as in evaluation."""
+    """A way through a model: what is run, whose logits are scored, where, and how. By default as in evaluation."""
 
     forward: Forward
     head: Head
     device: torch.device
     dropout: Dropout | None = None
     options: LossOptions = PLAIN
-    # the same through the model that is trained beside, where an objective has one
-    companion: LossContext | None = None
+    # the same through the auxiliary model, where an objective has one
+    auxiliary: LossContext | None = None
     memory: SegmentMemory | None = None  # of the segments before, which these rows see and add to
 
 
-class Objective(Protocol):
-    """One way to learn from rows."""
+class Auxiliary(NamedTuple):
+    """A second model, trained beside the first and left behind. Tensors are named as in the state dicts."""
 
-    def refuses(self, spec: ModelSpec) -> str | None:
-        """Why this architecture cannot be trained so, and what could; None: it can."""
-        ...
+    spec: ModelSpec
+    tied: Mapping[str, str] = {}  # its tensors that are the model's own: by its names, the model's
+    disentangled: Mapping[str, str] = {}  # those that the model's stay at a learnt distance from: the same
 
+
+class Objective(ABC, Generic[S]):
+    """One way to learn from rows. As a part's module names its specification, so `class MaskedObjective(Objective[MaskedLM])`."""
+
+    # What is done to rows of text, for rows of so many tokens. Raises TextError for a vocabulary that lacks a token for it,
+    # UsageError where it would hide nothing. None: nothing is.
+    noise: ClassVar[Callable[[Any, int, Tokenizer], Noise] | None] = None
+    trains_ahead: ClassVar[bool] = False  # the modules that predict further tokens learn too
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            origin, arguments = get_origin(base), get_args(base)
+            if isinstance(origin, type) and issubclass(origin, Objective) and isinstance(arguments[0], type):
+                arguments[0].loss = cls
+
+    def __init__(self, said: S, spec: ModelSpec) -> None:
+        self.said, self.spec = said, spec
+
+    @abstractmethod
+    def refuses(self) -> str | None:
+        """Why the architecture cannot be trained so, and what could; None: it can."""
+
+    @abstractmethod
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         """The losses of some rows of a batch."""
-        ...
+
+    @classmethod
+    def with_head(cls, said: S, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
+        """The architecture with the head that it trains, where it has none: for `labels` a row each, for numbers one."""
+        return spec
+
+    def check(self, recipe: Recipe, data: TrainingData) -> None:
+        """Raise UsageError for data, or fields of the recipe, that it has no use for."""
+
+    def auxiliary(self) -> Auxiliary | None:
+        """The model that is trained beside one that it does not refuse; None: none."""
+        return None
+
+    def auxiliary_flops(self, load: Workload) -> float:
+        """The FLOPs of training the auxiliary model on the rows of a workload."""
+        return 0.0
+
+
+def loss_of(kind: type[ObjectiveSpec]) -> type[Objective[Any]]:
+    """The objective's class, imported when it is first needed. Raises UsageError for a kind without one."""
+    package = __name__.rpartition(".")[0]
+    for base in kind.__mro__:
+        if base.__module__.rpartition(".")[0] == package and base.__module__ != ObjectiveSpec.__module__:
+            import_module(f"{base.__module__}.loss")
+    if kind.loss is None:
+        raise UsageError(
+            f"objective {kind.kind} has no loss; write a class {kind.kind}Objective(Objective[{kind.__name__}])"
+        )
+    return kind.loss
+
+
+def objective_of(said: ObjectiveSpec, spec: ModelSpec) -> Objective[Any]:
+    """The objective for an architecture. Raises UsageError, with the reason, for one that cannot do it."""
+    chosen = loss_of(type(said))(said, spec)
+    reason = chosen.refuses()
+    if reason is not None:
+        raise UsageError(f"{said.kind} cannot train this architecture: {reason}")
+    return chosen
+
+
+def noise_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Noise | None:
+    """The noise of the recipe's objective on rows of text; None: nothing. Raises what `Objective.noise` does."""
+    said = recipe.objective
+    noise = loss_of(type(said)).noise
+    if noise is None:
+        return None
+    if tokenizer is None:
+        raise UsageError(f"{said.kind} needs a tokenizer, to know which tokens are special; give TextData its own")
+    return noise(said, recipe.seq_len, tokenizer)
+
+
+def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | None = None) -> ModelSpec:
+    """The architecture with the head that an objective trains, a row for each of the data's `labels`, one for numbers.
+
+    As it is where it has that head, or the objective trains those that it has.
+    """
+    return loss_of(type(said)).with_head(said, spec, labels)
 
 
 def losses_of_labels(by: LossContext, inputs: Mapping[str, Any], labels: Tensor) -> Losses:
-    """The losses of a label for each token of the stack; without ever holding all logits."""
+    """The losses of a label [batch, token] for each token of the stack; without ever holding all logits."""
     out = by.forward(**inputs, output_logits=False, dropout=by.dropout, cache=by.memory)
     return Losses(*cross_entropy(by.head, out.read_by(by.head), labels, by.options), out.notes)
 
@@ -79,37 +163,3 @@ def losses_of_labels(by: LossContext, inputs: Mapping[str, Any], labels: Tensor)
 def on(device: torch.device, array: np.ndarray) -> Tensor:
     """The array as a tensor there."""
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-
-
-def later_tokens_seen(stack: Spec, prefix: int = 0) -> str | None:
-    """The kind of a mask of a stack, or another part, that shows a token what comes after it; None where all hide it.
-
-    The first `prefix` tokens may be seen by all; without one a mask that has a place for a prefix shows too much.
-    """
-    tokens = plain_tokens(_PROBE, torch.device("cpu"))
-    if prefix:
-        tokens = replace(tokens, segment=(tokens.position >= prefix).long(), span=None)
-    for value in stack.nested():
-        if isinstance(value, ConvolutionSpec) and value.size > 1:
-            return value.kind
-        if not isinstance(value, AttentionSpec) or value.reads == "memory":
-            continue
-        mask = value.mask
-        if not prefix and any(isinstance(part, Prefix) for part in mask.nested()):
-            return mask.kind
-        seen = visible(mask, tokens, tokens, n_heads=_PROBE)
-        if seen is None or bool(seen.expand(1, -1, _PROBE, _PROBE).triu(1)[..., prefix:].any()):
-            return mask.kind
-    return None
-
-
-def no_vocabulary_head(spec: ModelSpec, name: str = "lm") -> str | None:
-    """Why a model's first head predicts no tokens, or None; `name` is what such a head is called."""
-    if not spec.heads:
-        return f"it has no head that predicts tokens; give the model one over its vocabulary, called {name}"
-    head = spec.heads[0]
-    if head.pool is not None or head.table is None or head.table.rows < spec.vocab_size:
-        return (
-            f"its first head, {head.name!r}, does not predict tokens; put one over its vocabulary, called {name}, first"
-        )
-    return None

@@ -1,0 +1,1 @@
+"""A run on disk: its directory, metrics, checkpoints; and where it goes on from."""

@@ -1,0 +1,71 @@
+"""The runs in a folder, each in one record, read without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from anyformer.disk.lock import is_held
+from anyformer.disk.run_layout import CHECKPOINTS, LOCK, checkpoints_in, is_run, step_and_again
+from anyformer.errors import CheckpointError
+from anyformer.training.checkpoint.directory import read_record
+from anyformer.training.checkpoint.metrics import read_metrics
+
+State = Literal["finished", "interrupted", "running", "damaged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One run; None for what is not known yet. Losses are in nats a token."""
+
+    name: str  # its path, from the folder that was listed
+    architecture: str | None = None
+    n_params: int | None = None
+    step: int = 0
+    steps: int | None = None
+    train_loss: float | None = None
+    validation_loss: float | None = None
+    state: State
+    date: str | None = None  # begun, UTC, ISO 8601
+
+
+def list_runs(directory: Path) -> list[RunSummary]:
+    """The runs in `directory`, however deep (but none inside a run), oldest first."""
+    runs = [summary(path, path.relative_to(directory).as_posix()) for path in _found(directory)]
+    return sorted(runs, key=lambda run: (run.date or "", run.name))
+
+
+def summary(path: Path, name: str) -> RunSummary:
+    """The record of the run in `path`; one whose own record can't be read is called damaged."""
+    try:
+        record = read_record(path)
+    except CheckpointError:
+        return RunSummary(name=name, state="damaged")
+    log, steps = read_metrics(path), record.get("steps")
+    return RunSummary(
+        name=name,
+        architecture=record.get("architecture"),
+        n_params=record.get("n_params"),
+        step=log.steps[-1].step if log.steps else 0,
+        steps=steps,
+        train_loss=log.steps[-1].loss if log.steps else None,
+        validation_loss=log.validations[-1].validation_loss if log.validations else None,
+        state=_state(path, record),
+        date=record.get("date"),
+    )
+
+
+def _found(directory: Path) -> list[Path]:
+    if is_run(directory):
+        return [directory]
+    inside = (path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [run for path in inside if not path.is_symlink() for run in _found(path)]
+
+
+def _state(path: Path, record: dict[str, Any]) -> State:
+    if is_held(path / LOCK):
+        return "running"
+    saved = [step_and_again(each) for each in checkpoints_in(path / CHECKPOINTS)]
+    # After the last step there is a save, so that its being there says all were made.
+    return "finished" if any(place and place[0] == record.get("steps", 0) for place in saved) else "interrupted"

@@ -1,0 +1,123 @@
+"""The data of a run: an endless stream of batches that can stop, and go on where it was; rows to validate on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from anyformer.recipe import Reads, Recipe
+from anyformer.spec import Workload
+from anyformer.text import Tokenizer
+
+Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
+
+
+class Feed(Protocol):
+    """An endless stream of batches that can stop and go on."""
+
+    def __next__(self) -> Rows: ...
+
+    def skip(self, steps: int) -> None:
+        """Go on as if so many batches had been taken: their rows, which take time, are not prepared."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """The position in the data, for `restore`, as JSON."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        ...
+
+
+class Validation(Protocol):
+    """Documents, each predicted once."""
+
+    @property
+    def document_nbytes(self) -> np.ndarray:
+        """[document] UTF-8 bytes."""
+        ...
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
+        """(rows, the document of each label [batch, token], -1 for none); `most_tokens`: a fixed sample."""
+        ...
+
+
+class TrainingData(Protocol):
+    """Text of one kind, for one kind of objective."""
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The classes that are predicted, none where numbers are; None where tokens are."""
+        ...
+
+    @property
+    def reads(self) -> Reads:
+        """Which kind it is, as `ObjectiveSpec.reads`."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the tokenizer."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the training text, the validation text and the tokenizer."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Saved with the run."""
+        ...
+
+    def feed(self, recipe: Recipe) -> Feed:
+        """The batches of a recipe, from the start. Raises TextError where the text doesn't fill one."""
+        ...
+
+    def validation(self, recipe: Recipe) -> Validation | None:
+        """The validation rows; None where no text was set aside."""
+        ...
+
+    def longest(self, recipe: Recipe) -> int:
+        """The tokens of the longest sequence that the model will be given."""
+        ...
+
+    def load(self, recipe: Recipe) -> Workload:
+        """The workload of one average row, to count FLOPs by."""
+        ...
+
+    def predicted_share(self, recipe: Recipe) -> float:
+        """Of the places of the stack with a head: how many have a label."""
+        ...
+
+
+class Numbers(Protocol):
+    """An endless stream of the numbers of the rows of each batch: `text.Sampler`, `text.PairSampler`."""
+
+    def __next__(self) -> np.ndarray: ...
+
+    def skip(self, steps: int) -> None: ...
+
+    def state(self) -> Mapping[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class Examples(Protocol):
+    """Rows by their numbers."""
+
+    def batch(self, numbers: np.ndarray, /) -> Rows: ...
+
+
+class SampledFeed:
+    """The rows that a sampler names; what it says is all there is to save."""
+
+    def __init__(self, examples: Examples, sampler: Numbers) -> None:
+        self._examples, self._sampler = examples, sampler
+        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
+
+    def __next__(self) -> Rows:
+        return self._examples.batch(next(self._sampler))

@@ -1,0 +1,68 @@
+"""Properties of a vocabulary that noise needs: its mask, its sentinels, which ids are special, begin a word, end a sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.recipe import ObjectiveSpec
+from anyformer.text import Tokenizer
+
+# Tried in this order where no configuration names one.
+_USUAL = {
+    "mask_token": ("<mask>", "[MASK]", "<|mask|>"),
+    "cls_token": ("[CLS]", "<cls>"),
+    "sep_token": ("[SEP]", "<sep>"),
+}
+_SPACES = ("Ġ", "Ċ", "ĉ", "▁", " ", "\n", "\t")  # as byte-level, SentencePiece and plain vocabularies spell them
+
+
+def specials(tokenizer: Tokenizer) -> dict[str, int]:
+    """The special tokens by their spelling."""
+    return {tokenizer.spelling(token) or "": token for token in tokenizer.special_ids}
+
+
+def token_of_role(tokenizer: Tokenizer, role: str, objective: ObjectiveSpec) -> int:
+    """The id of what tokenizer_config.json names so, or of its usual spelling. Raises TextError without one."""
+    named, known = tokenizer.config.get(role), specials(tokenizer)
+    spelled = named.get("content") if isinstance(named, dict) else named
+    for spelling in (spelled, *_USUAL.get(role, ())):
+        if spelling in known:
+            return known[spelling]
+    raise lacking(tokenizer, objective, objective.roles[role])
+
+
+def lacking(tokenizer: Tokenizer, objective: ObjectiveSpec, spelling: str) -> TextError:
+    """The refusal of a vocabulary without a token that an objective needs."""
+    return TextError(
+        f"this {tokenizer.kind} tokenizer has no special token {spelling}, which {objective.kind} needs; train one with "
+        f"`anyformer tokenizer train --special '{spelling}'`, or leave --tokenizer out to have one trained on the way"
+    )
+
+
+def special(tokenizer: Tokenizer) -> np.ndarray:
+    """Which ids stand for no text: bool [id]."""
+    found = np.array([tokenizer.spelling(token) is None for token in range(tokenizer.vocab_size)])
+    found[list(tokenizer.special_ids)] = True
+    return found
+
+
+def begins_word(tokenizer: Tokenizer) -> np.ndarray:
+    """Which ids begin a word: bool [id].
+
+    WordPiece marks what goes on (`##`), others a space before; a mark of punctuation is a word of its own.
+    """
+    spelled = [tokenizer.spelling(token) or "" for token in range(tokenizer.vocab_size)]
+    if tokenizer.kind == "wordpiece":
+        begins = [not spelling.startswith("##") for spelling in spelled]
+    else:
+        begins = [spelling.startswith(_SPACES) or not spelling[:1].isalnum() for spelling in spelled]
+    found = np.array(begins) | (tokenizer.kind == "wordlevel")
+    found[list(tokenizer.special_ids)] = True
+    return found
+
+
+def ends_sentence(tokenizer: Tokenizer) -> np.ndarray:
+    """Which ids end a sentence: those that end in a full stop, a question or exclamation mark, or a line's end."""
+    ends = (".", "!", "?", "\n", "Ċ")
+    return np.array([(tokenizer.spelling(token) or "").endswith(ends) for token in range(tokenizer.vocab_size)])

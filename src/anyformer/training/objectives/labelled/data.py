@@ -1,0 +1,89 @@
+"""Labelled text as a run reads it: batches of like length to train on without end, and examples to validate on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.recipe import Reads, Recipe
+from anyformer.spec import Workload
+from anyformer.text import LabelledCorpus, PairSampler, Tokenizer, length_batches, some_of
+from anyformer.text.encoded_labelled import EncodedLabelled, LabelledRows
+from anyformer.training.data.feed import Feed, SampledFeed
+from anyformer.training.data.framed import FramedData
+
+
+class LabelledValidation:
+    """Examples, each a document: the bytes are those of its texts."""
+
+    def __init__(self, examples: EncodedLabelled) -> None:
+        self.examples = examples
+        self.document_nbytes = np.array([sum(len(t.encode()) for t in row.texts) for row in examples.corpus.rows])
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[LabelledRows, np.ndarray]]:
+        batches = length_batches(self.examples.lengths, max(batch_tokens, int(self.examples.lengths.max())))
+        for numbers in some_of(batches, most_tokens, batch_tokens):
+            rows = self.examples.batch(numbers)
+            yield rows, np.broadcast_to(numbers[:, None], rows.labels.shape)
+
+
+class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
+    """Texts, or pairs of texts, with a class or a number each; or words with a class each.
+
+    `labels` are the classes, in the order of the rows of the model's head; none where numbers are said. They are those of
+    `known` where that is given, else what the training examples say, sorted. Raises TextError as `LabelledCorpus.names` does.
+    """
+
+    def __init__(
+        self,
+        train: LabelledCorpus,
+        held_out: LabelledCorpus | None,
+        tokenizer: Tokenizer,
+        known: tuple[str, ...] | None = None,
+    ) -> None:
+        if held_out is not None and held_out.kind != train.kind:
+            held_out = held_out.as_kind(train.kind)
+        super().__init__(train, held_out, tokenizer)
+        self.labels: tuple[str, ...] = () if train.kind == "numbers" else train.names(known)
+        if held_out is not None and self.labels:
+            held_out.check(self.labels)
+
+    @property
+    def reads(self) -> Reads:
+        return "labelled"
+
+    def identity(self) -> tuple[str, ...]:
+        return (*super().identity(), repr(self.labels))
+
+    def encode(self, corpus: LabelledCorpus, longest: int, truncate: bool) -> EncodedLabelled:
+        return EncodedLabelled(corpus, self._tokenizer, self.labels, longest, truncate=truncate)
+
+    def feed(self, recipe: Recipe) -> Feed:
+        examples = self.encoded(recipe)
+        n_tokens = int(examples.lengths.sum())
+        if n_tokens < recipe.batch_tokens:
+            raise TextError(
+                f"the {len(examples)} examples of {self.train.where} hold {n_tokens:,} tokens, less than one batch of "
+                f"{recipe.batch_tokens:,}; give more of them or a smaller --batch-tokens"
+            )
+        if int(examples.lengths.max()) > recipe.batch_tokens:
+            row = self.train.rows[int(examples.lengths.argmax())]
+            raise TextError(
+                f"{self.train.where}, line {row.line}: it is {int(examples.lengths.max())} tokens long, but a batch holds "
+                f"{recipe.batch_tokens}; make the batch larger (--batch-tokens) or rows shorter (--seq-len, --truncate)"
+            )
+        return SampledFeed(examples, PairSampler(examples.lengths, recipe.batch_tokens, recipe.seed))
+
+    def validation(self, recipe: Recipe) -> LabelledValidation | None:
+        return None if self.held_out is None else LabelledValidation(self.encoded(recipe, held_out=True))
+
+    def load(self, recipe: Recipe) -> Workload:
+        n = int(np.ceil(self.encoded(recipe).lengths.mean()))
+        return Workload(batch=1, query=n, memory=n)
+
+    def predicted_share(self, recipe: Recipe) -> float:
+        examples = self.encoded(recipe)
+        words = sum(place >= 0 for each in examples.inputs for place in each.firsts)
+        return (words or len(examples)) / int(examples.lengths.sum())

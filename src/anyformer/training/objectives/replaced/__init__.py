@@ -1,0 +1,43 @@
+"""Replaced-token detection: which words of a text a smaller model has put there. Clark et al. 2020, arXiv:2003.10555."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from anyformer.spec import ModelSpec
+from anyformer.training.objectives.specification import MASK, ObjectiveSpec, check_rate
+
+
+class ReplacedTokens(ObjectiveSpec):
+    """Which tokens are not the text's: a generator, trained beside the model and left behind, fills in hidden ones.
+
+    The loss is the mean of the generator's, over what is hidden, and `weight` times the mean of the model's, over all tokens
+    (section 2). The generator is the model at `generator_width` and `generator_depth` times its size, with a head for masked
+    words (section 3.2: between 1/4 and 1/2 is best), or one of its own. `embeddings`: "shared" (section 3.2), "disentangled",
+    where only the generator's loss moves what both share (DeBERTaV3: arXiv:2111.09543, section 3.2), or "separate".
+    """
+
+    rate: float = 0.15  # of tokens, special ones not counted, are hidden; large: 0.25
+    # of these are shown to the generator as the mask, the rest as they are; released code: 0.85
+    mask_share: float = 1.0
+    generator_width: float = 0.25  # base: 1/3
+    generator_depth: float = 1.0  # DeBERTaV3: 0.5, at a width of 1
+    generator: ModelSpec | None = None  # given: what the two sizes before do not make
+    embeddings: Literal["shared", "disentangled", "separate"] = "shared"
+    weight: float = 50.0
+    temperature: float = 1.0  # what the generator's logits are divided by, to draw from
+
+    roles: ClassVar[Mapping[str, str]] = MASK
+    whole: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_rate(self)
+        if not 0 <= self.mask_share <= 1:
+            raise self.refusal("mask_share", "must be from 0 to 1")
+        for name in ("generator_width", "generator_depth"):
+            if not 0 < getattr(self, name) <= 1:
+                raise self.refusal(name, "must be above 0 and at most 1: a share of the model's")
+        for name in ("weight", "temperature"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise self.refusal(name, "must be above 0")

@@ -1,0 +1,77 @@
+"""Whether two runs of text belong together, beside masked words. BERT: arXiv:1810.04805, section 3.1; ALBERT: 1909.11942."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.families.heads import row_classes, with_head
+from anyformer.layers.by_segment import BySegmentSpec
+from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.layers.embedding import SegmentsSpec
+from anyformer.spec import ModelSpec
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.architecture import head_called, no_vocabulary_head, not_an_encoder
+from anyformer.training.objectives.causal.loss import inputs_of
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on
+from anyformer.training.objectives.sentences import SentencePairs
+from anyformer.training.objectives.sentences.noise import SentenceNoise
+
+CLASSES = 2  # 0: the runs stand so in the text; 1: they don't
+
+
+class SentenceObjective(Objective[SentencePairs]):
+    """For encoders with a head that tells two classes of rows apart; rows are `noise.sentences.SentenceRows`.
+
+    The loss is the mean over hidden tokens plus the mean over rows; `each` is of the hidden tokens.
+    """
+
+    noise = SentenceNoise.of
+
+    def refuses(self) -> str | None:
+        if reason := not_an_encoder(self.spec) or no_vocabulary_head(self.spec, "mlm"):
+            return reason
+        head = head_called(self.said.head, self.spec)
+        if head is None:
+            return (
+                f"it has no head {self.said.head!r} for the {self.said.said}; "
+                "training.objectives.objective.with_head_for(spec, objective) gives it one"
+            )
+        if head.pool is None or head.table is None or head.table.rows != CLASSES:
+            return f"its head {self.said.head!r} does not tell {CLASSES} classes of rows apart; pool, with a table of {CLASSES}"
+        return None
+
+    @classmethod
+    def with_head(cls, said: SentencePairs, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
+        return spec if head_called(said.head, spec) else with_head(spec, row_classes(CLASSES, said.head))
+
+    def __call__(self, by: LossContext, rows: Rows) -> Losses:
+        inputs = inputs_of(rows, by.device)
+        if has_token_types(self.spec):
+            inputs["token_type_ids"] = on(by.device, rows.token_types)
+        # Asked for logits is only the head of the pairs, unless the other has layers of its own to run.
+        heads = [self.said.head] if by.head.layers is None else [by.head.spec.name, self.said.head]
+        out = by.forward(**inputs, heads=heads, dropout=by.dropout)
+        total, each = cross_entropy(by.head, out.read_by(by.head), on(by.device, rows.labels), by.options)
+        classes = on(by.device, rows.apart)[:, 0]
+        logits = out.outputs[self.said.head].float()
+        nats = F.cross_entropy(logits, classes, reduction="none")
+        # The sum of a batch is divided by its hidden tokens, be it computed in one piece or in several.
+        share = on(by.device, rows.labels_a_row)[:, 0].to(nats.dtype)
+        right = (logits.argmax(1) == classes).sum()
+        part = LossPart(nats.detach().sum(), _count(classes), right)
+        return Losses(total + (nats * share).sum(), each, out.notes, {self.said.said: part})
+
+
+def has_token_types(spec: ModelSpec) -> bool:
+    """Whether a model tells runs of text apart by token_type_ids; one of a single type must not be given any."""
+    tables = [value for value in spec.stack.nested() if isinstance(value, SegmentsSpec)]
+    others = any(isinstance(value, BySegmentSpec) for value in spec.stack.nested())
+    return all(table.n_segments >= CLASSES for table in tables) and (bool(tables) or others)
+
+
+def _count(classes: Tensor) -> Tensor:
+    return torch.tensor(len(classes), device=classes.device)

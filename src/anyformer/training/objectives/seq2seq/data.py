@@ -1,0 +1,83 @@
+"""Pairs of texts, for sequence to sequence: sources that are read, targets that are written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from anyformer.errors import TextError
+from anyformer.recipe import Reads, Recipe
+from anyformer.spec import Workload
+from anyformer.text import EncodedPairs, PairSampler, ParallelCorpus, Tokenizer, length_batches, some_of
+from anyformer.training.data.feed import Feed, Rows, SampledFeed, Validation
+
+
+class PairValidation:
+    """Pairs, each a document: the bytes are the target's."""
+
+    def __init__(self, corpus: ParallelCorpus, pairs: EncodedPairs) -> None:
+        self.corpus, self._pairs = corpus, pairs
+        self.document_nbytes = np.array([len(target.encode()) for _, target in corpus.pairs], dtype=np.int64)
+
+    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
+        longest = int(self._pairs.lengths.max())
+        batches = length_batches(self._pairs.lengths, max(batch_tokens, longest))
+        for numbers in some_of(batches, most_tokens, batch_tokens):
+            batch = self._pairs.batch(numbers)
+            yield batch, np.where(batch.target_mask, numbers[:, None], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class PairData:
+    """Pairs of texts, for sequence to sequence."""
+
+    train: ParallelCorpus
+    held_out: ParallelCorpus | None
+    tokenizer: Tokenizer
+
+    @property
+    def reads(self) -> Reads:
+        return "pairs"
+
+    @property
+    def labels(self) -> None:
+        return None
+
+    @cached_property
+    def _pairs(self) -> EncodedPairs:
+        return EncodedPairs(self.train, self.tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    @property
+    def fingerprint(self) -> str:
+        held_out = self.held_out.fingerprint if self.held_out else ""
+        return hashlib.sha256(f"{self.train.fingerprint} {held_out} {self.tokenizer.fingerprint}".encode()).hexdigest()
+
+    def feed(self, recipe: Recipe) -> Feed:
+        lengths = self._pairs.lengths
+        if int(lengths.max(axis=1).sum()) < recipe.batch_tokens:
+            raise TextError(
+                f"the {len(self._pairs)} pairs hold less than one batch of {recipe.batch_tokens} tokens; "
+                "give more text or a smaller batch"
+            )
+        return SampledFeed(self._pairs, PairSampler(lengths, recipe.batch_tokens, recipe.seed))
+
+    def validation(self, recipe: Recipe) -> Validation | None:
+        return PairValidation(self.held_out, EncodedPairs(self.held_out, self.tokenizer)) if self.held_out else None
+
+    def longest(self, recipe: Recipe) -> int:
+        return int(self._pairs.lengths.max())
+
+    def load(self, recipe: Recipe) -> Workload:
+        source, target = np.ceil(self._pairs.lengths.mean(axis=0)).astype(int).tolist()
+        return Workload(batch=1, query=target, memory=source)
+
+    def predicted_share(self, recipe: Recipe) -> float:
+        return recipe.objective.predicted_share

@@ -1,0 +1,47 @@
+"""Sequence to sequence with teacher forcing: each token of the target from the source and the true tokens before it."""
+
+from __future__ import annotations
+
+from anyformer.errors import UsageError
+from anyformer.layers.attention import AttentionSpec
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
+from anyformer.training.data.feed import Rows, TrainingData
+from anyformer.training.data.framed import FramedData
+from anyformer.training.objectives.architecture import later_tokens_seen
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
+from anyformer.training.objectives.seq2seq import Seq2Seq
+
+
+class Seq2SeqObjective(Objective[Seq2Seq]):
+    """For models with an encoder; rows are `text.PairBatch`: `target_ids` are begin, then all labels but the last."""
+
+    def refuses(self) -> str | None:
+        if self.spec.encoder is None:
+            return "it has no encoder to read the source; use the objective CausalLM on plain text"
+        return decoder_refusal(self.spec)
+
+    def check(self, recipe: Recipe, data: TrainingData) -> None:
+        if isinstance(data, FramedData):
+            raise UsageError(f"{self.said.kind} is trained on PairData or others, not on {type(data).__name__}")
+
+    def __call__(self, by: LossContext, rows: Rows) -> Losses:
+        inputs = {
+            "input_ids": on(by.device, rows.source_ids),
+            "attention_mask": on(by.device, rows.source_mask).long(),
+            "decoder_input_ids": on(by.device, rows.target_ids),
+            "decoder_attention_mask": on(by.device, rows.target_mask).long(),
+        }
+        return losses_of_labels(by, inputs, on(by.device, rows.labels))
+
+
+def decoder_refusal(spec: ModelSpec) -> str | None:
+    """Why the decoder beside an encoder cannot learn to write, or None."""
+    if not spec.heads:
+        return "it has no head that predicts tokens; give the model one"
+    if not any(isinstance(value, AttentionSpec) and value.reads == "memory" for value in spec.stack.nested()):
+        return "its decoder never reads the encoder; give its blocks an attention with reads='memory'"
+    mask = later_tokens_seen(spec.stack)
+    if mask is not None:
+        return f"the {mask} mask of its decoder lets a token see the ones it has to predict; use a causal mask"
+    return None

@@ -1,0 +1,62 @@
+"""Objectives as data: the properties of all; the fields of its paper are each one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from anyformer.spec import Spec
+
+Reads = Literal["text", "pairs", "labelled"]
+MASK = {"mask_token": "<mask>"}
+PADDED = {"pad_token": "<pad>"}  # transformers finds a row's last token by what is no padding
+
+
+class ObjectiveSpec(Spec, abstract=True):
+    """A prediction that is learnt."""
+
+    loss: ClassVar[Any] = None  # the `Objective` that names this specification, once it is imported
+
+    reads: ClassVar[Reads] = "text"
+    # special tokens it needs, by what tokenizer_config.json calls them, and further ones
+    roles: ClassVar[Mapping[str, str]] = {}
+    specials: ClassVar[tuple[str, ...]] = ()
+    # every token of the text is predicted, from those before it: bits a byte mean something
+    whole: ClassVar[bool] = True
+    # what a batch is to learn is the sum of what its rows are: micro-batches change nothing
+    divisible: ClassVar[bool] = True
+
+    # What predicts without reading a word: the frequency of the labels, their mean, or an even guess among a row's own
+    # choices; and what that is called.
+    trivial: ClassVar[Literal["frequency", "mean", "chance"]] = "frequency"
+    guess: ClassVar[str] = "unigrams"
+    unit: ClassVar[str] = "nats a token"  # of the loss
+    in_nats: ClassVar[bool] = True
+
+    @property
+    def predicted_share(self) -> float:
+        """Of the places of the stack with a head: how many have a label."""
+        return 1.0
+
+
+class FramedTexts(ObjectiveSpec, abstract=True):
+    """A prediction about whole texts, each as the tokenizer frames it: what opens it, the text, what closes it."""
+
+    truncate: bool = False  # cut texts that are longer than a row; they are refused otherwise
+
+    roles: ClassVar[Mapping[str, str]] = PADDED
+    whole: ClassVar[bool] = False
+
+
+def check_rate(said: Spec, *names: str) -> None:
+    """Raise SpecError for a share of what is hidden that is not between 0 and 1."""
+    for name in names or ("rate",):
+        if not 0 < getattr(said, name) < 1:
+            raise said.refusal(name, "must be above 0 and below 1, or nothing is hidden or nothing left")
+
+
+def check_length(said: Spec) -> None:
+    """Raise SpecError for a `mean_length` below a token."""
+    length = said.values()["mean_length"]
+    if length is not None and length < 1:
+        raise said.refusal("mean_length", "must be at least 1 token")

@@ -1,0 +1,65 @@
+"""Faults of a run that can be known before anything is built or written."""
+
+from __future__ import annotations
+
+from anyformer.errors import UsageError
+from anyformer.layers.embedding import learned_positions
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.objectives.objective import noise_of, objective_of
+from anyformer.training.step.memories import check_memory
+
+SOURCES = {
+    "text": "one text (--data)",
+    "pairs": "pairs of texts (--source and --target)",
+    "labelled": "labelled text (--data with text and label, or tokens and labels)",
+}
+
+
+def check_run(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> None:
+    """Raise what would stop a run of this architecture by this recipe on this data before its first step."""
+    objective = objective_of(recipe.objective, spec)
+    if recipe.objective.reads != data.reads:
+        given, wanted = SOURCES[data.reads], SOURCES[recipe.objective.reads]
+        raise UsageError(f"{recipe.objective.kind} reads {wanted}, and what is given is {given}")
+    objective.check(recipe, data)
+    if spec.ahead and not objective.trains_ahead:
+        raise UsageError(
+            f"the objective {recipe.objective.kind} leaves the {len(spec.ahead)} modules of `ahead` untrained; "
+            "use the objective MultiToken, or leave them out of the specification"
+        )
+    check_memory(spec, recipe)
+    check_vocabulary(spec if data.labels is None else spec.but(heads=()), data.vocab_size)
+    auxiliary = objective.auxiliary()
+    for each in (spec, *([auxiliary.spec] if auxiliary is not None else [])):
+        check_positions(each, longest(spec, recipe, data))
+    recipe.learning_rates(spec.stack.d_model)
+
+
+def longest(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> int:
+    """The tokens of the longest sequence that this model will be given."""
+    noise = noise_of(recipe, data.tokenizer) if spec.encoder is None and data.reads == "text" else None
+    return noise.joint(recipe.seq_len) if noise is not None else data.longest(recipe)
+
+
+def check_vocabulary(spec: ModelSpec, vocab_size: int) -> None:
+    """Raise UsageError where the tokenizer has ids that the model has no row for."""
+    # A single row scores tokens, and names none.
+    tables = [head.table.rows for head in spec.heads[:1] if head.table and head.pool is None and head.table.rows > 1]
+    rows = min([spec.vocab_size, *tables])
+    if rows < vocab_size:
+        raise UsageError(
+            f"the model has a vocabulary of {rows}, smaller than the tokenizer's {vocab_size}; "
+            f"resize it with --vocab {vocab_size}, or use another tokenizer"
+        )
+
+
+def check_positions(spec: ModelSpec, longest: int) -> None:
+    """Raise UsageError where sequences go beyond the model's learned positions."""
+    learned = learned_positions(spec)
+    if learned is not None and learned < longest:
+        raise UsageError(
+            f"sequences of {longest} tokens go beyond the model's {learned} learned positions; "
+            f"use --seq-len {learned} or less"
+        )

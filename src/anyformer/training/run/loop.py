@@ -1,0 +1,275 @@
+"""A whole run: what is asked is checked, the model built or restored, trained, validated, saved."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from anyformer.disk.run_layout import METRICS
+from anyformer.errors import RunFailed
+from anyformer.model import build
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec, Recompute
+from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
+from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
+from anyformer.training.data.feed import TrainingData, Validation
+from anyformer.training.data.workers import Batches, check_workers, prepared
+from anyformer.training.objectives.objective import objective_of
+from anyformer.training.run.baseline import guess_of, trivial_loss
+from anyformer.training.run.checks import check_run
+from anyformer.training.run.evaluation import Evaluation, evaluate
+from anyformer.training.run.heap import keep_heap
+from anyformer.training.run.plan import RunPlan, disk_needed, flops_per_token, sizes, trial
+from anyformer.training.run.progress import Watcher
+from anyformer.training.run.result import TrainingResult
+from anyformer.training.run.signals import Signals, Stopped
+from anyformer.training.step import Trainer
+from anyformer.training.step.device import best_device, compute_dtype, out_of_memory
+
+Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second of large matrix products
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run runs: nothing here changes what the weights become, beyond rounding."""
+
+    device: torch.device | None = None  # None: the best there is
+    compiled: bool = False
+    micro_tokens: int | None = None  # places computed at once; None: the batch
+    recompute: Recompute = "none"  # what a backward pass makes again instead of keeping it
+    workers: int = 0  # processes that prepare rows ahead of the step
+    validations: int = 8  # on a sample of the validation text on the way, beside one before each checkpoint
+    validation_share: float = 0.025  # of the run's tokens: what one of these reads at most
+    save_every: int | None = None  # steps; None: at each validation
+    keep_last: int = 2
+    peak: Peak | None = None
+    plan: bool = True  # make a trial first, to say how long it will take
+
+
+def train(
+    spec: ModelSpec,
+    recipe: Recipe,
+    data: TrainingData,
+    *,
+    out: Path | None = None,
+    init: Path | None = None,
+    options: RunOptions | None = None,
+    watcher: Watcher | None = None,
+    name: str | None = None,
+) -> TrainingResult:
+    """Train a model of `spec` by `recipe` on `data`; with `out`, save there, and go on from what is there already.
+
+    `init` is a directory of weights of the same architecture to start from; `name` is what the run is listed by.
+    Raises an AnyformerError of exit status 2 before anything is written, RunFailed afterwards, Stopped at a signal.
+    """
+    options, watcher = options or RunOptions(), watcher or Watcher()
+    run = Run(spec, recipe, data, init, options, watcher)
+    disk_nbytes = disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0
+    beside = run.trainer.auxiliary and run.trainer.auxiliary.spec
+    with Saving(out, spec, recipe, data, init, options.keep_last, name, beside) as saving:
+        return run.go(saving, disk_nbytes)
+
+
+def plan_run(
+    spec: ModelSpec,
+    recipe: Recipe,
+    data: TrainingData,
+    *,
+    out: Path | None = None,
+    init: Path | None = None,
+    options: RunOptions | None = None,
+) -> RunPlan:
+    """The time, memory and disk that `train` would take; nothing is written. Raises what `train` would before it starts."""
+    options = options or RunOptions()
+    run = Run(spec, recipe, data, init, options, Watcher())
+    return run.plan(disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0)
+
+
+class Run:
+    """One run while it lasts."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        data: TrainingData,
+        init: Path | None,
+        options: RunOptions,
+        watcher: Watcher,
+    ) -> None:
+        check_run(spec, recipe, data)
+        check_workers(options.workers)
+        self.recipe, self.options, self.watcher = recipe, options, watcher
+        self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
+        keep_heap()
+        device = options.device or best_device()
+        self.model = build(spec, recipe.seed, device=device)
+        self.model.labels = data.labels or None
+        self.fresh: tuple[str, ...] = ()
+        if init is not None:
+            from anyformer.hub import load_into
+
+            self.fresh = tuple(load_into(self.model, init))
+        self.trainer = Trainer(
+            self.model,
+            recipe,
+            objective_of(recipe.objective, spec),
+            micro_tokens=options.micro_tokens,
+            compiled=options.compiled,
+            recompute=options.recompute,
+        )
+        self.n_params, self.n_beside, self.n_saved = sizes(self.trainer)
+        flops = flops_per_token(spec, data.load(recipe), self.trainer.objective)
+        self.flops_per_token = flops / data.predicted_share(recipe)
+        self.steps = recipe.steps
+        self.saved = SavedCheckpoint()
+        self.saving = Saving(None, spec, recipe, data, init, options.keep_last)
+        self.log = MetricsLog()
+        self.peak = options.peak(compute_dtype(recipe.precision), device) if options.peak else None
+
+    def go(self, saving: Saving, disk_nbytes: int) -> TrainingResult:
+        """Restore, train, validate."""
+        self.saving = saving
+        self.saved = saving.restore(self.trainer, self.feed)
+        self.log = MetricsLog(saving.directory / METRICS if saving.directory else None)
+        with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
+            return self._train(batches, saving, disk_nbytes)
+
+    def _train(self, batches: Batches, saving: Saving, disk_nbytes: int) -> TrainingResult:
+        self.watcher.begin(self.plan(disk_nbytes))
+        self.log.open(self.saved.step)
+        try:
+            with Signals() as signals:
+                for step in range(self.saved.step + 1, self.steps + 1):
+                    self._step(step, batches)
+                    due = step == self.steps or step % self._save_every == 0
+                    if due or step % self._validate_every == 0:
+                        self._validate_sample()
+                    if due or signals.received is not None:
+                        saving.save(self.saved, self.trainer, self.feed)
+                    if signals.received is not None and step < self.steps:
+                        name = signal.Signals(signals.received).name
+                        raise Stopped(f"stopped by {name} after step {step:,}; {saving.says()}", signals.received)
+            evaluation = self._validate_whole()
+        except (MemoryError, RuntimeError) as error:
+            raise out_of_memory(error) from error
+        finally:
+            self.log.close()
+            self.watcher.end()
+        return TrainingResult(
+            self.model,
+            tuple(self.log.steps),
+            tuple(self.log.validations),
+            evaluation,
+            self.flops_per_token,
+            self.n_params,
+            saving.best(),
+        )
+
+    @property
+    def _validate_every(self) -> int:
+        return max(1, self.steps // (self.options.validations or 1))
+
+    @property
+    def _save_every(self) -> int:
+        return self.options.save_every or self._validate_every
+
+    def plan(self, disk_nbytes: int) -> RunPlan:
+        """The plan of the steps that are still to come."""
+        seconds = memory = None
+        done = self.saved.step
+        if self.options.plan and done < self.steps:
+            state = self.feed.state()
+            seconds, memory = trial(self.trainer, next(self.feed), self.recipe)
+            self.feed.restore(dict(state))
+            seconds *= self.steps - done
+        return RunPlan(
+            n_params=self.n_params,
+            n_beside=self.n_beside,
+            steps=self.steps,
+            done=done,
+            tokens=self.recipe.tokens,
+            flops_per_token=self.flops_per_token,
+            device=str(self.trainer.device),
+            precision=self.recipe.precision,
+            disk_nbytes=disk_nbytes,
+            seconds=seconds,
+            memory_nbytes=memory,
+            peak_flops=self.peak,
+            fresh=self.fresh,
+        )
+
+    def _step(self, step: int, batches: Batches) -> None:
+        start = time.perf_counter()
+        result = self.trainer.step(step, next(batches))
+        seconds = time.perf_counter() - start
+        if not result.finite:
+            what = "loss" if result.loss != result.loss or abs(result.loss) == float("inf") else "gradient"
+            raise RunFailed(
+                f"the {what} is not finite at step {step:,}; {self.saving.says()}; "
+                "try a lower learning rate, a longer warm-up or clipping"
+            )
+        tokens, seconds_all = self.saved.tokens + result.tokens, self.saved.seconds + seconds
+        rate = result.tokens / seconds
+        metrics = StepMetrics(
+            step=step,
+            tokens=tokens,
+            flops=tokens * self.flops_per_token,
+            seconds=seconds_all,
+            loss=result.loss,
+            lr=result.lr,
+            grad_norm=result.grad_norm,
+            tokens_per_second=rate,
+            share_of_peak=rate * self.flops_per_token / self.peak if self.peak else None,
+            router_loss=result.router_loss,
+            expert_load_max=result.load.busiest if result.load else None,
+            expert_load_entropy=result.load.entropy if result.load else None,
+            expert_dropped=result.load.dropped_share if result.load else None,
+            parts=result.parts,
+        )
+        self.saved = SavedCheckpoint(step, tokens, seconds_all)
+        self.log.add(metrics)
+        self.watcher.step(metrics)
+
+    def _validate_sample(self) -> None:
+        """Read a sample of the validation text: what ranks the checkpoint of this step, if there is one."""
+        if self.validation is not None and self.options.validations:
+            most = max(self.recipe.batch_tokens, int(self.recipe.tokens * self.options.validation_share))
+            self._validated(self._evaluate(self.validation, most).loss, False)
+
+    def _validate_whole(self) -> Evaluation | None:
+        if self.validation is None:
+            return None
+        evaluation = self._evaluate(self.validation)
+        if not any(entry.whole for entry in self.log.validations):
+            fresh, guess = self.data.feed(self.recipe), guess_of(self.recipe.objective, self.data)
+            known = evaluation.frequency_loss
+            trivial = trivial_loss(guess, fresh, self.steps, self.validation) if known is None else known
+            self._validated(evaluation.loss, True, trivial)
+        return evaluation
+
+    def _evaluate(self, validation: Validation, most_tokens: int | None = None) -> Evaluation:
+        by, precision = self.trainer, self.recipe.precision
+        return evaluate(
+            self.model, by.objective, validation, precision=precision, most_tokens=most_tokens, auxiliary=by.auxiliary
+        )
+
+    def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:
+        s = self.saved
+        metrics = ValidationMetrics(
+            step=s.step,
+            tokens=s.tokens,
+            flops=s.tokens * self.flops_per_token,
+            seconds=s.seconds,
+            validation_loss=loss,
+            whole=whole,
+            unigram_loss=unigram,
+        )
+        self.log.add(metrics)
+        self.watcher.validation(metrics)
+        self.saved = SavedCheckpoint(s.step, s.tokens, s.seconds, loss)

@@ -1,0 +1,125 @@
+"""The needs of a run, said before it starts: time from a trial on this machine, memory, disk."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from anyformer.errors import UsageError
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec, Place, Workload
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.objective import Objective
+from anyformer.training.step import Trainer, split
+
+OPTIMIZER_NBYTES = 8  # a trained parameter: two float32 moments
+CHECKPOINT_NBYTES = 12  # a parameter: itself and the moments
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run before it starts. `seconds` is None where no trial was made."""
+
+    n_params: int
+    steps: int
+    done: int  # steps made in an earlier part of the run
+    tokens: int
+    flops_per_token: float
+    device: str
+    precision: str
+    disk_nbytes: int  # 0: nothing is saved
+    seconds: float | None = None  # for the steps still to make
+    memory_nbytes: int | None = None
+    peak_flops: float | None = None  # measured, a second
+    fresh: tuple[str, ...] = ()  # tensors that given weights lack: those of a new head
+    n_beside: int = 0  # parameters of what is trained beside the model, without those that they share
+
+    def lines(self) -> list[str]:
+        """It in words."""
+        beside = f" and {self.n_beside / 1e6:,.2f} M beside the model" if self.n_beside else ""
+        size = f"{self.n_params / 1e6:,.2f} M parameters{beside}, {self.steps:,} steps, {self.tokens:,} tokens"
+        lines = [f"{size}, {self.flops_per_token / 1e6:,.1f} MFLOP a token, {self.precision} on {self.device}"]
+        needs = [f"about {duration(self.seconds)}"] if self.seconds is not None else []
+        if self.memory_nbytes is not None:
+            needs.append(f"{nbytes(self.memory_nbytes)} of memory")
+        needs.append(f"{nbytes(self.disk_nbytes)} of disk" if self.disk_nbytes else "no disk")
+        going_on = f"goes on after step {self.done:,}; " if self.done else ""
+        new = [f"not in the given weights, so new: {', '.join(self.fresh)}"] if self.fresh else []
+        return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
+
+
+def flops_per_token(spec: ModelSpec, load: Workload, objective: Objective[Any] | None = None) -> float:
+    """The FLOPs of training on one token, forward once and backward twice, masked pairs not counted.
+
+    Those of what an objective trains beside the model are among them. A decoder reads in one row with what it writes what an
+    encoder would read.
+    """
+    read = load if spec.encoder is not None else replace(load, query=load.query + load.memory, memory=0)
+    beside = objective.auxiliary_flops(load) if objective is not None else 0
+    return (3 * (spec.cost(Place(), read) + spec.cost_ahead(Place(), read)).flops + beside) / load.tokens
+
+
+def sizes(trainer: Trainer) -> tuple[int, int, int]:
+    """The parameters of the model, of what is trained beside it and not shared, and of all that is saved.
+
+    A memory of segments counts among the last as parameters that take as much room in a checkpoint.
+    """
+    model = {id(p): p.numel() for p in trainer.model.parameters()}
+    held = {id(p): p.numel() for p in trainer.auxiliary.parameters()} if trainer.auxiliary is not None else {}
+    own = sum(numel for key, numel in held.items() if key not in model)
+    memory = sum(held.nbytes for held in trainer.memories.held.values()) if trainer.memories is not None else 0
+    return sum(model.values()), own, sum(model.values()) + sum(held.values()) + -(-memory // CHECKPOINT_NBYTES)
+
+
+def disk_needed(n_params: int, kept: int, out: Path) -> int:
+    """The bytes that checkpoints take at most, with one being written. Raises UsageError if fewer are free."""
+    needed = CHECKPOINT_NBYTES * n_params * (kept + 1)
+    place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UsageError(f"checkpoints in {out} need {nbytes(needed)}, {nbytes(free)} are free; choose another --out")
+    return needed
+
+
+def trial(trainer: Trainer, batch: Rows, recipe: Recipe) -> tuple[float, int]:
+    """(seconds of a step, bytes of memory at its peak) from a few passes that leave no trace in the model."""
+    part = next(split(batch, trainer.micro_tokens))
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        trainer.gradients(1, part)
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize(trainer.device)
+        seconds.append(time.perf_counter() - start)
+        trainer.optimizer.zero_grad(set_to_none=True)
+    state = OPTIMIZER_NBYTES * sum(p.numel() for p in trainer.parameters)
+    in_use = (
+        torch.cuda.max_memory_allocated(trainer.device)
+        if trainer.device.type == "cuda"
+        else psutil.Process().memory_info().rss
+    )
+    return min(seconds) * len(batch.labels) / len(part.labels), in_use + state
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 99:
+        return f"{seconds:.0f} s"
+    if seconds < 99 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def nbytes(number: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"

@@ -1,0 +1,61 @@
+"""Where a run computes, and in which numbers."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from anyformer.errors import RunFailed, UsageError, did_you_mean
+from anyformer.recipe import Precision
+
+KINDS = ("cpu", "cuda", "mps", "xpu")
+
+
+def best_device() -> torch.device:
+    """The best that this machine has."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("xpu" if torch.xpu.is_available() else "cpu")
+
+
+def choose_device(name: str | None = None) -> torch.device:
+    """The device of that name, such as "cuda:1"; None: the best. Raises UsageError for one that isn't there."""
+    if name is None:
+        return best_device()
+    kind = name.split(":")[0]
+    if kind not in KINDS:
+        raise UsageError(
+            f"there is no device {name!r}{did_you_mean(kind, KINDS)}; this machine's best is {best_device().type!r}"
+        )
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"device {name!r} cannot be used here ({reason}); this machine's best is {best_device().type!r}"
+        ) from None
+    return device
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """The context in which products are computed in bf16, or one that changes nothing."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def compute_dtype(precision: Precision) -> torch.dtype:
+    """The type that matrix products are computed in."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def out_of_memory(error: BaseException) -> BaseException:
+    """The error to raise: RunFailed for memory that ran out, anything else as it is."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return RunFailed(
+            "out of memory; take fewer tokens at once (--micro-tokens), make layers again instead of keeping what they make "
+            "(--recompute full), or take a smaller batch or model"
+        )
+    return error

@@ -1,0 +1,77 @@
+"""The optimiser of a recipe: what decays follows from the roles of weights, the learning rate from the step alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import UsageError
+from anyformer.model import Transformer
+from anyformer.recipe import Adam, AdamW, OptimizerSpec
+from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.spec.part import Role
+
+# Tables don't decay: a token that is rare would be pulled to zero between its appearances, and a tied table would
+# lose the scale that the embedding needs.
+DECAYING: frozenset[Role] = frozenset({"matrix", "query", "inner", "output"})
+
+
+def decaying(spec: ModelSpec) -> dict[str, bool]:
+    """For each tensor that is trained, by its name in the state dict, whether weight decay acts on it."""
+    return {name: weight.role in DECAYING for name, weight in tensors(spec, Place()) if weight.trainable}
+
+
+def trained(model: nn.Module, beside: Transformer | None = None) -> list[nn.Parameter]:
+    """The trained parameters of a model and of one `beside` it, each once."""
+    every = [*model.parameters(), *(beside.parameters() if beside is not None else ())]
+    return list({id(p): p for p in every if p.requires_grad}.values())
+
+
+def optimizer_of(
+    model: nn.Module, spec: ModelSpec, optimizer: OptimizerSpec, beside: Transformer | None = None
+) -> torch.optim.Optimizer:
+    """The optimiser over the model's weights: those that decay, then the others, each in the model's order.
+
+    Those of a model `beside` it come after them in either group. Raises UsageError for an optimiser without an implementation.
+    """
+    if not isinstance(optimizer, Adam | AdamW):
+        raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are Adam and AdamW")
+    decay = optimizer.weight_decay if isinstance(optimizer, AdamW) else 0.0
+    every, decays = trained(model, beside), _decaying(model, spec)
+    if beside is not None:
+        decays = _decaying(beside, beside.spec) | decays
+    groups = [
+        {"params": [p for p in every if decays[p]], "weight_decay": decay},
+        {"params": [p for p in every if not decays[p]], "weight_decay": 0.0},
+    ]
+    fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=optimizer.peak(spec.stack.d_model),
+        betas=(optimizer.beta1, optimizer.beta2),
+        eps=optimizer.eps,
+        fused=fused,
+        foreach=None if fused else True,
+    )
+
+
+def _decaying(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, bool]:
+    decays = decaying(spec)
+    return {p: decays[name] for name, p in model.named_parameters() if p.requires_grad}
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Let the next step go at this rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:
+    """Scale all gradients together down to `norm` at most, and return the norm that they had; None only measures."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    total = nn.utils.get_total_norm(gradients)
+    if norm is not None:
+        nn.utils.clip_grads_with_norm_(list(parameters), norm, total)
+    return total

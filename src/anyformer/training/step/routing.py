@@ -1,0 +1,153 @@
+"""Training of routers: losses that even out the experts' load, corrections moved by it, and what the load was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.layers.moe import MoE
+from anyformer.layers.router import Router
+from anyformer.layers.tokens import Notes
+from anyformer.model import Transformer
+from anyformer.recipe import LoadBalance, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
+
+
+@dataclass(frozen=True)
+class ExpertLoad:
+    """The load of the experts of each call of a mixture, in the order of the calls; loads of parts of a batch add up."""
+
+    counts: tuple[Tensor, ...]  # [experts], choices by real tokens
+    tokens: tuple[float, ...]  # real ones
+    dropped: float = 0.0  # choices that no expert had a place for
+    rows: int = 0
+
+    def __add__(self, other: ExpertLoad) -> ExpertLoad:
+        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
+        tokens = tuple(a + b for a, b in zip(self.tokens, other.tokens, strict=True))
+        return ExpertLoad(counts, tokens, self.dropped + other.dropped, self.rows + other.rows)
+
+    @property
+    def busiest(self) -> float:
+        """The largest load of an expert, as a multiple of the mean of its layer."""
+        return max(float(c.max() / c.sum().clamp(min=1) * len(c)) for c in self.counts)
+
+    @property
+    def entropy(self) -> float:
+        """Of the load of a layer, as a share of that of an even load; the mean over layers."""
+        each = []
+        for count in self.counts:
+            share = count / count.sum().clamp(min=1)
+            each.append(float(-(share * share.clamp(min=1e-30).log()).sum()) / math.log(max(len(count), 2)))
+        return sum(each) / len(each)
+
+    @property
+    def dropped_share(self) -> float:
+        """Of all choices."""
+        return self.dropped / max(1.0, float(sum(c.sum() for c in self.counts)))
+
+
+class Routed:
+    """The calls of mixtures in one forward pass: each with its router and its notes."""
+
+    def __init__(self, routers: Sequence[Router], notes: Iterable[Notes]) -> None:
+        self.calls = list(zip(routers, (note for note in notes if "router_logits" in note), strict=True))
+
+    def load(self) -> ExpertLoad:
+        """The experts' load."""
+        counts, tokens, dropped, rows = [], [], 0.0, 0
+        for router, note in self.calls:
+            real = note["real"]
+            counts.append(
+                torch.bincount(note["chosen"][real].flatten(), minlength=router.spec.n_experts).double().cpu()
+            )
+            tokens.append(float(real.sum()))
+            rows = len(real)
+            if "served" in note:
+                dropped += float((~note["served"][real]).sum())
+        return ExpertLoad(tuple(counts), tuple(tokens), dropped, rows)
+
+    def loss(self, losses: Iterable[RouterLossSpec], whole: ExpertLoad) -> Tensor:
+        """The part that these tokens have in the losses of a batch, of which `whole` is the load."""
+        return torch.stack([loss.weight * _LOSSES[type(loss)](loss, self.calls, whole) for loss in losses]).sum()
+
+
+def routers_of(model: Transformer) -> list[Router]:
+    """The router of each call of a mixture, in the order of the notes; a shared one as often as it is called."""
+
+    def each() -> Iterator[Router]:
+        blocks = [stack.blocks for stack in (model.encoder, model.stack) if stack is not None]
+        own = (head.layers.blocks for head in model.heads if head.layers is not None)
+        for block in (*chain(*blocks), *(module.block for module in model.ahead), *chain(*own)):
+            for sublayer in block.sublayers:
+                for branch in sublayer.branches:
+                    if isinstance(branch.mixer, MoE):
+                        yield branch.mixer.router
+
+    return list(each())
+
+
+def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTraining) -> None:
+    """Raise the corrections of experts with less than the mean load, lower those of the others, by the speed.
+
+    DeepSeek-V3: arXiv:2412.19437, section 2.1.2.
+    """
+    together: dict[Router, Any] = {}
+    for router, counts in zip(routers, load.counts, strict=True):
+        if router.correction is not None:
+            together[router] = together.get(router, 0) + counts
+    with torch.no_grad():
+        for router, counts in together.items():
+            assert router.correction is not None
+            step = training.correction_speed * torch.sign(counts.mean() - counts)
+            router.correction += step.to(router.correction)
+
+
+Calls = list[tuple[Router, Notes]]
+
+
+def _probabilities(router: Router, note: Notes) -> Tensor:
+    """Probabilities [batch, token, experts], summing to 1; 0 for padding."""
+    logits = note["router_logits"]
+    if router.spec.score == "sigmoid":
+        scores = logits.sigmoid()
+        found = scores / scores.sum(-1, keepdim=True)
+    else:
+        found = logits.softmax(-1)
+    return found * note["real"][..., None]
+
+
+def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> Tensor:
+    assert isinstance(loss, LoadBalance)
+    sums = [_probabilities(*call).sum((0, 1)) for call in calls]
+    counts = [count.to(total) for count, total in zip(whole.counts, sums, strict=True)]
+    if loss.over == "layers":
+        tokens, n = sum(whole.tokens), len(sums[0])
+        return n * (sum(counts) / tokens * (sum(sums) / tokens)).sum()  # type: ignore[operator]
+    each = zip(counts, sums, whole.tokens, strict=True)
+    return torch.stack([len(total) * (count / n * (total / n)).sum() for count, total, n in each]).sum()
+
+
+def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> Tensor:
+    each = []
+    for router, note in calls:
+        real, chosen, spec = note["real"], note["chosen"], router.spec
+        tokens = real.sum(1, keepdim=True).clamp(min=1)
+        counts = torch.zeros(len(real), spec.n_experts, device=real.device)
+        counts = counts.scatter_add_(1, chosen.flatten(1), real.float().repeat_interleave(spec.top_k, 1)) / tokens
+        means = _probabilities(router, note).sum(1) / tokens
+        each.append(spec.n_experts / spec.top_k * (counts * means).sum() / whole.rows)
+    return torch.stack(each).sum()
+
+
+def _z_loss(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> Tensor:
+    squares = [(note["router_logits"].logsumexp(-1).square() * note["real"]).sum() for _, note in calls]
+    return torch.stack(squares).sum() / sum(whole.tokens)
+
+
+_LOSSES = {LoadBalance: _load_balance, SequenceBalance: _sequence_balance, RouterZLoss: _z_loss}

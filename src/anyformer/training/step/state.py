@@ -1,0 +1,100 @@
+"""The state of a model and an optimiser, as named tensors and plain data, and back bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from anyformer.errors import CheckpointError
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by the state dict's names, each once: tied ones by their first name."""
+    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper would put its own name before each
+    held: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            held[name] = tensor.detach()
+    return held
+
+
+def check_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Raise CheckpointError, listing them, where names, shapes or dtypes are not those of `model`."""
+    own = model_tensors(model)
+    missing, surplus = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
+    if missing or surplus:
+        raise CheckpointError(
+            f"the checkpoint is of another model: it lacks {_some(missing)}, and the model lacks {_some(surplus)}"
+        )
+    for name, tensor in own.items():
+        for what in ("shape", "dtype"):
+            theirs, ours = getattr(saved[name], what), getattr(tensor, what)
+            if theirs != ours:
+                theirs, ours = (tuple(v) if what == "shape" else v for v in (theirs, ours))
+                raise CheckpointError(
+                    f"the checkpoint is of another model: {name} has {what} {theirs} there and {ours} here"
+                )
+
+
+def set_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy into the tensors that the model already has, so that what refers to them (ties, an optimiser) holds."""
+    with torch.no_grad():
+        for name, tensor in model_tensors(model).items():
+            tensor.copy_(saved[name])
+
+
+def optimizer_tensors(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of an optimiser, such as `0.exp_avg` for the first parameter, and the rest as JSON."""
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    rest: dict[str, Any] = {"state": {}, "groups": []}
+    for index, values in state["state"].items():
+        rest["state"][str(index)] = _split(values, str(index), tensors)
+    for i, group in enumerate(state["param_groups"]):
+        rest["groups"].append(_split(group, f"group.{i}", tensors))
+    return tensors, rest
+
+
+def set_optimizer_tensors(optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+    """Give an optimiser the state that `optimizer_tensors` took. Raises CheckpointError for another optimiser's."""
+    # Cloned, because what safetensors maps from disk is neither aligned nor free to be deleted.
+    joined = [dict(group) for group in rest["groups"]]
+    state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in rest["state"].items()}
+    for name, tensor in tensors.items():
+        *owner, field = name.split(".", 2) if name.startswith("group.") else name.split(".", 1)
+        (joined[int(owner[1])] if len(owner) == 2 else state[int(owner[0])])[field] = tensor.clone()
+    for group, own in zip(joined, optimizer.param_groups, strict=False):
+        for field, value in group.items():  # JSON has lists only
+            if isinstance(own.get(field), tuple) and isinstance(value, list):
+                group[field] = tuple(value)
+    try:
+        optimizer.load_state_dict({"state": state, "param_groups": joined})
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"the checkpoint is of another optimiser: {error}; resume with the same recipe") from None
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    order = [index for group in joined for index in group["params"]]
+    for index, parameter in zip(order, parameters, strict=True):
+        for field, value in state.get(index, {}).items():
+            held = optimizer.state[parameter].get(field)
+            # load_state_dict casts moments to the parameter's dtype, which loses those kept in a wider one.
+            if isinstance(held, Tensor) and held.dtype != value.dtype:
+                optimizer.state[parameter][field] = value.to(held.device)
+
+
+def _split(values: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    rest = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            tensors[f"{prefix}.{name}"] = value.detach()
+        else:
+            rest[name] = value
+    return rest
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"

@@ -1,0 +1,225 @@
+"""One optimiser step: micro-batches whose gradients add up to that of the whole batch, clipping, the update."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.disk.run_layout import AUXILIARY
+from anyformer.errors import UsageError
+from anyformer.layers.batch_norm import BatchNormSpec
+from anyformer.layers.cross_entropy import LossOptions
+from anyformer.layers.router import RouterSpec
+from anyformer.layers.tokens import Dropout
+from anyformer.model import Transformer
+from anyformer.recipe import DropoutSpec, Recipe
+from anyformer.spec import Recompute, Spec
+from anyformer.text import NOT_PREDICTED
+from anyformer.training.data.feed import Rows
+from anyformer.training.objectives.objective import Forward, LossContext, Losses, LossPart, Objective
+from anyformer.training.step.auxiliary import DisentangledSharing, built_beside
+from anyformer.training.step.device import autocast
+from anyformer.training.step.memories import NAME as MEMORY
+from anyformer.training.step.memories import segment_memories
+from anyformer.training.step.optimizer import clip, optimizer_of, set_learning_rate, trained
+from anyformer.training.step.routing import ExpertLoad, Routed, correct, routers_of
+from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
+
+
+class BatchLosses(NamedTuple):
+    """The sums of the passes over a batch, beside the gradients that they left in the weights."""
+
+    nats: float  # plain cross-entropy, summed over the predicted tokens
+    tokens: int  # predicted
+    router_loss: float | None = None  # the routers' losses, weighted; None without any
+    load: ExpertLoad | None = None  # of the experts; None without experts
+    parts: Mapping[str, float] | None = None  # nats a label of what else is predicted, by name; None: nothing
+
+
+class StepResult(NamedTuple):
+    """The report of one step."""
+
+    loss: float  # plain cross-entropy, nats a predicted token, before the update
+    grad_norm: float  # before clipping
+    lr: float
+    tokens: int  # predicted
+    router_loss: float | None = None  # the routers' losses, weighted; None without any
+    load: ExpertLoad | None = None  # of the experts; None without experts
+    parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
+
+    @property
+    def finite(self) -> bool:
+        """Whether the update can be trusted."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+class Trainer:
+    """A model, its optimiser and its recipe, and a second model where the objective asks for one; `step` is one update.
+
+    Dropout at step s is drawn from (seed, s) alone, so that a run that goes on draws what it would have drawn.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        recipe: Recipe,
+        objective: Objective[Any],
+        *,
+        micro_tokens: int | None = None,
+        compiled: bool = False,
+        recompute: Recompute = "none",
+    ) -> None:
+        if micro_tokens is not None and not recipe.objective.divisible:
+            raise UsageError(
+                f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
+                "leave --micro-tokens out, and make the batch smaller or use --recompute full"
+            )
+        self.model, self.recipe, self.objective = model, recipe, objective
+        model.recompute = recompute
+        self.auxiliary, self.sharing = None, None
+        if (asked := objective.auxiliary()) is not None:
+            self.auxiliary = built_beside(model, asked, recipe.seed)
+            self.auxiliary.recompute = recompute
+            self.sharing = DisentangledSharing.of(asked, self.auxiliary, model)
+        self.memories = segment_memories(model, recipe, recompute)
+        self.parameters = trained(model, self.auxiliary)
+        self.device = next(model.parameters()).device
+        self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)
+        self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
+        self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
+        self.routers = routers_of(model)
+        self.router_losses = recipe.router.losses if self.routers else ()
+        self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
+        specs = (model.spec, *([self.auxiliary.spec] if self.auxiliary is not None else []))
+        if any(_trains_otherwise(part) for spec in specs for part in spec.nested()):
+            self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
+        self.micro_tokens = micro_tokens or sys.maxsize
+        self.forward: Forward = torch.compile(model) if compiled else model
+        beside = torch.compile(self.auxiliary) if compiled and self.auxiliary is not None else self.auxiliary
+        self.forward_beside: Forward | None = beside
+
+    def step(self, number: int, batch: Rows) -> StepResult:
+        """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
+        losses = self.gradients(number, batch)
+        norm = clip(self.parameters, self.recipe.clip)
+        lr = self.learning_rate(number)
+        result = StepResult(losses.nats / losses.tokens, float(norm), lr, *losses[1:])
+        if result.finite:
+            set_learning_rate(self.optimizer, lr)
+            if self.sharing is not None:
+                self.sharing.hold()
+            self.optimizer.step()
+            if self.sharing is not None:
+                self.sharing.follow()
+            if losses.load is not None and self.recipe.router.correction_speed:
+                correct(self.routers, losses.load, self.recipe.router)
+            if self.memories is not None:
+                self.memories.advance()
+        self.optimizer.zero_grad(set_to_none=True)
+        return result
+
+    def gradients(self, number: int, batch: Rows) -> BatchLosses:
+        """Leave the gradient of the mean loss in the weights."""
+        tokens = int((batch.labels != NOT_PREDICTED).sum())
+        micro = list(split(batch, self.micro_tokens))
+        whole = self._foreseen(number, micro)
+        self._draw(number)
+        sums, routers, loads, parts = [], [], [], []
+        for rows in micro:
+            losses = self.losses(rows)
+            total = losses.total / tokens
+            if self.routers:
+                routed = Routed(self.routers, losses.notes)
+                loads.append(routed.load())
+                if self.router_losses:
+                    routers.append(routed.loss(self.router_losses, whole or loads[0]))
+                    total = total + routers[-1]
+            total.backward()
+            sums.append(losses.each.sum())
+            parts.append(losses.parts)
+        return BatchLosses(
+            nats=float(torch.stack(sums).cpu().double().sum()),
+            tokens=tokens,
+            router_loss=float(torch.stack(routers).detach().sum()) if routers else None,
+            load=reduce(add, loads) if loads else None,
+            parts=_means(parts),
+        )
+
+    def _foreseen(self, number: int, parts: list[Rows]) -> ExpertLoad | None:
+        """The load of a batch that is computed in parts, for losses that go by it; else None."""
+        if len(parts) == 1 or not self.router_losses:
+            return None
+        self._draw(number)
+        with torch.no_grad():
+            return reduce(add, (Routed(self.routers, self.losses(rows).notes).load() for rows in parts))
+
+    def _draw(self, number: int) -> None:
+        if self.dropout is not None:
+            torch.manual_seed(_mixed(self.recipe.seed, number))
+
+    def losses(self, rows: Rows) -> Losses:
+        """The losses of some rows, as they are trained on."""
+        options = (self.device, self.dropout, self.options)
+        memory = self.memories.of(rows) if self.memories is not None else None
+        beside = None
+        if self.auxiliary is not None and self.forward_beside is not None:
+            beside = LossContext(self.forward_beside, self.auxiliary.head(), *options)
+        with autocast(self.recipe.precision, self.device):
+            losses = self.objective(LossContext(self.forward, self.model.head(), *options, beside, memory), rows)
+        if self.memories is not None and memory is not None:
+            self.memories.keep(rows, memory)
+        return losses
+
+    def beside(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors that a checkpoint holds beside the model's: of an auxiliary model, of the segment memories."""
+        found = {} if self.auxiliary is None else {AUXILIARY: model_tensors(self.auxiliary)}
+        return found if self.memories is None else found | {MEMORY: self.memories.held}
+
+    def restore_beside(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Bring it to what `beside` returned. Raises CheckpointError for that of another run."""
+        if self.auxiliary is not None:
+            found = dict(saved.get(AUXILIARY, {}))
+            check_model_tensors(self.auxiliary, found)
+            set_model_tensors(self.auxiliary, found)
+        if self.memories is not None:
+            self.memories.restore(saved.get(MEMORY, {}))
+
+
+def _trains_otherwise(part: Spec) -> bool:
+    """Whether a part computes something else in training, be all rates 0."""
+    return isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws)
+
+
+def _means(micro: Sequence[Mapping[str, LossPart]]) -> dict[str, float] | None:
+    """Nats a label of each part, over all micro-batches; a batch without such a label has 0."""
+    found = {}
+    for name in micro[0]:
+        same = [parts[name] for parts in micro]
+        found[name] = sum(float(part.nats) for part in same) / max(1, sum(int(part.labels) for part in same))
+    return found or None
+
+
+def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
+    """The rates as the model takes them; None where all are 0."""
+    if not any(dropout.values().values()) and not router_jitter:
+        return None
+    return Dropout(dropout.embedding, dropout.attention, dropout.residual, dropout.activation, router_jitter)
+
+
+def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
+    """The batch in parts of whole rows, each of at most `micro_tokens` places where a row is no longer."""
+    size = max(1, micro_tokens // max(field.shape[1] for field in batch))
+    for start in range(0, len(batch.labels), size):
+        yield type(batch)(*(field[start : start + size] for field in batch))
+
+
+def _mixed(seed: int, step: int) -> int:
+    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)

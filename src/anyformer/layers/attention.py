@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +50,8 @@ class Shown(NamedTuple):
 
 class AttentionSpec(MixerSpec):
     """Attention over the layer's own input, the encoder's output (memory), or the embedding's output (input)."""
+
+    counted_as: ClassVar[str | None] = "attention"
 
     projection: ProjectionSpec
     mask: Mask = Everything()

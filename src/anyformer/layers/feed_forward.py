@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,6 +21,8 @@ class ExpertSpec(MixerSpec, abstract=True):
 
     A mixture of experts can hold many of them.
     """
+
+    counted_as: ClassVar[str | None] = "feed-forward"
 
     def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
         """What goes into the last map, given what comes out of the first ones."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from anyformer.spec.has_spec import HasSpec, specification
-from anyformer.spec.part import PartSpec, Place, Weight, tensors
+from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, tensors
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
 
@@ -35,6 +35,33 @@ def parameters(architecture: PartSpec | HasSpec) -> Parameters:
     """The parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
     spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
     return counted(weight for _, weight in tensors(spec, Place()))
+
+
+def parameters_by_part(architecture: PartSpec | HasSpec) -> Mapping[str, int]:
+    """The same total by what the outermost part that has a name is `counted_as`: embedding, attention, norms, heads …
+
+    What is shared belongs to the first part that holds it: a tied table to the embedding.
+    """
+    spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
+    by_part: dict[str, list[Weight]] = {}
+    for name, weight in _named(spec, Place(), {}):
+        by_part.setdefault(name, []).append(weight)
+    totals = {name: counted(weights).total for name, weights in by_part.items()}
+    return {name: total for name, total in totals.items() if total}
+
+
+def _named(part: PartSpec, place: Place, seen: Seen) -> Iterator[tuple[str, Weight]]:
+    if part.counted_as is not None:
+        yield from ((part.counted_as, weight) for _, weight in tensors(part, place, seen=seen))
+        return
+    own = tuple(part.weights(place).items())
+    if part.shared is not None:
+        if part.shared in seen:
+            return
+        seen[part.shared] = (part, own)
+    yield from (("other", weight) for _, weight in own if weight is not None)
+    for _, inner, inner_place in inside(part, place):
+        yield from _named(inner, inner_place, seen)
 
 
 def counted(weights: Iterable[Weight]) -> Parameters:

@@ -25,6 +25,8 @@ class AheadSpec(PartSpec):
     token i + k + 1. For training: nothing else runs it.
     """
 
+    counted_as: ClassVar[str | None] = "multi-token prediction"
+
     hidden: MapSpec
     token: MapSpec
     block: BlockSpec

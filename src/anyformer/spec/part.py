@@ -141,6 +141,7 @@ class PartSpec(Spec, abstract=True):
 
     shared: str | None = None
     module: ClassVar[Any] = None  # the nn.Module class, set where that class is defined (layers.part.Part)
+    counted_as: ClassVar[str | None] = None  # whose parameters its are, and those of all inside; None: theirs alone
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         """The part's own tensors by name; None where an option leaves one out."""

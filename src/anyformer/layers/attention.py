@@ -52,7 +52,6 @@ class AttentionSpec(MixerSpec):
     """Attention over the layer's own input, the encoder's output (memory), or the embedding's output (input)."""
 
     counted_as: ClassVar[str | None] = "attention"
-
     projection: ProjectionSpec
     mask: Mask = Everything()
     scores: tuple[ScoreSpec, ...] = ()

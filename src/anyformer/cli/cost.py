@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from anyformer.spec import Recompute
 
 DEFAULT = click.core.ParameterSource.DEFAULT
-CONVENTIONS = ("exact-causal", "full-attention", "palm-mfu", "megatron", "chinchilla", "narang-macs", "opt-table")
+CONVENTIONS = (
+    *("exact-causal", "full-attention", "causal-half", "6nd", "palm-mfu"),
+    *("megatron", "chinchilla", "narang-macs", "opt-table"),
+)
 
 
 @click.command()

@@ -143,7 +143,7 @@ class Placer:
         }
 
     def place(self, mesh: Mesh, micro_batch: int, recompute: Recompute, memory: Mapping[str, int]) -> Placement:
-        """Return a way with its times."""
+        """A way with its times."""
         n = self.rows // mesh.dp // micro_batch
         return Placement(mesh, micro_batch, n, recompute, memory, self.seconds(mesh, micro_batch, recompute))
 

@@ -22,7 +22,7 @@ class DeviceName(click.ParamType):
 
 
 def seconds(value: float) -> str:
-    """Return a time in the unit that suits it."""
+    """A time in the unit that suits it."""
     if value >= 3600:
         return f"{value / 3600:,.3g} h" if value < 72 * 3600 else f"{value / 86400:,.3g} days"
     if value >= 1:
@@ -43,7 +43,7 @@ def gigabytes(nbytes: float) -> str:
 
 
 def short(value: float) -> str:
-    """Return a number with a prefix: "3.4 T"; a space ends it where there is none."""
+    """A number with a prefix: "3.4 T"; a space ends it where there is none."""
     for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if value >= 10**power:
             return f"{value / 10**power:.3g} {prefix}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -33,8 +33,7 @@ from anyformer.spec import (
 class AttentionSpec(MixerSpec):
     """Attention over the layer's own input, the encoder's output (memory), or the embedding's output (input)."""
 
-    counted_as = "attention"
-
+    counted_as: ClassVar[str | None] = "attention"
     projection: ProjectionSpec
     mask: Mask = Everything()
     scores: tuple[ScoreSpec, ...] = ()
@@ -117,6 +116,12 @@ class AttentionSpec(MixerSpec):
 def own_masks(stack: Spec) -> list[Mask]:
     """The masks by which a stack's tokens see each other, attention by attention."""
     return [each.mask for each in stack.nested() if isinstance(each, AttentionSpec) and each.reads != "memory"]
+
+
+def sees_later_tokens(spec: ModelSpec) -> bool:
+    """Whether a token of the main stack sees a later one, a prefix of a length that the input gives left aside."""
+    masks, n, n_heads = set(own_masks(spec.stack)), 256, 16
+    return any(mask.pairs(n, 0, n_heads) > (mask & Causal()).pairs(n, 0, n_heads) for mask in masks)
 
 
 def has_prefix(spec: ModelSpec) -> bool:

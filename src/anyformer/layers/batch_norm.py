@@ -21,8 +21,6 @@ class BatchNormSpec(NormSpec):
     the kept ones move towards them by `momentum`; otherwise the kept ones are used.
     """
 
-    counted_as = "norms"
-
     eps: float = 1e-5
     momentum: float = 0.1
     reads_tokens = True

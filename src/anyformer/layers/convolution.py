@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from anyformer.spec import Cost, MixerSpec, Place, Weight, Workload
 class ConvolutionSpec(MixerSpec):
     """activation(W [x_{i-r} … x_i … x_{i+r}] + b), with zeros beyond the ends of a document; for encoders: it sees ahead."""
 
-    counted_as = "convolution"
+    counted_as: ClassVar[str | None] = "convolution"
 
     size: int  # tokens that it sees, 2 r + 1
     activation: ActivationSpec

@@ -46,8 +46,6 @@ class StackedLinear(Part[StackedLinearSpec]):
 class ExpertsSpec(PartSpec):
     """`n_experts` of one kind, of which a token goes through `top_k`."""
 
-    counted_as = "experts"
-
     n_experts: Count
     top_k: int
     expert: MixerSpec

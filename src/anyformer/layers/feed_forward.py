@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,7 +22,7 @@ class ExpertSpec(MixerSpec, abstract=True):
     A mixture of experts can hold many of them.
     """
 
-    counted_as = "feed-forward"
+    counted_as: ClassVar[str | None] = "feed-forward"
 
     def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
         """What goes into the last map, given what comes out of the first ones."""

@@ -21,7 +21,7 @@ class ProjectionSpec(PartSpec, abstract=True):
     Its module is a `Projection`.
     """
 
-    counted_as = "projections"
+    observed_as: ClassVar[str | None] = "projections"
 
     def sizes(self, place: Place) -> tuple[int, int, int]:
         """(n_heads, width of a query and key, width of a value)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Width,
 class MoESpec(MixerSpec):
     """Σ over the chosen experts of weight · expert(x), plus what an expert for all tokens makes of x."""
 
-    counted_as = "experts"
+    counted_as: ClassVar[str | None] = "experts"
 
     router: RouterSpec
     expert: MixerSpec  # an ExpertSpec: what each expert is; their tensors are stacked

@@ -24,8 +24,6 @@ class NormSpec(MapSpec, abstract=True):
     What derives from it is a norm to cards, diagrams, diffs and times, a user's own too, whatever it is called.
     """
 
-    counted_as = "norms"
-
     eps: float
 
     def __post_init__(self) -> None:

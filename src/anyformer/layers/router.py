@@ -26,7 +26,7 @@ class RouterSpec(PartSpec):
     estimate of what other draws would have given (Phi-3.5-MoE; Liu et al. 2024, arXiv:2409.12136).
     """
 
-    counted_as = "router"
+    observed_as: ClassVar[str | None] = "router"
 
     n_experts: Count
     top_k: int

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.layers.part import Part
 from anyformer.observation.operators import FREE, Operator, observed
-from anyformer.spec import BlockSpec, MixerSpec
+from anyformer.spec import BlockSpec
 
 CASTS = "weights in bf16"  # autocast's copies, which all layers of one weight share
 
@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 class Observer(TorchDispatchMode):
-    """Give it the model; run a pass inside it. Parts are called in the record as their specifications are `counted_as`.
+    """Give it the model; run a pass inside it. Parts are called in the record as in reports.
 
     A backward pass is told apart by autograd's running node, and belongs to the layer that made the node. `layers` are the
     blocks in the order of calls; `kept` has bytes by the number of a storage.
@@ -60,7 +60,7 @@ class Observer(TorchDispatchMode):
     @contextmanager
     def watching(self) -> Iterator[Observer]:
         """Within it the model's parts are known by name, and what autograd keeps is written down."""
-        names = dict(_names(self._model, None))
+        names = dict(_names(self._model))
         handles = [
             m.register_forward_pre_hook(self._enter(names[id(m)])) for m in self._model.modules() if isinstance(m, Part)
         ]
@@ -193,13 +193,14 @@ def observed_call(work: Callable[..., Any], *tensors: Tensor) -> list[Operator]:
     return [operator for operator, _ in observer.operators]
 
 
-def _names(module: nn.Module, around: str | None) -> Iterator[tuple[int, str | None]]:
-    """(id, what it is counted as) of a module and those inside: as what they stand in, where they do not say."""
+def _names(module: nn.Module, outer: str | None = None, inner: str | None = None) -> Iterator[tuple[int, str | None]]:
+    """(id, name in reports) of a module and those inside: the innermost `observed_as`, else the outermost `counted_as`."""
     spec = getattr(module, "spec", None)
-    name = around if spec is None else type(spec).counted_as or (spec.kind if isinstance(spec, MixerSpec) else around)
-    yield id(module), name
+    if spec is not None:
+        outer, inner = outer or type(spec).counted_as, type(spec).observed_as or inner
+    yield id(module), inner or outer or ("residual" if isinstance(spec, BlockSpec) else None)
     for child in module.children():
-        yield from _names(child, name)
+        yield from _names(child, outer, inner)
 
 
 def _results(out: Any) -> Iterator[Tensor]:

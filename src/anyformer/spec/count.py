@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from anyformer.spec.has_spec import HasSpec, specification
-from anyformer.spec.part import PartSpec, Place, Weight, tensors
+from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, tensors
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
 
@@ -37,6 +37,40 @@ def parameters(architecture: PartSpec | HasSpec) -> Parameters:
     return counted(weight for _, weight in tensors(spec, Place()))
 
 
+def parameters_by_part(architecture: PartSpec | HasSpec) -> Mapping[str, int]:
+    """The same total by what the outermost part that has a name is `counted_as`: embedding, attention, norms, heads …
+
+    What is shared belongs to the first part that holds it: a tied table to the embedding.
+    """
+    spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
+    by_part: dict[str, list[Weight]] = {}
+    for name, weight in _named(spec, Place(), {}):
+        by_part.setdefault(name, []).append(weight)
+    totals = {name: counted(weights).total for name, weights in by_part.items()}
+    return {name: total for name, total in totals.items() if total}
+
+
+def parameters_met(part: PartSpec, place: Place) -> int:
+    """How many a token meets on its way through a part, tables of an embedding left out: what is called twice counts twice."""
+    own = (weight for weight in part.weights(place).values() if weight is not None and weight.trainable)
+    met = sum(weight.active for weight in own if not _looked_up(weight))
+    return met + sum(parameters_met(inner, inner_place) for _, inner, inner_place in inside(part, place))
+
+
+def _named(part: PartSpec, place: Place, seen: Seen) -> Iterator[tuple[str, Weight]]:
+    if part.counted_as is not None:
+        yield from ((part.counted_as, weight) for _, weight in tensors(part, place, seen=seen))
+        return
+    own = tuple(part.weights(place).items())
+    if part.shared is not None:
+        if part.shared in seen:
+            return
+        seen[part.shared] = (part, own)
+    yield from (("other", weight) for _, weight in own if weight is not None)
+    for _, inner, inner_place in inside(part, place):
+        yield from _named(inner, inner_place, seen)
+
+
 def counted(weights: Iterable[Weight]) -> Parameters:
     """The parameters that these tensors hold."""
     total = embedding = frozen = inactive = 0
@@ -45,8 +79,10 @@ def counted(weights: Iterable[Weight]) -> Parameters:
             frozen += weight.numel
             continue
         total += weight.numel
-        if weight.used is not None:
-            inactive += weight.numel // weight.shape[0] * (weight.shape[0] - weight.used)
-        if weight.role == "table" and weight.axes[0] in EMBEDDING_AXES:
-            embedding += weight.numel
+        inactive += weight.numel - weight.active
+        embedding += weight.numel if _looked_up(weight) else 0
     return Parameters(total, embedding, frozen, inactive)
+
+
+def _looked_up(weight: Weight) -> bool:
+    return weight.role == "table" and weight.axes[0] in EMBEDDING_AXES

@@ -53,7 +53,7 @@ class HeadSpec(PartSpec):
     """An answer for each token, or for each row where a pool says so: run the layers, pool, transform, multiply by the
     table, add the bias, scale, cap. Without a table the answer is the transformed vector."""
 
-    counted_as = "head"
+    counted_as: ClassVar[str | None] = "heads"
 
     name: str = "lm"
     layers: HeadLayersSpec | None = None  # None: it reads what the stack gives

@@ -15,6 +15,7 @@ class MapSpec(PartSpec, abstract=True):
     """
 
     reads_tokens: ClassVar[bool] = False
+    counted_as: ClassVar[str | None] = "norms"  # of the stream, where gains and shifts may stand in their stead
 
     def width_out(self, place: Place) -> int:
         """The width of what comes out, given the place of what goes in."""
@@ -27,6 +28,8 @@ class TermSpec(PartSpec, abstract=True):
 
 class MixerSpec(PartSpec, abstract=True):
     """What a branch does between its norms: attention, a feed-forward, experts, a convolution."""
+
+    counted_as: ClassVar[str | None] = "other mixers"
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
         """What decoding keeps of each token, by name; the token axis comes before the last. None: nothing."""
@@ -43,6 +46,8 @@ class MixerSpec(PartSpec, abstract=True):
 
 class ResidualSpec(PartSpec, abstract=True):
     """How branches write to the stream: open, read, write, close."""
+
+    counted_as: ClassVar[str | None] = "residual"
 
     def width(self, d_model: int) -> int:
         """The width of what the final norm and the heads see."""

@@ -25,7 +25,7 @@ class AheadSpec(PartSpec):
     token i + k + 1. For training: nothing else runs it.
     """
 
-    counted_as = "ahead"
+    counted_as: ClassVar[str | None] = "multi-token prediction"
 
     hidden: MapSpec
     token: MapSpec

@@ -47,6 +47,11 @@ class Weight:
             total *= size
         return total
 
+    @property
+    def active(self) -> int:
+        """How many of them one token uses."""
+        return self.numel if self.used is None else self.numel // self.shape[0] * self.used
+
     def stacked(self, axis: str, n: int) -> Weight:
         """`n` of these as one tensor with a leading axis."""
         return dataclasses.replace(self, shape=(n, *self.shape), axes=(axis, *self.axes))
@@ -139,9 +144,11 @@ class PartSpec(Spec, abstract=True):
     """A value that becomes a module. Parts of one `shared` name are equal and are one module."""
 
     shared: str | None = None
-    # What reports call its share of work and memory; None: as what it stands in.
-    counted_as: ClassVar[str | None] = None
     module: ClassVar[Any] = None  # the nn.Module class, set where that class is defined (layers.part.Part)
+    # What its parameters and its share of a pass are called, and those of all inside; None: as they say themselves.
+    counted_as: ClassVar[str | None] = None
+    # What its share of a pass is called where that is told apart from what it stands in; None: it is not.
+    observed_as: ClassVar[str | None] = None
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         """The part's own tensors by name; None where an option leaves one out."""

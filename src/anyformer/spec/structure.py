@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from anyformer.errors import SpecError
 from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class EmbeddingSpec(PartSpec):
     """The sum of the terms, then the norm, then the projection to d_model."""
 
-    counted_as = "embedding"
+    counted_as: ClassVar[str | None] = "embedding"
 
     terms: tuple[TermSpec, ...]
     width: Width | None = None  # of the sum (ALBERT, ELECTRA); None: d_model
@@ -55,8 +55,6 @@ class SublayerSpec(PartSpec):
 
 class BlockSpec(PartSpec):
     """One layer: an encoder's has two sublayers, the 2017 decoder's three."""
-
-    counted_as = "stream"
 
     sublayers: tuple[SublayerSpec, ...]
 

@@ -84,7 +84,7 @@ def devices() -> Mapping[str, Device]:
 
 
 def device(name: str | Path | Device) -> Device:
-    """Return a device by name, case and dashes ignored, or from a YAML file; one that is given stays. Raises UsageError."""
+    """A device by name, case and dashes ignored, or from a YAML file; one that is given stays. Raises UsageError."""
     if isinstance(name, Device):
         return name
     if is_path(name):

@@ -20,6 +20,7 @@ from anyformer.costs.activations import activations
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
 from anyformer.costs.hardware.roofline import UPDATE_NBYTES, device_kind, operator_seconds
+from anyformer.costs.report import source_tokens
 from anyformer.costs.state import LAYOUTS, state_nbytes
 from anyformer.layers.moe import MoESpec
 from anyformer.observation.observer import CASTS
@@ -57,9 +58,17 @@ class Placer:
     """Works ways out for one architecture, device and batch; what they share is computed once."""
 
     def __init__(
-        self, spec: ModelSpec, where: Device, seq_len: int, rows: int, precision: str, shares: Efficiency
+        self,
+        spec: ModelSpec,
+        where: Device,
+        seq_len: int,
+        rows: int,
+        precision: str,
+        shares: Efficiency,
+        source_len: int | None = None,
     ) -> None:
         self.spec, self.where, self.seq_len, self.rows = spec, where, seq_len, rows
+        self.source_len = source_tokens(spec, seq_len, source_len)
         self.precision, self.shares = precision, shares
         self.facts: Facts = facts_of(spec)
         has = where.peak_flops_per_second
@@ -133,7 +142,7 @@ class Placer:
         }
 
     def place(self, mesh: Mesh, micro_batch: int, recompute: Recompute, memory: Mapping[str, int]) -> Placement:
-        """Return a way with its times."""
+        """A way with its times."""
         n = self.rows // mesh.dp // micro_batch
         return Placement(mesh, micro_batch, n, recompute, memory, self.seconds(mesh, micro_batch, recompute))
 
@@ -152,6 +161,7 @@ class Placer:
                     self.spec,
                     batch=b,
                     seq_len=self.seq_len,
+                    source_len=self.source_len or None,
                     precision=half,
                     recompute=recompute,
                     device=device_kind(self.where),
@@ -162,10 +172,8 @@ class Placer:
             beside = one.saved_nbytes - row
             peaks = [max(each.passing.values(), default=0) for each in (one, two)]
             passing, fixed = peaks[1] - peaks[0], 2 * peaks[0] - peaks[1]
-            if self.precision not in (
-                "float32",
-                "bf16",
-            ):  # weights are of 16 bits as they are, and copied for no product
+            # Weights of 16 bits are copied for no product.
+            if self.precision not in ("float32", "bf16"):
                 beside -= one.saved.get(CASTS, 0)
             self._kept[recompute] = (row, max(0, beside), max(0, passing), max(0, fixed))
         return self._kept[recompute]
@@ -191,7 +199,7 @@ class Placer:
             self.spec,
             batch=1,
             seq_len=self.seq_len,
-            source_len=self.seq_len if self.spec.encoder else 0,
+            source_len=self.source_len,
             half=self.precision != "float32",
             recompute=recompute,
             device=device_kind(self.where),

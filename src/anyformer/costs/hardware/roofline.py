@@ -17,11 +17,11 @@ import torch
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.rates import Timed, on_curve, reads_a_cache
-from anyformer.costs.report import NBYTES
+from anyformer.costs.report import NBYTES, check_length, source_tokens
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
-from anyformer.spec import Architecture, ModelSpec, cached_calls, parameters, specification
+from anyformer.spec import Architecture, cached_calls, parameters, specification
 
 UPDATE_NBYTES = 32  # a parameter of AdamW in float32: gradient's norm 4, weight, gradient, moments read 16, written 12
 JOULES_PER_KWH = 3.6e6
@@ -148,6 +148,7 @@ def roofline(
     *,
     device: Device | str = "H100",
     seq_len: int | None = None,
+    source_len: int | None = None,
     batch: int = 1,
     dtype: str | None = None,
     efficiency: Efficiency | None = None,
@@ -171,9 +172,8 @@ def roofline(
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
     if price_per_hour is not None and not price_per_hour > 0:
         raise UsageError(f"--price-per-hour {price_per_hour:g} must be above 0")
-    check_length(spec, seq_len)
-    shares = efficiency or where.efficiency
-    memory = seq_len if spec.encoder else 0
+    shares, memory = efficiency or where.efficiency, source_tokens(spec, seq_len, source_len)
+    check_length(spec, seq_len, memory)
     count = parameters(spec)
     weights_nbytes = (count.total + count.frozen) * NBYTES[dtype]
     kind, number = device_kind(where), getattr(torch, dtype)
@@ -205,17 +205,6 @@ def roofline(
             parts.append(_update(count.total, where, shares))
         found[name] = PhaseTime(name, tokens, tuple(parts), peak, where.power_watts, price_per_hour)
     return Roofline(where, dtype, seq_len, batch, shares, weights_nbytes, cache_nbytes if causal else 0, found)
-
-
-def check_length(spec: ModelSpec, seq_len: int) -> None:
-    """Raise SpecError where the positions of the model end before the sequence does."""
-    for value in spec.nested():
-        n = getattr(value, "n_positions", None)
-        if isinstance(n, int) and seq_len > n:
-            raise SpecError(
-                f"seq_len = {seq_len:,} goes beyond the {n:,} learned positions of this model; "
-                f"take at most {n:,}, or resize its context"
-            )
 
 
 def device_kind(where: Device) -> DeviceKind:

@@ -19,6 +19,7 @@ from anyformer.costs.hardware.passes import operators, operators_ahead
 from anyformer.costs.hardware.rates import Pass, on_curve
 from anyformer.costs.report import NBYTES
 from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import Architecture, ModelSpec, Workload, cached_calls, parameters, specification
 
 TRAINING_PASSES = 3  # forward, and backward for the input and for the weights
@@ -182,7 +183,7 @@ def roofline(
         "prefill": (whole, operators(spec, whole, head_tokens=1), batch * seq_len),
     }
     kept = list(cached_calls(spec))
-    causal = bool(kept) and any(mixer.reach() is not None or _causal(mixer) for mixer, _ in kept)
+    causal = bool(kept) and later_tokens_seen(spec.stack, *spec.heads, after_prefix=True) is None
     if causal:
         one = replace(whole, query=1, past=seq_len - 1)
         phases["decoding"] = (one, operators(spec, one), batch)
@@ -275,11 +276,6 @@ def _held(mixer: Any, seq_len: int, memory: int) -> int:
         return memory
     reach = mixer.reach()
     return seq_len if reach is None else min(reach, seq_len)
-
-
-def _causal(mixer: Any) -> bool:
-    mask = getattr(mixer, "mask", None)
-    return mask is None or mask.pairs(2, 0, 1) < 4
 
 
 def _has(where: Device, dtype: str) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.descriptions.diff import words as words
-from anyformer.descriptions.diff.parts import attentions, feeds, is_causal, layers, mixers, norms, role
+from anyformer.descriptions.diff.parts import attentions, feeds, layers, mixers, norms, role
 from anyformer.descriptions.words import of_a_head
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import (
@@ -56,7 +57,7 @@ def _by_layer(read: Callable[[BlockSpec], str]) -> Reading:
 def _stacks(spec: ModelSpec) -> str:
     if spec.encoder is not None:
         return "encoder and decoder"
-    return "decoder" if is_causal(spec.stack) else "encoder"
+    return "encoder" if later_tokens_seen(spec.stack, after_prefix=True) else "decoder"
 
 
 def _embedding(stack: StackSpec) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from anyformer.errors import UsageError
 from anyformer.layers.attention import has_prefix
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.recipe import (
     UL2,
     CausalLM,
@@ -40,7 +41,6 @@ from anyformer.training.objectives.objective import (
     LossPart,
     Objective,
     Rows,
-    later_tokens_seen,
 )
 from anyformer.training.objectives.permuted import PermutedObjective, has_two_streams
 from anyformer.training.objectives.prefix import PrefixObjective

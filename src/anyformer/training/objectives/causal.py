@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.attention import has_prefix
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec
-from anyformer.training.objectives.objective import LossContext, Losses, Rows, later_tokens_seen, losses_of_labels, on
+from anyformer.training.objectives.objective import LossContext, Losses, Rows, losses_of_labels, on
 
 
 class CausalObjective:
@@ -18,7 +19,7 @@ class CausalObjective:
             return "it has an encoder, which needs pairs of texts; use the objective Seq2Seq with --source and --target"
         if not spec.heads:
             return "it has no head that predicts tokens; give the model one"
-        mask = later_tokens_seen(spec.stack) or later_tokens_seen(spec.heads[0])
+        mask = later_tokens_seen(spec.stack, spec.heads[0])
         if mask is not None:
             remedy = "use PrefixLM" if has_prefix(spec) else "use a causal mask"
             return f"its {mask} mask lets a token see the ones it has to predict; {remedy}"

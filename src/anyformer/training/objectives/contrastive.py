@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.layers import LastTokenSpec, MeanTokensSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.recipe import Contrastive
 from anyformer.spec import ModelSpec, PoolSpec
-from anyformer.training.objectives.objective import LossContext, Losses, Rows, later_tokens_seen, on
+from anyformer.training.objectives.objective import LossContext, Losses, Rows, on
 
 
 class ContrastiveObjective:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from anyformer.layers.attention import has_prefix
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec
 from anyformer.training.objectives.causal import inputs_of
 from anyformer.training.objectives.objective import (
     LossContext,
     Losses,
     Rows,
-    later_tokens_seen,
     losses_of_labels,
     no_vocabulary_head,
     on,

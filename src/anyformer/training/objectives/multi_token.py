@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.cross_entropy import cross_entropy
 from anyformer.training.objectives.causal import CausalObjective, inputs_of
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Rows, later_tokens_seen, on
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Rows, on
 
 
 class MultiTokenObjective:
@@ -27,7 +28,7 @@ class MultiTokenObjective:
             return "it has no module that predicts further tokens; give the specification `ahead`, or use CausalLM"
         if reason := CausalObjective().refuses(spec):
             return reason
-        mask = next(filter(None, map(later_tokens_seen, spec.ahead)), None)
+        mask = later_tokens_seen(*spec.ahead)
         if mask is not None:
             return f"the {mask} mask of what predicts further tokens lets a token see them; use a causal mask"
         return None

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.convolution import ConvolutionSpec
 from anyformer.layers.head import Head
-from anyformer.layers.mask import Prefix, visible
-from anyformer.layers.tokens import Dropout, Notes, plain_tokens
+from anyformer.layers.tokens import Dropout, Notes
 from anyformer.memory import SegmentMemory
-from anyformer.spec import ModelSpec, Spec
+from anyformer.spec import ModelSpec
 from anyformer.training.cross_entropy import PLAIN, LossOptions, cross_entropy
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
 Forward = Callable[..., Any]  # the model, compiled or not
 
 NOTHING: Mapping[str, Any] = {}
-_PROBE = 16  # tokens that a mask is tried on
 
 
 class LossPart(NamedTuple):
@@ -79,28 +74,6 @@ def losses_of_labels(by: LossContext, inputs: Mapping[str, Any], labels: Tensor)
 def on(device: torch.device, array: np.ndarray) -> Tensor:
     """The array as a tensor there."""
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-
-
-def later_tokens_seen(stack: Spec, prefix: int = 0) -> str | None:
-    """The kind of a mask of a stack, or another part, that shows a token what comes after it; None where all hide it.
-
-    The first `prefix` tokens may be seen by all; without one a mask that has a place for a prefix shows too much.
-    """
-    tokens = plain_tokens(_PROBE, torch.device("cpu"))
-    if prefix:
-        tokens = replace(tokens, segment=(tokens.position >= prefix).long(), span=None)
-    for value in stack.nested():
-        if isinstance(value, ConvolutionSpec) and value.size > 1:
-            return value.kind
-        if not isinstance(value, AttentionSpec) or value.reads == "memory":
-            continue
-        mask = value.mask
-        if not prefix and any(isinstance(part, Prefix) for part in mask.nested()):
-            return mask.kind
-        seen = visible(mask, tokens, tokens, n_heads=_PROBE)
-        if seen is None or bool(seen.expand(1, -1, _PROBE, _PROBE).triu(1)[..., prefix:].any()):
-            return mask.kind
-    return None
 
 
 def no_vocabulary_head(spec: ModelSpec, name: str = "lm") -> str | None:

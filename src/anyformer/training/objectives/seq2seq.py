@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec
-from anyformer.training.objectives.objective import LossContext, Losses, Rows, later_tokens_seen, losses_of_labels, on
+from anyformer.training.objectives.objective import LossContext, Losses, Rows, losses_of_labels, on
 
 
 class Seq2SeqObjective:

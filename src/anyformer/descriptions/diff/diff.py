@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anyformer.descriptions.diff.change import CHANGES
+from anyformer.variants.change import CHANGES
 from anyformer.descriptions.diff.keys import KeyChange, Shape, key_changes
-from anyformer.descriptions.diff.parts import is_causal
+from anyformer.variants.parts import is_causal
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
 from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors

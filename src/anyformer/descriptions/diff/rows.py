@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.descriptions.diff import words as words
-from anyformer.descriptions.diff.parts import attentions, feeds, is_causal, layers, mixers, norms, role
+from anyformer.variants.parts import attentions, feeds, is_causal, layers, mixers, norms, role
 from anyformer.descriptions.words import of_a_head
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.feed_forward import ExpertSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from anyformer.descriptions.diff.layers import LAYERS, Impossible, only
-from anyformer.descriptions.diff.parts import norms
+from anyformer.variants.layers import LAYERS, Impossible, only
+from anyformer.variants.parts import norms
 from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, SegmentsSpec, TokensSpec
 from anyformer.layers.norm import NormSpec

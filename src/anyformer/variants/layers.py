@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from anyformer.descriptions.diff.parts import attentions, feeds, role
+from anyformer.variants.parts import attentions, feeds, role
 from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.layers import (

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anyformer.descriptions.diff.change import CHANGES
 from anyformer.descriptions.diff.keys import KeyChange, Shape, key_changes
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
@@ -16,6 +15,7 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors
 from anyformer.spec.count import counted
 from anyformer.spec.difference import differences, short
+from anyformer.variants.change import CHANGES
 
 TOKENIZATION = "tokenization"
 BFLOAT16_NBYTES = 2

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.descriptions.diff import words as words
-from anyformer.descriptions.diff.parts import attentions, feeds, layers, mixers, norms, role
 from anyformer.descriptions.words import of_a_head
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
@@ -22,6 +21,7 @@ from anyformer.spec import (
     SublayerSpec,
     TableSpec,
 )
+from anyformer.variants.parts import attentions, feeds, layers, mixers, norms, role
 
 Reading = Callable[[ModelSpec], str]
 BIASES = {

@@ -42,7 +42,8 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
     for value in (value for part in parts for value in part.nested()):
         if isinstance(value, ConvolutionSpec) and value.size > 1:
             return value.kind
-        own = isinstance(value, AttentionSpec) and value.reads != "memory"
-        if own and sees_later_tokens(value.mask, after_prefix=after_prefix):
+        if not isinstance(value, AttentionSpec) or value.reads == "memory":
+            continue
+        if sees_later_tokens(value.mask, after_prefix=after_prefix):
             return value.mask.kind
     return None

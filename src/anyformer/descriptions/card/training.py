@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from anyformer.descriptions import words
-from anyformer.descriptions.card.row import CardRow
+from anyformer.descriptions.card.stack import CardRow
 from anyformer.recipe import Recipe
 from anyformer.recipe.schedule import Constant, PieceSpec, Warmup, factor_at, lengths
 
@@ -21,7 +21,7 @@ def training_rows(recipe: Recipe, d_model: int) -> Iterator[CardRow]:
     def row(key: str, name: str, value: float, said: str | None = None) -> CardRow:
         return CardRow("training", key, name, said or words.number(value), value)
 
-    yield CardRow("training", "objective", "objective", words.part(recipe.objective))
+    yield CardRow("training", "objective", "objective", words.phrase(recipe.objective))
     steps = lengths(recipe.schedule, recipe.steps, recipe.batch_tokens)
     tail = _annealing(recipe.schedule)
     annealed = sum(n for n, piece in zip(steps, recipe.schedule, strict=True) if tail is not None and piece is tail)
@@ -105,4 +105,4 @@ def _losses(recipe: Recipe) -> Iterator[CardRow]:
 
 
 def _any(value: Any) -> str:
-    return ", ".join(map(words.part, value)) if isinstance(value, tuple) else words.part(value)
+    return ", ".join(map(words.phrase, value)) if isinstance(value, tuple) else words.phrase(value)

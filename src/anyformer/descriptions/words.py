@@ -211,6 +211,8 @@ def mask(value: Mask) -> str:
     match value:
         case And(masks=masks):
             return " and ".join(mask(each) for each in masks if not isinstance(each, Causal)) or "full"
+        case Or(masks=masks) if set(masks) == {Causal(), Prefix()}:
+            return "full"
         case Or(masks=masks):
             return " or ".join(map(_inner, masks))
         case Not(mask=inner):

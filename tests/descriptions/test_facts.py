@@ -15,7 +15,7 @@ from anyformer.families import PRESETS, preset
 from anyformer.layers import AttentionSpec, Causal, Mask, Prefix, SlidingWindow, SymmetricWindow
 from anyformer.spec import SublayerSpec, Window, parameters
 
-# By the papers' words for it; every other preset has as many key/value heads as heads.
+# Multi-query (Shazeer 2019) and multi-head latent attention by the words of their papers.
 MQA = {"palm-8b", "palm-62b", "palm-540b", "falcon-7b", "gemma-2b"}
 MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp"}
 

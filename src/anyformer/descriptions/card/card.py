@@ -113,15 +113,9 @@ def _told(preset: Preset) -> Iterator[CardRow]:
 
 
 def _published(preset: Preset) -> Iterator[CardRow]:
-    named = (
-        ("tokenizer", "tokenizer"),
-        ("published", "published parameters"),
-        ("erratum", "erratum"),
-        ("source", "source"),
-    )
-    for key, name in named:
+    for key in ("tokenizer", "published", "erratum", "source"):
         if value := getattr(preset, key):
-            yield CardRow("source", key, name, value)
+            yield CardRow("source", key, "published parameters" if key == "published" else key, value)
 
 
 def _head(head: HeadSpec) -> str:

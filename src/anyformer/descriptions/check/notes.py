@@ -66,7 +66,12 @@ def _rotary(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 def _schemes(name: str, stack: StackSpec) -> Iterator[tuple[str, str]]:
     of = f"the {name}" if name else "the model"
     terms = [term.kind for term in position_terms(stack)]
-    found = {value.kind for block in set(stack.blocks) for value in block.nested() if _tells_position(value)}
+    found = {
+        value.kind
+        for block in set(stack.blocks)
+        for value in block.nested()
+        if isinstance(value, RotarySpec | ScoreSpec)
+    }
     if terms and found:
         text = f"{of} has two position schemes: {', '.join(terms)} in the embedding, {', '.join(sorted(found))} in attention"
         yield "positions", text
@@ -85,7 +90,3 @@ def _norms(name: str, stack: StackSpec) -> Iterator[tuple[str, str]]:
     if after and not before:
         text = f"{of} is post-norm: train it with a warm-up (Xiong et al. 2020, arXiv:2002.04745)"
         yield "norms", text
-
-
-def _tells_position(value: Any) -> bool:
-    return isinstance(value, RotarySpec | ScoreSpec)

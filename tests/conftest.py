@@ -15,6 +15,8 @@ from tests.shapes import modules_with_shapes
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Every test works out what it checks; tests/cli/test_answers.py keeps answers of its own.
+os.environ["ANYFORMER_NO_CACHE"] = "1"
 # Nothing in a test may ask a hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"

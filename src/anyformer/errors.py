@@ -44,6 +44,12 @@ class RunFailed(AnyformerError):
     exit_status = 1
 
 
+def unknown(what: str, value: object, known: Iterable[str]) -> str:
+    """What to say of a value that is none of those known: the nearest of them, and all."""
+    names = list(known)
+    return f"{what} = {value!r} is unknown{did_you_mean(str(value), names)}; there are {', '.join(names)}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the known name nearest to `name`, or an empty string."""
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -94,6 +94,47 @@ def test_palm_mfu_is_6n_and_12lhqt() -> None:
     assert found == 6 * n + 12 * 118 * 48 * 256 * seq_len
 
 
+# Brown et al. 2020, arXiv:2005.14165, table D.1: FLOPs of training on 300 billion tokens, 6 a parameter and token.
+@pytest.mark.parametrize(
+    ("size", "flops"),
+    [("125m", 2.25e20), ("350m", 6.41e20), ("760m", 1.37e21), ("13b", 2.31e22), ("175b", 3.14e23)],
+)
+def test_6nd_of_gpt3(size: str, flops: float) -> None:
+    report = cost(preset(f"gpt3-{size}").spec, convention="6nd", recompute="full")
+    assert float(f"{report.training_flops_per_token * 300e9:.2e}") == flops
+
+
+def test_6nd_of_llama3() -> None:
+    """Grattafiori et al. 2024, arXiv:2407.21783, section 3.2.1: 3.8e25 FLOPs for 15.6 trillion tokens; both tables are in N."""
+    per_token = cost(preset("llama3.1-405b").spec, convention="6nd").training_flops_per_token
+    assert f"{per_token * 15.6e12:.1e}" == "3.8e+25"
+    assert per_token == 6 * parameters(preset("llama3.1-405b").spec).total
+
+
+# DeepSeek-AI 2025, arXiv:2505.09343, table 2: GFLOPs of training a token, sequences of 4,096.
+@pytest.mark.parametrize(("name", "printed"), [("deepseek-v2", 155), ("deepseek-v3", 250)])
+def test_causal_half_of_deepseek(name: str, printed: int) -> None:
+    half, every = (
+        cost(preset(name).spec, seq_len=4096, convention=convention).training_flops_per_token / 1e9
+        for convention in ("causal-half", "full-attention")
+    )
+    assert round(half) == printed < round(every)
+
+
+def test_causal_half_is_what_flash_attention_counts() -> None:
+    """Dao 2023, arXiv:2307.08691, section 4.1: 4 · seqlen² · head_dim · heads, halved with a causal mask."""
+    n, layer = 1024, 4 * 1024**2 * 64 * 12
+
+    def pairs(name: str, convention: str = "causal-half") -> int:
+        flops = cost(preset(name).spec, seq_len=n, source_len=256 if name == "t5-base" else None, convention=convention)
+        return flops.forward_flops["scores"] + flops.forward_flops["values"]
+
+    assert pairs("gpt2") == 12 * layer // 2
+    assert pairs("longformer-base-4096", "full-attention") == pairs("longformer-base-4096")
+    # T5: the encoder sees all of its 256 tokens, the decoder half of its own pairs and all of the encoder's.
+    assert pairs("t5-base") == 12 * (layer // 16 + layer // 2 + layer // 4)
+
+
 @pytest.mark.parametrize(
     ("name", "convention", "printed", "digits"),
     [
@@ -107,6 +148,13 @@ def test_palm_mfu_is_6n_and_12lhqt() -> None:
 )
 def test_active_parameters(name: str, convention: str, printed: float, digits: int) -> None:
     assert round(active_parameters(preset(name).spec)[convention] / 1e9, digits) == printed
+
+
+@pytest.mark.parametrize(("name", "total"), [("gpt2", 124_439_808), ("gemma-2b", 2_506_172_416)])
+def test_a_tied_table_is_the_heads_too(name: str, total: int) -> None:
+    found = active_parameters(preset(name).spec)
+    assert found["without the input table"] == found["all"] == total
+    assert found["without tables"] < total
 
 
 def test_deepseek_totals() -> None:
@@ -145,6 +193,14 @@ def test_narang_baseline() -> None:
     macs = CONVENTIONS["narang-macs"].forward(spec, BATCH)
     assert round(sum(macs.values()) / 1e12, 1) == 11.1
     assert round(macs["embeddings"] / 1e12, 3) == 1.977
+    report = cost(spec, batch=128, seq_len=114, source_len=512, convention="narang-macs")
+    assert report.forward_flops == macs
+    assert (report.source_len, report.as_json()["source_len"]) == (512, 512)
+    assert {kind.kind: kind.nbytes for kind in report.cache} == {
+        "full": 12 * 2 * 768 * 2 * 114 * 128,
+        "memory": 12 * 2 * 768 * 2 * 512 * 128,
+    }
+    assert report.activation_nbytes < cost(spec, batch=128, seq_len=512).activation_nbytes
 
 
 def rewritten(spec: ModelSpec, branch: Any) -> ModelSpec:
@@ -260,6 +316,7 @@ def test_perplexity_is_2_to_the_bits_and_e_to_the_nats() -> None:
     ("name", "convention", "has"),
     [
         ("t5-base", "palm-mfu", "an encoder and a decoder"),
+        ("t5-base", "6nd", "an encoder and a decoder"),
         ("llama3-8b", "megatron", "GatedFeedForward"),
         ("mixtral-8x7b", "chinchilla", "MoE"),
         ("deepseek-v3", "opt-table", "layers with|MLA"),

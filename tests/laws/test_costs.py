@@ -17,6 +17,7 @@ from anyformer.costs import CONVENTIONS, cost
 from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.layers import Causal, Everything, Heads, Mask, MoESpec, Prefix, SlidingWindow, SymmetricWindow
+from anyformer.layers.attention import sees_later_tokens
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
@@ -84,16 +85,19 @@ def test_presets_training_flops(spec: ModelSpec) -> None:
 
     def run() -> Output:
         if spec.encoder is None:
-            return model(ids, kernel="eager")
+            return model(ids, kernel="eager", output_ahead=bool(spec.ahead))
         return model(memory, decoder_input_ids=ids, kernel="eager")
 
     with Counted() as forward:
         out = run()
         loss = sum((answer.sum() for answer in out.outputs.values()), out.last_hidden_state.sum())
+        loss = sum((model.head()(hidden).sum() for hidden in out.ahead), loss)
     with Counted() as backward:
         loss.backward()
     convention, load = CONVENTIONS["full-attention"], Workload(batch=3, query=19, memory=7 if spec.encoder else 0)
-    assert forward.flops == sum(convention.forward(spec, load).values())
+    ahead = convention.ahead(spec, load)
+    assert forward.flops == sum((*convention.forward(spec, load).values(), *ahead.values()))
+    assert bool(ahead) == bool(spec.ahead)
     assert forward.flops + backward.flops == sum(convention.training(spec, load).values())
 
 
@@ -130,9 +134,15 @@ def test_published_cache(name: str, kib: int) -> None:
 
 @every_preset
 def test_presets_cache_bytes_are_those_allocated(spec: ModelSpec) -> None:
-    """Full, ring, latent and cross-attention's stores, shorter than a window, as long, and longer; every batch."""
+    """Full, ring, latent and cross-attention's stores, shorter than a window, as long, and longer; every batch.
+
+    A model whose tokens see later ones cannot be continued: it has no cache, and no token to decode.
+    """
     for batch, n in ((1, 5), (2, 24), (3, 60)):
         report = cost(spec, seq_len=n, batch=batch, dtype="float32")
+        if sees_later_tokens(spec):
+            assert (report.cache, report.decode_flops) == ((), {})
+            continue
         cache = KVCache(spec, batch=batch, length=n)
         held = [tensor.untyped_storage() for store in cache.stores for tensor in store.held.values()]
         allocated = {storage.data_ptr(): storage.nbytes() for storage in held}
@@ -146,7 +156,8 @@ def test_presets_cache_bytes_are_those_allocated(spec: ModelSpec) -> None:
 @settings(max_examples=40, deadline=None)
 def test_cache_bytes_are_those_allocated(spec: ModelSpec, n: int, batch: int) -> None:
     report = cost(spec, seq_len=n, batch=batch, dtype="float32")
-    assert report.cache_nbytes == KVCache(spec, batch=batch, length=n).nbytes
+    allocated = 0 if sees_later_tokens(spec) else KVCache(spec, batch=batch, length=n).nbytes
+    assert report.cache_nbytes == allocated
 
 
 masks = st.recursive(

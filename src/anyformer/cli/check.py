@@ -7,6 +7,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console
 
@@ -22,6 +23,7 @@ FEW = 4  # presets that break a habit
 @click.argument("spec", type=PresetName())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, model, ok, findings, field}.")
 @import_option
+@keeps_answers()
 def command(spec: str, as_json: bool) -> None:
     """Say what cannot work in an architecture, what follows from it, and where it stands in the field.
 

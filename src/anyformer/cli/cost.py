@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from anyformer.cli.answers import keeps_answers
 from anyformer.cli.devices import DeviceName
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console, figures
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from anyformer.costs.sections import Section
     from anyformer.spec import Recompute
 
-DEFAULT = click.core.ParameterSource.DEFAULT
-CONVENTIONS = ("exact-causal", "full-attention", "palm-mfu", "megatron", "chinchilla", "narang-macs", "opt-table")
+CONVENTIONS = (
+    *("exact-causal", "full-attention", "causal-half", "6nd", "palm-mfu"),
+    *("megatron", "chinchilla", "narang-macs", "opt-table"),
+)
 
 
 @click.command()
 @click.argument("model", type=PresetName())
 @click.option("--seq-len", type=int, help="Tokens of a sequence; by default the published context.")
+@click.option("--source-len", type=int, help="Tokens that an encoder reads; by default as many.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences.")
 @click.option(
     "--convention",
@@ -33,10 +38,7 @@ CONVENTIONS = ("exact-causal", "full-attention", "palm-mfu", "megatron", "chinch
     help="What is counted as FLOPs.",
 )
 @click.option(
-    "--dtype",
-    default="bfloat16",
-    show_default=True,
-    help="Of inference's weights and cache: float32, bfloat16, float16.",
+    "--dtype", help="Of inference's weights and cache: float32, bfloat16, float16.  [default: the first the device has]"
 )
 @click.option(
     "--precision",
@@ -56,12 +58,14 @@ CONVENTIONS = ("exact-causal", "full-attention", "palm-mfu", "megatron", "chinch
 @click.option("--price-per-hour", type=float, help="Of the device, in your currency.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
 @import_option
+@keeps_answers()
 def command(
     model: str,
     seq_len: int | None,
+    source_len: int | None,
     batch: int,
     convention: str,
-    dtype: str,
+    dtype: str | None,
     precision: Any,
     recompute: Recompute,
     device: str | None,
@@ -76,33 +80,28 @@ def command(
     from anyformer.costs.sections import sections
     from anyformer.hub import load_spec
 
-    spec = load_spec(model)
+    spec, times = load_spec(model), None
     report = cost(
         spec,
         seq_len=seq_len,
+        source_len=source_len,
         batch=batch,
         convention=convention,
-        dtype=dtype,
+        dtype=dtype or "bfloat16",
         precision=precision,
         recompute=recompute,
     )
-    times = None
     if device is not None:
         from anyformer.costs.hardware.roofline import roofline
         from anyformer.measure.here import found_device
 
-        where = found_device(device)
-        dtypes = (
-            (dtype, "float16", "float32")
-            if click.get_current_context().get_parameter_source("dtype") == DEFAULT
-            else (dtype,)
-        )
         times = roofline(
             spec,
-            device=where,
+            device=found_device(device),
             seq_len=report.seq_len,
+            source_len=source_len,
             batch=batch,
-            dtype=next((each for each in dtypes if each in where.peak_flops_per_second), dtype),
+            dtype=dtype,
             price_per_hour=price_per_hour,
         )
     elif price_per_hour is not None:
@@ -110,19 +109,20 @@ def command(
     if as_json:
         click.echo(json.dumps({"model": model, **report.as_json(), "roofline": times and times.as_json()}, indent=1))
         return
-    tables = list(sections(report))
+    out = console()
+    out.print(f"{model}, {report.batch} × {report.seq_len:,} tokens", style="bold")
+    # One by one: what formulas give is read while the last table, of what is observed, is worked out.
+    for section in sections(report):
+        out.print(_table(section))
     if times is not None:
         from anyformer.costs.hardware.sections import roofline_sections
 
-        tables += roofline_sections(times)
-    _print(f"{model}, {report.batch} × {report.seq_len:,} tokens", tables)
+        for section in roofline_sections(times):
+            out.print(_table(section))
 
 
-def _print(title: str, tables: Iterable[Section]) -> None:
-    out = console()
-    out.print(title, style="bold")
-    for section in tables:
-        table = figures(section.title)
-        for line in section.lines:
-            table.add_row(*line)
-        out.print(table)
+def _table(section: Section) -> Table:
+    table = figures(section.title)
+    for line in section.lines:
+        table.add_row(*line)
+    return table

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
@@ -31,6 +32,7 @@ FEW = 12  # groups of keys that are listed without --keys
 @click.option("--seq-len", type=click.IntRange(min=1), help="Tokens that FLOPs and cache are for; the shorter context.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the same rows and figures.")
 @import_option
+@keeps_answers()
 def command(
     models: tuple[str, ...], everything: bool, with_keys: bool, lineage: bool, seq_len: int | None, as_json: bool
 ) -> None:

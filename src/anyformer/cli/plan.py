@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from anyformer.cli.amounts import Amount
+from anyformer.cli.answers import keeps_answers
 from anyformer.cli.devices import gigabytes, seconds, short
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console, figures
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--tokens", type=Amount(), help="To train on: how long does it take?")
 @click.option("--hours", type=float, help="To train for: how many tokens is that?")
 @click.option("--seq-len", type=Amount(), help="Tokens of a sequence.  [default: the context, at most 8192]")
+@click.option("--source-len", type=Amount(), help="Tokens that an encoder reads.  [default: as many as the decoder]")
 @click.option("--batch-tokens", type=Amount(), help="Tokens of a step.  [default: 4Mi; on one device 64Ki]")
 @click.option("--mesh", metavar="AXES", help="This one and no other: dp=4,tp=8,pp=2; also cp, vp, ep, zero.")
 @click.option("--precision", help="mixed-main-grads, mixed, bf16 or float32: what is kept of a parameter.")
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--write", type=click.Path(dir_okay=False, path_type=Path), help="On one device: a recipe for `train`.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
 @import_option
+@keeps_answers("write")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -46,6 +49,7 @@ def command(
     tokens: int | None,
     hours: float | None,
     seq_len: int | None,
+    source_len: int | None,
     batch_tokens: int | None,
     mesh: str | None,
     precision: str | None,
@@ -71,6 +75,7 @@ def command(
         spec,
         hardware,
         seq_len=seq_len,
+        source_len=source_len,
         batch_tokens=batch_tokens,
         tokens=tokens,
         hours=hours,

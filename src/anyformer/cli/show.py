@@ -8,6 +8,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
@@ -35,6 +36,7 @@ JSON_VERSION = 2
     "--json", "as_json", is_flag=True, help="One JSON object: {version, name, card, recipe, specification, …}."
 )
 @import_option
+@keeps_answers("picture")
 def command(model: str, form: str | None, picture: Path | None, plain: bool, as_json: bool) -> None:
     """Show an architecture: its card, row by row, and a block diagram.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
-    r"""Return the text with every control character but tab and line feed written out, as in \x1b."""
+    r"""The text with every control character but tab and line feed written out, as in \x1b."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -25,11 +28,89 @@ def console(width: int = WIDTH) -> Console:
     """Where tables are printed: as wide as the terminal, or `width` columns into a file."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else width, highlight=False)
+    columns = None if sys.stdout.isatty() else width
+    if isinstance(sys.stdout, Recorder):
+        return sys.stdout.console(columns)
+    return Console(width=columns, highlight=False)
+
+
+class Recorder:
+    """A stream that hands on what is written to it, and holds it as plain data: text, and tables to be laid out anew."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.printed: list[Any] = []
+        self.width: int | None = None  # of the terminal, where what was printed depends on it
+        self.whole = True  # nothing was printed that is neither text nor a table of text
+
+    def __getattr__(self, name: str) -> Any:
+        self.whole = self.whole and name != "buffer"  # bytes that are written there go past this
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Hand text on, and hold it."""
+        written = self.stream.write(text)
+        self.printed.append(text)
+        return written
+
+    def console(self, width: int | None) -> Console:
+        """A console that prints to the stream and holds what it was given to print."""
+        from rich.console import Console
+
+        recorder = self
+
+        class Recording(Console):
+            @property
+            def width(self) -> int:
+                recorder.width = super().width
+                return recorder.width
+
+            def print(self, *objects: Any, **options: Any) -> None:
+                try:
+                    said = {"objects": [_encoded(each) for each in objects], "options": options}
+                    recorder.printed.append(json.loads(json.dumps(said)))
+                except TypeError:
+                    recorder.whole = False
+                super().print(*objects, **options)
+
+        return Recording(width=width, highlight=False, file=self.stream)
+
+    @staticmethod
+    def replay(printed: Iterable[Any]) -> None:
+        """Print again what was held."""
+        for each in printed:
+            if isinstance(each, str):
+                sys.stdout.write(each)
+            else:
+                console().print(*map(_decoded, each["objects"]), **each["options"])
+
+
+def _encoded(printed: Any) -> Any:
+    """Text, or a table without a frame, as plain data. Raises TypeError for anything else."""
+    from rich.table import Table
+
+    if isinstance(printed, Table) and printed.box is None:
+        names = set(inspect.signature(Table).parameters) - {"headers", "box"}
+        options = {name: getattr(printed, name) for name in names}
+        return {"table": options, "columns": [*map(vars, printed.columns)], "rows": [*map(vars, printed.rows)]}
+    if not isinstance(printed, str):
+        raise TypeError
+    return printed
+
+
+def _decoded(data: Any) -> Any:
+    from rich.table import Column, Row, Table
+
+    if isinstance(data, str):
+        return data
+    table = Table(box=None, **data["table"])
+    table.columns = [Column(**column) for column in data["columns"]]
+    table.rows = [Row(**row) for row in data["rows"]]
+    return table
 
 
 def figures(title: str) -> Table:
-    """Return a table to fill with rows of a name, a figure and a remark."""
+    """A table to fill with rows of a name, a figure and a remark."""
     from rich.table import Table
 
     table = Table(

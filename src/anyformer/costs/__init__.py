@@ -1,9 +1,10 @@
 """What an architecture costs, as arithmetic on its specification: nothing is allocated."""
 
 from anyformer.costs.activations import Activations, activation_nbytes, activations
+from anyformer.costs.cache import CacheKind, cache_kinds
 from anyformer.costs.conventions import CONVENTIONS, Convention
 from anyformer.costs.formulas import active_parameters
-from anyformer.costs.report import CacheKind, CostReport, cost
+from anyformer.costs.report import CostReport, cost
 from anyformer.costs.state import StateBytes, state_nbytes
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Activations",
     "CONVENTIONS",
     "CacheKind",
+    "cache_kinds",
     "CostReport",
     "cost",
 ]

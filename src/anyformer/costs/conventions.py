@@ -6,33 +6,42 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from anyformer.costs.formulas import Uniform, palm_parameters, uniform
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.costs.formulas import Uniform, head_table, parameters_multiplied, parameters_multiplied_ahead, uniform
+from anyformer.errors import SpecError, unknown
 from anyformer.layers import AttentionSpec, TokensSpec
-from anyformer.spec import ModelSpec, Place, Recompute, Workload, inside
+from anyformer.layers.causality import later_tokens_seen
+from anyformer.spec import ModelSpec, PartSpec, Place, Recompute, Workload, inside, parameters
 
 Flops = Mapping[str, int]  # of the whole batch, by part
 BACKWARD = 2  # a backward pass has two products for each of the forward's: for the input's gradient and the weight's
 CORE = ("scores", "values", "sinusoids", "distances")  # what selective recomputation makes again
 CONSTANTS = ("sinusoids",)  # projected, but never changed: they need no gradient
 OUTSIDE_LAYERS = ("logits", "linear")
+PAIRS = ("scores", "values")  # products of every query and key
+AHEAD = "multi-token prediction"
 
 
 @dataclass(frozen=True)
 class Convention:
-    """`forward` gives what one pass costs; a training step is `times` that, for each part."""
+    """`forward` gives what one pass costs; a training step is `times` that, for each part, and as much of `ahead`."""
 
     name: str
     says: str
     source: str
     forward: Callable[[ModelSpec, Workload], Flops]
+    # what predicting further tokens adds to a pass of training
+    ahead: Callable[[ModelSpec, Workload], Flops] = lambda spec, workload: {}
     unit: Literal["FLOPs", "MACs"] = "FLOPs"
     times: Mapping[str, int] = field(default_factory=dict)  # of a part in training; by default 3
     by_formula: bool = False  # of sizes, not of what is executed: a policy of recomputation changes nothing
 
     def training(self, spec: ModelSpec, workload: Workload, recompute: Recompute = "none") -> Flops:
         """What forward and backward cost, and what is made again under the policy."""
-        return {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, workload).items()}
+        flops = {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, workload).items()}
+        # Whole layers are made again of stacks alone.
+        policy: Recompute = "none" if recompute == "full" else recompute
+        ahead = sum(flops * self._times(part, policy) for part, flops in self.ahead(spec, workload).items())
+        return {**flops, AHEAD: ahead} if ahead else flops
 
     def _times(self, part: str, recompute: Recompute) -> int:
         again = 0
@@ -45,35 +54,71 @@ def _exact(spec: ModelSpec, workload: Workload) -> Flops:
     return dict(spec.cost(Place(), replace(workload, causal_exact=True)))
 
 
+def _exact_ahead(spec: ModelSpec, workload: Workload) -> Flops:
+    return dict(spec.cost_ahead(Place(), replace(workload, causal_exact=True)))
+
+
 def _full(spec: ModelSpec, workload: Workload) -> Flops:
     return dict(spec.cost(Place(), replace(workload, causal_exact=False)))
 
 
+def _full_ahead(spec: ModelSpec, workload: Workload) -> Flops:
+    return dict(spec.cost_ahead(Place(), replace(workload, causal_exact=False)))
+
+
+def _half(spec: ModelSpec, workload: Workload) -> Flops:
+    every = _full(spec, workload)
+    if later_tokens_seen(spec.stack, after_prefix=True):
+        return every
+    (place,) = (place for name, _, place in inside(spec, Place()) if name == "stack")
+    alone = spec.stack.cost(place, replace(workload, memory=0, causal_exact=False))  # to itself, not to an encoder
+    return {part: flops - (alone[part] // 2 if part in PAIRS else 0) for part, flops in every.items()}
+
+
+def _half_ahead(spec: ModelSpec, workload: Workload) -> Flops:
+    every = _full_ahead(spec, workload)
+    return {part: flops // 2 if part in PAIRS else flops for part, flops in every.items()}
+
+
 def _palm(spec: ModelSpec, workload: Workload) -> Flops:
-    if spec.encoder is not None:
-        raise _unfit("palm-mfu", "one stack of layers", "an encoder and a decoder")
-    attention = 0
-    for name, stack, place in inside(spec, Place()):
-        if name == "stack":
-            attention = _attention_widths(stack, place)
+    _refuse_two_stacks("palm-mfu", spec)
     # 2N and 4LHQT, a third of what the paper counts for training: its 2 · 2 · LHQ is Σ heads · (width of q·k + of values) · 2.
+    pairs = workload.query * workload.tokens
     return {
-        "parameters": 2 * palm_parameters(spec) * workload.tokens,
-        "scores and values": 2 * attention * workload.query * workload.tokens,
+        "parameters": 2 * parameters_multiplied(spec) * workload.tokens,
+        "scores and values": 2 * _attention_widths(spec.but(ahead=()), Place()) * pairs,
     }
 
 
-def _attention_widths(part: object, place: Place) -> int:
-    """The sum over all attentions of heads · (width of a query + width of a value)."""
-    from anyformer.spec import PartSpec
+def _palm_ahead(spec: ModelSpec, workload: Workload) -> Flops:
+    widths = _attention_widths(spec, Place()) - _attention_widths(spec.but(ahead=()), Place())
+    met = 2 * parameters_multiplied_ahead(spec) * workload.tokens
+    return {"parameters": met, "scores and values": 2 * widths * workload.query * workload.tokens}
 
-    assert isinstance(part, PartSpec)
+
+def _attention_widths(part: PartSpec, place: Place) -> int:
+    """The sum over all attentions of heads · (width of a query + width of a value)."""
     if isinstance(part, AttentionSpec):
         projection = part.parts(place)["projection"]
         assert isinstance(projection, tuple)
         n_heads, width, value_width = part.projection.sizes(projection[1])
         return n_heads * (width + value_width)
     return sum(_attention_widths(inner, there) for _, inner, there in inside(part, place))
+
+
+def _2nd(spec: ModelSpec, workload: Workload) -> Flops:
+    _refuse_two_stacks("6nd", spec)
+    looked_up = parameters(spec).embedding - head_table(spec)
+    return {"parameters": 2 * (parameters_multiplied(spec) + looked_up) * workload.tokens}
+
+
+def _2nd_ahead(spec: ModelSpec, workload: Workload) -> Flops:
+    return {"parameters": 2 * parameters_multiplied_ahead(spec) * workload.tokens}
+
+
+def _refuse_two_stacks(name: str, spec: ModelSpec) -> None:
+    if spec.encoder is not None:
+        raise _unfit(name, "one stack of layers", "an encoder and a decoder")
 
 
 def _megatron(spec: ModelSpec, workload: Workload) -> Flops:
@@ -111,7 +156,7 @@ def _chinchilla(spec: ModelSpec, workload: Workload) -> Flops:
 
 
 def _narang(spec: ModelSpec, workload: Workload) -> Flops:
-    macs = {part: flops // 2 for part, flops in _full(spec, workload).items()}
+    macs = _macs(_full(spec, workload))
     gathered = 0
     for stack, tokens in ((spec.encoder, workload.batch * workload.memory), (spec.stack, workload.tokens)):
         terms = stack.embedding.terms if stack is not None else ()
@@ -120,6 +165,10 @@ def _narang(spec: ModelSpec, workload: Workload) -> Flops:
                 width = term.table.width or stack.embedding.width or stack.d_model
                 gathered += tokens * term.table.rows * width
     return {**macs, "embeddings": gathered}
+
+
+def _macs(flops: Flops) -> Flops:
+    return {part: each // 2 for part, each in flops.items()}
 
 
 def _uniform(name: str, spec: ModelSpec, *, any_width: bool = False) -> Uniform:
@@ -141,18 +190,36 @@ _EACH = (
         "2 for a multiply-add of every product; attention counts the pairs of query and key that the masks show",
         "the products that are needed, counted",
         _exact,
+        _exact_ahead,
     ),
     Convention(
         "full-attention",
         "the same, but attention counts every pair, as most formulas and PyTorch's counter do",
         "torch.utils.flop_counter",
         _full,
+        _full_ahead,
+    ),
+    Convention(
+        "causal-half",
+        "the same, but half of every pair where tokens see none that are later: scores and values over N²/2",
+        "Dao 2023, arXiv:2307.08691, section 4.1",
+        _half,
+        _half_ahead,
+    ),
+    Convention(
+        "6nd",
+        "6 for each parameter and token, attention's pairs left out; N: all that one token uses, tables once among them",
+        "Brown et al. 2020, arXiv:2005.14165, table D.1; Hoffmann et al. 2022, arXiv:2203.15556, appendix F",
+        _2nd,
+        _2nd_ahead,
+        by_formula=True,
     ),
     Convention(
         "palm-mfu",
         "2N + 4LHQT a token forward, three times that in training; N: what one token uses, look-ups left out",
         "Chowdhery et al. 2022, arXiv:2204.02311, appendix B",
         _palm,
+        _palm_ahead,
         by_formula=True,
     ),
     Convention(
@@ -175,6 +242,7 @@ _EACH = (
         "multiply-adds counted once, every pair, and look-ups as products with one-hot vectors",
         "Narang et al. 2021, arXiv:2102.11972, tables 1 and 2",
         _narang,
+        lambda spec, workload: _macs(_full_ahead(spec, workload)),
         unit="MACs",
     ),
     Convention(
@@ -190,8 +258,7 @@ CONVENTIONS: Mapping[str, Convention] = {convention.name: convention for convent
 
 
 def convention_of(name: str) -> Convention:
-    """Return a convention by name. Raises SpecError, with the nearest name, for one that there isn't."""
+    """The convention of a name. Raises SpecError, with the nearest name, for one that there isn't."""
     if name not in CONVENTIONS:
-        known = ", ".join(CONVENTIONS)
-        raise SpecError(f"convention = {name!r} is unknown{did_you_mean(name, CONVENTIONS)}; there are {known}")
+        raise SpecError(unknown("convention", name, CONVENTIONS))
     return CONVENTIONS[name]

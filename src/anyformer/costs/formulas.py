@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec
-from anyformer.spec import BlockSpec, ModelSpec, Place, TableSpec, parameters
+from anyformer.spec import (
+    AheadSpec,
+    BlockSpec,
+    HeadSpec,
+    ModelSpec,
+    Place,
+    TableSpec,
+    inside,
+    parameters,
+    parameters_met,
+    tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,8 @@ def uniform(spec: ModelSpec, *, any_width: bool = False) -> Uniform | str:
     """The sizes of such a model, or in words what it has instead; `any_width` allows d_ff and heads of any width."""
     if spec.encoder is not None:
         return "an encoder and a decoder"
+    if spec.ahead:
+        return "modules that predict further tokens"
     found = {_sizes(block, spec.stack.d_model) for block in spec.stack.blocks}
     odd = next((each for each in found if isinstance(each, str)), None)
     if odd is not None:
@@ -60,27 +73,38 @@ def _sizes(block: BlockSpec, d_model: int) -> tuple[int, int, int] | str:
     return n_heads, head_dim, feeds[0].d_ff
 
 
-def palm_parameters(spec: ModelSpec) -> int:
-    """Return N: what one token is multiplied with. PaLM's one table is its head's; a look-up table alone costs nothing."""
-    count = parameters(spec)
-    rows_used = sum(head.table.rows * (head.table.width or spec.stack.d_model) for head in spec.heads[:1] if head.table)
-    return count.active - count.embedding + rows_used
+def parameters_multiplied(spec: ModelSpec) -> int:
+    """What one token is multiplied with in a forward pass: shared layers at each call, no table but the first head's."""
+    ran = [(part, place) for _, part, place in inside(spec, Place()) if not isinstance(part, AheadSpec)]
+    return sum(parameters_met(part, place) for part, place in ran) + head_table(spec)
+
+
+def parameters_multiplied_ahead(spec: ModelSpec) -> int:
+    """The same of what predicts further tokens, with the head that runs again for each."""
+    modules = [(part, place) for _, part, place in inside(spec, Place()) if isinstance(part, AheadSpec)]
+    return sum(parameters_met(part, place) for part, place in modules) + len(modules) * head_table(spec)
+
+
+def head_table(spec: ModelSpec) -> int:
+    """The numbers of the first head's table, tied or not."""
+    heads = [(part, place) for _, part, place in inside(spec, Place()) if isinstance(part, HeadSpec)]
+    placed = [head.parts(place)["table"] for head, place in heads[:1]]
+    return sum(weight.numel for each in placed if isinstance(each, tuple) for _, weight in tensors(*each))
 
 
 def active_parameters(spec: ModelSpec) -> Mapping[str, int]:
     """What one token uses under each convention of the field, by its name.
 
-    all: without the experts not chosen (Mixtral's 12.9B); without the input table: gpt-oss's 3.61B and 5.13B;
-    without tables: neither the input's nor the head's (Gemma 2's and Qwen's "non-embedding").
+    all: without the experts not chosen (Mixtral's 12.9B); without the input table, where no head multiplies by it:
+    gpt-oss's 3.61B and 5.13B; without tables: neither the input's nor the head's (Gemma 2's and Qwen's "non-embedding").
     """
-    count = parameters(spec)
+    count, tied = parameters(spec), {head.tied for head in spec.heads} - {None}
     tables: dict[object, int] = {}
     for name, stack in spec.stacks.items():
         for value in stack.embedding.nested():
-            if isinstance(value, TableSpec):
-                tables[value.shared or (name, value)] = value.rows * (
-                    value.width or stack.embedding.width or stack.d_model
-                )
+            if isinstance(value, TableSpec) and value.shared not in tied:
+                width = value.width or stack.embedding.width or stack.d_model
+                tables[value.shared or (name, value)] = value.rows * width
     return {
         "all": count.active,
         "without the input table": count.active - sum(tables.values()),

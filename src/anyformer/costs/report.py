@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, get_args
 
 from anyformer.costs.activations import Activations, Precision, activations
+from anyformer.costs.cache import CacheKind, cache_kinds
 from anyformer.costs.conventions import convention_of
 from anyformer.costs.formulas import active_parameters
 from anyformer.costs.state import StateBytes, state_nbytes
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import (
+    AheadSpec,
     Architecture,
+    Cost,
     ModelSpec,
     Parameters,
     Place,
     Recompute,
-    TermSpec,
     Workload,
-    cached_calls,
+    inside,
     parameters,
+    parameters_by_part,
     specification,
 )
 
@@ -30,35 +35,42 @@ NBYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
-class CacheKind:
-    """The cached calls of one reach."""
-
-    kind: str  # "full", "window of 512", "memory"
-    calls: int
-    nbytes_per_token: int
-    tokens: int  # that it holds of the context
-    nbytes: int  # for the batch
-
-
-@dataclass(frozen=True)
 class CostReport:
-    """What `cost` found. FLOPs are as the convention counts them; bytes are of tensors alone."""
+    """What `cost` found. FLOPs are as the convention counts them; bytes are of tensors alone.
 
+    All but `activations` follow from formulas; those are worked out when they are first asked for.
+    """
+
+    spec: ModelSpec = field(repr=False)
     seq_len: int
+    source_len: int | None  # the encoder's; None: there is none
     batch: int
     convention: str
     unit: str  # "FLOPs", or "MACs": multiply-adds counted once
     dtype: str  # of weights and cache in inference
-    precision: str  # of training
-    recompute: str
+    precision: Precision  # of training
+    recompute: Recompute
     parameters: Parameters
+    by_part: Mapping[str, int]  # parameters, by what they are of
     active: Mapping[str, int]  # parameters that one token uses, by convention
     forward_flops: Mapping[str, int]  # of the whole batch, by part
     training_flops: Mapping[str, int]  # of one step over the batch, by part, with what the policy makes again
-    decode_flops: Mapping[str, int]  # of the last token of each row after all others are cached, by part
-    activations: Activations
+    # of the last token of each row after all others are cached, by part; none where tokens see later ones
+    decode_flops: Mapping[str, int]
     state: StateBytes
-    cache: tuple[CacheKind, ...]
+    cache: tuple[CacheKind, ...]  # none where tokens see later ones
+
+    @cached_property
+    def activations(self) -> Activations:
+        """What one step over the batch holds until its backward pass."""
+        return activations(
+            self.spec,
+            batch=self.batch,
+            seq_len=self.seq_len,
+            source_len=self.source_len,
+            precision=self.precision,
+            recompute=self.recompute,
+        )
 
     @property
     def tokens(self) -> int:
@@ -113,13 +125,18 @@ class CostReport:
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
         count = self.parameters
+        given = ("seq_len", "source_len", "batch", "convention", "unit", "dtype", "precision", "recompute")
         totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
         return {
             "version": 2,
-            **{name: getattr(self, name) for name in ("seq_len", "batch", "convention", "unit", "dtype", "precision")},
-            "recompute": self.recompute,
-            "parameters": {**asdict(count), "non_embedding": count.non_embedding, "active": dict(self.active)},
+            **{name: getattr(self, name) for name in given},
+            "parameters": {
+                **asdict(count),
+                "non_embedding": count.non_embedding,
+                "active": dict(self.active),
+                "by_part": dict(self.by_part),
+            },
             "forward_flops": dict(self.forward_flops),
             "training_flops": dict(self.training_flops),
             "decode_flops": dict(self.decode_flops),
@@ -135,29 +152,36 @@ def cost(
     architecture: Architecture,
     *,
     seq_len: int | None = None,
+    source_len: int | None = None,
     batch: int = 1,
     convention: str = "exact-causal",
     dtype: str = "bfloat16",
     precision: Precision = "bf16",
     recompute: Recompute = "none",
 ) -> CostReport:
-    """What a pass over `batch` sequences of `seq_len` tokens costs; an encoder reads as many.
+    """What a pass over `batch` sequences of `seq_len` tokens costs; an encoder reads `source_len`, by default as many.
 
     `seq_len` defaults to the published context. `dtype` is of weights and cache in inference; `precision` and `recompute`
     are how a training step runs. Raises SpecError for sizes, names or a convention that make no sense.
     """
     spec, counts = specification(architecture), convention_of(convention)
-    if dtype not in NBYTES:
-        raise SpecError(f"dtype = {dtype!r} is unknown{did_you_mean(dtype, NBYTES)}; there are {', '.join(NBYTES)}")
+    for name, value, known in (
+        ("dtype", dtype, NBYTES),
+        ("precision", precision, get_args(Precision)),
+        ("recompute", recompute, get_args(Recompute)),
+    ):
+        if value not in known:
+            raise SpecError(unknown(name, value, known))
     seq_len = seq_len if seq_len is not None else (spec.context or 2048)
     if seq_len < 1 or batch < 1:
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
-    for terms in _terms(spec):
-        _refuse_beyond_positions(terms, seq_len)
-    count, memory = parameters(spec), seq_len if spec.encoder else 0
-    workload = Workload(batch=batch, query=seq_len, memory=memory, causal_exact=convention != "full-attention")
+    read = source_tokens(spec, seq_len, source_len)
+    check_length(spec, seq_len, read)
+    count, workload = parameters(spec), Workload(batch=batch, query=seq_len, memory=read)
     return CostReport(
+        spec=spec,
         seq_len=seq_len,
+        source_len=read if spec.encoder else None,
         batch=batch,
         convention=convention,
         unit=counts.unit,
@@ -165,53 +189,50 @@ def cost(
         precision=precision,
         recompute=recompute,
         parameters=count,
+        by_part=parameters_by_part(spec),
         active=active_parameters(spec),
         forward_flops=counts.forward(spec, workload),
         training_flops=counts.training(spec, workload, recompute),
-        decode_flops=_decode(spec, replace(workload, query=1, past=seq_len - 1)),
-        activations=activations(spec, batch=batch, seq_len=seq_len, precision=precision, recompute=recompute),
+        decode_flops=_decode(spec, replace(workload, causal_exact=convention != "full-attention")),
         state=state_nbytes(count.total, precision=precision),
-        cache=tuple(_cache(spec, seq_len, memory, batch, NBYTES[dtype])),
+        cache=cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=read, element_nbytes=NBYTES[dtype]),
     )
 
 
-def _terms(spec: ModelSpec) -> Iterator[tuple[TermSpec, ...]]:
-    yield from (stack.embedding.terms for stack in spec.stacks.values())
-    yield from (head.layers.terms for head in spec.heads if head.layers is not None)
+def source_tokens(spec: ModelSpec, seq_len: int, source_len: int | None) -> int:
+    """How many tokens the encoder reads: as many as the decoder where nothing is said, 0 without one. Raises SpecError."""
+    if source_len is None:
+        return seq_len if spec.encoder else 0
+    if spec.encoder is None:
+        raise SpecError(f"source_len = {source_len} is an encoder's, and this model has none; leave it out")
+    if source_len < 1:
+        raise SpecError(f"source_len = {source_len} must be at least 1")
+    return source_len
 
 
-def _refuse_beyond_positions(terms: tuple[TermSpec, ...], seq_len: int) -> None:
-    for term in terms:
-        most = seq_len
-        if isinstance(term, LearnedPositionsSpec):
-            most = term.n_positions
-        elif isinstance(term, FactorisedPositionsSpec):
-            most = math.prod(term.shape)
-        if seq_len > most:
-            raise SpecError(
-                f"seq_len = {seq_len:,} goes beyond the {most:,} positions that this model has learned; "
-                f"take at most {most:,}, or resize its context"
-            )
+def check_length(spec: ModelSpec, seq_len: int, source_len: int) -> None:
+    """Raise SpecError where the positions that a stack or a head has learned end before its sequence does."""
+    embedded = [("encoder", spec.encoder.embedding.terms)] if spec.encoder else []
+    embedded += [("stack", spec.stack.embedding.terms), *(("head", h.layers.terms) for h in spec.heads if h.layers)]
+    for where, terms in embedded:
+        name, tokens = ("source_len", source_len) if where == "encoder" else ("seq_len", seq_len)
+        for term in terms:
+            most = term.n_positions if isinstance(term, LearnedPositionsSpec) else tokens
+            most = math.prod(term.shape) if isinstance(term, FactorisedPositionsSpec) else most
+            if tokens > most:
+                raise SpecError(
+                    f"{name} = {tokens:,} goes beyond the {most:,} learned positions of this model; "
+                    f"take at most {most:,}, or resize its context"
+                )
 
 
 def _decode(spec: ModelSpec, workload: Workload) -> dict[str, int]:
-    """The FLOPs of a pass without the encoder, which runs once before the first token."""
-    total, placed = spec.cost(Place(), workload), spec.parts(Place())["encoder"]
-    if not isinstance(placed, tuple):
-        return dict(total)
-    encoder, place = placed
-    once = encoder.cost(place, Workload(workload.batch, workload.memory, causal_exact=workload.causal_exact))
-    return {term: flops - once.get(term, 0) for term, flops in total.items() if flops > once.get(term, 0)}
-
-
-def _cache(spec: ModelSpec, context: int, memory: int, batch: int, element_nbytes: int) -> list[CacheKind]:
-    kinds: dict[str, CacheKind] = {}
-    for mixer, shapes in cached_calls(spec):
-        reach = mixer.reach()
-        name = "memory" if mixer.keeps_memory() else "full" if reach is None else f"window of {reach}"
-        tokens = memory if mixer.keeps_memory() else context if reach is None else min(reach, context)
-        per_token = element_nbytes * sum(math.prod(shape) for shape in shapes.values())
-        known = kinds.get(name, CacheKind(name, 0, 0, tokens, 0))
-        nbytes = known.nbytes + per_token * tokens * batch
-        kinds[name] = CacheKind(name, known.calls + 1, known.nbytes_per_token + per_token, tokens, nbytes)
-    return list(kinds.values())
+    """The FLOPs of the last token after all others, without the encoder, which runs once before the first."""
+    if later_tokens_seen(spec.stack, after_prefix=True):
+        return {}
+    last = replace(workload, query=1, past=workload.query - 1)
+    total = Cost()
+    for _, part, place in inside(spec, Place()):
+        if part is not spec.encoder and not isinstance(part, AheadSpec):
+            total += part.cost(place, last)
+    return dict(total)

@@ -32,14 +32,13 @@ class Section(NamedTuple):
 
 
 def sections(report: CostReport) -> Iterator[Section]:
-    """The tables of a report: parameters, FLOPs, activations, state and cache."""
+    """The tables of a report: what formulas give, then activations, which are worked out when their table is asked for."""
     yield Section("parameters", tuple(_parameters(report)))
     yield Section(f"{report.unit} by part, {report.convention}", tuple(_flops(report)))
-    yield Section("training memory", tuple(_training(report)))
-    yield Section(
-        f"activations by part, the whole batch at once, {AGAIN[report.recompute]}", tuple(_activations(report))
-    )
     yield Section("inference memory", tuple(_inference(report)))
+    yield Section("training memory, activations beside", tuple(_state(report)))
+    title = f"activations by part, the whole batch at once, {AGAIN[report.recompute]}"
+    yield Section(title, tuple(_activations(report)))
 
 
 def _parameters(report: CostReport) -> Iterator[FigureLine]:
@@ -52,6 +51,8 @@ def _parameters(report: CostReport) -> Iterator[FigureLine]:
     for name, number in report.active.items():
         if name != "all" and number != count.total:
             yield FigureLine(f"{'active ' if count.inactive else ''}{name}", f"{number:,}")
+    for part, number in report.by_part.items():
+        yield FigureLine(f"  {part}", f"{number:,}", f"{number / count.total:6.1%}")
     if count.frozen:
         yield FigureLine("frozen", f"{count.frozen:,}", "held beside them and never trained")
 
@@ -65,42 +66,43 @@ def _flops(report: CostReport) -> Iterator[FigureLine]:
         f"{si(report.training_flops_per_token)}{unit}/token",
         f"{si(step)}{unit} a step; {convention.source}",
     )
-    decoding = f"{si(report.decode_flops_per_token)}FLOPs/token"
-    yield FigureLine("decoding", decoding, "the last token, all others cached, visible pairs alone")
+    if report.decode_flops:
+        decoding = f"{si(report.decode_flops_per_token)}FLOPs/token"
+        yield FigureLine("decoding", decoding, "the last token, all others cached, visible pairs alone")
     for part, flops in report.training_flops.items():
-        forward = report.forward_flops[part]
+        forward = report.forward_flops.get(part, 0)
         shares = f"{forward / report.forward_flops_total:6.1%} of forward, {flops / step:6.1%} of training"
         yield FigureLine(f"  {part}", f"{si(forward)}{unit}", shares)
 
 
-def _training(report: CostReport) -> Iterator[FigureLine]:
-    state, source = report.state, LAYOUTS[report.precision].source
-    yield FigureLine("training state", binary(report.training_nbytes), f"with AdamW; {source}")
-    for name in ("weights", "gradients", "optimizer"):
-        yield FigureLine(f"  {name}", binary(getattr(state, name)))
+def _state(report: CostReport) -> Iterator[FigureLine]:
     yield FigureLine(
-        "activations", binary(report.activation_nbytes), f"at the peak of a step of {report.tokens:,} tokens"
+        "training state", binary(report.training_nbytes), f"with AdamW; {LAYOUTS[report.precision].source}"
     )
+    for name in ("weights", "gradients", "optimizer"):
+        yield FigureLine(f"  {name}", binary(getattr(report.state, name)))
 
 
 def _activations(report: CostReport) -> Iterator[FigureLine]:
-    saved = report.activations.saved
-    for part, nbytes in saved.items():
-        yield FigureLine(part, binary(nbytes), f"{nbytes / report.activations.saved_nbytes:6.1%}")
-    for part, nbytes in report.activations.passing.items():
-        yield FigureLine(part, binary(nbytes), "for a while")
+    found = report.activations
+    yield FigureLine("activations", binary(found.nbytes), f"at the peak of a step of {report.tokens:,} tokens")
+    for part, nbytes in found.saved.items():
+        yield FigureLine(f"  {part}", binary(nbytes), f"{nbytes / found.saved_nbytes:6.1%}")
+    for part, nbytes in found.passing.items():
+        yield FigureLine(f"  {part}", binary(nbytes), "for a while")
 
 
 def _inference(report: CostReport) -> Iterator[FigureLine]:
     yield FigureLine("weights", binary(report.weights_nbytes), report.dtype)
-    yield FigureLine("cache", binary(report.cache_nbytes), f"{report.dtype}, the whole batch at this context")
+    if report.cache:
+        yield FigureLine("cache", binary(report.cache_nbytes), f"{report.dtype}, the whole batch at this context")
     for kind in report.cache:
         says = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
         yield FigureLine(f"  {kind.kind}", binary(kind.nbytes), says)
 
 
 def si(value: float) -> str:
-    """Return a number with a prefix of powers of ten, and a space for the unit."""
+    """A number with a prefix of powers of ten, and a space for the unit."""
     for power, prefix in ((24, "Y"), (21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if value >= 10**power:
             return f"{value / 10**power:.3g} {prefix}"

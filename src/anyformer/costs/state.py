@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anyformer.errors import SpecError, did_you_mean
+from anyformer.errors import SpecError, unknown
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ def state_nbytes(
     6 + 12 / shards bytes a parameter, is "mixed-main-grads" at stage 1. Raises SpecError for what is not known.
     """
     if precision not in LAYOUTS:
-        raise _unknown("precision", precision, LAYOUTS)
+        raise SpecError(unknown("precision", precision, LAYOUTS))
     if optimizer not in MOMENTS:
-        raise _unknown("optimizer", optimizer, MOMENTS)
+        raise SpecError(unknown("optimizer", optimizer, MOMENTS))
     if stage not in STAGES:
         raise SpecError(
             f"stage = {stage!r} is none of ZeRO's; it is 0 to 3: 1 shards {STAGES[1]}, 2 {STAGES[2]}, 3 all"
@@ -71,7 +71,3 @@ def state_nbytes(
         gradients=each(layout.gradient, 2),
         optimizer=each(layout.master + MOMENTS[optimizer], 1),
     )
-
-
-def _unknown(name: str, value: str, known: Mapping[str, object]) -> SpecError:
-    return SpecError(f"{name} = {value!r} is unknown{did_you_mean(value, known)}; there are {', '.join(known)}")

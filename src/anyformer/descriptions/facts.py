@@ -83,7 +83,8 @@ def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
         "out": [branch.norm_out for branch in sublayer.branches],
         "sum": [sublayer.norm_sum],
     }
-    yield from ((where, value) for where, found in places.items() for value in found if value is not None)
+    for place, found in places.items():
+        yield from ((place, value) for value in found if value is not None)
 
 
 def norm_places(sublayer: SublayerSpec) -> frozenset[Where]:

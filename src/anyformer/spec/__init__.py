@@ -3,7 +3,7 @@
 from anyformer.spec.cached import cached_calls
 from anyformer.spec.codec import decode, dumps, encode, loads, read
 from anyformer.spec.cost import Cost, Workload
-from anyformer.spec.count import Parameters, parameters, parameters_by_part
+from anyformer.spec.count import Parameters, parameters, parameters_by_part, parameters_met
 from anyformer.spec.difference import first_difference, short
 from anyformer.spec.has_spec import Architecture, HasSpec, specification
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, PoolSpec, TableSpec
@@ -78,6 +78,7 @@ __all__ = [
     "loads",
     "parameters",
     "parameters_by_part",
+    "parameters_met",
     "read",
     "short",
     "specification",

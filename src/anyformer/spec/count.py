@@ -50,6 +50,13 @@ def parameters_by_part(architecture: PartSpec | HasSpec) -> Mapping[str, int]:
     return {name: total for name, total in totals.items() if total}
 
 
+def parameters_met(part: PartSpec, place: Place) -> int:
+    """How many a token meets on its way through a part, tables of an embedding left out: what is called twice counts twice."""
+    own = (weight for weight in part.weights(place).values() if weight is not None and weight.trainable)
+    met = sum(weight.active for weight in own if not _looked_up(weight))
+    return met + sum(parameters_met(inner, inner_place) for _, inner, inner_place in inside(part, place))
+
+
 def _named(part: PartSpec, place: Place, seen: Seen) -> Iterator[tuple[str, Weight]]:
     if part.counted_as is not None:
         yield from ((part.counted_as, weight) for _, weight in tensors(part, place, seen=seen))
@@ -72,8 +79,10 @@ def counted(weights: Iterable[Weight]) -> Parameters:
             frozen += weight.numel
             continue
         total += weight.numel
-        if weight.used is not None:
-            inactive += weight.numel // weight.shape[0] * (weight.shape[0] - weight.used)
-        if weight.role == "table" and weight.axes[0] in EMBEDDING_AXES:
-            embedding += weight.numel
+        inactive += weight.numel - weight.active
+        embedding += weight.numel if _looked_up(weight) else 0
     return Parameters(total, embedding, frozen, inactive)
+
+
+def _looked_up(weight: Weight) -> bool:
+    return weight.role == "table" and weight.axes[0] in EMBEDDING_AXES

@@ -48,6 +48,11 @@ class Weight:
             total *= size
         return total
 
+    @property
+    def active(self) -> int:
+        """How many of them one token uses."""
+        return self.numel if self.used is None else self.numel // self.shape[0] * self.used
+
     def stacked(self, axis: str, n: int) -> Weight:
         """`n` of these as one tensor with a leading axis."""
         return dataclasses.replace(self, shape=(n, *self.shape), axes=(axis, *self.axes))

@@ -1,8 +1,9 @@
 """Text: tokenizers, corpora, encoding, packing and sampling. Nothing here needs PyTorch; batches are NumPy arrays."""
 
+from anyformer.disk.cache import cache_directory
 from anyformer.text.comparison import Compared, compared, spelled
 from anyformer.text.corpus import Corpus, read_corpus
-from anyformer.text.encoded import EncodedCorpus, cache_directory, encode_corpus
+from anyformer.text.encoded import EncodedCorpus, encode_corpus
 from anyformer.text.framing import Framed
 from anyformer.text.labelled import LabelledCorpus, LabelledRow, split_labelled
 from anyformer.text.labelled_files import read_labelled

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from anyformer.disk.atomic import new_directory, remove_abandoned, remove_directory
+from anyformer.disk.cache import cache_directory
 from anyformer.errors import RunFailed, TextError
 from anyformer.text.corpus import Corpus
 from anyformer.text.tokenizer import Tokenizer
@@ -51,11 +52,6 @@ class EncodedCorpus:
     def document(self, index: int) -> np.ndarray:
         """Ids of one document, delimiters included."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
-
-
-def cache_directory() -> Path:
-    """Where encoded corpora go: `$ANYFORMER_CACHE`, else `~/.cache/anyformer`."""
-    return Path(os.environ.get("ANYFORMER_CACHE") or Path.home() / ".cache" / "anyformer")
 
 
 def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None = None) -> EncodedCorpus:

@@ -18,9 +18,9 @@ from typing import Literal
 from anyformer.costs.activations import activations
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
-from anyformer.costs.hardware.operators import Operator
 from anyformer.costs.hardware.passes import operators, operators_ahead
 from anyformer.costs.hardware.roofline import UPDATE_NBYTES, operator_seconds
+from anyformer.costs.report import source_tokens
 from anyformer.costs.state import LAYOUTS, state_nbytes
 from anyformer.layers.head import rows_at_once
 from anyformer.layers.moe import MoESpec
@@ -59,9 +59,17 @@ class Placer:
     """Works ways out for one architecture, device and batch; what they share is computed once."""
 
     def __init__(
-        self, spec: ModelSpec, where: Device, seq_len: int, rows: int, precision: str, shares: Efficiency
+        self,
+        spec: ModelSpec,
+        where: Device,
+        seq_len: int,
+        rows: int,
+        precision: str,
+        shares: Efficiency,
+        source_len: int | None = None,
     ) -> None:
         self.spec, self.where, self.seq_len, self.rows = spec, where, seq_len, rows
+        self.source_len = source_tokens(spec, seq_len, source_len)
         self.precision, self.shares = precision, shares
         self.facts: Facts = facts_of(spec)
         has = where.peak_flops_per_second
@@ -151,17 +159,23 @@ class Placer:
             half: Literal["float32", "bf16"] = "float32" if self.precision == "float32" else "bf16"
             kind: Literal["cpu", "cuda"] = "cpu" if self.where.rates and not self.where.rates.asynchronous else "cuda"
             one, two = (
-                activations(self.spec, batch=b, seq_len=self.seq_len, precision=half, recompute=recompute, device=kind)
+                activations(
+                    self.spec,
+                    batch=b,
+                    seq_len=self.seq_len,
+                    source_len=self.source_len or None,
+                    precision=half,
+                    recompute=recompute,
+                    device=kind,
+                )
                 for b in (1, 2)
             )
             row = two.saved_nbytes - one.saved_nbytes
             beside = one.saved_nbytes - row
             peaks = [max(each.passing.values(), default=0) for each in (one, two)]
             passing, fixed = peaks[1] - peaks[0], 2 * peaks[0] - peaks[1]
-            if self.precision not in (
-                "float32",
-                "bf16",
-            ):  # weights are of 16 bits as they are, and copied for no product
+            # Weights of 16 bits are copied for no product.
+            if self.precision not in ("float32", "bf16"):
                 beside -= one.saved.get(CAST, 0)
                 passing = two.passing.get("recomputed", 0) - one.passing.get("recomputed", 0)
                 fixed = self._logits_nbytes
@@ -178,8 +192,8 @@ class Placer:
         key = micro_batch, split, recompute
         if key not in self._work:
             total = 0.0
-            memory = self.seq_len if self.spec.encoder else 0
-            for o in self._operators(micro_batch, memory):
+            workload = Workload(micro_batch, self.seq_len, memory=self.source_len)
+            for o in operators(self.spec, workload) + operators_ahead(self.spec, workload):
                 worked, compute, moved, overhead = operator_seconds(o, self.where, self.dtype, "training", self.shares)
                 if self.where.rates is None:
                     worked = max(compute / split, moved / split, overhead)
@@ -188,10 +202,6 @@ class Placer:
                 total += o.times * worked * (1 + FORWARD_SHARE * again)
             self._work[key] = total
         return self._work[key]
-
-    def _operators(self, micro_batch: int, memory: int) -> tuple[Operator, ...]:
-        workload = Workload(micro_batch, self.seq_len, memory=memory)
-        return operators(self.spec, workload) + operators_ahead(self.spec, workload)
 
     def _rate(self, mesh: Mesh, group: int) -> float:
         """Bytes a second of a device in a group of so many neighbours."""

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from anyformer.costs.conventions import CONVENTIONS
 from anyformer.costs.hardware.devices import THIS, Device, Efficiency
 from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.mesh import Mesh, divisors, meshes, parse, refusal
 from anyformer.costs.hardware.placement import RECOMPUTE, Placement, Placer, Recompute
-from anyformer.costs.hardware.roofline import JOULES_PER_KWH, check_length
+from anyformer.costs.hardware.roofline import JOULES_PER_KWH
+from anyformer.costs.report import check_length, source_tokens
 from anyformer.costs.state import LAYOUTS
-from anyformer.errors import UsageError, did_you_mean
-from anyformer.spec import Architecture, ModelSpec, Parameters, Place, Workload, parameters, specification
+from anyformer.errors import UsageError, unknown
+from anyformer.spec import Architecture, ModelSpec, Parameters, Workload, parameters, specification
 
 BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on several devices (LLaMA 2's), on one
 SEQ_LEN = 8192
@@ -59,6 +61,7 @@ class Plan:
     tokens: int | None = None  # the goal
     hours: float | None = None  # the other goal
     price_per_hour: float | None = None  # of a device
+    source_len: int | None = None  # of an encoder
 
     @property
     def tokens_per_second(self) -> float:
@@ -102,6 +105,7 @@ class Plan:
             "version": VERSION,
             "hardware": {"devices": self.hardware.devices, "device": self.hardware.device.as_json()},
             "seq_len": self.seq_len,
+            "source_len": self.source_len,
             "batch_tokens": self.batch_tokens,
             "precision": self.precision,
             "efficiency": asdict(self.efficiency),
@@ -151,6 +155,7 @@ def plan(
     on: Hardware,
     *,
     seq_len: int | None = None,
+    source_len: int | None = None,
     batch_tokens: int | None = None,
     tokens: int | None = None,
     hours: float | None = None,
@@ -161,31 +166,31 @@ def plan(
 ) -> Plan:
     """The fastest way to train on some hardware, or why there is none and what would do.
 
+    `source_len` is what an encoder reads for each sequence, by default as many tokens as it has.
     Raises UsageError for what cannot be asked: sizes that do not fit together, a mesh that cannot be.
     """
     spec = specification(architecture)
     precision = precision or _precision(on)
     if precision not in LAYOUTS:
-        raise UsageError(
-            f"precision = {precision!r} is unknown{did_you_mean(precision, LAYOUTS)}; there are {', '.join(LAYOUTS)}"
-        )
+        raise UsageError(unknown("precision", precision, LAYOUTS))
     seq_len, batch_tokens = _sizes(spec, on, seq_len, batch_tokens)
+    check_length(spec, seq_len, source_tokens(spec, seq_len, source_len))
     for name, value in (("tokens", tokens), ("hours", hours), ("price-per-hour", price_per_hour)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} {value:g} must be above 0")
     shares, rows = efficiency or on.device.efficiency, batch_tokens // seq_len
-    placer = Placer(spec, on.device, seq_len, rows, precision, shares)
+    placer = Placer(spec, on.device, seq_len, rows, precision, shares, source_len)
     asked = parse(mesh, on.devices, placer.facts) if mesh is not None else None
     for one in asked or ():
         why = refusal(one, placer.facts, rows, seq_len)
         if why is not None:
             raise UsageError(f"--mesh {mesh!r}: {why}")
     best, leanest, tried = _search(placer, on, asked)
-    memory = seq_len if spec.encoder else 0
-    flops = 3 * spec.cost(Place(), Workload(1, seq_len, memory=memory)).flops / seq_len
+    step = CONVENTIONS["exact-causal"].training(spec, Workload(1, seq_len, memory=placer.source_len))
+    flops = sum(step.values()) / seq_len
     found = Plan(
         on, seq_len, batch_tokens, precision, shares, parameters(spec), flops, best, tried,
-        tokens=tokens, hours=hours, price_per_hour=price_per_hour,
+        tokens=tokens, hours=hours, price_per_hour=price_per_hour, source_len=placer.source_len or None,
     )  # fmt: skip
     if best is not None:
         return found
@@ -193,7 +198,7 @@ def plan(
         return replace(
             found, reason=f"no mesh of {on.devices} devices fits {rows} sequences a step and this model's sizes"
         )
-    return replace(found, reason=_reason(leanest, on), nearest=_nearest(spec, found, rows, placer))
+    return replace(found, reason=_reason(leanest, on), nearest=_nearest(spec, found, placer, source_len))
 
 
 def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Placement | None, Leanest | None, int]:
@@ -234,7 +239,7 @@ def _reason(leanest: Leanest, on: Hardware) -> str:
     )
 
 
-def _nearest(spec: ModelSpec, found: Plan, rows: int, placer: Placer) -> str | None:
+def _nearest(spec: ModelSpec, found: Plan, placer: Placer, source_len: int | None) -> str | None:
     on, said = found.hardware, []
     n = on.devices * 2
     while n <= MOST_DEVICES and on.device.name != THIS:
@@ -245,7 +250,8 @@ def _nearest(spec: ModelSpec, found: Plan, rows: int, placer: Placer) -> str | N
         n *= 2
     seq_len = found.seq_len // 2
     while seq_len >= 128:
-        shorter = Placer(spec, on.device, seq_len, found.batch_tokens // seq_len, found.precision, found.efficiency)
+        rows = found.batch_tokens // seq_len
+        shorter = Placer(spec, on.device, seq_len, rows, found.precision, found.efficiency, source_len)
         if shorter.memory(Mesh(zero=0), 1, "full")["optimiser"] > USABLE * on.device.memory_nbytes * on.devices:
             break
         best, _, _ = _search(shorter, on, None)
@@ -265,7 +271,6 @@ def _sizes(spec: ModelSpec, on: Hardware, seq_len: int | None, batch_tokens: int
     if batch_tokens % seq_len:
         near = max(1, round(batch_tokens / seq_len)) * seq_len
         raise UsageError(f"--batch-tokens {batch_tokens} is no multiple of --seq-len {seq_len}; {near} is")
-    check_length(spec, seq_len)
     return seq_len, batch_tokens
 
 

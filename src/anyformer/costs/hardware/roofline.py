@@ -17,10 +17,10 @@ from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.operators import Operator
 from anyformer.costs.hardware.passes import operators, operators_ahead
 from anyformer.costs.hardware.rates import Pass, on_curve
-from anyformer.costs.report import NBYTES
+from anyformer.costs.report import NBYTES, check_length, source_tokens
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.layers.causality import later_tokens_seen
-from anyformer.spec import Architecture, ModelSpec, Workload, cached_calls, parameters, specification
+from anyformer.spec import Architecture, Workload, cached_calls, parameters, specification
 
 TRAINING_PASSES = 3  # forward, and backward for the input and for the weights
 UPDATE_NBYTES = 32  # a parameter of AdamW in float32: gradient's norm 4, weight, gradient, moments read 16, written 12
@@ -149,6 +149,7 @@ def roofline(
     *,
     device: Device | str = "H100",
     seq_len: int | None = None,
+    source_len: int | None = None,
     batch: int = 1,
     dtype: str | None = None,
     efficiency: Efficiency | None = None,
@@ -172,9 +173,8 @@ def roofline(
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
     if price_per_hour is not None and not price_per_hour > 0:
         raise UsageError(f"--price-per-hour {price_per_hour:g} must be above 0")
-    check_length(spec, seq_len)
-    shares = efficiency or where.efficiency
-    memory = seq_len if spec.encoder else 0
+    shares, memory = efficiency or where.efficiency, source_tokens(spec, seq_len, source_len)
+    check_length(spec, seq_len, memory)
     whole = Workload(batch, seq_len, memory=memory)
     count = parameters(spec)
     weights_nbytes = (count.total + count.frozen) * NBYTES[dtype]
@@ -206,17 +206,6 @@ def roofline(
             parts.append(_update(count.total, where, dtype, shares))
         found[name] = PhaseTime(name, tokens, tuple(parts), peak, where.power_watts, price_per_hour)
     return Roofline(where, dtype, seq_len, batch, shares, weights_nbytes, cache_nbytes if causal else 0, found)
-
-
-def check_length(spec: ModelSpec, seq_len: int) -> None:
-    """Raise SpecError where the positions of the model end before the sequence does."""
-    for value in spec.nested():
-        n = getattr(value, "n_positions", None)
-        if isinstance(n, int) and seq_len > n:
-            raise SpecError(
-                f"seq_len = {seq_len:,} goes beyond the {n:,} learned positions of this model; "
-                f"take at most {n:,}, or resize its context"
-            )
 
 
 def operator_seconds(

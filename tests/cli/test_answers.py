@@ -92,7 +92,7 @@ def test_the_second_answer_imports_no_torch(kept: Path) -> None:
 
 @pytest.mark.parametrize("columns", [60, 200])
 @pytest.mark.parametrize(
-    "words", [("cost", "gpt2"), ("show", "gpt2"), ("diff", "gpt2", "llama2-7b"), ("check", "gpt2")]
+    "words", [("cost", "gpt2"), ("show", "t5-base"), ("diff", "gpt2", "llama2-7b"), ("check", "gpt2")]
 )
 def test_it_is_laid_out_for_the_terminal_at_hand(
     words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
@@ -210,6 +210,8 @@ def test_what_depends_on_more_is_not_kept(words: tuple[str, ...], tmp_path: Path
     from anyformer.families import preset
 
     (tmp_path / "mine_own.py").write_text("x = 1")
+    for name in ("picture.svg", "recipe.yaml"):  # there already, so that they could be taken for files that are read
+        (tmp_path / name).touch()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "spec.yaml").write_text(dumps(preset("gpt2").spec), encoding="utf-8")
     run(*(word.format(own=tmp_path / "mine_own.py", folder=tmp_path) for word in words))

@@ -60,9 +60,9 @@ class Recorder:
         recorder = self
 
         class Recording(Console):
-            @property
+            @Console.width.getter
             def width(self) -> int:
-                recorder.width = super().width
+                recorder.width = self.size.width
                 return recorder.width
 
             def print(self, *objects: Any, **options: Any) -> None:

@@ -210,7 +210,7 @@ def source_tokens(spec: ModelSpec, seq_len: int, source_len: int | None) -> int:
     return source_len
 
 
-def check_length(spec: ModelSpec, seq_len: int, source_len: int) -> None:
+def check_length(spec: ModelSpec, seq_len: int, source_len: int = 0) -> None:
     """Raise SpecError where the positions that a stack or a head has learned end before its sequence does."""
     embedded = [("encoder", spec.encoder.embedding.terms)] if spec.encoder else []
     embedded += [("stack", spec.stack.embedding.terms), *(("head", h.layers.terms) for h in spec.heads if h.layers)]

@@ -84,7 +84,9 @@ def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
         "sum": [sublayer.norm_sum],
     }
     for place, found in places.items():
-        yield from ((place, value) for value in found if value is not None)
+        for value in found:
+            if value is not None:
+                yield place, value
 
 
 def norm_places(sublayer: SublayerSpec) -> frozenset[Where]:

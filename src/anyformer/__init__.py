@@ -9,9 +9,8 @@ from anyformer.version import __version__
 
 if TYPE_CHECKING:
     from anyformer.cache import KVCache
-    from anyformer.checks import check
     from anyformer.costs import cost
-    from anyformer.descriptions import card, diagram, diff, history, side_by_side
+    from anyformer.descriptions import card, check, diagram, diff, history, side_by_side
     from anyformer.families import Preset, preset, presets, with_classifier
     from anyformer.generation import generate
     from anyformer.hub import convert, load, load_spec, loads, save
@@ -29,7 +28,7 @@ _HOMES = {
     "Transformer": "model",
     "build": "model",
     "card": "descriptions",
-    "check": "checks",
+    "check": "descriptions",
     "classify": "inference",
     "convert": "hub",
     "cost": "costs",

@@ -115,7 +115,7 @@ class TestHistory:
     def test_json(self) -> None:
         told = answer("history")
         assert told["version"] == 1
-        assert told["entries"][0]["cells"]["norm placed"] == "post"
+        assert told["entries"][0]["cells"]["norm placed"] == "post-norm"
 
     @pytest.mark.parametrize(
         ("arguments", "said"),

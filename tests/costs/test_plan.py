@@ -11,6 +11,7 @@ from anyformer.costs.hardware.mesh import Mesh, divisors, facts_of, meshes, pars
 from anyformer.costs.hardware.placement import RECOMPUTE, Placer
 from anyformer.costs.hardware.plan import FITS, Hardware, hardware, plan
 from anyformer.errors import SpecError, UsageError
+from anyformer.spec import Recompute
 
 LLAMA = af.preset("llama3-70b").spec
 N = 70_553_706_496

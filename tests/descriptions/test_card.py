@@ -24,12 +24,12 @@ EVERY: dict[str, ModelSpec] = {
 # As the papers print them: key → words.
 PAPERS = {
     "gpt2": {  # Radford et al. 2019
-        "n_layers": "12", "d_model": "768", "vocab_size": "50,257", "context": "1,024", "activation": "GELU (tanh form)",
+        "n_layers": "12", "d_model": "768", "vocab_size": "50,257", "context": "1,024", "activation": "GELU (tanh)",
         "norm": "LayerNorm", "norm_placement": "pre-norm", "positions": "learned, 1,024", "tied": "yes",
     },
     "llama2-70b": {  # Touvron et al. 2023, tables 1 and 2
         "n_layers": "80", "d_model": "8,192", "n_heads": "64", "n_kv_heads": "8", "attention": "grouped-query",
-        "d_ff": "28,672", "activation": "SwiGLU", "norm": "RMSNorm", "norm_eps": "1e-05", "positions": "RoPE",
+        "d_ff": "28,672", "activation": "SwiGLU", "norm": "RMSNorm", "norm_eps": "1e-5", "positions": "RoPE",
         "biases": "none", "context": "4,096", "tied": "no", "final_norm": "RMSNorm",
     },
     "gptj-6b": {  # Wang & Komatsuzaki 2021
@@ -43,11 +43,11 @@ PAPERS = {
     },
     "gemma3-27b": {  # Gemma Team 2025, sections 2 and 2.1
         "keys_seen": "5 × window of 1,024 : 1 × full", "rope_theta": "5 × 10,000 : 1 × 1,000,000", "n_kv_heads": "16",
-        "norm_placement": "sandwich: before and after each branch", "attention_scale": "1/√168", "n_layers": "62",
-        "rope_scaling": "5 × none : 1 × LinearScaling × 8", "direction": "causal",
+        "norm_placement": "sandwich norm (before and after each branch)", "attention_scale": "1/√168", "n_layers": "62",
+        "rope_scaling": "5 × none : 1 × linear scaling × 8", "direction": "causal",
     },
     "gemma2-9b": {"attention_softcap": "50", "logit_softcap": "30", "keys_seen": "1 × window of 4,096 : 1 × full"},
-    "olmo2-7b": {"norm_placement": "on each branch's output", "qk_norm": "RMSNorm over all heads as one vector"},
+    "olmo2-7b": {"norm_placement": "output norm (after each branch)", "qk_norm": "RMSNorm over all heads together"},
     "olmo-7b": {"norm": "LayerNorm (no weights)"},
     "deepseek-v3": {  # DeepSeek-AI 2024, section 4.2
         "n_layers": "61", "d_model": "7,168", "n_heads": "128", "head_dim": "128", "kv_rank": "512", "query_rank": "1,536",
@@ -59,7 +59,7 @@ PAPERS = {
     "mixtral-8x7b": {"moe_layers": "all 32", "n_experts": "8", "n_experts_active": "2", "expert_d_ff": "14,336"},
     "command-a": {"positions": "3 × RoPE : 1 × none", "keys_seen": "3 × window of 4,096 : 1 × full", "logit_scale": "0.25"},
     "gpt-oss-20b": {
-        "attention_sink": "one a head", "activation": "GeGLU (x·σ(1.702 x)), clamped at 7, up + 1", "n_experts": "32",
+        "attention_sink": "one a head", "activation": "GeGLU (quick), clamped at 7, up + 1", "n_experts": "32",
         "keys_seen": "1 × window of 128 : 1 × full", "n_experts_active": "4",
     },
     "nemotron4-15b": {"activation": "squared ReLU", "norm": "LayerNorm (gain stored minus 1)", "d_ff": "24,576"},

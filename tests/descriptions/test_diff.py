@@ -276,7 +276,7 @@ def test_length_and_names() -> None:
     assert rows["activation"] == ("ReLU", "SwiGLU", "SwiGLU")
     assert "post-norm" in rows["norm placement"][0]
     assert "pre-norm" in rows["norm placement"][1]
-    assert [text.split(" ")[0] for text in rows["positions"]] == ["sinusoids", "rotary", "rotary"]
+    assert [text.split(" ")[0] for text in rows["positions"]] == ["sinusoids", "RoPE", "RoPE"]
     assert len(set(rows["attention"])) == 1
     with pytest.raises(SpecError, match="two architectures or more"):
         side_by_side(GPT2)

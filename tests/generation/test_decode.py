@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.families import preset
 from anyformer.generation import Decoding, generate_ids
 from anyformer.generation.sampling import Sampling, generators
-from anyformer.layers import Causal, Everything, Mask, MoESpec, SlidingWindow
+from anyformer.layers import Causal, Mask, MoESpec, Prefix, SlidingWindow
 from anyformer.model import Transformer
+from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
 from tests.laws.models import SHRUNK, every_writer, ids_for, randomised
 from tests.laws.weights import edited
@@ -136,8 +138,23 @@ def test_prompts_that_cannot_be_continued_are_refused() -> None:
     both = randomised(next(spec for spec in SHRUNK.values() if spec.encoder))
     with pytest.raises(InputError, match="needs decoder_input_ids"):
         generate_ids(both, ids, max_new_tokens=1)
-    with pytest.raises(InputError, match="it is an encoder"):
-        generate_ids(randomised(encoder()), ids, max_new_tokens=1)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "minilm-l6-h384", "xlnet-base", "longformer-base-4096", "bigbird-base"])
+def test_what_sees_later_tokens_writes_nothing(name: str) -> None:
+    """One line for all, whatever the mask is called and whether there is a head."""
+    model = randomised(shrink(preset(name)))
+    with pytest.raises(
+        InputError, match=r"cannot generate text: it lets a token see later ones \(\w+\), as encoders do"
+    ):
+        generate_ids(model, ids_for(model.spec, 1, 3), max_new_tokens=1)
+
+
+def test_behind_a_prefix_text_is_written() -> None:
+    """A prefix is seen from both sides and what follows is causal (Raffel et al. 2020, figure 3)."""
+    model = randomised(masked(decoder(), [Causal() | Prefix(size=Window(2))]))
+    ids = ids_for(model.spec, 1, 3)
+    assert generate_ids(model, ids, max_new_tokens=2, cache=False).equal(generate_ids(model, ids, max_new_tokens=2))
 
 
 def decoder() -> ModelSpec:
@@ -159,7 +176,3 @@ def masked(spec: ModelSpec, masks: list[Mask]) -> ModelSpec:
 def windowed(size: int, alternating: bool) -> ModelSpec:
     local = Causal() & SlidingWindow(size=Window(size))
     return masked(decoder(), [local, Causal()] if alternating else [local])
-
-
-def encoder() -> ModelSpec:
-    return masked(decoder(), [Everything()])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from anyformer.families import PRESETS
 from anyformer.layers import BlanksSpec, BySegmentSpec, MarkedKeys
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, tensors
-from anyformer.training.objectives.architecture import later_tokens_seen
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import query_scale
 

@@ -17,7 +17,7 @@ from anyformer.costs import CONVENTIONS, cost
 from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.layers import Causal, Everything, Heads, Mask, MoESpec, Prefix, SlidingWindow, SymmetricWindow
-from anyformer.layers.attention import sees_later_tokens
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
@@ -140,7 +140,7 @@ def test_presets_cache_bytes_are_those_allocated(spec: ModelSpec) -> None:
     """
     for batch, n in ((1, 5), (2, 24), (3, 60)):
         report = cost(spec, seq_len=n, batch=batch, dtype="float32")
-        if sees_later_tokens(spec):
+        if later_tokens_seen(spec.stack, after_prefix=True):
             assert (report.cache, report.decode_flops) == ((), {})
             continue
         cache = KVCache(spec, batch=batch, length=n)
@@ -156,7 +156,7 @@ def test_presets_cache_bytes_are_those_allocated(spec: ModelSpec) -> None:
 @settings(max_examples=40, deadline=None)
 def test_cache_bytes_are_those_allocated(spec: ModelSpec, n: int, batch: int) -> None:
     report = cost(spec, seq_len=n, batch=batch, dtype="float32")
-    allocated = 0 if sees_later_tokens(spec) else KVCache(spec, batch=batch, length=n).nbytes
+    allocated = 0 if later_tokens_seen(spec.stack, after_prefix=True) else KVCache(spec, batch=batch, length=n).nbytes
     assert report.cache_nbytes == allocated
 
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from torch.nn import functional as F
 
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
-from anyformer.training.objectives.architecture import later_tokens_seen
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, ids_for, randomised, runner, told
 

@@ -12,7 +12,7 @@ from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console
 
 if TYPE_CHECKING:
-    from anyformer.checks import FieldPosition, Finding
+    from anyformer.descriptions import FieldPosition, Finding
 
 JSON_VERSION = 1
 COLOURS = {"error": "bold red", "consequence": "cyan", "note": "yellow"}
@@ -32,7 +32,7 @@ def command(spec: str, as_json: bool) -> None:
 
     anyformer check my-model.yaml
     """
-    from anyformer.checks import check, field_comparison
+    from anyformer.descriptions import check, field_comparison
     from anyformer.errors import RunFailed
     from anyformer.hub import load_spec
 

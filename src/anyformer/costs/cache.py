@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from anyformer.layers.attention import sees_later_tokens
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec, cached_calls
 
 
@@ -28,7 +28,7 @@ def cache_kinds(
     What sees later tokens cannot be continued, and keeps nothing.
     """
     kinds: dict[str, CacheKind] = {}
-    for mixer, shapes in () if sees_later_tokens(spec) else cached_calls(spec):
+    for mixer, shapes in () if later_tokens_seen(spec.stack, after_prefix=True) else cached_calls(spec):
         reach = mixer.reach()
         name = "memory" if mixer.keeps_memory() else "full" if reach is None else f"window of {reach}"
         tokens = source_len if mixer.keeps_memory() else seq_len if reach is None else min(reach, seq_len)

@@ -9,7 +9,7 @@ from typing import Literal
 from anyformer.costs.formulas import Uniform, head_table, parameters_multiplied, parameters_multiplied_ahead, uniform
 from anyformer.errors import SpecError, unknown
 from anyformer.layers import AttentionSpec, TokensSpec
-from anyformer.layers.attention import sees_later_tokens
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec, PartSpec, Place, Recompute, Workload, inside, parameters
 
 Flops = Mapping[str, int]  # of the whole batch, by part
@@ -68,7 +68,7 @@ def _full_ahead(spec: ModelSpec, workload: Workload) -> Flops:
 
 def _half(spec: ModelSpec, workload: Workload) -> Flops:
     every = _full(spec, workload)
-    if sees_later_tokens(spec):
+    if later_tokens_seen(spec.stack, after_prefix=True):
         return every
     (place,) = (place for name, _, place in inside(spec, Place()) if name == "stack")
     alone = spec.stack.cost(place, replace(workload, memory=0, causal_exact=False))  # to itself, not to an encoder

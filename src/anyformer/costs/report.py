@@ -15,7 +15,7 @@ from anyformer.costs.formulas import active_parameters
 from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
-from anyformer.layers.attention import sees_later_tokens
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import (
     AheadSpec,
     Architecture,
@@ -228,7 +228,7 @@ def check_length(spec: ModelSpec, seq_len: int, source_len: int = 0) -> None:
 
 def _decode(spec: ModelSpec, workload: Workload) -> dict[str, int]:
     """The FLOPs of the last token after all others, without the encoder, which runs once before the first."""
-    if sees_later_tokens(spec):
+    if later_tokens_seen(spec.stack, after_prefix=True):
         return {}
     last = replace(workload, query=1, past=workload.query - 1)
     total = Cost()

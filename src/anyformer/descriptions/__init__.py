@@ -1,6 +1,8 @@
 """What an architecture is, in the words of the field: facts of a specification, and views of them."""
 
 from anyformer.descriptions.card.card import Card, card
+from anyformer.descriptions.check.check import Finding, Severity, check
+from anyformer.descriptions.check.field_comparison import FieldPosition, field_comparison
 from anyformer.descriptions.diagram.grid import Diagram
 from anyformer.descriptions.diagram.model import diagram
 from anyformer.descriptions.diagram.svg import as_svg
@@ -17,15 +19,20 @@ __all__ = [
     "DiffRow",
     "Effect",
     "Entry",
+    "FieldPosition",
+    "Finding",
     "History",
     "Mark",
     "Measure",
+    "Severity",
     "Step",
     "as_svg",
     "as_text",
     "card",
+    "check",
     "diagram",
     "diff",
+    "field_comparison",
     "history",
     "lineage",
     "side_by_side",

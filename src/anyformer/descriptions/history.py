@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anyformer.descriptions.diff import words as words
-from anyformer.descriptions.diff.parts import attentions, feeds, layers, norms
+from anyformer.descriptions import words
+from anyformer.descriptions.facts import head_sharing, norm_places, position_parts, position_terms
 from anyformer.families import PRESETS, Preset
 from anyformer.families.misprints import MISPRINTS
 from anyformer.families.tree import TREE
-from anyformer.layers import (
-    FeedForwardSpec,
-    GatedFeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    MLASpec,
-    MoESpec,
-    SegmentsSpec,
-    TokensSpec,
-)
-from anyformer.layers.norm import NormSpec
-from anyformer.spec import BlockSpec, ModelSpec, SublayerSpec, parameters
-
-SHORT = {
-    "Sinusoid": "sinusoids",
-    "LearnedPositions": "learned",
-    "FactorisedPositions": "learned by row and column",
-    "RelativeBuckets": "learned by distance (T5)",
-    "RelativeSinusoid": "relative sinusoids (Transformer-XL)",
-    "ContentToPosition": "disentangled",
-    "PositionToContent": "disentangled",
-    "ShawKeys": "learned by distance (Shaw)",
-    "BySegment": "the same segment or not",
-    "FirstBlockAgain": "the first block counted again",
-    "ReLU2": "squared ReLU",
-    "SiLU": "SiLU",
-}
+from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec
+from anyformer.spec import BlockSpec, parameters
+from anyformer.variants.parts import attentions, feeds, layers, norms
 
 
 @dataclass(frozen=True)
@@ -88,97 +64,57 @@ def history() -> History:
     return History(tuple(COLUMNS), tuple(entries))
 
 
+def _blocks(preset: Preset) -> list[BlockSpec]:
+    return [block for stack in preset.spec.stacks.values() for block in layers(stack)]
+
+
+def _attentions(preset: Preset) -> list[AttentionSpec]:
+    return [attention for block in _blocks(preset) for attention in attentions(block)]
+
+
 def _norm(preset: Preset) -> str:
     def of(norm: NormSpec) -> str:
-        layer = isinstance(norm, LayerNormSpec)
-        weight, bias = getattr(norm, "weight", True), getattr(norm, "bias", True)
-        kept = ["no weights" if not bias else "no weight"] if not weight else ["no bias"] if layer and not bias else []
-        return ", ".join([norm.kind, *kept])
+        return words.norm(norm.but(weight_offset=0.0) if getattr(norm, "weight_offset", 0.0) else norm)
 
     return words.each(of(norm) for stack in preset.spec.stacks.values() for norm in norms(stack)) or "none"
 
 
-def _blocks(spec: ModelSpec) -> Iterable[BlockSpec]:
-    return (block for stack in spec.stacks.values() for block in layers(stack))
-
-
 def _branches(preset: Preset) -> str:
-    sublayers = [s for block in _blocks(preset.spec) for s in block.sublayers]
-    return "parallel" if any(len(s.branches) > 1 for s in sublayers) else "serial"
+    parallel = any(len(sublayer.branches) > 1 for block in _blocks(preset) for sublayer in block.sublayers)
+    return "parallel" if parallel else "serial"
 
 
 def _place(preset: Preset) -> str:
-    def of(sublayer: SublayerSpec) -> str:
-        inner = [place for branch in sublayer.branches for place in (branch.norm_in,)]
-        before = any(isinstance(place, NormSpec) for place in [sublayer.norm_in, *inner])
-        out = any(isinstance(branch.norm_out, NormSpec) for branch in sublayer.branches)
-        names = {"pre": before and not out, "pre and output": before and out, "output": out and not before}
-        return " and ".join([name for name, on in (*names.items(), ("post", sublayer.norm_sum is not None)) if on])
-
-    return words.each(of(s) or "none" for block in _blocks(preset.spec) for s in block.sublayers)
+    found = (norm_places(sublayer) for block in _blocks(preset) for sublayer in block.sublayers)
+    return words.each(words.placement(place) for place in found)
 
 
 def _positions(preset: Preset) -> str:
-    found: dict[str, None] = {}
+    found: list[str] = []
     for stack in preset.spec.stacks.values():
-        terms = [t for t in stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
-        found |= {SHORT.get(term.kind, term.kind): None for term in terms}
-        for block in layers(stack):
-            for attention in attentions(block):
-                rotary = getattr(attention.projection, "rotary", None)
-                found |= {"RoPE": None} if rotary else {}
-                found |= {SHORT.get(score.kind, score.kind): None for score in attention.scores}
-                if not rotary and not attention.scores and not terms:
-                    found["none in some layers"] = None
-    return " + ".join(found) or "none"
+        terms = position_terms(stack)
+        found += map(words.kind, terms)
+        for attention in (attention for block in layers(stack) for attention in attentions(block)):
+            own = position_parts(attention)
+            found += map(words.kind, own) if own or terms else ["none in some layers"]
+    return words.each(found, " + ") or "none"
 
 
 def _activation(preset: Preset) -> str:
-    def of(mixer: Any) -> str:
-        if isinstance(mixer, MoESpec):
-            return of(mixer.expert)
-        if not isinstance(mixer, FeedForwardSpec | GatedFeedForwardSpec):
-            return words.phrase(mixer)
-        kind = mixer.activation.kind
-        own = SHORT.get(kind, kind)
-        return own if isinstance(mixer, FeedForwardSpec) else words.GATED.get(kind, f"gated {own}")
-
-    return words.each(of(mixer) for block in _blocks(preset.spec) for mixer in feeds(block))
-
-
-def _attention(preset: Preset) -> str:
-    def of(projection: Any) -> str:
-        if isinstance(projection, MLASpec):
-            return "MLA"
-        if not isinstance(projection, GQASpec):
-            return projection.kind
-        return "MHA" if projection.kv_heads == projection.n_heads else "MQA" if projection.kv_heads == 1 else "GQA"
-
-    return words.each(of(a.projection) for block in _blocks(preset.spec) for a in attentions(block))
+    return words.each(words.activation(mixer, exact=False) for block in _blocks(preset) for mixer in feeds(block))
 
 
 def _sees(preset: Preset) -> str:
-    found: dict[str, None] = {}
-    for block in _blocks(preset.spec):
-        for attention in attentions(block):
-            reach, kinds = attention.mask.reach(), {value.kind for value in attention.mask.nested()}
-            if "SlidingWindow" in kinds and reach is not None:
-                found[f"window of {reach:,}"] = None
-            elif kinds - {"Causal", "Everything", "And"}:
-                found["a sparse pattern"] = None
-            else:
-                found["all before" if "Causal" in kinds else "all"] = None
-    return " / ".join(found)
+    return words.each(words.seen(attention.mask) for attention in _attentions(preset))
 
 
 def _experts(preset: Preset) -> str:
-    found = [m.router for block in _blocks(preset.spec) for m in feeds(block) if isinstance(m, MoESpec)]
+    found = [m.router for block in _blocks(preset) for m in feeds(block) if isinstance(m, MoESpec)]
     return words.each(f"{router.top_k} of {router.n_experts}" for router in found) or "–"
 
 
 def _tricks(preset: Preset) -> str:
-    spec, said = preset.spec, []
-    own = [a for block in _blocks(spec) for a in attentions(block)]
+    spec, said, own = preset.spec, list[str](), _attentions(preset)
     projections = [a.projection for a in own]
     said += ["QK-norm"] if any(isinstance(p, GQASpec) and p.norm_query for p in projections) else []
     clips = dict.fromkeys(words.number(c) for p in projections if (c := getattr(p, "clip", None)) is not None)
@@ -204,7 +140,7 @@ COLUMNS: Mapping[str, Callable[[Preset], str]] = {
     "norm placed": _place,
     "positions": _positions,
     "activation": _activation,
-    "attention": _attention,
+    "attention": lambda preset: words.each(head_sharing(a.projection) for a in _attentions(preset)),
     "sees": _sees,
     "experts": _experts,
     "stability": _tricks,

@@ -1,17 +1,20 @@
-"""Parts in the field's words; a part that has no word here, a user's own among them, by its kind and its fields."""
+"""Parts of a specification in the words of papers and PyTorch, which tell any two apart: what differs is never said alike.
+
+A part without a word of its own here, a user's among them, is said by its kind and the fields that are not at their defaults.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts, sees_all
 from anyformer.layers import (
     GELU,
-    ALiBiSpec,
     And,
     BlockEnds,
-    BySegmentSpec,
+    ByRole,
     Causal,
-    Everything,
     FactorisedPositionsSpec,
     FirstBlockAgainSpec,
     GatedFeedForwardSpec,
@@ -22,74 +25,201 @@ from anyformer.layers import (
     LinearSpec,
     LocalAndGlobalSpec,
     LocalAndVertical,
-    MarkedKeys,
-    MarkedQueries,
-    MLASpec,
+    Mask,
+    MoESpec,
+    Normal,
     Not,
     Or,
     Prefix,
     RelativeBucketsSpec,
-    RelativeSinusoidSpec,
-    ReLU,
-    ReLU2,
     RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
     SameBlock,
     SegmentsSpec,
-    Sigmoid,
-    SiLU,
-    SinusoidSpec,
     SlidingWindow,
     Strided,
     SymmetricWindow,
     TwoStreams,
+    Xavier,
 )
-from anyformer.spec import BlockSpec, HeadLayersSpec, MapSpec, MixerSpec, ScaleSpec, Spec
+from anyformer.layers.causality import sees_later_tokens
+from anyformer.spec import HeadLayersSpec, InitSpec, MapSpec, ScaleSpec, Spec
 
-FORMS = {"erf": "", "tanh": " (tanh form)", "quick": " (x·σ(1.702 x))"}
+KINDS = {
+    "Rotary": "RoPE",
+    "Sinusoid": "sinusoids",
+    "LearnedPositions": "learned",
+    "FactorisedPositions": "learned, factorised",
+    "RelativeBuckets": "relative position bias (T5)",
+    "BySegment": "relative segments",
+    "FirstBlockAgain": "first block again (BigBird)",
+    "RelativeSinusoid": "relative sinusoids (Transformer-XL)",
+    "ReLU2": "squared ReLU",
+    "Llama3Scaling": "Llama 3's scaling",
+    "LinearScaling": "linear scaling",
+    "DynamicNTK": "dynamic NTK",
+    "ShawKeys": "relative keys (Shaw)",
+    "ShawValues": "relative values (Shaw)",
+    "ContentToPosition": "content to position (DeBERTa)",
+    "PositionToContent": "position to content (DeBERTa)",
+    "RelativeTable": "relative embeddings",
+    "Add": "x + branch",
+    "Reversible": "reversible, two streams",
+    "MarkedKeys": "marked keys",
+    "MarkedQueries": "marked queries",
+    "FirstToken": "first token",
+    "LastToken": "last token",
+    "MeanTokens": "mean of tokens",
+    "CapacityFactor": "capacity factor",
+    "FixedCapacity": "fixed capacity",
+}
+FIELDS = {
+    "n_positions": "positions",
+    "n_buckets": "buckets",
+    "n_segments": "segments",
+    "factor": "×",
+    "unsaid": "default",
+}
 GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
+SHARING = {"MHA": "multi-head", "GQA": "grouped-query", "MQA": "multi-query", "MLA": "multi-head latent"}
+PLACEMENTS: dict[frozenset[Where], str] = {
+    frozenset(): "no norm",
+    frozenset({"in"}): "pre-norm",
+    frozenset({"sum"}): "post-norm",
+    frozenset({"out"}): "output norm (after each branch)",
+    frozenset({"in", "out"}): "sandwich norm (before and after each branch)",
+    frozenset({"in", "sum"}): "pre- and post-norm",
+    frozenset({"out", "sum"}): "output and post-norm",
+    frozenset({"in", "out", "sum"}): "sandwich and post-norm",
+}
+SCORES = {
+    "softmax": "softmax over all experts",
+    "softmax-of-chosen": "softmax over the chosen experts",
+    "sigmoid": "sigmoid of each expert",
+    "sparsemixer": "SparseMixer",
+}
 
 
 def number(value: float) -> str:
-    """Return a number as it is read: 10,000, 0.02, 1e-06."""
+    """A number as it is read: 10,000, 0.02, 1e-6."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
         return f"{int(value):,}"
-    return f"{value:g}"
+    return f"{value:g}".replace("e-0", "e-").replace("e+0", "e")
 
 
-def part(value: Any) -> str:
-    """Any value by its kind and the fields that are not at their defaults."""
-    if isinstance(value, bool) or value is None:
+def each(said: Iterable[str | None], between: str = " / ") -> str:
+    """Different phrases once each."""
+    return between.join(dict.fromkeys(filter(None, said)))
+
+
+def phrase(value: Any, called: str | None = None, *, without: Sequence[str] = ()) -> str:
+    """Any value in words: its kind, or what it is `called`, and every field that is not at its default.
+
+    Fields that `called` tells already, or another row, are left out by their names.
+    """
+    if isinstance(value, bool) or not isinstance(value, Spec | tuple | int | float):
         return str(value)
-    if isinstance(value, int | float):
-        return number(value)
+    if isinstance(value, tuple):
+        if len(value) > 4 and all(isinstance(item, int | float) for item in value):
+            return f"{len(value)} numbers from {number(min(value))} to {number(max(value))}"
+        return " & ".join(phrase(item) for item in value)
     if not isinstance(value, Spec):
-        return str(value)
-    default = {name: field.default for name, field in type(value).__dataclass_fields__.items()}  # type: ignore[attr-defined]
+        return number(value)
     said = []
-    for name, inner in value.values().items():
-        if name == "shared" or inner == default[name]:
+    for name, part in value.values().items():
+        default = type(value).__dataclass_fields__[name].default  # type: ignore[attr-defined]
+        if name in without or name == "shared" or part == default:
             continue
-        if isinstance(inner, tuple) and inner:
-            few = [*map(part, inner[:3]), *(["…"] if len(inner) > 3 else [])]
-            said.append(f"{name.replace('_', ' ')} {', '.join(few)}")
+        title = FIELDS.get(name, name.replace("_", " "))
+        if isinstance(part, bool) or part is None:
+            said.append(title if part else f"no {title}")
+        elif isinstance(part, ScaleSpec):
+            said.append(f"{title} {scale(part, 'width')}")
         else:
-            said.append(name.replace("_", " ") + ("" if inner is True else f" {part(inner)}"))
-    return f"{value.kind} ({', '.join(said)})" if said else value.kind
+            said.append(phrase(part) if name in ("masks", "maps", "scaling", "rotary") else f"{title} {phrase(part)}")
+    return _with(called or kind(value), said)
 
 
-def mask(value: Any) -> str:
-    """Which keys a query sees; what makes it causal is said once, by `causal`."""
+def kind(value: Spec) -> str:
+    """What a part is called, without its sizes."""
+    return KINDS.get(value.kind, value.kind)
+
+
+def _with(kind: str, said: Sequence[str]) -> str:
+    return f"{kind} ({', '.join(said)})" if said else kind
+
+
+def scale(value: ScaleSpec, width: str) -> str:
+    """A scale as a product: "√d_model", "1/√d_model", "0.0625"."""
+    if value.power == 0:
+        return number(value.factor)
+    power = {0.5: f"√{width}", -0.5: f"1/√{width}", 1.0: width, -1.0: f"1/{width}"}.get(value.power)
+    power = f"{width}^{number(value.power)}" if power is None else power
+    return power if value.factor == 1 else f"{number(value.factor)} · {power}"
+
+
+def start(value: InitSpec) -> str:
+    """The distributions from which weights start, roles that start alike together."""
+    if not isinstance(value, ByRole):
+        return phrase(value)
+    named = {"embeddings": value.table, "matrices": value.matrix, "into the residual stream": value.output}
+    named |= {"values and into feed-forwards": value.inner, "queries": value.query}
+    roles: dict[str, list[str]] = {}
+    for role, drawn in named.items():
+        if drawn is not None:
+            roles.setdefault(_drawn(drawn), []).append(role)
+    return next(iter(roles)) if len(roles) == 1 else "; ".join(f"{', '.join(who)}: {how}" for how, who in roles.items())
+
+
+def _drawn(value: Spec) -> str:
+    if not isinstance(value, Normal | Xavier):
+        return phrase(value)
+    called, factor = ("normal, std", value.scale) if isinstance(value, Normal) else ("Xavier uniform, gain", value.gain)
+    powers = {"fan-in": getattr(value, "fan_in_power", 0.0), "branches": value.depth_power}
+    factors = [scale(ScaleSpec(power=power), of) for of, power in powers.items() if power]
+    return f"{called} {' · '.join([number(factor)] * (factor != 1 or not factors) + factors)}"
+
+
+def norm(value: MapSpec | None, *, exact: bool = False) -> str:
+    """A norm, "RMSNorm (gain stored minus 1)"; `exact`: with eps and the order of casts, which a card leaves to other rows."""
+    if not isinstance(value, LayerNormSpec | RMSNormSpec):
+        return "none" if value is None else phrase(value)
+    bias = getattr(value, "bias", False)
+    said = [f"eps {number(value.eps)}"] if exact else []
+    said += [] if value.weight else ["no gain" if bias else "no weights"]
+    said += ["no bias"] if value.weight and not bias and isinstance(value, LayerNormSpec) else []
+    said += [f"gain stored minus {number(value.weight_offset)}"] if value.weight_offset else []
+    said += [f"cast {value.cast} the gain"] if exact and getattr(value, "cast", "before") != "before" else []  # type: ignore[union-attr]
+    return _with(value.kind, said)
+
+
+def placement(norms: frozenset[Where]) -> str:
+    """Where the norms of a sublayer stand, by `facts.norm_places`."""
+    return PLACEMENTS[norms]
+
+
+def direction(value: Mask) -> str:
+    """Whether tokens see later ones; the one question that makes an encoder or a decoder, asked of the mask itself."""
+    if not sees_later_tokens(value):
+        return "causal"
+    return "bidirectional" if sees_later_tokens(value, after_prefix=True) else "causal after a prefix"
+
+
+def mask(value: Mask) -> str:
+    """The keys that a query sees among those that the direction allows."""
     match value:
         case And(masks=masks):
-            others = [m for m in masks if not isinstance(m, Causal)]
-            return " and ".join(map(mask, others)) or "full"
+            return " and ".join(mask(each) for each in masks if not isinstance(each, Causal)) or "full"
+        case Or(masks=masks) if set(masks) == {Causal(), Prefix()}:
+            return "full"
         case Or(masks=masks):
-            return " or ".join(map(mask, masks))
+            return " or ".join(map(_inner, masks))
         case Not(mask=inner):
-            return f"not {mask(inner)}"
+            return f"not {_inner(inner)}"
         case Heads(masks=masks):
             return f"by head: {', '.join(map(mask, masks))}"
-        case Causal() | Everything():
+        case _ if sees_all(value):
             return "full"
         case SlidingWindow(size=size):
             return f"window of {size:,}"
@@ -105,110 +235,101 @@ def mask(value: Any) -> str:
             return "prefix" if size is None else f"prefix of {size:,}"
         case LocalAndVertical(size=size, near=near, stride=stride):
             return f"blocks of {size:,}, {near:,} near ones and every {stride:,}th"
-        case MarkedKeys():
-            return "marked keys"
-        case MarkedQueries():
-            return "for marked tokens"
-        case GlobalBlocks(size=size):
-            return f"blocks of {size:,}, the first, the last and three near ones"
+        case GlobalBlocks(size=size, n_random=n):
+            return f"blocks of {size:,}: first, last, three near ones, {n} random ones"
         case TwoStreams():
-            return "earlier ones in any order, full without"
+            return "two streams, in the order of a permutation"
         case _:
-            return part(value)
+            return phrase(value)
 
 
-def causal(value: Any) -> bool:
-    """Whether a mask says that nothing later is seen: by itself, or as one of masks that must all hold."""
-    match value:
-        case Causal():
-            return True
-        case And(masks=masks):
-            return any(map(causal, masks))
-        case Heads(masks=masks):
-            return all(map(causal, masks))
-        case _:
-            return False
+def _inner(value: Mask) -> str:
+    return "earlier tokens" if isinstance(value, Causal) else mask(value)
 
 
-def activation(value: Any, gated: bool) -> str:
-    """What is between the matrices of a feed-forward: "GELU (tanh form)", "SwiGLU"."""
-    name = value.kind
-    if gated and name in GATED:
-        name = GATED[name]
-    elif gated:
-        name = f"gated {part(value)}"
-    elif not isinstance(value, GELU | SiLU | ReLU | Sigmoid):
-        name = "squared ReLU" if isinstance(value, ReLU2) else part(value)
-    return name + (FORMS[value.form] if isinstance(value, GELU) else "")
+def seen(value: Mask) -> str:
+    """Direction and keys together: "causal, window of 4,096"."""
+    return each((direction(value), None if mask(value) == "full" else mask(value)), ", ")
 
 
-def norm(value: MapSpec) -> str:
-    """Return a norm without its eps, which has a row of its own, "RMSNorm (gain stored minus 1)"; another map as `part` does."""
-    if not isinstance(value, LayerNormSpec | RMSNormSpec):
-        return part(value)
-    said = []
-    if not value.weight:
-        said.append("no weights" if isinstance(value, RMSNormSpec) or not value.bias else "no gain")
-    elif isinstance(value, LayerNormSpec) and not value.bias:
-        said.append("no bias")
-    if value.weight_offset:
-        said.append(f"gain stored minus {number(value.weight_offset)}")
-    return value.kind + (f" ({', '.join(said)})" if said else "")
-
-
-def feed_forward(value: Any) -> str:
-    """Return a feed-forward's name by its activation and whether it is gated."""
-    said = [activation(value.activation, isinstance(value, GatedFeedForwardSpec))]
-    if isinstance(value, GatedFeedForwardSpec):
-        said += [f"clamped at {number(value.limit)}"] if value.limit is not None else []
-        said += [f"up + {number(value.up_offset)}"] if value.up_offset else []
-    return ", ".join(said)
-
-
-def heads(projection: Any) -> str:
-    """The name of a projection by how queries share keys."""
-    if isinstance(projection, MLASpec):
-        return "multi-head latent"
-    if isinstance(projection, LocalAndGlobalSpec):
-        return "multi-head, local and global"
-    n_heads, n_kv = getattr(projection, "n_heads", None), getattr(projection, "kv_heads", None)
-    if n_heads is None or n_kv is None:
-        return projection.kind
-    return "multi-head" if n_heads == n_kv else "multi-query" if n_kv == 1 else "grouped-query"
+def rotary(value: RotarySpec) -> str:
+    """Rotary positions: theta always, the rest where it is not usual."""
+    said = [f"theta {number(value.theta)}"]
+    said += [f"{number(100 * value.fraction)} % of each head"] if value.fraction != 1 else []
+    said += [f"{value.layout} pairs"] if value.layout != "half" else []
+    said += [f"the {value.where} features"] if value.where != "first" else []
+    said += [phrase(value.scaling)] if value.scaling is not None else []
+    return _with(kind(value), said)
 
 
 def position(value: Any) -> str:
-    """Return a position scheme that is a term of the embedding or a score of attention."""
+    """A position scheme: a term of the embedding, a score of attention, what attention adds to the values."""
     match value:
+        case RotarySpec():
+            return rotary(value)
         case LearnedPositionsSpec(n_positions=n):
-            return f"learned, {n:,}" + (f" and {value.offset} unused rows" if value.offset else "")
+            return phrase(value, f"learned, {n:,}", without=("n_positions",))
         case FactorisedPositionsSpec(shape=shape):
-            return f"learned, factorised {' × '.join(map(str, shape))}"
-        case SinusoidSpec():
-            return "sinusoids"
+            return phrase(value, f"{kind(value)} {' × '.join(map(str, shape))}", without=("shape",))
         case SegmentsSpec(n_segments=n):
             return f"{n} segments"
-        case ALiBiSpec():
-            return "ALiBi"
         case RelativeBucketsSpec(n_buckets=n, max_distance=far):
-            return f"relative buckets, {n} up to a distance of {far:,}"
-        case RelativeSinusoidSpec():
-            return "relative sinusoids (Transformer-XL)"
-        case BySegmentSpec():
-            return "the same segment or not"
-        case FirstBlockAgainSpec(n_random=n):
-            return f"the first block counted {n + 1} times"
+            called = f"{kind(value)}, {n} buckets up to {far:,}"
+            return phrase(value, called, without=("n_buckets", "max_distance"))
+        case FirstBlockAgainSpec(size=size, n_random=n):
+            return f"the first block of {size} counted {n + 1} times"
         case _:
-            return part(value)
+            return phrase(value)
 
 
-def scale(value: ScaleSpec, width: str) -> str:
-    """Return a scale as a product: "√d_model", "1/√d_model", "0.0625"."""
-    power = {0.5: f"√{width}", -0.5: f"1/√{width}", 1.0: width, -1.0: f"1/{width}"}.get(value.power)
-    if value.power == 0:
-        return number(value.factor)
-    power = f"{width}^{number(value.power)}" if power is None else power
-    return power if value.factor == 1 else f"{number(value.factor)} · {power}"
+def heads(projection: Any) -> str:
+    """How query heads share keys and values, in full: "grouped-query"."""
+    sharing = head_sharing(projection)
+    if sharing is None:
+        return phrase(projection)
+    return SHARING[sharing] + (", local and global" if isinstance(projection, LocalAndGlobalSpec) else "")
+
+
+def activation(mixer: Any, *, exact: bool = True) -> str:
+    """A feed-forward by its activation with its gate, "SwiGLU"; of a mixture, its experts'. `exact`: with form and limits."""
+    if isinstance(mixer, MoESpec):
+        return each(activation(part, exact=exact) for part in (mixer.expert, mixer.shared_expert) if part is not None)
+    value = getattr(mixer, "activation", None)
+    if value is None:
+        return phrase(mixer)
+    form = f" ({value.form})" if exact and isinstance(value, GELU) and value.form != "erf" else ""
+    name = phrase(value, without=("form",))
+    if not isinstance(mixer, GatedFeedForwardSpec):
+        return name + form
+    said = [GATED.get(name, f"gated {name}") + form]
+    said += [f"clamped at {number(mixer.limit)}"] if exact and mixer.limit is not None else []
+    said += [f"up + {number(mixer.up_offset)}"] if exact and mixer.up_offset else []
+    return ", ".join(said)
+
+
+def router(value: RouterSpec) -> str:
+    """How experts are chosen and weighted."""
+    said = [SCORES[value.score]]
+    if value.n_groups > 1:
+        said.append(f"within the best {value.top_groups} of {value.n_groups} groups")
+    said += ["groups by the sum of their two best"] if value.group_score == "top2-sum" else []
+    said += ["a bias of the logits"] if value.bias else []
+    said += ["a correction bias moved by the load"] if value.correction else []
+    said += ["weights normalised"] if value.renormalise else []
+    said += [f"weights × {number(value.factor)}"] if value.factor != 1 else []
+    tolerance = RouterSpec.__dataclass_fields__["tolerance"].default
+    return ", ".join([*said, *([f"tolerance {number(value.tolerance)}"] if value.tolerance != tolerance else [])])
+
+
+def experts(mixer: Any) -> str:
+    """A mixture of experts: how many, how they are chosen; "none" for a dense layer."""
+    if not isinstance(mixer, MoESpec):
+        return "none"
+    said = [f"{mixer.router.n_experts} experts, {mixer.router.top_k} a token"]
+    if n := n_shared_experts(mixer):
+        said.append(f"{n} shared" + (" behind a gate" if mixer.shared_gate else ""))
+    said.append(router(mixer.router))
+    return "; ".join([*said, *([phrase(mixer.capacity)] if mixer.capacity is not None else [])])
 
 
 def step(value: MapSpec) -> str:
@@ -223,8 +344,3 @@ def of_a_head(value: HeadLayersSpec) -> str:
     n, begin = len(value.blocks), f", beginning {value.before} before the last" if value.before else ""
     terms = f", {' and '.join(position(term) for term in value.terms)} positions added" if value.terms else ""
     return f"{n} layer{'s' if n > 1 else ''} of its own{begin}{terms}"
-
-
-def mixers(block: BlockSpec) -> list[MixerSpec]:
-    """What the branches of a layer do, in order."""
-    return [branch.mixer for sublayer in block.sublayers for branch in sublayer.branches]

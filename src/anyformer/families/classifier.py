@@ -8,8 +8,7 @@ from anyformer.errors import SpecError
 from anyformer.families.heads import last_token_classes, row_classes, token_classes, with_rows
 from anyformer.families.hf import FAMILIES
 from anyformer.families.hf.mapping import fitting
-from anyformer.layers import Causal
-from anyformer.layers.attention import own_masks
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, specification
 
 
@@ -40,5 +39,5 @@ def _of_class(spec: ModelSpec, n: int, name: str) -> HeadSpec | None:
 def _of_kind(spec: ModelSpec, n: int, name: str) -> HeadSpec:
     if name == "token_classes":
         return token_classes(n)
-    reads_on = any(isinstance(part, Causal) for mask in own_masks(spec.stack) for part in mask.nested())
-    return last_token_classes(n) if reads_on or spec.encoder is not None else row_classes(n)
+    decodes = later_tokens_seen(spec.stack, after_prefix=True) is None
+    return last_token_classes(n) if decodes else row_classes(n)

@@ -11,9 +11,9 @@ from anyformer.cache import KVCache
 from anyformer.errors import InputError
 from anyformer.generation.sampling import GREEDY, Sampling, generators
 from anyformer.layers.attention import has_prefix
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.model import Transformer
-from anyformer.spec import MixerSpec, ModelSpec
-from anyformer.spec.cached import cached_calls
+from anyformer.spec import ModelSpec
 
 
 class Decoding(Iterator[dict[int, int]]):
@@ -159,6 +159,11 @@ def check_prompts(
         raise InputError(f"input_ids have shape {tuple(ids.shape)}; give [batch, token] with at least one token a row")
     if mask is not None and mask.shape != ids.shape:
         raise InputError(f"attention_mask has shape {tuple(mask.shape)}; input_ids have {tuple(ids.shape)}")
+    if kind := later_tokens_seen(model.spec.stack, *model.spec.heads, after_prefix=True):
+        raise InputError(
+            f"this model cannot generate text: it lets a token see later ones ({kind}), as encoders do; "
+            "take a decoder, whose masks are causal"
+        )
     if not len(model.heads):
         raise InputError("this model has no head, so it gives no next token")
     if mask is not None and not bool((mask > 0).any(-1).all()):
@@ -177,16 +182,9 @@ def check_prompts(
         if mask is not None and not bool((mask[:, -1] > 0).all()):
             raise InputError("prompts of different lengths must be padded on the left: attention_mask ends with a 0")
         n_prompt = ids.shape[1] if mask is None else int((mask > 0).sum(-1).max())
-    if any(_sees_ahead(mixer) for mixer, _ in cached_calls(model.spec)):
-        raise InputError("this model sees what comes after (it is an encoder), so it cannot write what comes next")
     limit = n_positions(model.spec)
     if limit is not None and n_prompt + max_new_tokens > limit:
         raise InputError(
             f"a prompt of {n_prompt} tokens and {max_new_tokens} new ones go beyond the {limit} learned positions of "
             f"this model; ask for at most {max(0, limit - n_prompt)} new tokens or cut the prompt"
         )
-
-
-def _sees_ahead(mixer: MixerSpec) -> bool:
-    band = None if mixer.keeps_memory() or not hasattr(mixer, "mask") else mixer.mask.band()  # type: ignore[attr-defined]
-    return band is not None and band[1] > 0

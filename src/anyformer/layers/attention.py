@@ -118,12 +118,6 @@ def own_masks(stack: Spec) -> list[Mask]:
     return [each.mask for each in stack.nested() if isinstance(each, AttentionSpec) and each.reads != "memory"]
 
 
-def sees_later_tokens(spec: ModelSpec) -> bool:
-    """Whether a token of the main stack sees a later one, a prefix of a length that the input gives left aside."""
-    masks, n, n_heads = set(own_masks(spec.stack)), 256, 16
-    return any(mask.pairs(n, 0, n_heads) > (mask & Causal()).pairs(n, 0, n_heads) for mask in masks)
-
-
 def has_prefix(spec: ModelSpec) -> bool:
     """Whether a decoder sees a prefix from both sides: of any length, the tokens whose token_type_ids is 0."""
     parts = (part for mask in own_masks(spec.stack) for part in mask.nested())

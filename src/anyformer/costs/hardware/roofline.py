@@ -7,13 +7,13 @@ the device's memory is timed as if it fitted; the report says so. Parallel devic
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
+from anyformer.costs.cache import cache_kinds
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.rates import Timed, on_curve, reads_a_cache
@@ -21,7 +21,7 @@ from anyformer.costs.report import NBYTES, check_length, source_tokens
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
-from anyformer.spec import Architecture, cached_calls, parameters, specification
+from anyformer.spec import Architecture, parameters, specification
 
 UPDATE_NBYTES = 32  # a parameter of AdamW in float32: gradient's norm 4, weight, gradient, moments read 16, written 12
 JOULES_PER_KWH = 3.6e6
@@ -181,18 +181,11 @@ def roofline(
     trained = training_pass(spec, batch=batch, seq_len=seq_len, source_len=memory, half=half, device=kind)
     read = forward_pass(spec, batch=batch, query=seq_len, source_len=memory, dtype=number, device=kind)
     phases = {"training": (trained.operators, batch * seq_len), "prefill": (read, batch * seq_len)}
-    kept = list(cached_calls(spec))
-    causal = bool(kept) and any(mixer.reach() is not None or _causal(mixer) for mixer, _ in kept)
-    if causal:
+    cache = cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=memory, element_nbytes=NBYTES[dtype])
+    if cache:
         one = forward_pass(spec, batch=batch, query=1, past=seq_len - 1, source_len=memory, dtype=number, device=kind)
         phases["decoding"] = (one, batch)
-    cache_nbytes = (
-        batch
-        * NBYTES[dtype]
-        * sum(
-            _held(mixer, seq_len, memory) * sum(math.prod(shape) for shape in shapes.values()) for mixer, shapes in kept
-        )
-    )
+    cache_nbytes = sum(of_kind.nbytes for of_kind in cache)
     found: dict[str, PhaseTime] = {}
     for name, (each, tokens) in phases.items():
         timed: Timed = "training" if name == "training" else "forward"
@@ -204,7 +197,7 @@ def roofline(
         if name == "training":
             parts.append(_update(count.total, where, shares))
         found[name] = PhaseTime(name, tokens, tuple(parts), peak, where.power_watts, price_per_hour)
-    return Roofline(where, dtype, seq_len, batch, shares, weights_nbytes, cache_nbytes if causal else 0, found)
+    return Roofline(where, dtype, seq_len, batch, shares, weights_nbytes, cache_nbytes, found)
 
 
 def device_kind(where: Device) -> DeviceKind:
@@ -255,18 +248,6 @@ def _update(n_params: int, where: Device, shares: Efficiency) -> PartTime:
     else:
         seconds = nbytes / (where.nbytes_per_second * shares.memory)
     return PartTime("optimiser", 0, nbytes, seconds, 0.0, seconds, 0.0)
-
-
-def _held(mixer: Any, seq_len: int, memory: int) -> int:
-    if mixer.keeps_memory():
-        return memory
-    reach = mixer.reach()
-    return seq_len if reach is None else min(reach, seq_len)
-
-
-def _causal(mixer: Any) -> bool:
-    mask = getattr(mixer, "mask", None)
-    return mask is None or mask.pairs(2, 0, 1) < 4
 
 
 def _has(where: Device, dtype: str) -> bool:

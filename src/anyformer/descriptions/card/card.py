@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 from anyformer.descriptions import words
-from anyformer.descriptions.card.row import CardRow, joined
-from anyformer.descriptions.card.stack import stack_rows
+from anyformer.descriptions.card.stack import CardRow, stack_rows
 from anyformer.descriptions.card.training import training_rows
+from anyformer.descriptions.facts import is_tied, place_in
 from anyformer.families import Preset
-from anyformer.layers import ByRole, Normal, Xavier
 from anyformer.recipe import Recipe
-from anyformer.spec import Architecture, HeadSpec, InitSpec, ModelSpec, TableSpec, parameters, specification
+from anyformer.spec import Architecture, HeadSpec, ModelSpec, parameters, parameters_by_part, specification
 
 PUBLISHED = ", as published"
 
@@ -36,6 +36,14 @@ class Card:
     def sections(self) -> tuple[str, ...]:
         """The sections that it has, in order."""
         return tuple(dict.fromkeys(row.section for row in self.rows))
+
+    def _repr_html_(self) -> str:
+        """The rows as a table, for a notebook."""
+        lines = []
+        for section in self.sections:
+            lines.append(f'<tr><th colspan="2">{escape(section)}</th></tr>')
+            lines += [f"<tr><td>{escape(r.name)}</td><td>{escape(r.words)}</td></tr>" for r in self.section(section)]
+        return f"<table>{''.join(lines)}</table>"
 
     def as_json(self) -> list[dict[str, Any]]:
         """Plain data: one object a row."""
@@ -63,8 +71,7 @@ def card(model: Architecture, recipe: Recipe | None = None) -> Card:
 
 def _stacks(spec: ModelSpec) -> Iterator[CardRow]:
     for name, stack in spec.stacks.items():
-        read = spec.encoder.d_model if spec.encoder and name == "decoder" else 0
-        yield from stack_rows(stack, name or "architecture", read)
+        yield from stack_rows(stack, name or "architecture", place_in(spec, stack))
 
 
 def _whole(spec: ModelSpec) -> Iterator[CardRow]:
@@ -76,15 +83,17 @@ def _whole(spec: ModelSpec) -> Iterator[CardRow]:
         which = "" if len(spec.heads) == 1 else f" ({head.name})"
         yield CardRow(section, "head", "head" if not which else f"head{which}", _head(head))
         if head.table is not None and head.table.rows == spec.vocab_size:
-            yield CardRow(
-                section, "tied", f"embedding tied{which}", "yes" if _tied(head, spec) else "no", _tied(head, spec)
-            )
+            tied = is_tied(head, spec)
+            yield CardRow(section, "tied", f"embedding tied{which}", "yes" if tied else "no", tied)
         if head.scale is not None:
             yield CardRow(section, "logit_scale", f"logit scale{which}", words.scale(head.scale, "d_model"))
         if head.softcap is not None:
             yield CardRow(section, "logit_softcap", f"logit softcap{which}", words.number(head.softcap), head.softcap)
-    yield CardRow(section, "init", "initialisation", init(spec.init))
+    yield CardRow(section, "init", "initialisation", words.start(spec.init))
     yield CardRow(section, "n_params", "parameters", f"{count.total:,}", count.total)
+    by_part = dict(parameters_by_part(spec))
+    said = ", ".join(f"{name} {n:,}" for name, n in by_part.items())
+    yield CardRow(section, "n_params_by_part", "parameters by part", said, by_part)
     yield CardRow(section, "n_params_embedding", "parameters in tables", f"{count.embedding:,}", count.embedding)
     if spec.ahead:
         n = len(spec.ahead)
@@ -104,65 +113,13 @@ def _told(preset: Preset) -> Iterator[CardRow]:
 
 
 def _published(preset: Preset) -> Iterator[CardRow]:
-    named = (
-        ("tokenizer", "tokenizer"),
-        ("published", "published parameters"),
-        ("erratum", "erratum"),
-        ("source", "source"),
-    )
-    for key, name in named:
+    for key in ("tokenizer", "published", "erratum", "source"):
         if value := getattr(preset, key):
-            yield CardRow("source", key, name, value)
+            yield CardRow("source", key, "published parameters" if key == "published" else key, value)
 
 
 def _head(head: HeadSpec) -> str:
-    steps = [*([words.part(head.pool)] if head.pool else []), *map(words.step, head.transform)]
+    steps = [*([words.phrase(head.pool)] if head.pool else []), *map(words.step, head.transform)]
     steps = [words.of_a_head(head.layers), *steps] if head.layers else steps
     table = f"{head.table.rows:,} logits" if head.table else None
     return ", ".join(filter(None, (head.name, *steps, table, "bias" if head.bias else None)))
-
-
-def _tied(head: HeadSpec, spec: ModelSpec) -> bool:
-    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
-    return head.table is not None and head.table.shared is not None and head.table.shared in tables
-
-
-def init(value: InitSpec) -> str:
-    """From what distributions weights start."""
-    if not isinstance(value, ByRole):
-        return words.part(value)
-    named = (
-        ("tables", value.table),
-        ("matrices", value.matrix),
-        ("into the stream", value.output),
-        ("values and into feed-forwards", value.inner),
-    )
-    roles: dict[str, list[str]] = {}
-    for role, distribution in named:
-        if distribution is not None:
-            roles.setdefault(_distribution(distribution), []).append(role)
-    if len(roles) == 1:
-        return next(iter(roles))
-    return "; ".join(f"{joined(which)}: {said}" for said, which in roles.items())
-
-
-def _distribution(value: Any) -> str:
-    if not isinstance(value, Normal | Xavier):
-        return words.part(value)
-    depth = (
-        ""
-        if not value.depth_power
-        else " / √branches"
-        if value.depth_power == -0.5
-        else f" · branches^{value.depth_power:g}"
-    )
-    if isinstance(value, Xavier):
-        return f"Xavier uniform, gain {value.gain:g}{depth}"
-    fan_in = (
-        ""
-        if not value.fan_in_power
-        else "/√fan-in"
-        if value.fan_in_power == -0.5
-        else f" · fan-in^{value.fan_in_power:g}"
-    )
-    return f"normal, std {value.scale:g}{fan_in}{depth}"

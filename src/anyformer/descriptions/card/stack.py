@@ -1,29 +1,28 @@
-"""The rows of a card that describe one stack: sizes, attention, positions, feed-forwards, norms, biases."""
+"""The rows of a card that describe one stack: sizes, attention, positions, feed-forwards, experts, norms, biases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from anyformer.descriptions import words
-from anyformer.descriptions.card import attention as attention
-from anyformer.descriptions.card import norms as norms
-from anyformer.descriptions.card.moe import moe_rows
-from anyformer.descriptions.card.row import CardRow, joined, per_layer
-from anyformer.descriptions.grouping import by_layer, distinct_layers, in_words
-from anyformer.layers import (
-    AddSpec,
-    AttentionSpec,
-    GQASpec,
-    LocalAndGlobalSpec,
-    MLASpec,
-    MoESpec,
-    SegmentsSpec,
-    TokensSpec,
+from anyformer.descriptions.facts import (
+    head_sharing,
+    head_sizes,
+    looks_up,
+    maps,
+    n_shared_experts,
+    norm_places,
+    position_parts,
+    position_terms,
 )
-from anyformer.spec import BlockSpec, Place, StackSpec, TableSpec, tensors
+from anyformer.descriptions.grouping import by_layer, distinct_layers, in_words, places
+from anyformer.descriptions.words import each, number
+from anyformer.layers import AddSpec, AttentionSpec, MLASpec, MoESpec, NormSpec, SegmentsSpec, TokensSpec
+from anyformer.spec import BlockSpec, Place, ScaleSpec, StackSpec, SublayerSpec, tensors
+from anyformer.variants.parts import attentions, mixers
 
-Say = Callable[[BlockSpec], Hashable]
 BIASES = {
     "q": "query",
     "k": "key",
@@ -39,118 +38,251 @@ BIASES = {
 }
 
 
-def stack_rows(stack: StackSpec, section: str, d_source: int) -> Iterator[CardRow]:
-    """What there is to say of a stack; `d_source` is the width of the encoder that it reads, or 0."""
+@dataclass(frozen=True)
+class CardRow:
+    """One row, one meaning."""
 
-    def row(key: str, name: str, say: Say, show: Callable[[Any], str] = words.number) -> Iterator[CardRow]:
-        yield from per_layer(section, key, name, by_layer(stack, say), show)
+    section: str  # architecture; encoder and decoder where there are both; model, training, source
+    key: str  # stable within a version of the JSON keys
+    name: str  # as it is shown
+    words: str
+    value: Any = None  # a number, or a list of them by layer; None where words alone say it
 
-    def text(key: str, name: str, say: Callable[[BlockSpec], str | None]) -> Iterator[CardRow]:
-        yield from row(key, name, say, str)
 
-    def each(key: str, name: str, say: Callable[[AttentionSpec], str | None]) -> Iterator[CardRow]:
-        yield from text(key, name, lambda b: joined(say(m) for m in attention.self_attentions(b)))
+class Reading(NamedTuple):
+    """A row that is read layer by layer: None or nothing said where a layer has none of it."""
 
-    def one(key: str, name: str, say: Callable[[AttentionSpec], float | None]) -> Iterator[CardRow]:
-        show = attention.root if key == "attention_scale" else words.number
-        yield from row(key, name, lambda b: attention.first(say(m) for m in attention.self_attentions(b)), show)
+    key: str
+    name: str
+    read: Callable[[Any, Place], Hashable]  # of a layer, or of its mixture of experts
+    show: Callable[[Any], str] = number
 
-    def size(key: str, name: str, field: str = "") -> Iterator[CardRow]:
-        yield from row(key, name, lambda b: attention.size(b, field or key))
+    def rows(self, section: str, values: Sequence[Hashable]) -> Iterator[CardRow]:
+        """The row, where any layer has a value."""
+        values = [None if value == "" else value for value in values]
+        some = [value for value in values if value is not None]
+        if some:
+            said = in_words([None if value is None else self.show(value) for value in values])
+            numbers: Any = values[0] if len(set(values)) == 1 else values
+            yield CardRow(section, self.key, self.name, said, None if isinstance(some[0], str) else numbers)
 
-    place = Place(stack.d_model, (stack.d_model,), d_source or stack.d_model)
+
+def stack_rows(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow]:
+    """The rows of a stack whose mixers stand at `place`."""
+
+    def read(readings: Iterable[Reading]) -> Iterator[CardRow]:
+        for reading in readings:
+            yield from reading.rows(section, by_layer(stack, lambda block, of=reading.read: of(block, place)))
+
     yield CardRow(section, "n_layers", "layers", f"{len(stack.blocks)}", len(stack.blocks))
     yield CardRow(section, "d_model", "model dimension", f"{stack.d_model:,}", stack.d_model)
-    yield from size("n_heads", "heads")
-    yield from size("n_kv_heads", "key/value heads", "kv_heads")
-    yield from row("head_dim", "head dimension", lambda b: attention.head_dim(b, place))
-    yield from row("value_dim", "value dimension", lambda b: attention.value_dim(b, place))
-    yield from size("query_rank", "query latent")
-    yield from size("kv_rank", "key/value latent")
-    yield from each("attention", "attention", lambda m: words.heads(m.projection))
-    yield from text("direction", "direction", attention.direction)
-    yield from each("keys_seen", "keys seen", lambda m: words.mask(m.mask))
-    yield from text("cross_attention", "cross-attention", attention.cross)
-    yield from one("attention_scale", "attention scale", lambda m: attention.scale(m, place))
-    yield from one("attention_softcap", "attention softcap", lambda m: m.softcap)
-    yield from each("attention_sink", "attention sink", lambda m: "one a head" if m.sink else None)
-    yield from one("logn", "log-n scaling from", lambda m: m.logn)
-    yield from size("qkv_clip", "q, k, v clipped to ±", "clip")
-    yield from each("qk_norm", "QK-norm", lambda m: attention.qk_norm(m.projection))
-    yield from each("latent_norm", "norm of latents", lambda m: attention.latent_norm(m.projection))
+    yield from read(ATTENTION)
     yield from _positions(stack, section)
-    yield from row("rope_theta", "RoPE theta", lambda b: attention.rotary(b, "theta"))
-    yield from row("rotary_dim", "dimensions that rotate", lambda b: attention.turning(b, place))
-    yield from text("rope_layout", "RoPE pairs", attention.layout)
-    yield from text("rope_scaling", "RoPE scaling", attention.scaling)
-    yield from text("activation", "activation", lambda b: joined(_feeds(m) for m in words.mixers(b)))
-    yield from row("d_ff", "FFN dimension", lambda b: attention.first(_d_ff(m) for m in words.mixers(b)))
-    yield from moe_rows(stack, section)
-    yield from text("other_mixers", "other mixers", lambda b: joined(map(_unknown, words.mixers(b))))
-    yield from text("arrangement", "arrangement", lambda b: joined(map(norms.arrangement, b.sublayers)))
-    yield from text("norm", "norm", lambda b: joined(words.norm(n) for n in norms.norms(b)))
-    yield from text("norm_eps", "norm eps", lambda b: joined(f"{e:g}" for n in norms.norms(b) if (e := norms.eps(n))))
-    yield from text("norm_placement", "norm placement", lambda b: joined(map(norms.placement, b.sublayers)))
-    yield from text("branch_maps", "other maps of branches", lambda b: joined(map(norms.other_maps, b.sublayers)))
+    yield from read(ROTARY)
+    yield from _experts(stack, section, place)
+    yield from read(NORMS)
     if stack.norm is not None:
         yield CardRow(section, "final_norm", "final norm", words.norm(stack.norm))
     if stack.embedding.norm is not None:
         yield CardRow(section, "embedding_norm", "embedding norm", words.norm(stack.embedding.norm))
-    yield CardRow(section, "biases", "biases", joined(_biases(stack, place)) or "none")
+    yield CardRow(section, "biases", "biases", each(_biases(stack, place), ", ") or "none")
     yield from _embedding(stack, section)
     if stack.residual != AddSpec():
         factor = getattr(stack.residual, "scale", None)
-        said = f"{words.number(factor)} · x + branch" if factor is not None else words.part(stack.residual)
+        said = f"{number(factor)} · x + branch" if factor is not None else words.phrase(stack.residual)
         yield CardRow(section, "residual", "residual", said, factor)
 
 
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _own(block: BlockSpec) -> list[AttentionSpec]:
+    """The attentions of a layer that read its own stack."""
+    return [attention for attention in attentions(block, reads=None) if attention.reads != "memory"]
+
+
+def _field(name: str) -> Callable[[BlockSpec, Place], Any]:
+    """Reads a field by its name from the first part of a mixer that has it, a user's own among them."""
+    return lambda block, _: _first(getattr(value, name, None) for mixer in mixers(block) for value in mixer.nested())
+
+
+def _each(say: Callable[[AttentionSpec], str | None]) -> Callable[[BlockSpec, Place], str]:
+    """Reads what is said of each attention to the stack itself."""
+    return lambda block, _: each(map(say, _own(block)), ", ")
+
+
+def _sizes(block: BlockSpec, place: Place) -> tuple[int, int, int] | None:
+    return _first(head_sizes(attention.projection, place) for attention in attentions(block, reads=None))
+
+
+def _head_dim(block: BlockSpec, place: Place) -> int | None:
+    """The width of a query's head; of latent attention, what of it does not rotate."""
+    latent = _first(a.projection.head_dim for a in attentions(block, reads=None) if isinstance(a.projection, MLASpec))
+    sizes = _sizes(block, place)
+    return latent or (sizes[1] if sizes else _field("head_dim")(block, place))
+
+
+def _value_dim(block: BlockSpec, place: Place) -> int | None:
+    sizes = _sizes(block, place)
+    return None if sizes is None or sizes[2] == _head_dim(block, place) else sizes[2]
+
+
+def _cross(block: BlockSpec, _: Place) -> str:
+    cross = attentions(block, reads="memory")
+    return each((f"{words.heads(attention.projection)}, over the encoder's output" for attention in cross), ", ")
+
+
+def _scale(block: BlockSpec, place: Place) -> float | None:
+    """What q · k is multiplied by where that is not 1/√width."""
+    unusual = [a for a in _own(block) if a.scale != ScaleSpec(power=-0.5)]
+    return _first(a.scale.value(sizes[1]) for a in unusual if (sizes := head_sizes(a.projection, place)))
+
+
+def _root(scale: float) -> str:
+    """A factor as 1/√n where n is a whole number."""
+    width = scale**-2
+    return f"1/√{round(width)}" if width > 1 and abs(width - round(width)) < 1e-6 * width else number(scale)
+
+
+def _qk_norm(attention: AttentionSpec) -> str | None:
+    over = {
+        "head": "over each head",
+        "heads": "over each head, a gain for each",
+        "projection": "over all heads together",
+    }
+    projection = attention.projection
+    query, key = (getattr(projection, name, None) for name in ("norm_query", "norm_key"))
+    if isinstance(projection, MLASpec) or not (query or key):
+        return None
+    which = "" if query and key else " (queries alone)" if query else " (keys alone)"
+    return f"{words.norm(query or key)} {over.get(getattr(projection, 'norm_over', ''), '')}{which}".strip()
+
+
+def _latent_norm(attention: AttentionSpec) -> str | None:
+    projection = attention.projection
+    norm = projection.norm_kv or projection.norm_query if isinstance(projection, MLASpec) else None
+    return words.norm(norm) if norm else None
+
+
+def _rotary(name: str) -> Callable[[BlockSpec, Place], Any]:
+    """Reads a field of the rotary embedding."""
+    return lambda block, _: _first(
+        getattr(rotary, name) for a in _own(block) if (rotary := getattr(a.projection, "rotary", None))
+    )
+
+
+def _rotated(block: BlockSpec, place: Place) -> int | None:
+    """How many dimensions of a head rotate where not all do."""
+    for attention in _own(block):
+        projection, sizes = attention.projection, head_sizes(attention.projection, place)
+        if isinstance(projection, MLASpec):
+            return projection.rotary_dim
+        rotary = getattr(projection, "rotary", None)
+        if rotary and sizes and rotary.dims(sizes[1]) != sizes[1]:
+            return rotary.dims(sizes[1])
+    return None
+
+
+def _scaling(scaling: Any) -> str:
+    factor, original = getattr(scaling, "factor", None), getattr(scaling, "original_context", None)
+    if factor is None:
+        return words.phrase(scaling)
+    called = words.kind(scaling)
+    return f"{called} × {number(factor)}" + (f" from {original:,} tokens" if original else "")
+
+
 def _positions(stack: StackSpec, section: str) -> Iterator[CardRow]:
-    terms = [words.position(t) for t in stack.embedding.terms if not _looks_up(t) and not isinstance(t, SegmentsSpec)]
     for term in stack.embedding.terms:
         if isinstance(term, SegmentsSpec):
             yield CardRow(section, "n_segments", "segments", f"{term.n_segments}", term.n_segments)
-    own = by_layer(stack, attention.relative)
-    said = "; ".join(filter(None, (*terms, in_words(own)))) or "none"
-    yield CardRow(section, "positions", "positions", said)
+
+    def of(block: BlockSpec) -> str | None:
+        found = (part for attention in _own(block) for part in position_parts(attention))
+        return each(("RoPE" if part.kind == "Rotary" else words.position(part) for part in found), ", ") or None
+
+    said = (*map(words.position, position_terms(stack)), in_words(by_layer(stack, of)))
+    yield CardRow(section, "positions", "positions", "; ".join(filter(None, said)) or "none")
+
+
+def _is_feed(mixer: Any) -> bool:
+    return hasattr(mixer.expert if isinstance(mixer, MoESpec) else mixer, "activation")
+
+
+def _activation(block: BlockSpec, _: Place) -> str:
+    return each(map(words.activation, filter(_is_feed, mixers(block))), ", ")
+
+
+def _d_ff(block: BlockSpec, _: Place) -> int | None:
+    return _first(getattr(mixer, "d_ff", None) for mixer in mixers(block) if not isinstance(mixer, MoESpec))
+
+
+def _other(block: BlockSpec, _: Place) -> str:
+    """Mixers, and projections of attention, that have no rows of their own."""
+    said = []
+    for mixer in mixers(block):
+        if isinstance(mixer, AttentionSpec):
+            said += [] if head_sharing(mixer.projection) else [words.phrase(mixer.projection)]
+        elif not isinstance(mixer, MoESpec) and not _is_feed(mixer):
+            said.append(words.phrase(mixer))
+    return each(said, ", ")
+
+
+def _experts(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow]:
+    mixtures = by_layer(stack, lambda block: _first(m if isinstance(m, MoESpec) else None for m in mixers(block)))
+    at = [i for i, mixture in enumerate(mixtures) if mixture is not None]
+    if not at:
+        return
+    yield CardRow(section, "moe_layers", "MoE layers", f"all {len(at)}" if len(at) == len(mixtures) else places(at), at)
+    for reading in EXPERTS:
+        yield from reading.rows(section, [reading.read(mixtures[i], place) for i in at])
+
+
+def _arrangement(sublayer: SublayerSpec) -> str:
+    n = len(sublayer.branches)
+    norms = "one norm" if sublayer.norm_in else "a norm each" if sublayer.branches[0].norm_in else "no norm"
+    return "serial" if n == 1 else f"{n} branches in parallel, {norms}"
+
+
+def _by_sublayer(say: Callable[[SublayerSpec], str]) -> Callable[[BlockSpec, Place], str]:
+    return lambda block, _: each(map(say, block.sublayers), ", ")
+
+
+def _by_norm(say: Callable[[Any], str]) -> Callable[[BlockSpec, Place], str]:
+    def read(sublayer: SublayerSpec) -> str:
+        return each((say(value) for _, value in maps(sublayer) if isinstance(value, NormSpec)), ", ")
+
+    return _by_sublayer(read)
+
+
+def _other_maps(sublayer: SublayerSpec) -> str:
+    """What else than norms stands there: the gains of ReZero, a shift."""
+    at = {"in": "before a branch", "out": "after a branch", "sum": "after the sum"}
+    return each((f"{words.phrase(v)} {at[where]}" for where, v in maps(sublayer) if not isinstance(v, NormSpec)), ", ")
 
 
 def _embedding(stack: StackSpec, section: str) -> Iterator[CardRow]:
+    def width(value: int) -> CardRow:
+        return CardRow(section, "embedding_width", "embedding width", f"{value:,}, projected", value)
+
     embedding = stack.embedding
     if embedding.width is not None:
-        yield CardRow(section, "embedding_width", "embedding width", f"{embedding.width:,}, projected", embedding.width)
+        yield width(embedding.width)
     for term in embedding.terms:
-        if isinstance(term, TokensSpec) and term.table.width not in (None, embedding.width, stack.d_model):
-            width = term.table.width or 0
-            yield CardRow(section, "embedding_width", "embedding width", f"{width:,}, projected", width)
-        if isinstance(term, TokensSpec) and term.scale is not None:
+        if not isinstance(term, TokensSpec):
+            if looks_up(term):
+                yield CardRow(section, "embedding", "embedding", words.phrase(term))
+            continue
+        if term.table.width not in (None, embedding.width, stack.d_model):
+            yield width(term.table.width or 0)
+        if term.scale is not None:
             yield CardRow(section, "embedding_scale", "embedding scale", words.scale(term.scale, "d_model"))
-        if not isinstance(term, TokensSpec) and _looks_up(term):
-            yield CardRow(section, "embedding", "embedding", words.part(term))
     if embedding.masked:
         yield CardRow(section, "embedding_masked", "padding", "embedded as zero")
 
 
-def _feeds(mixer: Any) -> str | None:
-    mixer = mixer.expert if isinstance(mixer, MoESpec) else mixer
-    return words.feed_forward(mixer) if hasattr(mixer, "activation") else None
-
-
-def _d_ff(mixer: Any) -> int | None:
-    return None if isinstance(mixer, MoESpec) else getattr(mixer, "d_ff", None)
-
-
-def _unknown(mixer: Any) -> str | None:
-    if isinstance(mixer, AttentionSpec):
-        return (
-            None
-            if isinstance(mixer.projection, GQASpec | LocalAndGlobalSpec | MLASpec)
-            else words.part(mixer.projection)
-        )
-    return None if isinstance(mixer, MoESpec) or hasattr(mixer, "activation") else words.part(mixer)
-
-
 def _biases(stack: StackSpec, place: Place) -> Iterator[str]:
-    """Which maps add a bias, by the names of the tensors, so that a user's own parts are among them."""
+    """The maps that add a bias, by the names of the tensors, so that a user's own parts are among them."""
     for layers in distinct_layers(stack):
         for path, weight in tensors(layers.block, place):
             *_, owner, last = path.split(".")
@@ -158,5 +290,51 @@ def _biases(stack: StackSpec, place: Place) -> Iterator[str]:
                 yield "norms" if owner.startswith("norm") else BIASES.get(owner, owner.replace("_", " "))
 
 
-def _looks_up(term: Any) -> bool:
-    return any(isinstance(value, TableSpec) for value in term.nested())
+PAIRS = {"half": "(i, i + r/2)", "interleaved": "(2i, 2i + 1)"}
+ATTENTION = (
+    Reading("n_heads", "heads", _field("n_heads")),
+    Reading("n_kv_heads", "key/value heads", _field("kv_heads")),
+    Reading("head_dim", "head dimension", _head_dim),
+    Reading("value_dim", "value dimension", _value_dim),
+    Reading("query_rank", "query latent", _field("query_rank")),
+    Reading("kv_rank", "key/value latent", _field("kv_rank")),
+    Reading("attention", "attention", _each(lambda a: words.heads(a.projection)), str),
+    Reading("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
+    Reading("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
+    Reading("cross_attention", "cross-attention", _cross, str),
+    Reading("attention_scale", "attention scale", _scale, _root),
+    Reading("attention_softcap", "attention softcap", lambda block, _: _first(a.softcap for a in _own(block))),
+    Reading("attention_sink", "attention sink", _each(lambda a: "one a head" if a.sink else None), str),
+    Reading("logn", "log-n scaling from", lambda block, _: _first(a.logn for a in _own(block))),
+    Reading("qkv_clip", "q, k, v clipped to ±", _field("clip")),
+    Reading("qk_norm", "QK-norm", _each(_qk_norm), str),
+    Reading("latent_norm", "norm of latents", _each(_latent_norm), str),
+)
+ROTARY = (
+    Reading("rope_theta", "RoPE theta", _rotary("theta")),
+    Reading("rotary_dim", "rotary dimensions", _rotated),
+    Reading("rope_layout", "RoPE pairs", _rotary("layout"), lambda layout: PAIRS.get(layout) or str(layout)),
+    Reading("rope_scaling", "RoPE scaling", lambda b, p: (s := _rotary("scaling")(b, p)) and _scaling(s), str),
+    Reading("activation", "activation", _activation, str),
+    Reading("d_ff", "FFN dimension", _d_ff),
+)
+EXPERTS = (
+    Reading("n_experts", "experts", lambda m, _: m.router.n_experts),
+    Reading("n_experts_active", "experts a token", lambda m, _: m.router.top_k),
+    Reading("expert_d_ff", "expert FFN dimension", lambda m, _: getattr(m.expert, "d_ff", None)),
+    Reading("shared_expert_d_ff", "shared expert FFN dimension", lambda m, _: getattr(m.shared_expert, "d_ff", None)),
+    Reading("n_shared_experts", "shared experts", lambda m, _: n_shared_experts(m) or None),
+    Reading("router", "router", lambda m, _: words.router(m.router), str),
+    Reading("shared_gate", "shared expert's gate", lambda m, _: "sigmoid" if m.shared_gate else None, str),
+    Reading("capacity", "expert capacity", lambda m, _: m.capacity and words.phrase(m.capacity), str),
+)
+NORMS = (
+    Reading("other_mixers", "other mixers", _other, str),
+    Reading("arrangement", "arrangement", _by_sublayer(_arrangement), str),
+    Reading("norm", "norm", _by_norm(words.norm), str),
+    Reading(
+        "norm_eps", "norm eps", _by_norm(lambda n: "" if (e := getattr(n, "eps", None)) is None else number(e)), str
+    ),
+    Reading("norm_placement", "norm placement", _by_sublayer(lambda s: words.placement(norm_places(s))), str),
+    Reading("branch_maps", "other maps of branches", _by_sublayer(_other_maps), str),
+)

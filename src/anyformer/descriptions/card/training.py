@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
 
 from anyformer.descriptions import words
-from anyformer.descriptions.card.row import CardRow
+from anyformer.descriptions.card.stack import CardRow
 from anyformer.recipe import Recipe
 from anyformer.recipe.schedule import Constant, PieceSpec, Warmup, factor_at, lengths
 
@@ -17,39 +16,32 @@ SHOWN = LONG | {"tokens", "batch_tokens", "seq_len", "clip", "seed"}  # the fiel
 
 def training_rows(recipe: Recipe, d_model: int) -> Iterator[CardRow]:
     """The recipe's rows for a model of this width."""
-
-    def row(key: str, name: str, value: float, said: str | None = None) -> CardRow:
-        return CardRow("training", key, name, said or words.number(value), value)
-
-    yield CardRow("training", "objective", "objective", words.part(recipe.objective))
+    yield CardRow("training", "objective", "objective", words.phrase(recipe.objective))
     steps = lengths(recipe.schedule, recipe.steps, recipe.batch_tokens)
     tail = _annealing(recipe.schedule)
     annealed = sum(n for n, piece in zip(steps, recipe.schedule, strict=True) if tail is not None and piece is tail)
     annealing_tokens = tail.tokens or annealed * recipe.batch_tokens if tail is not None else 0
-    yield row("tokens", "pretraining tokens", recipe.tokens - annealing_tokens)
-    yield row("batch_tokens", "batch", recipe.batch_tokens, f"{recipe.batch_tokens:,} tokens")
-    yield row("training_seq_len", "sequence length in training", recipe.seq_len)
+    yield _row("tokens", "pretraining tokens", recipe.tokens - annealing_tokens)
+    yield _row("batch_tokens", "batch", recipe.batch_tokens, f"{recipe.batch_tokens:,} tokens")
+    yield _row("training_seq_len", "sequence length in training", recipe.seq_len)
     peak = recipe.optimizer.peak(d_model)
     factors = [factor_at(end, recipe.schedule, steps) for end in accumulate(steps)]
     for piece, n in zip(recipe.schedule, steps, strict=True):
         if isinstance(piece, Warmup):
-            yield row("warmup_steps", "warm-up", n, f"{n:,} steps from {words.number(peak * piece.start)}")
-    yield row("peak_lr", "peak learning rate", peak, f"{peak:.3g}")
+            yield _row("warmup_steps", "warm-up", n, f"{n:,} steps from {words.number(peak * piece.start)}")
+    yield _row("peak_lr", "peak learning rate", peak, f"{peak:.3g}")
     main = [
         (p, f) for p, f in zip(recipe.schedule, factors, strict=True) if not isinstance(p, Warmup) and p is not tail
     ]
     if main:
-        yield row("min_lr", "minimum learning rate", peak * main[-1][1], f"{peak * main[-1][1]:.3g}")
+        yield _row("min_lr", "minimum learning rate", peak * main[-1][1], f"{peak * main[-1][1]:.3g}")
         yield CardRow("training", "schedule", "schedule", ", then ".join(_piece(piece) for piece, _ in main))
     if tail is not None:
-        yield row("annealing_tokens", "annealing tokens", annealing_tokens)
+        yield _row("annealing_tokens", "annealing tokens", annealing_tokens)
         yield CardRow("training", "annealing_schedule", "annealing schedule", _piece(tail))
-        yield row("annealing_min_lr", "annealing minimum", peak * factors[-1], f"{peak * factors[-1]:.3g}")
+        yield _row("annealing_min_lr", "annealing minimum", peak * factors[-1], f"{peak * factors[-1]:.3g}")
     yield from _optimizer(recipe)
     yield from _losses(recipe)
-    for name, rate in recipe.dropout.values().items():
-        if rate:
-            yield row(f"dropout_{name}", f"dropout ({name})", rate)
     yield CardRow("training", "precision", "precision", recipe.precision)
     for name, kind in (("gradient_dtype", "gradient reduction"), ("state_dtype", "optimiser state")):
         if name not in recipe.values():  # version 1 of the language has nothing else
@@ -57,7 +49,12 @@ def training_rows(recipe: Recipe, d_model: int) -> Iterator[CardRow]:
     default = Recipe()
     for name, value in recipe.values().items():
         if name not in SHOWN and value != getattr(default, name, None):
-            yield CardRow("training", name, name.replace("_", " "), _any(value))
+            said = ", ".join(map(words.phrase, value)) if isinstance(value, tuple) else words.phrase(value)
+            yield CardRow("training", name, name.replace("_", " "), said)
+
+
+def _row(key: str, name: str, value: float, said: str | None = None) -> CardRow:
+    return CardRow("training", key, name, said or words.number(value), value)
 
 
 def _annealing(schedule: tuple[PieceSpec, ...]) -> PieceSpec | None:
@@ -75,34 +72,23 @@ def _piece(piece: PieceSpec) -> str:
 
 
 def _optimizer(recipe: Recipe) -> Iterator[CardRow]:
-    optimizer = recipe.optimizer
-    yield CardRow("training", "optimizer", "optimiser", optimizer.kind)
-    for name, value in optimizer.values().items():
-        if name != "lr" and isinstance(value, int | float):
-            shown = {"beta1": "beta 1", "beta2": "beta 2", "eps": "optimiser eps"}.get(name, name.replace("_", " "))
-            key = "optimizer_eps" if name == "eps" else name
-            yield CardRow("training", key, shown, words.number(value), value)
+    yield CardRow("training", "optimizer", "optimiser", recipe.optimizer.kind)
+    named = {"beta1": ("beta1", "beta 1"), "beta2": ("beta2", "beta 2"), "eps": ("optimizer_eps", "optimiser eps")}
+    for field, value in recipe.optimizer.values().items():
+        if field != "lr" and isinstance(value, int | float):
+            yield _row(*named.get(field, (field, field.replace("_", " "))), value)
     if recipe.clip is not None:
-        yield CardRow(
-            "training", "clip", "gradient clipping", f"norm of all gradients at most {recipe.clip:g}", recipe.clip
-        )
+        yield _row("clip", "gradient clipping", recipe.clip, f"norm of all gradients at most {recipe.clip:g}")
 
 
 def _losses(recipe: Recipe) -> Iterator[CardRow]:
-    if recipe.label_smoothing:
-        value = recipe.label_smoothing
-        yield CardRow("training", "label_smoothing", "label smoothing", words.number(value), value)
-    if recipe.z_loss:
-        yield CardRow("training", "z_loss", "z-loss weight", words.number(recipe.z_loss), recipe.z_loss)
-    for loss in recipe.router.losses:
-        yield CardRow("training", f"loss_{loss.kind}", f"{loss.kind} weight", words.number(loss.weight), loss.weight)
-    if recipe.router.correction_speed:
-        value = recipe.router.correction_speed
-        yield CardRow("training", "router_correction_speed", "router's correction a step", words.number(value), value)
-    if recipe.router.jitter:
-        value = recipe.router.jitter
-        yield CardRow("training", "router_jitter", "router jitter", words.number(value), value)
-
-
-def _any(value: Any) -> str:
-    return ", ".join(map(words.part, value)) if isinstance(value, tuple) else words.part(value)
+    router = recipe.router
+    named = (
+        ("label_smoothing", "label smoothing", recipe.label_smoothing),
+        ("z_loss", "z-loss weight", recipe.z_loss),
+        *((f"loss_{loss.kind}", f"{loss.kind} weight", loss.weight) for loss in router.losses),
+        ("router_correction_speed", "router's correction a step", router.correction_speed),
+        ("router_jitter", "router jitter", router.jitter),
+        *((f"dropout_{name}", f"dropout ({name})", rate) for name, rate in recipe.dropout.values().items()),
+    )
+    yield from (_row(*row) for row in named if row[2])

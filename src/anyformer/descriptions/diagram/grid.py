@@ -6,6 +6,7 @@ line of text on each row between; a character is one cell wide.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -64,6 +65,13 @@ class Diagram:
     width: int
     height: int
     marks: tuple[Mark, ...]
+
+    def _repr_html_(self) -> str:
+        """The picture, for a notebook: in an image of its own, since a style inside a page holds for all of it."""
+        from anyformer.descriptions.diagram.svg import as_svg
+
+        data = base64.b64encode(as_svg(self).encode()).decode()
+        return f'<img alt="block diagram" src="data:image/svg+xml;base64,{data}">'
 
     @property
     def boxes(self) -> tuple[Box, ...]:

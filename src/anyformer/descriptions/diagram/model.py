@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyformer.descriptions import words
-from anyformer.descriptions.card.moe import shared_experts
 from anyformer.descriptions.diagram.grid import (
     Diagram,
     Piece,
@@ -19,12 +18,19 @@ from anyformer.descriptions.diagram.grid import (
     summed,
     wrapped,
 )
+from anyformer.descriptions.facts import (
+    head_sharing,
+    head_sizes,
+    is_tied,
+    looks_up,
+    n_shared_experts,
+    place_in,
+    position_parts,
+)
 from anyformer.descriptions.grouping import by_layer, pattern, places
 from anyformer.layers import (
     AddSpec,
     AttentionSpec,
-    Everything,
-    GQASpec,
     LayerNormSpec,
     LearnedPositionsSpec,
     MLASpec,
@@ -44,7 +50,6 @@ from anyformer.spec import (
     Place,
     StackSpec,
     SublayerSpec,
-    TableSpec,
     specification,
 )
 
@@ -55,17 +60,15 @@ SHOWN = 5  # kinds of layers that are drawn; more are counted
 def diagram(model: Architecture) -> Diagram:
     """The figure of a model. Raises SpecError for what has no specification."""
     spec = specification(model)
-    encoder = spec.encoder and _stack(spec.encoder, 0, "encoder's tokens")
-    d_source = spec.encoder.d_model if spec.encoder else 0
-    main = _stack(spec.stack, d_source, "decoder's tokens" if spec.encoder else "tokens")
+    encoder = spec.encoder and _stack(spec.encoder, place_in(spec, spec.encoder), "encoder's tokens")
+    main = _stack(spec.stack, place_in(spec, spec.stack), "decoder's tokens" if spec.encoder else "tokens")
     heads = [_head(head, spec) for head in spec.heads]
     if heads:
         main = stacked([main, beside(heads, joined=False)])
     return figure(main, encoder)
 
 
-def _stack(stack: StackSpec, d_source: int, reads: str) -> Piece:
-    place = Place(stack.d_model, (stack.d_model,), d_source or stack.d_model)
+def _stack(stack: StackSpec, place: Place, reads: str) -> Piece:
     pieces = [box([reads], "input"), *_embedding(stack), *_layers(stack, place)]
     return stacked([*pieces, *_maps(stack.norm)])
 
@@ -74,8 +77,7 @@ def _embedding(stack: StackSpec) -> Iterator[Piece]:
     embedding = stack.embedding
     width = embedding.width or stack.d_model
     terms = [box(_term(term, width), "embedding") for term in embedding.terms]
-    looks_up = [any(isinstance(value, TableSpec) for value in term.nested()) for term in embedding.terms]
-    yield terms[0] if len(terms) == 1 else summed(beside(terms, fed=looks_up))
+    yield terms[0] if len(terms) == 1 else summed(beside(terms, fed=[looks_up(term) for term in embedding.terms]))
     yield from _maps(embedding.norm)
     if embedding.projection is not None:
         yield box([f"{words.step(embedding.projection)} to {stack.d_model:,}"], "embedding")
@@ -148,7 +150,7 @@ def _maps(value: MapSpec | None) -> list[Piece]:
         return []
     known = isinstance(value, LayerNormSpec | RMSNormSpec)
     kind = "norm" if isinstance(value, NormSpec) else "map"
-    return [box(wrapped([value.kind if known else words.part(value)], WIDTH), kind)]
+    return [box(wrapped([value.kind if known else words.phrase(value)], WIDTH), kind)]
 
 
 def _mixer(mixer: Any, place: Place) -> Piece:
@@ -159,13 +161,13 @@ def _mixer(mixer: Any, place: Place) -> Piece:
     if _plain(mixer):
         first, *rest = _feed(mixer)
         return box([f"FFN, {first}", *wrapped(rest, WIDTH)], "feed-forward")
-    return box(wrapped([words.part(mixer)], WIDTH), "other")
+    return box(wrapped([words.phrase(mixer)], WIDTH), "other")
 
 
 def _feed(mixer: Any) -> list[str]:
     if not _plain(mixer):
-        return [words.part(mixer)]
-    return [*words.feed_forward(mixer).split(", "), f"d_ff {mixer.d_ff:,}"]
+        return [words.phrase(mixer)]
+    return [*words.activation(mixer).split(", "), f"d_ff {mixer.d_ff:,}"]
 
 
 def _plain(mixer: Any) -> bool:
@@ -180,7 +182,7 @@ def _mixture(mixer: MoESpec) -> Piece:
     routed = stacked([chooses, experts])
     if shared is None:
         return routed
-    n = shared_experts(mixer) or 1
+    n = n_shared_experts(mixer)
     gate = ["× σ(w·x)"] if mixer.shared_gate else []
     name = "Shared expert" if n == 1 else f"{n} shared experts"
     return beside([routed, box([name, *wrapped(_feed(shared), WIDTH), *gate], "feed-forward")])
@@ -191,25 +193,17 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
     name = words.heads(projection)
     title = "Cross-attention" if cross else f"{name[:1].upper()}{name[1:]} attention"
     said = [*_heads(mixer, place)]
-    if not cross:
-        late = "causal" if words.causal(mixer.mask) else "bidirectional" if mixer.mask == Everything() else ""
-        seen = words.mask(mixer.mask)
-        said += [*([late] if late else []), *([seen] if seen != "full" else [])]
-    rotary: RotarySpec | None = getattr(projection, "rotary", None)
-    if rotary is not None:
-        said.append(f"RoPE θ {words.number(rotary.theta)}")
-        if rotary.scaling is not None:
-            said.append(rotary.scaling.kind)
-    said += [words.position(score) for score in mixer.scores]
-    if mixer.relative_values is not None:
-        said.append(words.position(mixer.relative_values))
+    said += [] if cross else words.seen(mixer.mask).split(", ")
+    for part in position_parts(mixer):
+        rotary = part if isinstance(part, RotarySpec) else None
+        said += [f"RoPE θ {words.number(rotary.theta)}"] if rotary else [words.kind(part)]
+        said += [words.kind(rotary.scaling)] if rotary and rotary.scaling else []
     if not isinstance(projection, MLASpec) and getattr(projection, "norm_query", None) is not None:
         said.append("QK-norm")
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
     said += ["reads the embedding"] if mixer.reads == "input" else []
-    if not isinstance(projection, GQASpec | MLASpec):
-        said.append(words.part(projection))
+    said += [] if head_sharing(projection) else [words.phrase(projection)]
     return [title, *wrapped(said, WIDTH)]
 
 
@@ -221,22 +215,21 @@ def _heads(mixer: AttentionSpec, place: Place) -> Iterator[str]:
             f"latent {projection.kv_rank:,}",
         )
         return
-    try:
-        n_heads, width, _ = projection.sizes(place)
-    except TypeError:  # a user's own projection need not say
+    sizes = head_sizes(projection, place)
+    if sizes is None:
         return
+    n_heads, width, _ = sizes
     n_kv = getattr(projection, "kv_heads", n_heads)
     yield f"{n_heads} heads × {width}" if n_kv == n_heads else f"{n_heads} heads on {n_kv} × {width}"
 
 
 def _head(head: HeadSpec, spec: ModelSpec) -> Piece:
-    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
     said = [words.of_a_head(head.layers)] if head.layers else []
-    said += [words.part(head.pool)] if head.pool else []
+    said += [words.phrase(head.pool)] if head.pool else []
     said += map(words.step, head.transform)
     if head.table is not None:
         said.append(f"{head.table.rows:,} logits")
-        said += ["tied"] if head.table.shared is not None and head.table.shared in tables else []
+        said += ["tied"] if is_tied(head, spec) else []
     said += [f"× {words.scale(head.scale, 'd_model')}"] if head.scale else []
     said += [f"softcap {head.softcap:g}"] if head.softcap is not None else []
     return box([f"{head.name} head", *wrapped(said, WIDTH)], "head")

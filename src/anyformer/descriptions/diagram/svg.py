@@ -21,7 +21,7 @@ DARK = {
 }  # fmt: skip
 
 
-def as_svg(drawn: Diagram, title: str) -> str:
+def as_svg(drawn: Diagram, title: str = "block diagram") -> str:
     """The text of an SVG file: the same for the same figure. `title` is what readers of the page are told."""
     width, height = drawn.width * CELL[0], drawn.height * CELL[1]
     root = Element(

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anyformer.descriptions.diff.change import CHANGES
 from anyformer.descriptions.diff.keys import KeyChange, Shape, key_changes
-from anyformer.descriptions.diff.parts import is_causal
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors
 from anyformer.spec.count import counted
 from anyformer.spec.difference import differences, short
+from anyformer.variants.change import CHANGES
 
 TOKENIZATION = "tokenization"
 BFLOAT16_NBYTES = 2
@@ -186,7 +186,7 @@ def _measured(spec: ModelSpec, seq_len: int) -> Measured:
 
 
 def _cache_nbytes(spec: ModelSpec, seq_len: int) -> int:
-    if not is_causal(spec.stack):
+    if later_tokens_seen(spec.stack, after_prefix=True):
         return 0  # what sees all tokens cannot be continued
     total = 0
     for mixer, kept in cached_calls(spec):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from anyformer.descriptions.diff import words as words
-from anyformer.descriptions.diff.parts import attentions, feeds, is_causal, layers, mixers, norms, role
-from anyformer.descriptions.words import of_a_head
+from anyformer.descriptions import words
+from anyformer.descriptions.facts import head_sharing, is_tied, maps, norm_places, position_parts
+from anyformer.descriptions.grouping import in_words
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import (
@@ -19,8 +20,8 @@ from anyformer.spec import (
     ScaleSpec,
     StackSpec,
     SublayerSpec,
-    TableSpec,
 )
+from anyformer.variants.parts import attentions, feeds, layers, mixers, norms, role
 
 Reading = Callable[[ModelSpec], str]
 BIASES = {
@@ -46,7 +47,7 @@ def _by_layer(read: Callable[[BlockSpec], str]) -> Reading:
     def reading(spec: ModelSpec) -> str:
         def of(stack: StackSpec) -> str:
             known: dict[int, str] = {}  # a layer that is tiled is read once
-            return words.pattern([known.setdefault(id(block), read(block)) for block in stack.blocks])
+            return in_words([known.setdefault(id(block), read(block)) for block in stack.blocks])
 
         return _by_stack(spec, of)
 
@@ -56,7 +57,7 @@ def _by_layer(read: Callable[[BlockSpec], str]) -> Reading:
 def _stacks(spec: ModelSpec) -> str:
     if spec.encoder is not None:
         return "encoder and decoder"
-    return "decoder" if is_causal(spec.stack) else "encoder"
+    return "encoder" if later_tokens_seen(spec.stack, after_prefix=True) else "decoder"
 
 
 def _embedding(stack: StackSpec) -> str:
@@ -70,63 +71,39 @@ def _embedding(stack: StackSpec) -> str:
             said.append(f"{term.n_segments} segments")
     text = " + ".join(said)
     text += f", of width {embedding.width:,}, projected" if embedding.width else ""
-    text += f", then {words.norm(embedding.norm)}" if embedding.norm else ""
+    text += f", then {words.norm(embedding.norm, exact=True)}" if embedding.norm else ""
     return text + (", padding at 0" if embedding.masked else "")
 
 
 def _positions(stack: StackSpec) -> str:
-    terms = [words.phrase(t) for t in stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
+    terms = [words.position(t) for t in stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
 
     def of(block: BlockSpec) -> str:
-        said = []
-        for attention in attentions(block):
-            rotary = getattr(attention.projection, "rotary", None)
-            said += [words.rotary(rotary)] if rotary else []
-            said += [words.phrase(score) for score in attention.scores]
-            said += [words.phrase(attention.relative_values)] if attention.relative_values else []
-        return " + ".join(dict.fromkeys(said)) or "none"
+        parts = (part for attention in attentions(block) for part in position_parts(attention))
+        return words.each(map(words.position, parts), " + ") or "none"
 
-    layers = words.pattern([of(block) for block in stack.blocks])
+    layers = in_words([of(block) for block in stack.blocks])
     return " + ".join([*terms, *([layers] if layers != "none" or not terms else [])])
 
 
 def _norms(stack: StackSpec) -> str:
-    found = [words.norm(value) for value in norms(stack)]
+    found = [words.norm(value, exact=True) for value in norms(stack)]
     return words.each(found) or "none"
 
 
 def _placement(stack: StackSpec) -> str:
-    layers = words.pattern([words.each(placed(sublayer) for sublayer in block.sublayers) for block in stack.blocks])
-    final = "none at the end" if stack.norm is None else "one at the end"
+    layers = in_words([words.each(placed(sublayer) for sublayer in block.sublayers) for block in stack.blocks])
+    final = "no final norm" if stack.norm is None else "final norm"
     other = "" if stack.norm is None or isinstance(stack.norm, NormSpec) else f" ({words.phrase(stack.norm)})"
     return f"{layers}; {final}{other}"
 
 
 def placed(sublayer: SublayerSpec) -> str:
-    """Where the norms of a sublayer are."""
-    several = len(sublayer.branches) > 1
-    before = isinstance(sublayer.norm_in, NormSpec)
-    own = any(isinstance(branch.norm_in, NormSpec) for branch in sublayer.branches)
-    out = any(isinstance(branch.norm_out, NormSpec) for branch in sublayer.branches)
-    after = isinstance(sublayer.norm_sum, NormSpec)
-    said = {
-        (True, False, False): "before each branch (pre-norm)",
-        (False, True, False): "after each branch",
-        (True, True, False): "before and after each branch (sandwich)",
-        (False, False, True): "after each sum (post-norm)",
-        (False, False, False): "none",
-    }.get((before or own, out, after))
-    if said is None:
-        said = " and ".join(
-            text
-            for text, on in (("before", before or own), ("after each branch", out), ("after each sum", after))
-            if on
-        )
-    if several and before:
-        said = said.replace("before each branch", "one before all branches")
-    places: list[MapSpec | None] = [sublayer.norm_in, sublayer.norm_sum]
-    places += [place for branch in sublayer.branches for place in (branch.norm_in, branch.norm_out)]
-    others = [words.phrase(place) for place in places if place is not None and not isinstance(place, NormSpec)]
+    """Where the norms of a sublayer are, and the other maps that stand there."""
+    said = words.placement(norm_places(sublayer))
+    if len(sublayer.branches) > 1 and isinstance(sublayer.norm_in, NormSpec):
+        said += ", one for all branches"
+    others = (words.phrase(value) for _, value in maps(sublayer) if not isinstance(value, NormSpec))
     return " with ".join([said, *dict.fromkeys(others)])
 
 
@@ -144,15 +121,13 @@ def _projection(attention: AttentionSpec) -> str:
     projection = attention.projection
     if isinstance(projection, MLASpec):
         queries = f", queries from {projection.query_rank:,}" if projection.query_rank else ""
-        norms = words.norm(projection.norm_kv) if projection.norm_kv else "no norm"
+        norms = words.norm(projection.norm_kv, exact=True) if projection.norm_kv else "no norm"
         return f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norms} of latents"
-    if not isinstance(projection, GQASpec):
+    sharing = head_sharing(projection)
+    if sharing is None or not isinstance(projection, GQASpec):
         return words.phrase(projection)
-    if projection.kv_heads == projection.n_heads:
-        return "multi-head (MHA)"
-    if projection.kv_heads == 1:
-        return "multi-query (MQA)"
-    return f"grouped-query (GQA), {projection.kv_heads} key/value heads"
+    said = f"{words.SHARING[sharing]} ({sharing})"
+    return said + (f", {projection.kv_heads} key/value heads" if sharing == "GQA" else "")
 
 
 def _qk_norm(block: BlockSpec) -> str:
@@ -162,7 +137,7 @@ def _qk_norm(block: BlockSpec) -> str:
         projection = attention.projection
         if not isinstance(projection, GQASpec) or not (projection.norm_query or projection.norm_key):
             return "none"
-        both = words.each(words.norm(value) for value in (projection.norm_query, projection.norm_key))
+        both = words.each(words.norm(value, exact=True) for value in (projection.norm_query, projection.norm_key))
         return f"{both}, {over[projection.norm_over]}"
 
     return words.each(of(a) for a in attentions(block)) or "none"
@@ -196,7 +171,7 @@ def _biases(block: BlockSpec) -> str:
 
 def _head(spec: ModelSpec) -> str:
     def of(head: HeadSpec) -> str:
-        said = [of_a_head(head.layers)] if head.layers else []
+        said = [words.of_a_head(head.layers)] if head.layers else []
         said += [f"of {words.phrase(head.pool)}"] if head.pool else []
         said += [f"after {words.phrase(head.transform)}"] if head.transform else []
         said += ["bias"] if head.bias else []
@@ -212,10 +187,10 @@ def _head(spec: ModelSpec) -> str:
 
 
 def _tying(spec: ModelSpec) -> str:
-    own = {v.shared for s in spec.stacks.values() for v in s.embedding.nested() if isinstance(v, TableSpec)}
-    tables = [head.table for head in spec.heads if head.table is not None]
-    said = ["tied to the embedding" if t.shared and t.shared in own else "a table of its own" for t in tables]
-    return words.each(said) or "no table"
+    heads = [head for head in spec.heads if head.table is not None]
+    return (
+        words.each("tied to the embedding" if is_tied(h, spec) else "a table of its own" for h in heads) or "no table"
+    )
 
 
 def _others(block: BlockSpec) -> str:
@@ -228,7 +203,7 @@ def _sharing(stack: StackSpec) -> str:
     own = [block.shared for block in stack.blocks if block.shared is not None]
     said = [f"{len(own)} layers of {len(set(own))} set{'s' * (len(set(own)) > 1)} of weights"] if own else []
     inner = (value for block in layers(stack) for value in block.nested() if value is not block)
-    kinds = dict.fromkeys(words.KINDS.get(v.kind, v.kind) for v in inner if getattr(v, "shared", None) is not None)
+    kinds = dict.fromkeys(words.kind(v) for v in inner if getattr(v, "shared", None) is not None)
     return "; ".join([*said, *(f"{kind} of all layers" for kind in kinds)]) or "none"
 
 
@@ -271,7 +246,7 @@ ROWS: Mapping[str, Reading] = {
     "norm placement": lambda spec: _by_stack(spec, _placement),
     "wiring": _by_layer(_wiring),
     "attention": _by_layer(_attention),
-    "who sees whom": _by_layer(lambda block: words.each(words.mask(a.mask) for a in attentions(block)) or "none"),
+    "who sees whom": _by_layer(lambda block: words.each(words.seen(a.mask) for a in attentions(block)) or "none"),
     "QK-norm": _by_layer(_qk_norm),
     "scores": _by_layer(_scores),
     "activation": _by_layer(lambda block: words.each(words.activation(m) for m in feeds(block)) or "none"),

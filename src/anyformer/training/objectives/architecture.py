@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import torch
-
 from anyformer.families.heads import EMBEDDING
 from anyformer.layers.attention import AttentionSpec, has_prefix
-from anyformer.layers.convolution import ConvolutionSpec
-from anyformer.layers.mask import Prefix, visible
-from anyformer.layers.tokens import plain_tokens
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.two_streams import BlanksSpec, TwoStreams
 from anyformer.recipe import (
     CausalLM,
@@ -27,9 +21,7 @@ from anyformer.recipe import (
     SpanCorruption,
     TokenClassification,
 )
-from anyformer.spec import HeadSpec, ModelSpec, Spec
-
-_PROBE = 16  # tokens that a mask is tried on
+from anyformer.spec import HeadSpec, ModelSpec
 
 
 def usual(spec: ModelSpec, reads: Reads = "text") -> ObjectiveSpec:
@@ -67,28 +59,6 @@ def _of_head(spec: ModelSpec) -> ObjectiveSpec | None:
 def head_called(name: str, spec: ModelSpec) -> HeadSpec | None:
     """The head of that name."""
     return next((head for head in spec.heads if head.name == name), None)
-
-
-def later_tokens_seen(stack: Spec, prefix: int = 0) -> str | None:
-    """The kind of a mask of a stack, or another part, that shows a token what comes after it; None where all hide it.
-
-    The first `prefix` tokens may be seen by all; without one a mask that has a place for a prefix shows too much.
-    """
-    tokens = plain_tokens(_PROBE, torch.device("cpu"))
-    if prefix:
-        tokens = replace(tokens, segment=(tokens.position >= prefix).long(), span=None)
-    for value in stack.nested():
-        if isinstance(value, ConvolutionSpec) and value.size > 1:
-            return value.kind
-        if not isinstance(value, AttentionSpec) or value.reads == "memory":
-            continue
-        mask = value.mask
-        if not prefix and any(isinstance(part, Prefix) for part in mask.nested()):
-            return mask.kind
-        seen = visible(mask, tokens, tokens, n_heads=_PROBE)
-        if seen is None or bool(seen.expand(1, -1, _PROBE, _PROBE).triu(1)[..., prefix:].any()):
-            return mask.kind
-    return None
 
 
 def not_an_encoder(spec: ModelSpec) -> str | None:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.attention import has_prefix
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.architecture import later_tokens_seen
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
 

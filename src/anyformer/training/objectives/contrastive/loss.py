@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from anyformer.errors import UsageError
 from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.layers import LastTokenSpec, MeanTokensSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, PoolSpec
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.objectives.architecture import head_called, later_tokens_seen
+from anyformer.training.objectives.architecture import head_called
 from anyformer.training.objectives.contrastive import Contrastive
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.objective import LossContext, Losses, Objective, on

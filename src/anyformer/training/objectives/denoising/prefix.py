@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from anyformer.layers.attention import own_masks
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.mask import Prefix
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.architecture import later_tokens_seen, no_vocabulary_head
+from anyformer.training.objectives.architecture import no_vocabulary_head
 from anyformer.training.objectives.objective import LossContext, Losses, on
 
 
@@ -28,9 +29,8 @@ def prefix_refusal(spec: ModelSpec) -> str | None:
     sized = next((part.size for part in parts if part.size is not None), None)
     if sized is not None:
         return f"its prefix is of {sized} tokens in any text, be they to be predicted; use Prefix() without a size"
-    for n in (1, 8):
-        if mask := later_tokens_seen(spec.stack, prefix=n):
-            return f"its {mask} mask lets a token see the ones after the prefix that it has to predict"
+    if mask := later_tokens_seen(spec.stack, after_prefix=True):
+        return f"its {mask} mask lets a token see the ones after the prefix that it has to predict"
     return no_vocabulary_head(spec)
 
 

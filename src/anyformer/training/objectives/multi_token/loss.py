@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.recipe import Recipe
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Rows, TrainingData
-from anyformer.training.objectives.architecture import later_tokens_seen
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.causal.loss import CausalObjective, inputs_of
 from anyformer.training.objectives.multi_token import MultiToken
@@ -31,7 +31,7 @@ class MultiTokenObjective(Objective[MultiToken]):
             return "it has no module that predicts further tokens; give the specification `ahead`, or use CausalLM"
         if reason := CausalObjective(CausalLM(), self.spec).refuses():
             return reason
-        mask = next(filter(None, map(later_tokens_seen, self.spec.ahead)), None)
+        mask = later_tokens_seen(*self.spec.ahead)
         if mask is not None:
             return f"the {mask} mask of what predicts further tokens lets a token see them; use a causal mask"
         return None

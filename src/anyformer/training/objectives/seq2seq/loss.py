@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from anyformer.errors import UsageError
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.data.framed import FramedData
-from anyformer.training.objectives.architecture import later_tokens_seen
 from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
 from anyformer.training.objectives.seq2seq import Seq2Seq
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from anyformer.checks.finding import Finding
-from anyformer.checks.reading import Attention, attentions, heads_told_apart, own_parts, parts, sees_ahead, where
+from anyformer.descriptions.facts import Attention, attentions, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import fitting
 from anyformer.kernels import KERNELS, choose
 from anyformer.layers import Causal, Everything, MLASpec
+from anyformer.layers.causality import sees_later_tokens
 from anyformer.spec import ModelSpec, cached_calls
 
 LENGTH = 2048  # tokens, where no context is given
 NBYTES = 2  # of a number in bfloat16
 
 
-def consequences(spec: ModelSpec) -> Iterator[Finding]:
+def consequences(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """Them by subject."""
     yield from _kernels(spec)
     yield from _cache(spec)
@@ -27,12 +27,12 @@ def consequences(spec: ModelSpec) -> Iterator[Finding]:
     yield from _compiled(spec)
 
 
-def _kernels(spec: ModelSpec) -> Iterator[Finding]:
+def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     said: dict[str, list[Attention]] = {}
     for attention in attentions(spec):
         said.setdefault(_kernel(attention, spec), []).append(attention)
     for text, found in said.items():
-        yield Finding("consequence", "kernel", f"attention in {where(found, spec)} runs on {text}")
+        yield "kernel", f"attention in {where(found, spec)} runs on {text}"
 
 
 def _kernel(attention: Attention, spec: ModelSpec) -> str:
@@ -53,20 +53,22 @@ def _kernel(attention: Attention, spec: ModelSpec) -> str:
     left = attention.spec.mask.within((0, length), (0, length))
     if attention.spec.reads == "memory" or left in (Causal(), Everything()):
         return "sdpa without a mask's tensor"
-    n = heads_told_apart(attention)
+    n = masks_by_head(attention)
     shape = "[query, key]" if n == 1 else f"[{n} heads, query, key]"
     return f"sdpa with a dense mask {shape}, {n * length * length / 2**20:,.0f} MiB at {length:,} tokens"
 
 
-def _cache(spec: ModelSpec) -> Iterator[Finding]:
+def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     ahead = [
         attention
         for attention in attentions(spec)
-        if attention.stack != "encoder" and attention.spec.reads != "memory" and sees_ahead(attention.spec.mask, 1)
+        if attention.stack != "encoder"
+        and attention.spec.reads != "memory"
+        and sees_later_tokens(attention.spec.mask, after_prefix=True)
     ]
     if ahead:
         text = f"tokens are not decoded one by one: attention in {where(ahead, spec)} sees what comes after"
-        yield Finding("consequence", "cache", text)
+        yield "cache", text
         return
     calls = list(cached_calls(spec))
     own = [(mixer, shapes) for mixer, shapes in calls if not mixer.keeps_memory()]
@@ -74,21 +76,21 @@ def _cache(spec: ModelSpec) -> Iterator[Finding]:
     rings = [reach for mixer, _ in own if (reach := mixer.reach()) is not None]
     for reach in sorted(set(rings)):
         text = f"{rings.count(reach)} of {len(own)} cached layers keep a ring of the last {reach:,} tokens"
-        yield Finding("consequence", "cache", text)
+        yield "cache", text
     if full:
         nbytes = NBYTES * sum(math.prod(shape) for shapes in full for shape in shapes.values())
         reason = "" if rings else "no ring cache: no mask has a limited reach; "
         each = f"{len(full)} of {len(own)} cached layers keep every token"
-        yield Finding("consequence", "cache", f"{reason}{each}: {nbytes:,} bytes a token in bfloat16")
+        yield "cache", f"{reason}{each}: {nbytes:,} bytes a token in bfloat16"
     elif rings:
-        yield Finding("consequence", "cache", f"the cache stops growing at {max(rings):,} tokens")
+        yield "cache", f"the cache stops growing at {max(rings):,} tokens"
     if len(own) < len(calls):
         text = f"keys and values of the encoder's output are made once, in {len(calls) - len(own)} layers"
-        yield Finding("consequence", "cache", text)
+        yield "cache", text
     yield from _latent(spec)
 
 
-def _latent(spec: ModelSpec) -> Iterator[Finding]:
+def _latent(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for projection in dict.fromkeys(
         a.spec.projection for a in attentions(spec) if isinstance(a.spec.projection, MLASpec)
     ):
@@ -97,24 +99,24 @@ def _latent(spec: ModelSpec) -> Iterator[Finding]:
         text = (
             f"a layer keeps one latent of {latent:,} numbers a token; keys and values of all heads would be {heads:,}"
         )
-        yield Finding("consequence", "cache", text)
+        yield "cache", text
 
 
-def _export(spec: ModelSpec) -> Iterator[Finding]:
+def _export(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     try:
         text = f"saved as a Hugging Face directory for {fitting(FAMILIES.values(), spec)[0].architecture}"
     except SpecError as error:
         text = f"saved in our own format: {error}"
-    yield Finding("consequence", "export", text)
+    yield "export", text
 
 
-def _waived(spec: ModelSpec) -> Iterator[Finding]:
+def _waived(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for kind, caveat in dict.fromkeys((v.kind, caveat) for v in parts(spec) for caveat in v.caveats()):
-        yield Finding("consequence", f"law of {caveat.law}", f"{kind} waives it: {caveat.reason}")
+        yield f"law of {caveat.law}", f"{kind} waives it: {caveat.reason}"
 
 
-def _compiled(spec: ModelSpec) -> Iterator[Finding]:
+def _compiled(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     text, own = "one graph without a break", own_parts(spec)
     if own:
         text = f"not known: {', '.join(own)} {'is a part' if len(own) == 1 else 'are parts'} of your own"
-    yield Finding("consequence", "torch.compile", text)
+    yield "torch.compile", text

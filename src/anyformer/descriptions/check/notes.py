@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anyformer.checks.finding import Finding
-from anyformer.checks.reading import attentions, parts, where
-from anyformer.layers import RotarySpec, ScoreSpec, SegmentsSpec, SlidingWindow
-from anyformer.spec import ModelSpec, StackSpec, TableSpec
+from anyformer.descriptions.facts import attentions, norm_places, parts, position_terms, where
+from anyformer.layers import RotarySpec, ScoreSpec, SlidingWindow
+from anyformer.spec import ModelSpec, StackSpec
 
 MULTIPLE = 64  # of rows, so that matrix products of 16-bit numbers fill their tiles
 EIGHT = 8  # of head_dim, for fused attention kernels on GPUs
 
 
-def notes(spec: ModelSpec) -> Iterator[Finding]:
+def notes(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """Notes by subject."""
     if spec.vocab_size % MULTIPLE:
         more = -(-spec.vocab_size // MULTIPLE) * MULTIPLE
         text = f"{spec.vocab_size:,} is no multiple of {MULTIPLE}; {more:,} rows make the head's product faster on GPUs"
-        yield Finding("note", "vocabulary", text)
+        yield "vocabulary", text
     yield from _windows(spec)
     yield from _widths(spec)
     yield from _rotary(spec)
@@ -28,7 +27,7 @@ def notes(spec: ModelSpec) -> Iterator[Finding]:
         yield from _norms(name, stack)
 
 
-def _windows(spec: ModelSpec) -> Iterator[Finding]:
+def _windows(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     wide: dict[int, list[Any]] = {}
     for attention in attentions(spec):
         for mask in attention.spec.mask.nested():
@@ -36,26 +35,22 @@ def _windows(spec: ModelSpec) -> Iterator[Finding]:
                 wide.setdefault(mask.size, []).append(attention)
     for size, found in wide.items():
         text = f"the window of {size:,} in {where(found, spec)} hides nothing within the context of {spec.context:,} tokens"
-        yield Finding("note", "window", text)
+        yield "window", text
 
 
-def _widths(spec: ModelSpec) -> Iterator[Finding]:
+def _widths(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     odd: dict[int, list[Any]] = {}
     for attention in attentions(spec):
-        try:
-            _, *widths = attention.spec.projection.sizes(attention.place)
-        except TypeError:  # a user's own projection need not say
-            continue
-        for width in widths:
+        for width in (attention.sizes or ())[1:]:
             if width % EIGHT and attention not in odd.setdefault(width, []):
                 odd[width].append(attention)
     for width, found in odd.items():
         if found:
             text = f"heads of {width} in {where(found, spec)} are no multiple of {EIGHT}, as fused kernels on GPUs ask"
-            yield Finding("note", "head_dim", text)
+            yield "head_dim", text
 
 
-def _rotary(spec: ModelSpec) -> Iterator[Finding]:
+def _rotary(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for rotary in dict.fromkeys(value for value in parts(spec) if isinstance(value, RotarySpec)):
         original = getattr(rotary.scaling, "original_context", None)
         factor = getattr(rotary.scaling, "factor", None)
@@ -65,37 +60,33 @@ def _rotary(spec: ModelSpec) -> Iterator[Finding]:
         if spec.context > reach:
             scaling = type(rotary.scaling).kind  # type: ignore[union-attr]
             text = f"{scaling} stretches {original:,} tokens to {reach:,}, and the context is {spec.context:,}"
-            yield Finding("note", "positions", text)
+            yield "positions", text
 
 
-def _schemes(name: str, stack: StackSpec) -> Iterator[Finding]:
+def _schemes(name: str, stack: StackSpec) -> Iterator[tuple[str, str]]:
     of = f"the {name}" if name else "the model"
-    terms = [t.kind for t in stack.embedding.terms if not isinstance(t, SegmentsSpec) and not _looks_up(t)]
-    found = {value.kind for block in set(stack.blocks) for value in block.nested() if _tells_position(value)}
+    terms = [term.kind for term in position_terms(stack)]
+    found = {
+        value.kind
+        for block in set(stack.blocks)
+        for value in block.nested()
+        if isinstance(value, RotarySpec | ScoreSpec)
+    }
     if terms and found:
         text = f"{of} has two position schemes: {', '.join(terms)} in the embedding, {', '.join(sorted(found))} in attention"
-        yield Finding("note", "positions", text)
+        yield "positions", text
     if not terms and not found:
         text = f"{of} has no position scheme: only masks and mixers of its own can tell the order of tokens"
-        yield Finding("note", "positions", text)
+        yield "positions", text
 
 
-def _norms(name: str, stack: StackSpec) -> Iterator[Finding]:
+def _norms(name: str, stack: StackSpec) -> Iterator[tuple[str, str]]:
     of = f"the {name}" if name else "the model"
-    sublayers = [sublayer for block in set(stack.blocks) for sublayer in block.sublayers]
-    before = [s for s in sublayers if s.norm_in is not None or any(b.norm_in for b in s.branches)]
-    after = [s for s in sublayers if s.norm_sum is not None]
+    found = {place for block in set(stack.blocks) for sublayer in block.sublayers for place in norm_places(sublayer)}
+    before, after = "in" in found, "sum" in found
     if before and not after and stack.norm is None:
         text = f"{of} is pre-norm without a final norm, so that what the head reads grows with depth"
-        yield Finding("note", "norms", text)
+        yield "norms", text
     if after and not before:
         text = f"{of} is post-norm: train it with a warm-up (Xiong et al. 2020, arXiv:2002.04745)"
-        yield Finding("note", "norms", text)
-
-
-def _looks_up(term: Any) -> bool:
-    return any(isinstance(value, TableSpec) for value in term.nested())
-
-
-def _tells_position(value: Any) -> bool:
-    return isinstance(value, RotarySpec | ScoreSpec)
+        yield "norms", text

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import torch
 
-from anyformer.checks.finding import Finding
-from anyformer.checks.reading import attentions, own_parts, reduced, sees_ahead, where
+from anyformer.descriptions.facts import attentions, own_parts, reduced, where
 from anyformer.errors import AnyformerError
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
+from anyformer.layers.causality import sees_later_tokens
 from anyformer.model import build
 from anyformer.spec import ModelSpec, PartSpec, Place, tensors
 
 N_TOKENS = 4  # of the pass without numbers
 
 
-def misfits(spec: ModelSpec) -> Iterator[Finding]:
+def misfits(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """At most one error: the first place where the sizes of two parts do not fit.
 
     Widths are followed through the parts of this package; a model with parts of a user's own is run without numbers.
@@ -31,15 +31,15 @@ def misfits(spec: ModelSpec) -> Iterator[Finding]:
                 part.build(Place())
         wrong = next(_widths(few), None)
         if wrong is not None:
-            yield Finding("error", "sizes", wrong)
+            yield "sizes", wrong
         elif own_parts(spec):
             _run(few)
     except AnyformerError as error:
-        yield Finding("error", "sizes", str(error))
+        yield "sizes", str(error)
     except Exception as error:  # a part of a user's own may raise anything
         said = " ".join(str(error).split())
         if "meta" not in said:  # what goes by the numbers themselves cannot run without them
-            yield Finding("error", "sizes", f"a forward pass fails: {said or type(error).__name__}")
+            yield "sizes", f"a forward pass fails: {said or type(error).__name__}"
 
 
 def _widths(spec: ModelSpec) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _widths(spec: ModelSpec) -> Iterator[str]:
             yield f"the head {head.name!r} has rows of {head.table.width}, and what it reads has {place.shape[-1]}; {remedy}"
 
 
-def errors(spec: ModelSpec) -> Iterator[Finding]:
+def errors(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """What fails although the sizes fit."""
     yield from _later_tokens(spec)
     yield from _positions(spec)
@@ -78,7 +78,7 @@ def errors(spec: ModelSpec) -> Iterator[Finding]:
     reads = any(attention.spec.reads == "memory" for attention in attentions(spec) if attention.stack == "decoder")
     if spec.encoder is not None and not reads:
         remedy = "give its layers an Attention that reads 'memory', or leave the encoder out"
-        yield Finding("error", "encoder", f"no layer of the decoder reads the encoder's output; {remedy}")
+        yield "encoder", f"no layer of the decoder reads the encoder's output; {remedy}"
 
 
 def _run(spec: ModelSpec) -> None:
@@ -90,33 +90,23 @@ def _run(spec: ModelSpec) -> None:
         model(ids, decoder_input_ids=target, token_type_ids=ids)
 
 
-def _later_tokens(spec: ModelSpec) -> Iterator[Finding]:
+def _later_tokens(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """A head that predicts the next token must not see it: where it is called lm, and in a decoder that writes."""
     if not any(head.name == "lm" for head in spec.heads):
         return
     main = "decoder" if spec.encoder else ""
-    seeing = []
-    for attention in attentions(spec):
-        waived = any(caveat.law == "causality" for value in attention.spec.mask.nested() for caveat in value.caveats())
-        if attention.stack != main or attention.spec.reads == "memory" or waived:
-            continue
-        try:
-            n_heads = attention.spec.projection.sizes(attention.place)[0]
-        except TypeError:  # a user's own projection need not say
-            n_heads = 1
-        if sees_ahead(attention.spec.mask, n_heads):
-            seeing.append(attention)
+    own = (each for each in attentions(spec) if each.stack == main and each.spec.reads != "memory")
+    seeing = [each for each in own if sees_later_tokens(each.spec.mask, after_prefix=True)]
     if seeing:
         kinds = ", ".join(dict.fromkeys(attention.spec.mask.kind for attention in seeing))
-        yield Finding(
-            "error",
+        yield (
             "causality",
             f"the head 'lm' predicts the next token, which attention in {where(seeing, spec)} sees (mask {kinds}); "
             "add Causal to the mask, or name the head for what it does ('mlm')",
         )
 
 
-def _positions(spec: ModelSpec) -> Iterator[Finding]:
+def _positions(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for name, stack in spec.stacks.items():
         for term in stack.embedding.terms:
             if isinstance(term, LearnedPositionsSpec):
@@ -126,19 +116,17 @@ def _positions(spec: ModelSpec) -> Iterator[Finding]:
             else:
                 continue
             if spec.context is not None and n < spec.context:
-                yield Finding(
-                    "error",
+                yield (
                     "positions",
                     f"the {f'{name} ' if name else ''}table has {n:,} learned positions, and the context is "
                     f"{spec.context:,} tokens: those beyond are refused; raise {term.kind}.{field} or lower the context",
                 )
 
 
-def _vocabulary(spec: ModelSpec) -> Iterator[Finding]:
+def _vocabulary(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for head in spec.heads:
         if head.name == "lm" and head.table is not None and head.table.rows != spec.vocab_size:
-            yield Finding(
-                "error",
+            yield (
                 "vocabulary",
                 f"the head 'lm' gives {head.table.rows:,} logits, and the embedding takes {spec.vocab_size:,} ids; "
                 "make Table.rows equal, so that what is written can be read",

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from anyformer.cache import KVCache
-from anyformer.checks import Finding, check
-from anyformer.checks.errors import errors, misfits
+from anyformer.descriptions import Finding, check
+from anyformer.descriptions.check.errors import errors, misfits
 from anyformer.errors import AnyformerError, InputError, SpecError
 from anyformer.families import PRESETS, preset
 from anyformer.families.compose import changed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anyformer.checks import FieldPosition, check, field_comparison
-from anyformer.checks.field_comparison import RATIOS, WIDTH, survey
+from anyformer.descriptions import FieldPosition, check, field_comparison
+from anyformer.descriptions.check.field_comparison import RATIOS, WIDTH, survey
 from anyformer.families import PRESETS, preset
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec
 from anyformer.spec import Width

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from anyformer.checks.reading import attentions
+from anyformer.descriptions.facts import attentions
 from anyformer.descriptions.grouping import distinct_layers
-from anyformer.descriptions.words import mixers, number
+from anyformer.descriptions.words import number
 from anyformer.families import PRESETS
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, MoESpec
 from anyformer.spec import Architecture, ModelSpec, specification
+from anyformer.variants.parts import mixers
 
 USUAL = (0.1, 0.9)  # the share of published models below and above what is usual
 FENCE = 1.5  # interquartile ranges beyond the quartiles, of logarithms: what lies further breaks the rule (Tukey 1977)
@@ -109,7 +110,7 @@ def field_comparison(model: Architecture) -> tuple[FieldPosition, ...]:
     spec = specification(model)
     found = ((ratio, ratio.of(spec)) for ratio in RATIOS)
     places = (FieldPosition(r.key, r.name, r.rule, value, survey()[r.key]) for r, value in found if value)
-    return tuple(inner_place for inner_place in places if inner_place.published)
+    return tuple(place for place in places if place.published)
 
 
 @cache
@@ -145,13 +146,7 @@ def _chosen(spec: ModelSpec) -> float | None:
 
 
 def _sizes(spec: ModelSpec) -> tuple[int, int, int] | None:
-    for attention in attentions(spec):
-        if attention.stack != "encoder":
-            try:
-                return attention.spec.projection.sizes(attention.place)
-            except TypeError:  # a user's own projection need not say
-                return None
-    return None
+    return next((attention.sizes for attention in attentions(spec) if attention.stack != "encoder"), None)
 
 
 def _all_heads(spec: ModelSpec) -> float | None:

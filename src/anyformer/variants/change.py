@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from anyformer.descriptions.diff.layers import LAYERS, Impossible, only
-from anyformer.descriptions.diff.parts import norms
 from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, SegmentsSpec, TokensSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
 from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, StackSpec, TableSpec, TermSpec
+from anyformer.variants.layers import LAYERS, Impossible, only
+from anyformer.variants.parts import norms
 
 Change = Callable[[ModelSpec, ModelSpec], ModelSpec]  # (a, b) → a with this one thing as in b; raises SpecError
 

@@ -32,12 +32,6 @@ def layers(stack: StackSpec) -> list[BlockSpec]:
     return list({id(block): block for block in stack.blocks}.values())
 
 
-def is_causal(stack: StackSpec) -> bool:
-    """Whether every attention of the stack to itself hides something of what comes after."""
-    own = [attention for block in layers(stack) for attention in attentions(block)]
-    return all(any(value.kind == "Causal" for value in attention.mask.nested()) for attention in own)
-
-
 def norms(stack: StackSpec) -> Iterator[NormSpec]:
     """The norms of the stream: of branches, of sums, the final one; not those inside attention or the embedding."""
     for block in layers(stack):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from anyformer.descriptions.diff.parts import attentions, feeds, role
 from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.layers import (
@@ -19,6 +18,7 @@ from anyformer.layers import (
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, BranchSpec, Count, MixerSpec, SublayerSpec, Width
+from anyformer.variants.parts import attentions, feeds, role
 
 LayerChange = Callable[[BlockSpec, BlockSpec], BlockSpec]
 T = TypeVar("T")

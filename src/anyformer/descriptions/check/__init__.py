@@ -1,0 +1,1 @@
+"""What the parts of an architecture mean together: errors, consequences, notes, and its place in the field."""

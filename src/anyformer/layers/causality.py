@@ -1,0 +1,49 @@
+"""Whether tokens see later ones, asked of masks themselves: what tells a decoder from an encoder, whatever it is called."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.convolution import ConvolutionSpec
+from anyformer.layers.mask import Mask, visible
+from anyformer.layers.tokens import Tokens
+from anyformer.spec import Spec
+
+# Neighbours, and tokens so far on that blocks and windows of any usual size lie between them.
+POSITIONS = (*range(16), *(2**power for power in range(4, 21)))
+BEYOND = 2**32  # further than any prefix of a fixed size
+HEADS = 16  # enough for a pattern over heads to come round
+
+
+@lru_cache(maxsize=1024)
+def sees_later_tokens(mask: Mask, *, after_prefix: bool = False) -> bool:
+    """Whether some head shows some token a key that comes after it, in a text whose tokens nobody marks or reorders.
+
+    A prefix is seen from both sides by design: `after_prefix` asks of the tokens behind it alone, otherwise the whole text is
+    one. Raises InputError for a mask that goes by what plain tokens do not have.
+    """
+    if (band := mask.band()) is not None:
+        return band[1] > 0
+    positions = torch.tensor([POSITIONS], device="cpu") + BEYOND * after_prefix
+    tokens = Tokens(positions, segment=torch.full_like(positions, after_prefix))
+    seen = visible(mask, tokens, tokens, HEADS)
+    return seen is None or bool(seen.expand(1, -1, len(POSITIONS), len(POSITIONS)).triu(1).any())
+
+
+def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
+    """The kind of the first mask or convolution in a stack, a head, … that shows a token later ones; None: it can be a decoder.
+
+    Cross-attention reads another text and is left out. With `after_prefix` a prefix may be seen from both sides, as generation
+    and caches allow.
+    """
+    for value in (value for part in parts for value in part.nested()):
+        if isinstance(value, ConvolutionSpec) and value.size > 1:
+            return value.kind
+        if not isinstance(value, AttentionSpec) or value.reads == "memory":
+            continue
+        if sees_later_tokens(value.mask, after_prefix=after_prefix):
+            return value.mask.kind
+    return None

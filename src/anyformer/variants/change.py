@@ -103,8 +103,9 @@ def _positions(a: ModelSpec, b: ModelSpec) -> ModelSpec:
 
 
 def _norm(a: StackSpec, b: StackSpec) -> StackSpec:
-    norm = only(norms(b))
-    before = set(norms(a))
+    norm, before = only(norms(b)), set(norms(a))
+    if not before:
+        raise Impossible("norms of the stream")
 
     def replaced(value: object) -> object:
         return norm if isinstance(value, NormSpec) and value in before else value
@@ -140,8 +141,10 @@ def _final_norm(a: StackSpec, b: StackSpec) -> StackSpec:
 def _tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     tied, name = only(_is_tied(b, head) for head in b.heads if head.table), "tokens"
     heads = [head for head in a.heads if head.table and head.table.rows == a.vocab_size]
-    if not heads or any(_is_tied(a, head) == tied for head in heads):
+    if not heads:
         raise Impossible("a head over the vocabulary")
+    if all(_is_tied(a, head) == tied for head in heads):
+        return a
     if tied:
         table = next(t.table for t in a.stack.embedding.terms if isinstance(t, TokensSpec)).but(shared=name)
         model = changed(a, TokensSpec, table=table)
@@ -187,7 +190,20 @@ def _depth(a: StackSpec, b: StackSpec) -> StackSpec:
     return a.but(blocks=cut(a.blocks, len(b.blocks)))
 
 
-PLAIN = ("wiring", "attention", "QK-norm", "scores", "activation", "experts", "biases", "heads", "head_dim", "d_ff")
+# Of a layer, after the other model's layers of the same stack, or of its only one.
+PLAIN = (
+    "wiring",
+    "attention",
+    "QK-norm",
+    "scores",
+    "activation",
+    "experts",
+    "feed-forward",
+    "biases",
+    "heads",
+    "head_dim",
+    "d_ff",
+)
 CHANGES: Mapping[str, Change] = {
     "stacks": _stacks,
     "vocabulary": _vocabulary,
@@ -206,4 +222,4 @@ CHANGES: Mapping[str, Change] = {
     "who sees whom": _per_layer(LAYERS["who sees whom"], own=True),
     **{name: _per_layer(LAYERS[name]) for name in PLAIN},
 }
-"""By row of `rows.ROWS`; rows without an entry cannot be changed by themselves."""
+"""By row of a diff, and "feed-forward", the whole of it; rows without an entry cannot be changed by themselves."""

@@ -29,7 +29,7 @@ class Impossible(SpecError):
     """One of the two has no place for the other's part, so that it cannot be changed by itself."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"it cannot be changed alone: that needs {what}")
+        super().__init__(f"there is no place for it: that needs {what}")
 
 
 def only(values: Iterable[T]) -> T:
@@ -253,6 +253,7 @@ LAYERS: Mapping[str, LayerChange] = {
     "activation": _feeds(_activation),
     "experts": _feeds(_experts),
     "d_ff": _feeds(_widened),
+    "feed-forward": _feeds(lambda a, b: b.but(shared=a.shared)),
     "biases": _biases,
     "wiring": _wiring,
     "norm placement": _placement,

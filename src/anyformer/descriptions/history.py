@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anyformer.descriptions.diff import words as words
-from anyformer.variants.parts import attentions, feeds, layers, norms
 from anyformer.families import PRESETS, Preset
 from anyformer.families.misprints import MISPRINTS
 from anyformer.families.tree import TREE
@@ -23,6 +22,7 @@ from anyformer.layers import (
 )
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, ModelSpec, SublayerSpec, parameters
+from anyformer.variants.parts import attentions, feeds, layers, norms
 
 SHORT = {
     "Sinusoid": "sinusoids",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from anyformer.variants.layers import LAYERS, Impossible, only
-from anyformer.variants.parts import norms
 from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, SegmentsSpec, TokensSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
 from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, StackSpec, TableSpec, TermSpec
+from anyformer.variants.layers import LAYERS, Impossible, only
+from anyformer.variants.parts import norms
 
+Terms = tuple[TermSpec, ...]
 Change = Callable[[ModelSpec, ModelSpec], ModelSpec]  # (a, b) → a with this one thing as in b; raises SpecError
 
 
@@ -63,7 +64,9 @@ def _stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
             kept += [sublayer.but(branches=own)] if own else []
         return block.but(sublayers=tuple(kept))
 
-    return a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
+    model = a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
+    tables = [v for part in (model.stack.embedding, *model.heads) for v in part.nested() if isinstance(v, TableSpec)]
+    return model if len(tables) > 1 and tables[0] in tables[1:] else changed(model, TableSpec, shared=None)
 
 
 def _vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
@@ -82,20 +85,21 @@ def _embedding(a: StackSpec, b: StackSpec) -> StackSpec:
     tokens = [next(t for t in s.embedding.terms if isinstance(t, TokensSpec)) for s in (a, b)]
     if any(t.projection or t.table.width for t in tokens) or a.embedding.width or b.embedding.width:
         raise Impossible("a width of its own")  # the head may be as narrow
-    own = [t.but(scale=tokens[1].scale) if t is tokens[0] else t for t in _terms(a, segments=False)]
-    theirs = [t for t in b.embedding.terms if isinstance(t, SegmentsSpec)]
-    changes = {"norm": b.embedding.norm, "masked": b.embedding.masked}
-    return a.but(embedding=a.embedding.but(terms=(*own, *theirs), **changes))
+    own = a.embedding.but(terms=tuple(tokens[1].but(table=t.table) if t is tokens[0] else t for t in a.embedding.terms))
+    terms = _terms(own.terms, b.embedding.terms, lambda term: isinstance(term, SegmentsSpec))
+    return a.but(embedding=own.but(terms=terms, norm=b.embedding.norm, masked=b.embedding.masked))
 
 
-def _terms(stack: StackSpec, *, segments: bool) -> list[TermSpec]:
-    return [t for t in stack.embedding.terms if segments or not isinstance(t, SegmentsSpec)]
+def _terms(a: Terms, b: Terms, theirs: Callable[[TermSpec], bool]) -> Terms:
+    """Return a's terms with those of one sort as in b, in b's order."""
+    terms, order = [t for t in a if not theirs(t)] + [t for t in b if theirs(t)], [type(t) for t in b]
+    return tuple(sorted(terms, key=lambda t: order.index(type(t)) if type(t) in order else len(order)))
 
 
 def _position_terms(a: StackSpec, b: StackSpec) -> StackSpec:
-    own = [t for t in a.embedding.terms if isinstance(t, TokensSpec | SegmentsSpec)]
-    theirs = [t for t in b.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
-    return a.but(embedding=a.embedding.but(terms=(*own, *theirs)))
+    ours, theirs = a.embedding, b.embedding
+    terms = _terms(ours.terms, theirs.terms, lambda term: not isinstance(term, TokensSpec | SegmentsSpec))
+    return a.but(embedding=ours.but(terms=terms))
 
 
 def _positions(a: ModelSpec, b: ModelSpec) -> ModelSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from anyformer.variants.parts import attentions, feeds, role
 from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.layers import (
@@ -19,6 +18,7 @@ from anyformer.layers import (
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, BranchSpec, Count, MixerSpec, SublayerSpec, Width
+from anyformer.variants.parts import attentions, feeds, role
 
 LayerChange = Callable[[BlockSpec, BlockSpec], BlockSpec]
 T = TypeVar("T")
@@ -105,16 +105,15 @@ def _qk_norm(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
 
 
 def _positions(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
-    if isinstance(a.projection, MLASpec) != isinstance(b.projection, MLASpec) and not (
-        getattr(a.projection, "rotary", None) and getattr(b.projection, "rotary", None)
-    ):
+    ours, theirs = getattr(a.projection, "rotary", None), getattr(b.projection, "rotary", None)
+    if isinstance(a.projection, MLASpec) != isinstance(b.projection, MLASpec) and not (ours and theirs):
         raise Impossible("features that rotate")
-    if not hasattr(a.projection, "rotary") or not hasattr(b.projection, "rotary"):
+    if theirs and not hasattr(a.projection, "rotary"):
         raise Impossible("heads of the usual kind")
-    rotary = None if a.reads == "memory" else b.projection.rotary  # type: ignore[attr-defined]
-    scores = a.scores if a.reads == "memory" else b.scores
-    values = a.relative_values if a.reads == "memory" else b.relative_values
-    return a.but(projection=a.projection.but(rotary=rotary), scores=scores, relative_values=values)
+    if a.reads == "memory":
+        return a.but(projection=a.projection.but(rotary=None)) if ours else a
+    projection = a.projection.but(rotary=theirs) if ours != theirs else a.projection
+    return a.but(projection=projection, scores=b.scores, relative_values=b.relative_values)
 
 
 def _scores(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:

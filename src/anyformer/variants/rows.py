@@ -28,20 +28,34 @@ from anyformer.layers import (
     RMSNormSpec,
     RotarySpec,
     ScoreSpec,
+    SegmentsSpec,
     TokensSpec,
 )
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
-from anyformer.spec import BlockSpec, BranchSpec, Count, Length, ModelSpec, Spec, SublayerSpec, TermSpec, Vocab, Width
+from anyformer.spec import (
+    BlockSpec,
+    BranchSpec,
+    Count,
+    Length,
+    ModelSpec,
+    Spec,
+    SublayerSpec,
+    TermSpec,
+    Vocab,
+    Width,
+    encode,
+)
 from anyformer.variants.change import CHANGES
 from anyformer.variants.layers import BIASES
-from anyformer.variants.parts import attentions, feeds, is_causal
+from anyformer.variants.parts import attentions, every, feeds, is_causal
 from anyformer.variants.values import folded, read
 
 Put = Callable[[ModelSpec, Any], ModelSpec]
 NORM, HEADS = RMSNormSpec(), GQASpec(n_heads=Count(1))
 ATTENTION, FEED = AttentionSpec(projection=HEADS), FeedForwardSpec(d_ff=Width(1), activation=ReLU())
+MOST_LAYERS = 10_000  # that are held as a tuple
 GATED = {"swiglu": "SiLU", "geglu": "GELU", "reglu": "ReLU", "glu": "Sigmoid", "bilinear": "Identity"}
 POSITIONS = {"rope": "Rotary", "sinusoidal": "Sinusoid", "learned": "LearnedPositions"}
 # Where norms stand, as fields of a sublayer and of a branch, and whether there is one at the end.
@@ -64,9 +78,7 @@ def _model(
 ) -> ModelSpec:
     """A model of one layer of these parts, of two stacks where a has two."""
     layer = layer or block(pre_norm(norm, attention), pre_norm(norm, feed))
-    model = language_model(
-        **{"vocab_size": 1, "d_model": 1, "blocks": (layer,), "norm": norm, "tied": False, **fields}
-    )
+    model = language_model(**{"vocab_size": 1, "d_model": 1, "blocks": (layer,), "norm": norm, "tied": False, **fields})
     return model.but(encoder=a.encoder and model.stack)
 
 
@@ -88,10 +100,12 @@ def _positions(a: ModelSpec, data: Any) -> ModelSpec:
     data = folded(POSITIONS.get(data, data) if isinstance(data, str) else data)
     name = data if isinstance(data, str) else data["kind"] if isinstance(data, dict) else data
     declared = {k: c for k, c in Spec.kinds.items() if issubclass(c, RotarySpec | ScoreSpec | TermSpec)}
-    declared = {k: c for k, c in declared.items() if not c.abstract and not issubclass(c, TokensSpec)}
+    declared = {k: c for k, c in declared.items() if not c.abstract and not issubclass(c, TokensSpec | SegmentsSpec)}
     if not isinstance(name, str) or name not in declared:
         words = [*POSITIONS, "none", *declared]
-        raise SpecError(f"{name!r} is no kind of positions{did_you_mean(str(name), words)}; there are {', '.join(words)}")
+        raise SpecError(
+            f"{name!r} is no kind of positions{did_you_mean(str(name), words)}; there are {', '.join(words)}"
+        )
     if declared[name] is LearnedPositionsSpec and a.context is not None:
         data = {"n_positions": a.context, **(data if isinstance(data, dict) else {"kind": data})}
     value = read(data, declared[name], "positions")
@@ -117,7 +131,11 @@ def _wiring(a: ModelSpec, data: Any) -> ModelSpec:
 def _attention(a: ModelSpec, data: Any) -> ModelSpec:
     first = next((each.projection for layer in a.stack.blocks for each in attentions(layer)), None)
     n_heads = {"n_heads": getattr(first, "n_heads", Count(1))}
-    data = {"MHA": "GQA", "MQA": {"kind": "GQA", "n_kv_heads": 1}}.get(data.upper(), data) if isinstance(data, str) else data
+    data = (
+        {"MHA": "GQA", "MQA": {"kind": "GQA", "n_kv_heads": 1}}.get(data.upper(), data)
+        if isinstance(data, str)
+        else data
+    )
     data = folded(data)
     options = dict(data) if isinstance(data, dict) else {"kind": data}
     kind = options.pop("kind", data)
@@ -187,8 +205,6 @@ def _feed_forward(a: ModelSpec, data: Any) -> ModelSpec:
 
 
 def _encoded(value: Spec) -> dict[str, Any]:
-    from anyformer.spec import encode
-
     return {"kind": value.kind, **encode(value, type(value))}
 
 
@@ -209,6 +225,8 @@ def _tied(a: ModelSpec, data: Any) -> ModelSpec:
 
 def _n_layers(a: ModelSpec, data: Any) -> ModelSpec:
     n = read(data, Count, "n_layers")
+    if n > MOST_LAYERS:
+        raise SpecError(f"n_layers = {n} must be at most {MOST_LAYERS:,}")
     for stack in a.stacks.values():
         if (fitted := len(cut(stack.blocks, n))) != n:
             raise SpecError(f"the pattern of {len(stack.blocks)} layers can be cut to {fitted}, not to {n}")
@@ -226,7 +244,7 @@ def _vocab_size(a: ModelSpec, data: Any) -> ModelSpec:
 def _context(a: ModelSpec, data: Any) -> ModelSpec:
     """The model; learned positions that are as many as the context go with it."""
     n, old = read(data, Length | None, "context"), a.context
-    tables = {each for each in a.nested() if isinstance(each, LearnedPositionsSpec) and each.n_positions == old}
+    tables = {each for each in every(a) if isinstance(each, LearnedPositionsSpec) and each.n_positions == old}
     return (changed(a, LearnedPositionsSpec, n_positions=n) if tables and n else a).but(context=n)
 
 

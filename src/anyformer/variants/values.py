@@ -37,12 +37,14 @@ def _data(node: ast.expr) -> Any:
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_data(item) for item in items]
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-            sides = [_data(left), _data(right)]
-            nested = [each["masks"] if isinstance(each, dict) and each["kind"] == "And" else [each] for each in sides]
-            return {"kind": "And", "masks": sum(nested, [])}
+            return {"kind": "And", "masks": [mask for side in (left, right) for mask in _masks(_data(side))]}
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=options) if all(o.arg for o in options):
             return {"kind": kind, **{str(option.arg): _data(option.value) for option in options}}
     raise ValueError(node)
+
+
+def _masks(data: Any) -> list[Any]:
+    return data["masks"] if isinstance(data, dict) and data["kind"] == "And" else [data]
 
 
 def text_of(value: Any) -> str:
@@ -59,7 +61,7 @@ def text_of(value: Any) -> str:
         return {None: "none", True: "true", False: "false"}[value]
     if isinstance(value, str):
         return value if value.isidentifier() and value not in WORDS else json.dumps(value)
-    return repr(value)
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
 def read(data: Any, declared: Any, path: str) -> Any:

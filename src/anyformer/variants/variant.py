@@ -10,12 +10,14 @@ from anyformer.families import ALIASES, PRESETS
 from anyformer.families.compose import changed
 from anyformer.spec import HasSpec, ModelSpec, PartSpec, Place, Spec, encode, is_path, tensors
 from anyformer.variants.change import CHANGES
+from anyformer.variants.parts import every
 from anyformer.variants.rows import ROWS
 from anyformer.variants.values import parse, read, text_of
 
 Change = tuple[str, Any]  # a row's key or a field; a text, plain data, a part or an architecture
 Find = Callable[[str], ModelSpec]  # the model of a name; raises SpecError
 KEYS = {said.replace("-", "_").replace(" ", "_").lower(): key for key, row in ROWS.items() for said in (key, row.part)}
+_ROWS = f"the rows are {', '.join(ROWS)}"
 
 
 def apply(spec: ModelSpec, changes: Iterable[Change], find: Find) -> ModelSpec:
@@ -28,7 +30,7 @@ def apply(spec: ModelSpec, changes: Iterable[Change], find: Find) -> ModelSpec:
             raise SpecError(f"{text}: {said[key]} is said before it; leave one out")
         said[key] = text
         try:
-            spec = _changed(spec, key, value, find)
+            spec = vary_one(spec, key, value, find)
         except SpecError as error:
             raise SpecError(f"{text}: {error}") from None
     try:
@@ -46,19 +48,22 @@ def parsed(change: str) -> Change:
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | Spec) and not isinstance(value, ModelSpec)
+    return value is None or (isinstance(value, bool | int | float | Spec) and not isinstance(value, ModelSpec))
 
 
-def _changed(spec: ModelSpec, key: str, value: Any, find: Find) -> ModelSpec:
+def vary_one(spec: ModelSpec, key: str, value: Any, find: Find) -> ModelSpec:
+    """The architecture with one change; its sizes need not go together yet."""
     row, model = ROWS.get(key), _model(value, find)
     if model is not None:
         if row is None:
-            raise SpecError(f"a model has no single {key}{did_you_mean(key, ROWS)}; take it by {', '.join(ROWS)}")
+            raise SpecError(f"a model's {key} is not taken by itself{did_you_mean(key, ROWS)}; {_ROWS}")
         return CHANGES[row.part](spec, model)
     try:
         data = parse(value) if isinstance(value, str) else encode(value)
         if row is not None and row.put is not None:
             return row.put(spec, data)
+        if row is not None and not any(key in type(part).types() for part in every(spec)):
+            raise SpecError(f"{data!r} is no model; it takes one, and of it what `diff` calls {row.part}")
         return _with_field(spec, key, data)
     except SpecError as error:
         near = did_you_mean(value, [*PRESETS, *ALIASES]) if isinstance(value, str) and row else ""
@@ -77,16 +82,18 @@ def _model(value: Any, find: Find) -> ModelSpec | None:
 def _with_field(spec: ModelSpec, name: str, data: Any) -> ModelSpec:
     """The model with a field changed in every part that has it, or, as `Kind.field`, in every part of that kind."""
     kind, _, field = name.rpartition(".")
-    kinds = dict.fromkeys(type(value) for value in spec.nested())
+    kinds = dict.fromkeys(type(value) for value in every(spec))
     if kind and kind not in (known := {each.kind: each for each in kinds}):
-        where = "there is none in the model" if kind in Spec.kinds else f"there is no such kind{did_you_mean(kind, known)}"
+        where = (
+            "there is none in the model" if kind in Spec.kinds else f"there is no such kind{did_you_mean(kind, known)}"
+        )
         raise SpecError(f"{where}; it has {', '.join(sorted(known))}")
     owners = [each for each in kinds if field in each.types() and kind in ("", each.kind) and field != "shared"]
     if not owners:
         fields = {known for each in kinds if kind in ("", each.kind) for known in each.types()}
         near = did_you_mean(field, [*fields, *(() if kind else ROWS)])
-        rows = "" if kind else f"; the rows are {', '.join(ROWS)}"
-        raise SpecError(f"no part of the model has a field {field!r}{near}{rows}")
+        what = f"{kind} has" if kind else "it is no row of diff, and no part of the model has"
+        raise SpecError(f"{what} no field {field!r}{near}" if kind else f"{what} such a field{near}; {_ROWS}")
     if data is not None and len({_ancestor(each) for each in owners}) > 1:
         each = ", ".join(f"{owner.kind}.{field}" for owner in owners)
         raise SpecError(f"several kinds of parts have it; say which: {each}")

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anyformer.variants.change import CHANGES
 from anyformer.descriptions.diff.keys import KeyChange, Shape, key_changes
-from anyformer.variants.parts import is_causal
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
 from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors
 from anyformer.spec.count import counted
 from anyformer.spec.difference import differences, short
+from anyformer.variants.change import CHANGES
+from anyformer.variants.parts import is_causal
 
 TOKENIZATION = "tokenization"
 BFLOAT16_NBYTES = 2

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.descriptions.diff import words as words
-from anyformer.variants.parts import attentions, feeds, is_causal, layers, mixers, norms, role
 from anyformer.descriptions.words import of_a_head
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.feed_forward import ExpertSpec
@@ -21,6 +20,7 @@ from anyformer.spec import (
     SublayerSpec,
     TableSpec,
 )
+from anyformer.variants.parts import attentions, feeds, is_causal, layers, mixers, norms, role
 
 Reading = Callable[[ModelSpec], str]
 BIASES = {

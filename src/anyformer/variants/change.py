@@ -85,7 +85,8 @@ def _embedding(a: StackSpec, b: StackSpec) -> StackSpec:
     tokens = [next(t for t in s.embedding.terms if isinstance(t, TokensSpec)) for s in (a, b)]
     if any(t.projection or t.table.width for t in tokens) or a.embedding.width or b.embedding.width:
         raise Impossible("a width of its own")  # the head may be as narrow
-    own = a.embedding.but(terms=tuple(tokens[1].but(table=t.table) if t is tokens[0] else t for t in a.embedding.terms))
+    ours = tokens[1].but(table=tokens[0].table)
+    own = a.embedding.but(terms=tuple(ours if t is tokens[0] else t for t in a.embedding.terms))
     terms = _terms(own.terms, b.embedding.terms, lambda term: isinstance(term, SegmentsSpec))
     return a.but(embedding=own.but(terms=terms, norm=b.embedding.norm, masked=b.embedding.masked))
 

@@ -72,12 +72,12 @@ def _model(
     a: ModelSpec,
     attention: AttentionSpec = ATTENTION,
     feed: Any = FEED,
-    norm: NormSpec = NORM,
+    norm: NormSpec | None = NORM,
     layer: BlockSpec | None = None,
     **fields: Any,
 ) -> ModelSpec:
     """A model of one layer of these parts, of two stacks where a has two."""
-    layer = layer or block(pre_norm(norm, attention), pre_norm(norm, feed))
+    layer = layer or block(pre_norm(norm or NORM, attention), pre_norm(norm or NORM, feed))
     model = language_model(**{"vocab_size": 1, "d_model": 1, "blocks": (layer,), "norm": norm, "tied": False, **fields})
     return model.but(encoder=a.encoder and model.stack)
 
@@ -119,7 +119,7 @@ def _positions(a: ModelSpec, data: Any) -> ModelSpec:
 def _placement(a: ModelSpec, data: Any) -> ModelSpec:
     around, inner, final = PLACEMENTS[_word(data, PLACEMENTS)]
     each = (SublayerSpec(branches=(BranchSpec(mixer=mixer, **inner),), **around) for mixer in (ATTENTION, FEED))
-    return _model(a, layer=block(*each), **({} if final else {"norm": None}))
+    return _model(a, layer=block(*each), norm=NORM if final else None)
 
 
 def _wiring(a: ModelSpec, data: Any) -> ModelSpec:
@@ -248,13 +248,16 @@ def _context(a: ModelSpec, data: Any) -> ModelSpec:
     return (changed(a, LearnedPositionsSpec, n_positions=n) if tables and n else a).but(context=n)
 
 
+FIELDS = ("d_model", "head_dim", "d_ff", "residual", "init")  # rows that are a field of the same name
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a diff that a variant may name."""
 
     part: str  # as diff calls it
-    put: Put | None = None  # (a, data) → a with what the data mean; None: only a model's part, or a field of that name
-    words: tuple[str, ...] = ()  # the values of a few, to try in turn
+    put: Put | None = None  # (a, data) → a with what the data mean; None: the key is a field, or takes models alone
+    words: tuple[str, ...] = ()  # the values that are words
 
 
 def _row(part: str, like: Put | None = None, *words: str) -> Row:

@@ -11,7 +11,7 @@ from anyformer.families.compose import changed
 from anyformer.spec import HasSpec, ModelSpec, PartSpec, Place, Spec, encode, is_path, tensors
 from anyformer.variants.change import CHANGES
 from anyformer.variants.parts import every
-from anyformer.variants.rows import ROWS
+from anyformer.variants.rows import FIELDS, ROWS
 from anyformer.variants.values import parse, read, text_of
 
 Change = tuple[str, Any]  # a row's key or a field; a text, plain data, a part or an architecture
@@ -62,7 +62,7 @@ def vary_one(spec: ModelSpec, key: str, value: Any, find: Find) -> ModelSpec:
         data = parse(value) if isinstance(value, str) else encode(value)
         if row is not None and row.put is not None:
             return row.put(spec, data)
-        if row is not None and not any(key in type(part).types() for part in every(spec)):
+        if row is not None and key not in FIELDS:
             raise SpecError(f"{data!r} is no model; it takes one, and of it what `diff` calls {row.part}")
         return _with_field(spec, key, data)
     except SpecError as error:

@@ -33,7 +33,7 @@ def as_variant(a: Architecture, b: Architecture, *, names: tuple[str, str] = (""
     spec, changes, before = start, dict[str, str](), -1
     while spec != goal and len(changes) > before:
         before = len(changes)
-        for key, candidates in [*((key, _values(key, goal, other)) for key in ROWS), *_fields(spec, goal)]:
+        for key, candidates in [*((key, _values(key, goal, other)) for key in ROWS), *_fields(spec, goal).items()]:
             read = READINGS.get(ROWS[key].part) if key in ROWS else None
             if key not in changes and (read is None or read(spec) != read(goal)):
                 spec, changes = _nearest(spec, goal, changes, key, candidates, find)
@@ -64,22 +64,18 @@ def _nearest(
 
 def _distance(a: ModelSpec, b: ModelSpec) -> int:
     """How many fields differ, layers that are alike once; a part that only one of them has by all that is in it."""
-    total, known = 0, dict[tuple[int, int], int]()
-
-    def fields(x: Any, y: Any) -> int:
-        return sum(max(_size(ours), _size(theirs)) for _, ours, theirs in differences(x, y))
-
+    pairs: list[tuple[Any, Any]] = [(a.but(encoder=None), b.but(stack=a.stack, encoder=None))]
+    n_layers = 0
     for name in {**a.stacks, **b.stacks}:
         ours, theirs = a.stacks.get(name), b.stacks.get(name)
         if ours is None or theirs is None:
-            total += _size(ours or theirs)
+            pairs.append((ours, theirs))
             continue
-        total += fields(ours.but(blocks=ours.blocks[:1]), theirs.but(blocks=ours.blocks[:1]))
-        total += abs(len(ours.blocks) - len(theirs.blocks))
-        for pair in zip_longest(ours.blocks, theirs.blocks[: len(ours.blocks)], fillvalue=theirs.blocks[-1]):
-            known.setdefault((id(pair[0]), id(pair[1])), fields(*pair))
-    alone = [spec.but(stack=a.stack, encoder=None) for spec in (a, b)]
-    return total + sum(known.values()) + fields(*alone)
+        layers = zip_longest(ours.blocks, theirs.blocks[: len(ours.blocks)], fillvalue=theirs.blocks[-1])
+        pairs += {(id(x), id(y)): (x, y) for x, y in layers}.values()
+        pairs.append((ours, theirs.but(blocks=ours.blocks)))
+        n_layers += abs(len(ours.blocks) - len(theirs.blocks))
+    return n_layers + sum(max(_size(x), _size(y)) for pair in pairs for _, x, y in differences(*pair))
 
 
 def _size(value: Any) -> int:
@@ -98,15 +94,17 @@ def _values(key: str, goal: ModelSpec, other: str) -> Iterator[str]:
         yield other
 
 
-def _fields(spec: ModelSpec, goal: ModelSpec) -> Iterator[tuple[str, list[str]]]:
+def _fields(spec: ModelSpec, goal: ModelSpec) -> Mapping[str, list[str]]:
     """Fields of the goal's parts, `Kind.field` and the value, that differ where the parts are of one kind."""
+    found: dict[str, list[str]] = {}
     for path, *_ in differences(spec, goal):
         owner, _, field = (path.rpartition("[")[0] if path.endswith("]") else path).rpartition(".")
         part: Any = goal
         for name in owner.replace("]", "").replace("[", ".").split(".") if owner else ():
             part = part[int(name)] if name.isdigit() else getattr(part, name)
         if len(value := text_of(getattr(part, field))) <= LONGEST:
-            yield f"{part.kind}.{field}", [value]
+            found.setdefault(f"{part.kind}.{field}", [value])
+    return found
 
 
 def _positions(spec: ModelSpec) -> str:

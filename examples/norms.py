@@ -9,33 +9,15 @@ from __future__ import annotations
 import argparse
 
 import anyformer as af
-from anyformer.layers import LayerNormSpec, NormSpec, RMSNormSpec
 from anyformer.measure.profile import Profile, profile
-from anyformer.spec import Spec
-
-
-def with_norm(spec: af.ModelSpec, norm: NormSpec) -> af.ModelSpec:
-    """Return the same architecture with every norm replaced."""
-
-    def replaced(value: object) -> object:
-        if isinstance(value, NormSpec):
-            return norm
-        if isinstance(value, Spec):
-            return value.but(**{name: replaced(inner) for name, inner in value.values().items()})
-        return tuple(replaced(item) for item in value) if isinstance(value, tuple) else value
-
-    changed = replaced(spec)
-    assert isinstance(changed, af.ModelSpec)
-    return changed
 
 
 def compared(n_params: int, seq_len: int, batch: int, seconds: float = 2.0) -> dict[str, Profile]:
     """Return the profile of LLaMA 2's architecture at a size with each norm."""
     spec = af.resize(af.preset("llama2-7b"), n_params=n_params, vocab_size=8192)
-    norms: dict[str, NormSpec] = {"LayerNorm": LayerNormSpec(), "RMSNorm": RMSNormSpec()}
     return {
-        name: profile(with_norm(spec, norm), batch=batch, seq_len=seq_len, budget_seconds=seconds)
-        for name, norm in norms.items()
+        norm: profile(af.vary(spec, norm=norm), batch=batch, seq_len=seq_len, budget_seconds=seconds)
+        for norm in ("LayerNorm", "RMSNorm")
     }
 
 

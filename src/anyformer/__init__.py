@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anyformer.descriptions import card, check, diagram, diff, history, side_by_side
     from anyformer.families import Preset, preset, presets, with_classifier
     from anyformer.generation import generate
-    from anyformer.hub import convert, load, load_spec, loads, save
+    from anyformer.hub import convert, load, load_spec, loads, save, vary
     from anyformer.inference import classify, embed
     from anyformer.measure import plan, roofline
     from anyformer.model import Transformer, build
@@ -51,6 +51,7 @@ _HOMES = {
     "save": "hub",
     "shrink": "resizing",
     "side_by_side": "descriptions",
+    "vary": "hub",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -29,6 +29,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 def test_every_example_is_tested_here() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        "ablations",
         "own_part",
         "cost_table",
         "train_tiny",
@@ -96,6 +97,17 @@ def test_norms(tmp_path: Path) -> None:
     ]
     flops, seconds = (float(share.rstrip("%")) for share in rows["LayerNorm"][2:])
     assert flops < 5 < seconds < 90
+
+
+def test_ablations(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "ablations.py"), "llama2", "norm=LayerNorm", "activation=GELU", "attention=MQA")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[2:]]
+    layers, d, f = 32, 4096, 11_008  # LLaMA 2 7B's
+    more = {"": 0, "+norm=LayerNorm": (2 * layers + 1) * d, "+activation=GELU": -layers * d * f}
+    more["+attention=MQA"] = -layers * 2 * d * 31 * 128
+    assert [row[0] for row in rows] == [f"llama2{name}" for name in more]
+    assert [int(row[1].replace(",", "")) - 6_738_415_616 for row in rows] == list(more.values())
+    assert rows[-1][3] == f"{layers * 2 * 128 * 2:,}"  # keys and values of one head, 2 bytes
 
 
 def test_reads_both_ways(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.terminal import console
 from anyformer.errors import UsageError
+from anyformer.spec import split_variant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,19 +30,27 @@ FEW = 12  # groups of keys that are listed without --keys
 @click.option("--all", "everything", is_flag=True, help="Show the parts that are equal too.")
 @click.option("--keys", "with_keys", is_flag=True, help="List the tensors that are added, removed and reshaped.")
 @click.option("--lineage", is_flag=True, help="Walk from A to B through the family tree, one step at a time.")
+@click.option("--as-variant", is_flag=True, help="Print the name by which B is a variant of A: A+row=VALUE…")
 @click.option("--seq-len", type=click.IntRange(min=1), help="Tokens that FLOPs and cache are for; the shorter context.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the same rows and figures.")
 @import_option
 @keeps_answers()
 def command(
-    models: tuple[str, ...], everything: bool, with_keys: bool, lineage: bool, seq_len: int | None, as_json: bool
+    models: tuple[str, ...],
+    everything: bool,
+    with_keys: bool,
+    lineage: bool,
+    as_variant: bool,
+    seq_len: int | None,
+    as_json: bool,
 ) -> None:
     """Compare architectures part by part; of two, say what each difference does by itself.
 
-    A model is a preset, a file of ours, an HF directory or its config.json, or a run.
+    A model is a preset, a file of ours, an HF directory or its config.json, or a run, or a variant of one.
 
     \b
     anyformer diff llama2-7b gemma3-27b
+    anyformer diff llama2 llama2+norm=LayerNorm+positions=alibi
     anyformer diff transformer llama llama2
     anyformer diff gpt2 mixtral --lineage
     """  # noqa: D301 - click's mark, a backspace
@@ -51,6 +60,9 @@ def command(
 
     if len(models) < 2:
         raise UsageError("diff compares two architectures or more; give another, as in `anyformer diff gpt2 llama2`")
+    if as_variant:
+        _print_variant(models)
+        return
     if lineage:
         from anyformer.cli.lineage import show
 
@@ -75,6 +87,16 @@ def command(
     if isinstance(found, Diff) and not found.equal:
         _footnotes(out, found)
         _keys(out, found.keys, with_keys)
+
+
+def _print_variant(models: tuple[str, ...]) -> None:
+    from anyformer.descriptions import as_variant
+    from anyformer.hub import load_spec
+
+    if len(models) != 2:
+        raise UsageError(f"--as-variant makes one architecture of another; give two, not {len(models)}")
+    base = split_variant(models[0])[0]
+    click.echo(as_variant(load_spec(base), load_spec(models[1]), names=(base, models[1])))
 
 
 def table(found: Comparison, *, everything: bool) -> Table:

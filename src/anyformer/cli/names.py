@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from anyformer.errors import AnyformerError, UsageError, did_you_mean
-from anyformer.spec import is_path
+from anyformer.spec import is_path, split_variant
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -33,27 +33,35 @@ def undisclosed() -> tuple[dict[str, Any], ...]:
 
 
 class PresetName(click.ParamType):
-    """The name of a preset, or the path of a spec file, a configuration or a model's directory."""
+    """The name of a preset, or the path of a spec file, a configuration or a model's directory; `+row=VALUE…` changes it."""
 
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        name = str(value)
+        whole = str(value)
+        name, _ = split_variant(whole)
         if is_path(name):
             if not Path(name).exists():
                 self.fail(f"there is no file or directory '{name}'", param, ctx)
-            return name
+            return whole
         known = [known for preset in catalogue() for known in (preset["name"], *preset.get("aliases", ()))]
         if any(model["name"] == name for model in undisclosed()):
-            return name  # `show` says what is public of it, everything else that it cannot be built
+            return whole  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
             path = f"; if you mean the path, write './{name}'" if Path(name).exists() else ""
             self.fail(
                 f"no preset '{name}'{did_you_mean(name, known)}{path}; `anyformer presets` lists them", param, ctx
             )
-        return name
+        return whole
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        start, plus, change = incomplete.rpartition("+")
+        if plus and "=" not in change:
+            from anyformer.variants.rows import ROWS
+
+            return [
+                CompletionItem(f"{start}+{key}=", help=row.part) for key, row in ROWS.items() if key.startswith(change)
+            ]
         if is_path(incomplete):
             return [CompletionItem(incomplete, type="file")]
         return [

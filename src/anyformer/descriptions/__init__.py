@@ -7,6 +7,7 @@ from anyformer.descriptions.diagram.grid import Diagram
 from anyformer.descriptions.diagram.model import diagram
 from anyformer.descriptions.diagram.svg import as_svg
 from anyformer.descriptions.diagram.text import as_text
+from anyformer.descriptions.diff.as_variant import as_variant
 from anyformer.descriptions.diff.diff import Comparison, Diff, DiffRow, Effect, Measure, diff, side_by_side
 from anyformer.descriptions.history import Entry, History, Mark, history
 from anyformer.descriptions.lineage import Step, lineage
@@ -28,6 +29,7 @@ __all__ = [
     "Step",
     "as_svg",
     "as_text",
+    "as_variant",
     "card",
     "check",
     "diagram",

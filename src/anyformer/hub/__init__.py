@@ -3,7 +3,7 @@
 from anyformer.hub.conversion import convert
 from anyformer.hub.loading import load, load_auxiliary, load_into, load_tokenizer
 from anyformer.hub.saving import SavedDirectory, save
-from anyformer.hub.source import load_spec
+from anyformer.hub.source import load_spec, vary
 from anyformer.spec import loads
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "load_tokenizer",
     "loads",
     "save",
+    "vary",
 ]

@@ -25,7 +25,8 @@ from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, with_pooling
 from anyformer.hub.weights import FILE, Weights
-from anyformer.spec import ModelSpec, is_path, read
+from anyformer.spec import Architecture, ModelSpec, is_path, read, specification, split_variant
+from anyformer.variants.variant import apply, parsed
 
 CONFIG = "config.json"  # Hugging Face's
 
@@ -43,9 +44,12 @@ class Source(NamedTuple):
 def load_spec(name: str | Path) -> ModelSpec:
     """The specification that a name, a .yaml or .json file of ours, a config.json or a directory stands for.
 
-    Raises SpecError for an unknown preset or a file that holds no specification, CheckpointError for a directory
-    without one.
+    Each may carry changes: `llama2+norm=LayerNorm+d_ff=2048`. Raises SpecError for an unknown preset, a file that holds no
+    specification or a change that cannot be, CheckpointError for a directory without one.
     """
+    base, changes = split_variant(name)
+    if changes:
+        return apply(load_spec(base), map(parsed, changes), load_spec)
     if not is_path(name):
         return preset(str(name)).spec
     path = Path(name)
@@ -57,6 +61,16 @@ def load_spec(name: str | Path) -> ModelSpec:
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
         return read(path)
     raise SpecError(f"{path} is no specification; give a .yaml or .json file, or a model's directory")
+
+
+def vary(base: str | Path | Architecture, /, **changes: Any) -> ModelSpec:
+    """An architecture with changes, by row of `diff` or by field: `vary("llama2", norm="LayerNorm", d_ff=2048)`.
+
+    A value is what stands right of `=` in a name, a number, a part, or an architecture whose part is taken. Raises SpecError
+    for a change that cannot be.
+    """
+    spec = load_spec(base) if isinstance(base, str | Path) else specification(base)
+    return apply(spec, changes.items(), load_spec)
 
 
 def find(path: str | Path) -> Source:

@@ -24,7 +24,7 @@ from anyformer.spec.part import (
     inside,
     tensors,
 )
-from anyformer.spec.paths import is_path, label
+from anyformer.spec.paths import is_path, label, split_variant
 from anyformer.spec.sizes import Sizes
 from anyformer.spec.structure import BlockSpec, BranchSpec, EmbeddingSpec, StackSpec, SublayerSpec
 
@@ -79,5 +79,6 @@ __all__ = [
     "read",
     "short",
     "specification",
+    "split_variant",
     "tensors",
 ]

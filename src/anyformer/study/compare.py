@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ EARLY = 0.25  # of the steps: where the early loss is read
 EARLY_WORDS = "validation loss, on a fixed sample, after a quarter of the steps"
 CURVE_POINTS = 400  # at most, of a training curve
 SAMPLE_TOKENS = 120
+LONGEST_NAME = 100  # characters of an architecture's name in its runs' directories
 
 Watch = Callable[[str], Watcher]  # a view for a run, by its title
 
@@ -160,9 +162,8 @@ def _run(
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
     what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
     lr = recipe.optimizer.peak(spec.stack.d_model)
-    directory = (
-        out / "runs" / f"{name.replace('/', '_')}-lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
-    )
+    safe = re.sub(r"[^\w.=+() -]", "_", name)[:LONGEST_NAME]
+    directory = out / "runs" / f"{safe}-lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
     kept = directory / "result.json"
     if kept.is_file():
         known = decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))

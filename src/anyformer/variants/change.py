@@ -12,6 +12,7 @@ from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, StackSpec, TableSpec,
 from anyformer.variants.layers import LAYERS, Impossible, only
 from anyformer.variants.parts import norms
 
+Terms = tuple[TermSpec, ...]
 Change = Callable[[ModelSpec, ModelSpec], ModelSpec]  # (a, b) → a with this one thing as in b; raises SpecError
 
 
@@ -63,7 +64,9 @@ def _stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
             kept += [sublayer.but(branches=own)] if own else []
         return block.but(sublayers=tuple(kept))
 
-    return a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
+    model = a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
+    tables = [v for part in (model.stack.embedding, *model.heads) for v in part.nested() if isinstance(v, TableSpec)]
+    return model if len(tables) > 1 and tables[0] in tables[1:] else changed(model, TableSpec, shared=None)
 
 
 def _vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
@@ -82,20 +85,22 @@ def _embedding(a: StackSpec, b: StackSpec) -> StackSpec:
     tokens = [next(t for t in s.embedding.terms if isinstance(t, TokensSpec)) for s in (a, b)]
     if any(t.projection or t.table.width for t in tokens) or a.embedding.width or b.embedding.width:
         raise Impossible("a width of its own")  # the head may be as narrow
-    own = [t.but(scale=tokens[1].scale) if t is tokens[0] else t for t in _terms(a, segments=False)]
-    theirs = [t for t in b.embedding.terms if isinstance(t, SegmentsSpec)]
-    changes = {"norm": b.embedding.norm, "masked": b.embedding.masked}
-    return a.but(embedding=a.embedding.but(terms=(*own, *theirs), **changes))
+    ours = tokens[1].but(table=tokens[0].table)
+    own = a.embedding.but(terms=tuple(ours if t is tokens[0] else t for t in a.embedding.terms))
+    terms = _terms(own.terms, b.embedding.terms, lambda term: isinstance(term, SegmentsSpec))
+    return a.but(embedding=own.but(terms=terms, norm=b.embedding.norm, masked=b.embedding.masked))
 
 
-def _terms(stack: StackSpec, *, segments: bool) -> list[TermSpec]:
-    return [t for t in stack.embedding.terms if segments or not isinstance(t, SegmentsSpec)]
+def _terms(a: Terms, b: Terms, theirs: Callable[[TermSpec], bool]) -> Terms:
+    """Return a's terms with those of one sort as in b, in b's order."""
+    terms, order = [t for t in a if not theirs(t)] + [t for t in b if theirs(t)], [type(t) for t in b]
+    return tuple(sorted(terms, key=lambda t: order.index(type(t)) if type(t) in order else len(order)))
 
 
 def _position_terms(a: StackSpec, b: StackSpec) -> StackSpec:
-    own = [t for t in a.embedding.terms if isinstance(t, TokensSpec | SegmentsSpec)]
-    theirs = [t for t in b.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
-    return a.but(embedding=a.embedding.but(terms=(*own, *theirs)))
+    ours, theirs = a.embedding, b.embedding
+    terms = _terms(ours.terms, theirs.terms, lambda term: not isinstance(term, TokensSpec | SegmentsSpec))
+    return a.but(embedding=ours.but(terms=terms))
 
 
 def _positions(a: ModelSpec, b: ModelSpec) -> ModelSpec:
@@ -103,8 +108,9 @@ def _positions(a: ModelSpec, b: ModelSpec) -> ModelSpec:
 
 
 def _norm(a: StackSpec, b: StackSpec) -> StackSpec:
-    norm = only(norms(b))
-    before = set(norms(a))
+    norm, before = only(norms(b)), set(norms(a))
+    if not before:
+        raise Impossible("norms of the stream")
 
     def replaced(value: object) -> object:
         return norm if isinstance(value, NormSpec) and value in before else value
@@ -140,8 +146,10 @@ def _final_norm(a: StackSpec, b: StackSpec) -> StackSpec:
 def _tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     tied, name = only(_is_tied(b, head) for head in b.heads if head.table), "tokens"
     heads = [head for head in a.heads if head.table and head.table.rows == a.vocab_size]
-    if not heads or any(_is_tied(a, head) == tied for head in heads):
+    if not heads:
         raise Impossible("a head over the vocabulary")
+    if all(_is_tied(a, head) == tied for head in heads):
+        return a
     if tied:
         table = next(t.table for t in a.stack.embedding.terms if isinstance(t, TokensSpec)).but(shared=name)
         model = changed(a, TokensSpec, table=table)
@@ -187,7 +195,20 @@ def _depth(a: StackSpec, b: StackSpec) -> StackSpec:
     return a.but(blocks=cut(a.blocks, len(b.blocks)))
 
 
-PLAIN = ("wiring", "attention", "QK-norm", "scores", "activation", "experts", "biases", "heads", "head_dim", "d_ff")
+# Of a layer, after the other model's layers of the same stack, or of its only one.
+PLAIN = (
+    "wiring",
+    "attention",
+    "QK-norm",
+    "scores",
+    "activation",
+    "experts",
+    "feed-forward",
+    "biases",
+    "heads",
+    "head_dim",
+    "d_ff",
+)
 CHANGES: Mapping[str, Change] = {
     "stacks": _stacks,
     "vocabulary": _vocabulary,
@@ -206,4 +227,4 @@ CHANGES: Mapping[str, Change] = {
     "who sees whom": _per_layer(LAYERS["who sees whom"], own=True),
     **{name: _per_layer(LAYERS[name]) for name in PLAIN},
 }
-"""By row of `rows.ROWS`; rows without an entry cannot be changed by themselves."""
+"""By row of a diff, and "feed-forward", the whole of it; rows without an entry cannot be changed by themselves."""

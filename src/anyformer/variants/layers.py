@@ -29,7 +29,7 @@ class Impossible(SpecError):
     """One of the two has no place for the other's part, so that it cannot be changed by itself."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"it cannot be changed alone: that needs {what}")
+        super().__init__(f"there is no place for it: that needs {what}")
 
 
 def only(values: Iterable[T]) -> T:
@@ -105,16 +105,15 @@ def _qk_norm(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
 
 
 def _positions(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
-    if isinstance(a.projection, MLASpec) != isinstance(b.projection, MLASpec) and not (
-        getattr(a.projection, "rotary", None) and getattr(b.projection, "rotary", None)
-    ):
+    ours, theirs = getattr(a.projection, "rotary", None), getattr(b.projection, "rotary", None)
+    if isinstance(a.projection, MLASpec) != isinstance(b.projection, MLASpec) and not (ours and theirs):
         raise Impossible("features that rotate")
-    if not hasattr(a.projection, "rotary") or not hasattr(b.projection, "rotary"):
+    if theirs and not hasattr(a.projection, "rotary"):
         raise Impossible("heads of the usual kind")
-    rotary = None if a.reads == "memory" else b.projection.rotary  # type: ignore[attr-defined]
-    scores = a.scores if a.reads == "memory" else b.scores
-    values = a.relative_values if a.reads == "memory" else b.relative_values
-    return a.but(projection=a.projection.but(rotary=rotary), scores=scores, relative_values=values)
+    if a.reads == "memory":
+        return a.but(projection=a.projection.but(rotary=None)) if ours else a
+    projection = a.projection.but(rotary=theirs) if ours != theirs else a.projection
+    return a.but(projection=projection, scores=b.scores, relative_values=b.relative_values)
 
 
 def _scores(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
@@ -253,6 +252,7 @@ LAYERS: Mapping[str, LayerChange] = {
     "activation": _feeds(_activation),
     "experts": _feeds(_experts),
     "d_ff": _feeds(_widened),
+    "feed-forward": _feeds(lambda a, b: b.but(shared=a.shared)),
     "biases": _biases,
     "wiring": _wiring,
     "norm placement": _placement,

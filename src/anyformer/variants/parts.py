@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from anyformer.layers import AttentionSpec, MoESpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import BlockSpec, MixerSpec, StackSpec
+from anyformer.spec import BlockSpec, MixerSpec, Spec, StackSpec
 
 
 def mixers(block: BlockSpec) -> Iterator[MixerSpec]:
@@ -30,6 +30,18 @@ def feeds(block: BlockSpec) -> list[MixerSpec]:
 def layers(stack: StackSpec) -> list[BlockSpec]:
     """The layers, one that is tiled once."""
     return list({id(block): block for block in stack.blocks}.values())
+
+
+def every(spec: Spec) -> Iterator[Spec]:
+    """A specification and every value inside it, a value that stands in several places once."""
+    seen, waiting = set[int](), [spec]
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            fields = (each if isinstance(each, tuple) else (each,) for each in value.values().values())
+            waiting += [item for items in fields for item in reversed(items) if isinstance(item, Spec)][::-1]
 
 
 def norms(stack: StackSpec) -> Iterator[NormSpec]:

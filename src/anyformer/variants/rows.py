@@ -1,0 +1,296 @@
+"""The rows of a diff by the keys that a variant names them by, and what their values mean: `norm=LayerNorm`.
+
+A value stands for a model that has the part and little else, from which the part is transplanted as from any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.errors import SpecError, did_you_mean
+from anyformer.families.compose import block, changed, language_model, pre_norm
+from anyformer.layers import (
+    ActivationSpec,
+    AttentionSpec,
+    Causal,
+    Everything,
+    FeedForwardSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LearnedPositionsSpec,
+    Mask,
+    MLASpec,
+    MoESpec,
+    Prefix,
+    ReLU,
+    RMSNormSpec,
+    RotarySpec,
+    ScoreSpec,
+    SegmentsSpec,
+    TokensSpec,
+)
+from anyformer.layers.feed_forward import ExpertSpec
+from anyformer.layers.norm import NormSpec
+from anyformer.resizing import cut
+from anyformer.spec import (
+    BlockSpec,
+    BranchSpec,
+    Count,
+    Length,
+    ModelSpec,
+    Spec,
+    SublayerSpec,
+    TermSpec,
+    Vocab,
+    Width,
+    encode,
+)
+from anyformer.variants.change import CHANGES
+from anyformer.variants.layers import BIASES
+from anyformer.variants.parts import attentions, every, feeds, is_causal
+from anyformer.variants.values import folded, read
+
+Put = Callable[[ModelSpec, Any], ModelSpec]
+NORM, HEADS = RMSNormSpec(), GQASpec(n_heads=Count(1))
+ATTENTION, FEED = AttentionSpec(projection=HEADS), FeedForwardSpec(d_ff=Width(1), activation=ReLU())
+MOST_LAYERS = 10_000  # that are held as a tuple
+GATED = {"swiglu": "SiLU", "geglu": "GELU", "reglu": "ReLU", "glu": "Sigmoid", "bilinear": "Identity"}
+POSITIONS = {"rope": "Rotary", "sinusoidal": "Sinusoid", "learned": "LearnedPositions"}
+# Where norms stand, as fields of a sublayer and of a branch, and whether there is one at the end.
+PLACEMENTS: Mapping[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "pre": ({"norm_in": NORM}, {}, True),
+    "post": ({"norm_sum": NORM}, {}, False),
+    "sandwich": ({"norm_in": NORM}, {"norm_out": NORM}, True),
+    "after": ({}, {"norm_out": NORM}, True),  # each branch (OLMo 2)
+    "none": ({}, {}, False),
+}
+
+
+def _model(
+    a: ModelSpec,
+    attention: AttentionSpec = ATTENTION,
+    feed: Any = FEED,
+    norm: NormSpec | None = NORM,
+    layer: BlockSpec | None = None,
+    **fields: Any,
+) -> ModelSpec:
+    """A model of one layer of these parts, of two stacks where a has two."""
+    layer = layer or block(pre_norm(norm or NORM, attention), pre_norm(norm or NORM, feed))
+    model = language_model(**{"vocab_size": 1, "d_model": 1, "blocks": (layer,), "norm": norm, "tied": False, **fields})
+    return model.but(encoder=a.encoder and model.stack)
+
+
+def _word(data: Any, words: Mapping[Any, Any] | tuple[str, ...]) -> Any:
+    """The word, of those that there are."""
+    word = {None: "none", True: "true", False: "false"}.get(data, data) if not isinstance(data, dict | list) else "?"
+    if word not in words:
+        raise SpecError(f"{word!r} is none of {', '.join(map(str, words))}{did_you_mean(str(word), map(str, words))}")
+    return word
+
+
+def _norm(a: ModelSpec, data: Any) -> ModelSpec:
+    return _model(a, norm=read(data, NormSpec, "norm"))
+
+
+def _positions(a: ModelSpec, data: Any) -> ModelSpec:
+    if data is None:
+        return _model(a)
+    data = folded(POSITIONS.get(data, data) if isinstance(data, str) else data)
+    name = data if isinstance(data, str) else data["kind"] if isinstance(data, dict) else data
+    declared = {k: c for k, c in Spec.kinds.items() if issubclass(c, RotarySpec | ScoreSpec | TermSpec)}
+    declared = {k: c for k, c in declared.items() if not c.abstract and not issubclass(c, TokensSpec | SegmentsSpec)}
+    if not isinstance(name, str) or name not in declared:
+        words = [*POSITIONS, "none", *declared]
+        raise SpecError(
+            f"{name!r} is no kind of positions{did_you_mean(str(name), words)}; there are {', '.join(words)}"
+        )
+    if declared[name] is LearnedPositionsSpec and a.context is not None:
+        data = {"n_positions": a.context, **(data if isinstance(data, dict) else {"kind": data})}
+    value = read(data, declared[name], "positions")
+    if isinstance(value, RotarySpec):
+        return _model(a, ATTENTION.but(projection=HEADS.but(rotary=value)))
+    if isinstance(value, ScoreSpec):
+        return _model(a, ATTENTION.but(scores=(value,)))
+    return _model(a, positions=(value,))
+
+
+def _placement(a: ModelSpec, data: Any) -> ModelSpec:
+    around, inner, final = PLACEMENTS[_word(data, PLACEMENTS)]
+    each = (SublayerSpec(branches=(BranchSpec(mixer=mixer, **inner),), **around) for mixer in (ATTENTION, FEED))
+    return _model(a, layer=block(*each), norm=NORM if final else None)
+
+
+def _wiring(a: ModelSpec, data: Any) -> ModelSpec:
+    if _word(data, ("serial", "parallel")) == "serial":
+        return _model(a)
+    return _model(a, layer=block(pre_norm(NORM, ATTENTION, FEED)))
+
+
+def _attention(a: ModelSpec, data: Any) -> ModelSpec:
+    first = next((each.projection for layer in a.stack.blocks for each in attentions(layer)), None)
+    n_heads = {"n_heads": getattr(first, "n_heads", Count(1))}
+    data = (
+        {"MHA": "GQA", "MQA": {"kind": "GQA", "n_kv_heads": 1}}.get(data.upper(), data)
+        if isinstance(data, str)
+        else data
+    )
+    data = folded(data)
+    options = dict(data) if isinstance(data, dict) else {"kind": data}
+    kind = options.pop("kind", data)
+    if kind not in ("GQA", "MLA"):
+        raise SpecError(f"{kind!r} is none of MHA, MQA, GQA, MLA; the mask, positions and heads have keys of their own")
+    if kind == "GQA" and (others := set(options) - {"n_kv_heads"}):
+        raise SpecError(f"GQA takes n_kv_heads here; say {', '.join(sorted(others))} as a change of its own")
+    if "n_heads" in options:
+        raise SpecError("MLA takes the heads there are; say n_heads as a change of its own")
+    value = read({"kind": kind, **n_heads, **options}, MLASpec if kind == "MLA" else GQASpec, "attention")
+    return _model(a, ATTENTION.but(projection=value))
+
+
+def _mask(a: ModelSpec, data: Any) -> ModelSpec:
+    """What does not say whether later tokens are seen leaves that as it is in each stack."""
+    mask = read(data, Mask, "mask")
+    said = any(isinstance(each, Causal | Everything | Prefix) for each in mask.nested())
+
+    def stack(own: Any) -> Any:
+        whole = Causal() & mask if is_causal(own) and not said else mask
+        return _model(a, ATTENTION.but(mask=whole)).stack
+
+    return _model(a).but(stack=stack(a.stack), encoder=a.encoder and stack(a.encoder))
+
+
+def _qk_norm(a: ModelSpec, data: Any) -> ModelSpec:
+    norm = read(data, NormSpec | None, "qk-norm")
+    return _model(a, ATTENTION.but(projection=HEADS.but(norm_query=norm, norm_key=norm)))
+
+
+def _activation(a: ModelSpec, data: Any) -> ModelSpec:
+    """SwiGLU and its like have a gate, an activation by its own name has none."""
+    fields = {"kind": data} if isinstance(data, str) else data
+    kind = str(fields["kind"]).lower() if isinstance(fields, dict) else ""
+    gated = kind in GATED
+    value = read({**fields, "kind": GATED[kind]} if gated else data, ActivationSpec, "activation")
+    return _model(a, feed=(GatedFeedForwardSpec if gated else FeedForwardSpec)(d_ff=Width(1), activation=value))
+
+
+def _feed(a: ModelSpec) -> Any:
+    """The first feed-forward, of experts one of them."""
+    found = next((feed for layer in a.stack.blocks for feed in feeds(layer)), FEED)
+    return found.expert if isinstance(found, MoESpec) else found
+
+
+def _experts(a: ModelSpec, data: Any) -> ModelSpec:
+    if data is None:
+        return _model(a, feed=FEED.but(d_ff=_feed(a).d_ff))
+    fields = {"kind": data} if isinstance(data, str) else data
+    if isinstance(fields, dict) and {"expert", "shared_expert"} & set(fields):
+        raise SpecError("an expert is what the feed-forward was; say feed-forward=MoE(…) for another")
+    whole = {**fields, "expert": _encoded(_feed(a))} if isinstance(fields, dict) else fields
+    return _model(a, feed=read(whole, MoESpec, "experts"))
+
+
+def _feed_forward(a: ModelSpec, data: Any) -> ModelSpec:
+    """What a feed-forward must say and does not is as in the first that there is."""
+    data, own = folded(data), _feed(a)
+    fields = dict(data) if isinstance(data, dict) else {"kind": data}
+    kind = Spec.kinds.get(str(fields["kind"]))
+    if kind is not None and issubclass(kind, ExpertSpec):
+        fields = {n: v for n, v in _encoded(own).items() if n in ("d_ff", "activation") and n in kind.types()} | fields
+    elif kind is not None and issubclass(kind, MoESpec):
+        fields = {"expert": _encoded(own)} | fields
+    declared = MoESpec if kind is not None and issubclass(kind, MoESpec) else ExpertSpec
+    return _model(a, feed=read(fields, declared, "feed-forward"))
+
+
+def _encoded(value: Spec) -> dict[str, Any]:
+    return {"kind": value.kind, **encode(value, type(value))}
+
+
+def _biases(a: ModelSpec, data: Any) -> ModelSpec:
+    on = _word(data, ("all", "none")) == "all"
+    heads = HEADS.but(**{name: on for name in BIASES if name in HEADS.values()})
+    return _model(a, ATTENTION.but(projection=heads), FEED.but(bias_in=on, bias_out=on))
+
+
+def _sharing(a: ModelSpec, data: Any) -> ModelSpec:
+    name = "layer" if _word(data, ("all", "none")) == "all" else None
+    return _model(a, layer=block(pre_norm(NORM, ATTENTION), pre_norm(NORM, FEED)).but(shared=name))
+
+
+def _tied(a: ModelSpec, data: Any) -> ModelSpec:
+    return _model(a, tied=_word(data, ("true", "false")) == "true")
+
+
+def _n_layers(a: ModelSpec, data: Any) -> ModelSpec:
+    n = read(data, Count, "n_layers")
+    if n > MOST_LAYERS:
+        raise SpecError(f"n_layers = {n} must be at most {MOST_LAYERS:,}")
+    for stack in a.stacks.values():
+        if (fitted := len(cut(stack.blocks, n))) != n:
+            raise SpecError(f"the pattern of {len(stack.blocks)} layers can be cut to {fitted}, not to {n}")
+    return _model(a, blocks=_model(a).stack.blocks * n)
+
+
+def _n_heads(a: ModelSpec, data: Any) -> ModelSpec:
+    return _model(a, ATTENTION.but(projection=HEADS.but(n_heads=read(data, Count, "n_heads"))))
+
+
+def _vocab_size(a: ModelSpec, data: Any) -> ModelSpec:
+    return _model(a, vocab_size=read(data, Vocab, "vocab_size"))
+
+
+def _context(a: ModelSpec, data: Any) -> ModelSpec:
+    """The model; learned positions that are as many as the context go with it."""
+    n, old = read(data, Length | None, "context"), a.context
+    tables = {each for each in every(a) if isinstance(each, LearnedPositionsSpec) and each.n_positions == old}
+    return (changed(a, LearnedPositionsSpec, n_positions=n) if tables and n else a).but(context=n)
+
+
+FIELDS = ("d_model", "head_dim", "d_ff", "residual", "init")  # rows that are a field of the same name
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a diff that a variant may name."""
+
+    part: str  # as diff calls it
+    put: Put | None = None  # (a, data) → a with what the data mean; None: the key is a field, or takes models alone
+    words: tuple[str, ...] = ()  # the values that are words
+
+
+def _row(part: str, like: Put | None = None, *words: str) -> Row:
+    """A row whose values stand for models to transplant from."""
+    return Row(part, like and (lambda a, data: CHANGES[part](a, like(a, data))), words)
+
+
+ROWS: Mapping[str, Row] = {
+    "n_layers": _row("layers", _n_layers),
+    "stacks": _row("stacks"),
+    "vocab_size": _row("vocabulary", _vocab_size),
+    "context": Row("context", _context),
+    "d_model": _row("d_model"),
+    "attention": _row("attention", _attention, "MHA", "MQA"),
+    "n_heads": _row("heads", _n_heads),
+    "head_dim": _row("head_dim"),
+    "embedding": _row("embedding"),
+    "positions": _row("positions", _positions, "none", "rope", "alibi", "sinusoidal", "learned"),
+    "wiring": _row("wiring", _wiring, "serial", "parallel"),
+    "norm": _row("norm", _norm),
+    "placement": _row("norm placement", _placement, *PLACEMENTS),
+    "mask": _row("who sees whom", _mask),
+    "qk-norm": _row("QK-norm", _qk_norm, "none"),
+    "scores": _row("scores"),
+    "experts": _row("experts", _experts, "none"),
+    "activation": _row("activation", _activation, "SwiGLU", "GeGLU", "ReGLU"),
+    "d_ff": _row("d_ff"),
+    "feed-forward": _row("feed-forward", _feed_forward),
+    "biases": _row("biases", _biases, "all", "none"),
+    "sharing": _row("sharing", _sharing, "all", "none"),
+    "output": _row("output"),
+    "tied": _row("tying", _tied, "true", "false"),
+    "residual": _row("residual"),
+    "init": _row("start of weights"),
+}
+"""By key, in the order in which a variant is best written: what others build on comes first."""

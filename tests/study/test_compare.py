@@ -11,7 +11,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.study import compare as module
-from anyformer.study.compare import Question, compare, named
+from anyformer.study.compare import Question, named, run_all
 from anyformer.text import Corpus, Tokenizer, encode_corpus
 from anyformer.text.sources import Document
 from anyformer.training.data import TextData
@@ -61,7 +61,7 @@ def question(specs: Mapping[str, ModelSpec] = SPECS, **options: Any) -> Question
 
 
 def go(asked: Question, data: TextData, out: Path) -> Any:
-    return compare(asked, data, out, HOW, lambda _: Silent())
+    return run_all(asked, data, out, HOW, lambda _: Silent())
 
 
 def test_seeds_are_runs_of_their_own(tmp_path: Path, data: TextData, trained: Trained) -> None:

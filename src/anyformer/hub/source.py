@@ -15,7 +15,7 @@ from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, with_pooling
 from anyformer.hub.weights import FILE, Weights
-from anyformer.spec import ModelSpec, is_path, read
+from anyformer.spec import ModelSpec, is_path, read, read_names_with
 
 CONFIG = "config.json"  # Hugging Face's
 SPEC = "spec.yaml"  # ours
@@ -54,6 +54,9 @@ def load_spec(name: str | Path) -> ModelSpec:
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
         return read(path)
     raise SpecError(f"{path} is no specification; give a .yaml or .json file, or a model's directory")
+
+
+read_names_with(load_spec)
 
 
 def find(path: str | Path) -> Source:

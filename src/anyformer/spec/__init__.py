@@ -5,7 +5,7 @@ from anyformer.spec.codec import decode, dumps, encode, loads, read
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.count import Parameters, parameters
 from anyformer.spec.difference import first_difference, short
-from anyformer.spec.has_spec import Architecture, HasSpec, specification
+from anyformer.spec.has_spec import Architecture, HasSpec, read_names_with, specification
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, PoolSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec, ResidualSpec, ScaleSpec, TermSpec
 from anyformer.spec.model import AheadSpec, ModelSpec
@@ -79,6 +79,7 @@ __all__ = [
     "parameters",
     "read",
     "short",
+    "read_names_with",
     "specification",
     "tensors",
 ]

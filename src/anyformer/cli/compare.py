@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 @click.option(
     "--recipe", "recipe_name", default="quick", show_default=True, metavar="NAME", help="A recipe, or its file."
 )
-@recipe_options()
+@recipe_options
 @click.option(
     "--lr", "learning_rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -95,38 +95,35 @@ class OrNone(click.ParamType):
         return None if value == "none" else self.inner.convert(value, param, ctx)
 
 
-def recipe_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each field of a recipe that has help; those given come as one argument, `changes`."""
     hints = get_type_hints(Recipe, include_extras=True)
-    fields = {
-        name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items() if hasattr(hint, "__metadata__")
-    }
-    fields = {name: field for name, field in fields.items() if name not in left_out}
+    fields = {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(command)
-        def gathered(**values: Any) -> Any:
-            source = click.get_current_context().get_parameter_source
-            given = {name: values.pop(name) for name in fields}
-            said = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
-            return command(changes=said, **values)
+    @wraps(command)
+    def gathered(**values: Any) -> Any:
+        source = click.get_current_context().get_parameter_source
+        given = {name: values.pop(name) for name in fields}
+        said = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
+        return command(changes=said, **values)
 
-        found: Callable[..., Any] = gathered
-        for name, (hint, help_text) in reversed(fields.items()):
-            found = click.option(f"--{name.replace('_', '-')}", type=_option_type(hint), help=help_text)(found)
-        return found
-
-    return decorate
+    found: Callable[..., Any] = gathered
+    for name, hint in reversed(fields.items()):
+        kind, help_text = get_args(hint)
+        option = _option_type(kind, least=0 if getattr(Recipe, name) == 0 else 1)
+        found = click.option(f"--{name.replace('_', '-')}", type=option, help=help_text)(found)
+    return found
 
 
-def _option_type(hint: Any) -> click.ParamType:
-    if get_origin(hint) is Literal:
-        return click.Choice(get_args(hint))
-    if isinstance(hint, type):
-        return (
-            click.Choice(list(OBJECTIVES))
-            if issubclass(hint, ObjectiveSpec)
-            else {int: Amount(0), float: click.FLOAT}[hint]
-        )
-    (inner,) = (each for each in get_args(hint) if each is not NoneType)
-    return OrNone(_option_type(inner))
+def _option_type(kind: Any, least: int) -> click.ParamType:
+    """What takes a value of this type; whole numbers from `least`."""
+    if kind is int:
+        return Amount(least)
+    if kind is float:
+        return click.FLOAT
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if kind is ObjectiveSpec:
+        return click.Choice(list(OBJECTIVES))
+    (inner,) = (each for each in get_args(kind) if each is not NoneType)
+    return OrNone(_option_type(inner, least))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: 4096 for a new tokenizer]"
 )
 @click.option("--tokenizer", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise.")
-@recipe_options()
+@recipe_options
 @click.option("--lr", type=float, help="Peak learning rate.")
 @click.option(
     "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."

@@ -13,6 +13,7 @@ from anyformer.costs.formulas import active_parameters
 from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
+from anyformer.notebook import ShowsItself
 from anyformer.spec import (
     Architecture,
     ModelSpec,
@@ -41,7 +42,7 @@ class CacheKind:
 
 
 @dataclass(frozen=True)
-class CostReport:
+class CostReport(ShowsItself):
     """What `cost` found. FLOPs are as the convention counts them; bytes are of tensors alone."""
 
     seq_len: int

@@ -93,13 +93,10 @@ def classify(
     if blank is not None:
         raise UsageError(f"text {blank} is empty; leave it out")
     found = opened(model, tokenizer, device=device)
-    longest, truncate = _limits(found.framing(Labelled, truncate), longest)
-    options = {"longest": longest, "truncate": truncate, "precision": precision}
-    return [answers[0] for answers in said_of(found.model, found.tokenizer, rows, "texts", **options)]
-
-
-def _limits(trained: tuple[int | None, bool], longest: int | None) -> tuple[int | None, bool]:
-    return longest or trained[0], trained[1]
+    trained, truncate = found.framing(Labelled, truncate)
+    limits = {"longest": longest or trained, "truncate": truncate}
+    answers = said_of(found.model, found.tokenizer, rows, "texts", precision=precision, **limits)
+    return [each[0] for each in answers]
 
 
 def classify_words(
@@ -140,8 +137,8 @@ def predict(
     if blank is not None:
         raise UsageError(f"{where}, line {blank}: the text is empty; leave it out")
     longest, truncate = found.framing(Labelled, truncate)
-    options = {"longest": longest, "truncate": truncate, "precision": precision}
-    said = said_of(found.model, found.tokenizer, rows, where, **options)
+    limits = {"longest": longest, "truncate": truncate}
+    said = said_of(found.model, found.tokenizer, rows, where, precision=precision, **limits)
     return Predictions(tuple(found.model.labels or ()), words, tuple(rows), tuple(tuple(each) for each in said))
 
 

@@ -36,10 +36,11 @@ def generate(
     `BeamSearch` for them, `length_penalty` and `stopping`.
     """
     found = opened_for_decoding(model, tokenizer, device=device)
+    prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
     written = generate_text(
         found.model,
         found.tokenizer,
-        [prompt] if isinstance(prompt, str) else prompt,
+        prompts,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -49,4 +50,6 @@ def generate(
         on_text=on_text,
         search=BeamSearch(beams, length_penalty, stopping) if beams > 1 else None,
     )
-    return written[0].text if isinstance(prompt, str) else [each.text for each in written]
+    if isinstance(prompt, str):
+        return written[0].text
+    return [each.text for each in written]

@@ -23,6 +23,7 @@ from anyformer.measure.classes import flops_by_class, seconds_by_class
 from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
+from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
 from anyformer.spec import Architecture, ModelSpec, Workload, parameters, specification
 from anyformer.training.device import best_device
@@ -52,7 +53,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(ShowsItself):
     """What `profile` found; seconds of one step, shares of FLOPs and of time by class."""
 
     device: str

@@ -157,7 +157,7 @@ def _said_objective(recipe: str | Path | Recipe) -> ObjectiveSpec | None:
     if not isinstance(recipe, Recipe) and is_path(recipe):
         said = recipes.read(recipe).objective  # raises what is wrong with it
         return said if "objective" in yaml.safe_load(Path(recipe).read_text(encoding="utf-8")) else None
-    said = (recipe if isinstance(recipe, Recipe) else recipes.named(recipe)).objective
+    said = (recipe if isinstance(recipe, Recipe) else _read(recipe)).objective
     return said if said != Recipe().objective else None
 
 

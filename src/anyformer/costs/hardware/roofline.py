@@ -19,6 +19,7 @@ from anyformer.costs.hardware.passes import operators, operators_ahead
 from anyformer.costs.hardware.rates import Pass, on_curve
 from anyformer.costs.report import NBYTES
 from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.notebook import ShowsItself
 from anyformer.spec import Architecture, ModelSpec, Workload, cached_calls, parameters, specification
 
 TRAINING_PASSES = 3  # forward, and backward for the input and for the weights
@@ -109,7 +110,7 @@ class PhaseTime:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class Roofline(ShowsItself):
     """What `roofline` found."""
 
     device: Device

@@ -97,7 +97,7 @@ def _join_rooms() -> None:
         from anyformer.notebook import as_html
 
         facts = [{"section": row.section, "": row.name, "value": row.words} for row in card(spec).rows]
-        return as_svg(diagram(spec), "") + as_html(facts)
+        return as_svg(diagram(spec), "block diagram") + as_html(facts)
 
     read_names_with(lambda name: import_module("anyformer.hub").load_spec(name))
     setattr(ModelSpec, "_repr_html_", draw)  # noqa: B010 (no field of it, to the type checker)

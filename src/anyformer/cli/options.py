@@ -111,7 +111,9 @@ def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, hint in reversed(fields.items()):
         kind, help_text = get_args(hint)
         option = _option_type(kind, least=0 if getattr(Recipe, name) == 0 else 1)
-        found = click.option(f"--{name.replace('_', '-')}", type=option, help=help_text)(found)
+        found = click.option(f"--{name.replace('_', '-')}", type=option, help=f"{help_text}  [default: the recipe's]")(
+            found
+        )
     return found
 
 

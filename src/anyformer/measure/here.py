@@ -24,7 +24,6 @@ from anyformer.measure.calibrate import Machine, dtype_name, keep
 from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
-from anyformer.resizing import resize
 from anyformer.spec import Architecture, specification
 from anyformer.training.device import best_device, choose_device, compute_dtype
 from anyformer.training.kept_heap import keep_heap
@@ -180,10 +179,9 @@ def profile(
     """`measure.profile.profile` of an architecture at another size; times are predicted where this machine is calibrated."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler talks to stderr otherwise
     from anyformer.measure.profile import profile as profile_of
+    from anyformer.training.prepare import resized
 
-    spec = specification(architecture)
-    if n_params is not None or vocab_size is not None:
-        spec = resize(spec, n_params=None if n_params is None else int(n_params), vocab_size=vocab_size)
+    spec = resized(specification(architecture), n_params, vocab_size)
     where = choose_device(device)
     here = kept(where)
     known = here is not None and here.rates is not None and here.rates.knows(dtype_name(compute_dtype(precision)))

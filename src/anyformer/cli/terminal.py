@@ -51,14 +51,14 @@ def figures(title: str) -> Table:
     return table
 
 
-def columns(title: str, *names: str, first: str | None = "cyan") -> Table:
+def columns(title: str, *names: str) -> Table:
     """A table to fill, its first column of names and the others of figures."""
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for i, name in enumerate(names):
         table.add_column(
-            name, justify="right" if i else "left", style=None if i else first, header_style="dim", overflow="fold"
+            name, justify="right" if i else "left", style=None if i else "cyan", header_style="dim", overflow="fold"
         )
     return table
 

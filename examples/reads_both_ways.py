@@ -4,7 +4,7 @@ import argparse
 
 import anyformer as af
 from anyformer.inference import figures
-from anyformer.inference.scores import labelled_objective
+from anyformer.inference.classification import labelled_objective
 from anyformer.recipe import AdamW, Classification, Constant, Recipe
 from anyformer.text import Tokenizer, read_labelled, split_labelled
 from anyformer.training.objectives.labelled.data import LabelledData

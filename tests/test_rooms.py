@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "anyformer"
 
 # Room → rooms that it may import. Everybody may import EVERYBODYS, and nobody the command line or the public face.
-EVERYBODYS = {"errors", "version"}
+EVERYBODYS = {"errors", "notebook", "version"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
+    "notebook": set(),
     "disk": set(),
     "spec": set(),
     "layers": {"spec"},
@@ -36,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing"},
     "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"},
     "generation": {"model", "text", "cache", "layers", "spec"},
-    "inference": {"hub", "model", "recipe", "text", "training", "layers", "spec"},
+    "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"},
 }
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)
@@ -56,7 +57,7 @@ OBJECTIVES = {"specification"} | {
     path.name for path in (PACKAGE / "training" / "objectives").iterdir() if (path / "loss.py").is_file()
 }
 
-LIGHT = ("errors", "version", "disk", "spec", "recipe")  # what is known without torch
+LIGHT = ("errors", "notebook", "version", "disk", "spec", "recipe")  # what is known without torch
 HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
 LONGEST_FILE = 400  # lines
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "managers"}

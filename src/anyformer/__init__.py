@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,57 +13,94 @@ if TYPE_CHECKING:
     from anyformer.costs import cost
     from anyformer.descriptions import card, check, diagram, diff, history, side_by_side
     from anyformer.families import Preset, preset, presets, with_classifier
-    from anyformer.generation import generate
     from anyformer.hub import convert, load, load_spec, loads, save, vary
-    from anyformer.inference import classify, embed
+    from anyformer.inference import audit, classify, embed, evaluate, generate, translate
     from anyformer.measure import plan, roofline
+    from anyformer.measure.here import calibrate, profile
+    from anyformer.measure.verify import verify
     from anyformer.model import Transformer, build
+    from anyformer.recipe import Recipe
     from anyformer.resizing import resize, shrink
     from anyformer.spec import ModelSpec, dumps, parameters
+    from anyformer.study.comparison import compare
+    from anyformer.study.train import prepare_training, train
+    from anyformer.text import Tokenizer
+    from anyformer.text.trained import compare_tokenizers, tokenizer
+    from anyformer.training.checkpoint.listing import list_runs
 
 # Where each public name lives. They are imported when first used, so that `import anyformer` costs nothing.
 _HOMES = {
     "KVCache": "cache",
     "ModelSpec": "spec",
     "Preset": "families",
+    "Recipe": "recipe",
+    "Tokenizer": "text",
     "Transformer": "model",
+    "audit": "inference",
     "build": "model",
+    "calibrate": "measure.here",
     "card": "descriptions",
     "check": "descriptions",
     "classify": "inference",
+    "compare": "study.comparison",
+    "compare_tokenizers": "text.trained",
     "convert": "hub",
     "cost": "costs",
     "diagram": "descriptions",
     "diff": "descriptions",
     "dumps": "spec",
     "embed": "inference",
-    "generate": "generation",
+    "evaluate": "inference",
+    "generate": "inference",
     "history": "descriptions",
-    "with_classifier": "families",
+    "list_runs": "training.checkpoint.listing",
     "load": "hub",
     "load_spec": "hub",
     "loads": "hub",
     "parameters": "spec",
     "plan": "measure",
+    "prepare_training": "study.train",
     "preset": "families",
     "presets": "families",
+    "profile": "measure.here",
     "resize": "resizing",
     "roofline": "measure",
     "save": "hub",
     "shrink": "resizing",
     "side_by_side": "descriptions",
     "vary": "hub",
+    "tokenizer": "text.trained",
+    "train": "study.train",
+    "translate": "inference",
+    "verify": "measure.verify",
+    "with_classifier": "families",
 }
-
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
+    _join_rooms()
     value = getattr(import_module(f"anyformer.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+@cache
+def _join_rooms() -> None:
+    """Give `spec`, which knows neither presets nor pictures, both: names stand for architectures, a notebook draws them."""
+    from anyformer.spec import ModelSpec, read_names_with
+
+    def draw(spec: ModelSpec) -> str:
+        from anyformer.descriptions import as_svg, card, diagram
+        from anyformer.notebook import as_html
+
+        facts = [{"section": row.section, "": row.name, "value": row.words} for row in card(spec).rows]
+        return as_svg(diagram(spec), "block diagram") + as_html(facts)
+
+    read_names_with(lambda name: import_module("anyformer.hub").load_spec(name))
+    setattr(ModelSpec, "_repr_html_", draw)  # noqa: B010 (no field of it, to the type checker)
 
 
 def __dir__() -> list[str]:

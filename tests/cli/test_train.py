@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.cli.amounts import Amount
+from anyformer.cli.options import Amount
 from tests.cli.running import SMALL, run
 
 pytestmark = pytest.mark.usefixtures("_quick")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anyformer.cli.devices import NAMES
+from anyformer.cli.options import NAMES
 from anyformer.costs.hardware.devices import Device, device, devices
 from anyformer.errors import UsageError
 

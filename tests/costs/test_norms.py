@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anyformer.costs.hardware.passes import operators
+
 from anyformer.descriptions import card, diagram, side_by_side
 from anyformer.families import preset
 from anyformer.families.compose import repeat

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from anyformer.costs.hardware.operators import active_experts
+from anyformer.costs.hardware.passes import operators, operators_ahead
 
 import anyformer as af
 from anyformer.costs.hardware.devices import Device, Efficiency, devices
-from anyformer.costs.hardware.operators import active_experts
-from anyformer.costs.hardware.passes import operators, operators_ahead
 from anyformer.costs.hardware.rates import Grid, on_curve
 from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import SpecError, UsageError

@@ -75,8 +75,7 @@ def test_cost_table(tmp_path: Path) -> None:
 def test_train_tiny(tmp_path: Path) -> None:
     lines = [f"{n} sheep and {n + 1} goats went up the hill and came down again.\n" for n in range(900)]
     (tmp_path / "sheep.txt").write_text("".join(lines), encoding="utf-8")
-    sizes = ["--params", "60000", "--tokens", "120000", "--vocab", "320", "--prompt", "7 sheep and"]
-    out = run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "--out", "tiny", *sizes)
+    out = run(tmp_path, str(EXAMPLES / "train_tiny.py"), "sheep.txt", "tiny", "6e4", "12e4", "7 sheep and")
     found = re.search(r"([\d.]+) bits a byte", out)
     assert found is not None
     assert 0 < float(found[1]) < 1.5  # each line is known but for its number; 8 would be no model at all

@@ -28,14 +28,15 @@ def test_all_stand_for_their_specification(take: Callable[[Any], Any]) -> None:
     expected = take(preset.spec)
     assert take(preset) == expected
     assert take(af.build(preset, device="meta")) == expected
+    assert take(preset.name) == expected
 
 
 @pytest.mark.parametrize("take", TAKING.values(), ids=list(TAKING))
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("llama2-7b", "'llama2-7b' is a name, no specification; give load_spec('llama2-7b')"),
-        (7, "7 is no specification and has none; give a ModelSpec, a Preset or a model"),
+        ("llama2-7", "there is no preset 'llama2-7' (did you mean 'llama2-7b'?)"),
+        (7, "7 is no specification and has none; give a name, a ModelSpec, a Preset or a model"),
         (None, "None is no specification"),
         (torch.nn.Linear(2, 2), "Linear(in_features=2"),
         ({"anyformer": "1" * 200}, "{'anyformer': '1111"),

@@ -7,8 +7,9 @@ import torch
 
 from anyformer.errors import InputError
 from anyformer.families.compose import changed
-from anyformer.generation import Sampling, generate, generate_ids, generate_text, lay_out_for_decoding
+from anyformer.generation import Sampling, generate_ids, generate_text, lay_out_for_decoding
 from anyformer.generation.text import encode_prompt
+from anyformer.inference import generate
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer

@@ -13,8 +13,8 @@ from scipy import stats
 import anyformer as af
 from anyformer.errors import TextError, UsageError
 from anyformer.inference import classify_words, figures
+from anyformer.inference.classification import labelled_objective
 from anyformer.inference.figures import figures_of_classes, figures_of_numbers
-from anyformer.inference.scores import labelled_objective
 from anyformer.resizing import resize, shrink
 from anyformer.text import Tokenizer
 from anyformer.training.objectives.labelled.data import LabelledValidation

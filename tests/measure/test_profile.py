@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.costs.hardware.operators import Operator
 from anyformer.errors import SpecError, UsageError
 from anyformer.measure import profile as module
 from anyformer.measure.classes import CLASSES, class_of, flops_by_class, seconds_by_class
 from anyformer.measure.profile import profile
+from anyformer.observation.operators import Operator
 from anyformer.spec import Place, Workload
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from anyformer.training.live import Silent
 
 from anyformer import layers
 from anyformer.errors import UsageError
 from anyformer.families import with_classifier
 from anyformer.inference import classify
+from anyformer.inference.figures import right_labels
 from anyformer.measure.calibrate import Machine
 from anyformer.recipe import (
     AdamW,
@@ -33,11 +35,10 @@ from anyformer.recipe import (
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.study import compare as module
-from anyformer.study.compare import Question, compare, refuses
+from anyformer.study.compare import Question, refuses, run_all
 from anyformer.study.describe import describe
 from anyformer.study.report import render_report
 from anyformer.study.results import DocumentLoss, RunResult, Study
-from anyformer.study.right import right_of
 from anyformer.study.rows import as_json
 from anyformer.study.score import ACCURACY, BITS, LOSS
 from anyformer.study.statistics import analyse, bootstrap_ratio, t_interval
@@ -46,7 +47,6 @@ from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions
-from anyformer.training.run.progress import Watcher
 from tests.study.studies import one_seed, run, three_seeds
 from tests.training.models import decoder
 from tests.training.noisy import text_data
@@ -91,7 +91,7 @@ def studied(data: LabelledData, tmp_path_factory: pytest.TempPathFactory) -> Stu
     question = Question(
         architectures=specs(data), recipe=recipe(Classification()), seeds=2, learning_rates=(1e-6, 1e-2)
     )
-    runs, tuning = compare(question, data, tmp_path_factory.mktemp("out"), HOW, lambda _: Watcher())
+    runs, tuning = run_all(question, data, tmp_path_factory.mktemp("out"), HOW, lambda _: Silent())
     return has_spec(question, runs, tuning, data)
 
 
@@ -110,7 +110,7 @@ def test_accuracy_is_the_share_of_the_labels_that_the_model_says(data: LabelledD
     model = train(spec, recipe(Classification()), data, options=HOW).model
     model.labels = data.labels
     assert data.held_out is not None
-    right = right_of(model, data, recipe(Classification()))
+    right = right_labels(model, data, recipe(Classification()))
     said = [one.label for one in classify(model, data.tokenizer, [row.texts[0] for row in data.held_out.rows])]
     assert list(right) == [int(label == row.label) for label, row in zip(said, data.held_out.rows, strict=True)]
     assert sum(right) > 0
@@ -218,7 +218,7 @@ def test_another_objective_is_judged_by_its_loss(tmp_path: Path) -> None:
     asked = Question(
         architectures={"a": spec, "b": spec.but(context=None)}, recipe=recipe(MaskedLM(), batch_tokens=192, seq_len=48)
     )
-    runs, tuning = compare(asked, text, tmp_path, HOW, lambda _: Watcher())
+    runs, tuning = run_all(asked, text, tmp_path, HOW, lambda _: Silent())
     study = has_spec(asked, runs, tuning, text)
     assert (study.score, study.counted, study.unit) == ("loss", "token", "nats per token")
     analysis = analyse(study)
@@ -243,5 +243,5 @@ def test_what_cannot_be_compared_is_refused(
     assert refuses(Classification()) is None
     asked = Question(architectures=specs(data), recipe=recipe(objective))
     with pytest.raises(UsageError, match=f"architectures cannot be compared by {objective.kind}: .*{says}"):
-        compare(asked, data, tmp_path / "out", HOW, lambda _: Watcher())
+        run_all(asked, data, tmp_path / "out", HOW, lambda _: Silent())
     assert not (tmp_path / "out").exists()

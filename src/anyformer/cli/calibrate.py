@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from anyformer.cli.devices import gigabytes, short
-from anyformer.cli.terminal import console, figures
-
-JSON_VERSION = 1
+from anyformer.cli.terminal import console, figures, gigabytes, short, tell
 
 
 @click.command(epilog="Example: anyformer calibrate && anyformer cost gpt2 --device this")
@@ -23,35 +18,24 @@ def command(name: str | None, dtype: tuple[str, ...], anew: bool, as_json: bool)
     Measure while nothing else runs. What was measured belongs to this processor, number of threads and version of PyTorch;
     with others it is measured anew.
     """
-    import torch
+    from anyformer.measure import here
 
-    from anyformer.errors import UsageError, did_you_mean
-    from anyformer.measure.here import calibrated
-    from anyformer.training.step.device import choose_device
-
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    for each in dtype:
-        if each not in known:
-            raise UsageError(f"--dtype {each!r} is unknown{did_you_mean(each, known)}; there are {', '.join(known)}")
-    said = lambda what: click.echo(f"measuring {what} …", err=True)  # noqa: E731
-    device = choose_device(name)
-    found, took = calibrated(device, tuple(known[each] for each in dtype) or None, anew=anew, say=said)
-    assert found.rates is not None
+    machine = here.calibrate(name, dtype, anew=anew, say=lambda what: click.echo(f"measuring {what} …", err=True))
     if as_json:
-        facts = {"version": JSON_VERSION, **found.as_json(), "seconds": took, "rates": found.rates.as_json()}
-        click.echo(json.dumps(facts, indent=1))
+        tell(machine, as_json)
         return
+    found, took = machine.device, machine.seconds
     table = figures(found.source)
     for each, peak in found.peak_flops_per_second.items():
         table.add_row(f"products, {each}", f"{short(peak)}FLOP/s", "the best of large squares")
-    for each, grid in found.rates.products.items():
+    for each, grid in machine.rates.products.items():
         few, many = (1 / grid.at(m, 1024, 1024) for m in (1, 1024))
         table.add_row(f"1024 × 1024, {each}", f"{short(few)}FLOP/s", f"with one row; {short(many)}FLOP/s with 1,024")
     table.add_row(
         "reading memory", f"{gigabytes(found.nbytes_per_second)}/s", "weights in turn, one row, as decoding does"
     )
-    table.add_row("copying memory", f"{gigabytes(found.rates.copying[-1][1])}/s", "read and written")
-    for passes, each in found.rates.overhead_seconds.items():
+    table.add_row("copying memory", f"{gigabytes(machine.rates.copying[-1][1])}/s", "read and written")
+    for passes, each in machine.rates.overhead_seconds.items():
         table.add_row(f"overhead, {passes}", f"{each * 1e6:.3g} µs", "an operator, beside its work")
     table.add_row("memory", gigabytes(found.memory_nbytes), "")
     table.add_row("", "", f"measured in {took:.0f} s" if took else "measured before; --anew measures again")

@@ -7,8 +7,8 @@ from typing import Literal
 
 import click
 
-from anyformer.cli.amounts import Nbytes
 from anyformer.cli.names import import_option
+from anyformer.cli.options import Nbytes
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.answers import keeps_answers
-from anyformer.cli.devices import DeviceName
 from anyformer.cli.names import PresetName, import_option
+from anyformer.cli.options import DeviceName
 from anyformer.cli.terminal import console, figures
 from anyformer.errors import UsageError
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyformer.cli.names import catalogue, import_option
-from anyformer.cli.terminal import visible
+from anyformer.cli.names import import_option
+from anyformer.cli.terminal import tell, visible
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
     from anyformer.generation import BeamSearch, Stopping
-    from anyformer.model import Transformer
-    from anyformer.text import Tokenizer
+    from anyformer.inference.opened import Opened
 
 JSON_VERSION = 1
 DEFAULT = 50  # new tokens
@@ -64,19 +62,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 def command(
     prompt: str,
     model: str,
-    max_new_tokens: int | None,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int,
-    stop: tuple[str, ...],
-    device: str | None,
-    dtype: str | None,
-    as_json: bool,
     beams: int,
     length_penalty: float,
     stopping: Stopping,
     data: Path | None,
+    device: str | None,
+    dtype: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Continue PROMPT with a model; without one, begin a text. A model with an encoder reads PROMPT and answers.
 
@@ -87,34 +80,36 @@ def command(
 
       anyformer generate --model RUN --data source.txt --beams 4 --length-penalty 0.6
     """
-    if not Path(model).exists() and any(model == preset["name"] for preset in catalogue()):
-        raise UsageError(f"{model} is an architecture without weights; give the directory of a trained model")
     import torch
 
-    from anyformer.generation import BeamSearch, generate_text, lay_out_for_decoding
-    from anyformer.hub import load
-    from anyformer.training.step.device import choose_device
+    from anyformer.generation import BeamSearch
+    from anyformer.inference.opened import opened_for_decoding
 
     options = BeamSearch(beams, length_penalty, stopping)
     search = options if beams > 1 else None
-    if search is not None and (temperature, top_k, top_p) != (0.0, None, None):
+    if search is not None and (given["temperature"], given["top_k"], given["top_p"]) != (0.0, None, None):
         raise UsageError(
             "--beams takes the likeliest text and draws nothing; leave --temperature, --top-k and --top-p out"
         )
-    if data is not None and (prompt or stop or temperature):
+    if data is not None and (prompt or given["stop"] or given["temperature"]):
         raise UsageError(
             "--data takes no PROMPT, --stop or --temperature: every line is answered by the likeliest text"
         )
-    place = choose_device(device)
-    transformer, tokenizer = load(Path(model), device=place, dtype=None if dtype is None else getattr(torch, dtype))
-    if tokenizer is None:
-        raise UsageError(
-            f"--model {model} has no tokenizer, so it cannot read a prompt; put a tokenizer.json beside it"
-        )
+    kind = None if dtype is None else getattr(torch, dtype)
+    found = opened_for_decoding(model, device=device, dtype=kind)
     if data is not None:
-        _answer(data, lay_out_for_decoding(transformer), tokenizer, search, max_new_tokens, as_json)
-        return
-    if not as_json and transformer.encoder is None:
+        _answer(data, found, search, given["max_new_tokens"], as_json)
+    else:
+        _continue(prompt, found, search, as_json, **given)
+
+
+def _continue(
+    prompt: str, found: Opened, search: BeamSearch | None, as_json: bool, *, max_new_tokens: int | None, **sampling: Any
+) -> None:
+    """Print what follows a prompt, as it is written."""
+    from anyformer.generation import generate_text
+
+    if not as_json and found.model.encoder is None:
         click.echo(visible(prompt), nl=False)
 
     def show(row: int, piece: str) -> None:
@@ -122,52 +117,27 @@ def command(
             click.echo(visible(piece), nl=False)
 
     start = time.perf_counter()
+    n_tokens = DEFAULT if max_new_tokens is None else max_new_tokens
     (written,) = generate_text(
-        lay_out_for_decoding(transformer),
-        tokenizer,
-        [prompt],
-        max_new_tokens=DEFAULT if max_new_tokens is None else max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=stop,
-        on_text=show,
-        search=search,
+        found.model, found.tokenizer, [prompt], max_new_tokens=n_tokens, on_text=show, search=search, **sampling
     )
     seconds = time.perf_counter() - start
     if not as_json:
         click.echo()
         return
-    answer = {
-        "version": JSON_VERSION,
-        "prompt": prompt,
-        "text": written.text,
-        "token_ids": written.token_ids,
-        "ended_by": written.ended_by,
-        "seconds": round(seconds, 3),
-        "tokens_per_second": round(len(written.token_ids) / seconds, 1),
-    }
-    click.echo(json.dumps(answer, ensure_ascii=False))
+    told = {"prompt": prompt, **vars(written), "seconds": round(seconds, 3)}
+    tell({**told, "tokens_per_second": round(len(written.token_ids) / seconds, 1)}, as_json, version=JSON_VERSION)
 
 
-def _answer(
-    data: Path,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    search: BeamSearch | None,
-    max_new_tokens: int | None,
-    as_json: bool,
-) -> None:
+def _answer(data: Path, found: Opened, search: BeamSearch | None, max_new_tokens: int | None, as_json: bool) -> None:
     """Print a line for each line of a file."""
-    from anyformer.generation import translate
+    from anyformer.inference import translate
     from anyformer.text.parallel import read_lines
 
     start = time.perf_counter()
-    lines = translate(model, tokenizer, read_lines(data), search=search, max_new_tokens=max_new_tokens)
-    if not as_json:
-        for line in lines:
-            click.echo(visible(line))
+    lines = translate(found.model, found.tokenizer, read_lines(data), search=search, max_new_tokens=max_new_tokens)
+    if as_json:
+        tell({"lines": lines, "seconds": round(time.perf_counter() - start, 3)}, as_json, version=JSON_VERSION)
         return
-    seconds = round(time.perf_counter() - start, 3)
-    click.echo(json.dumps({"version": JSON_VERSION, "lines": lines, "seconds": seconds}, ensure_ascii=False))
+    for line in lines:
+        click.echo(visible(line))

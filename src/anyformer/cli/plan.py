@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anyformer.cli.amounts import Amount
 from anyformer.cli.answers import keeps_answers
-from anyformer.cli.devices import gigabytes, seconds, short
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.terminal import console, figures
+from anyformer.cli.options import Amount
+from anyformer.cli.terminal import console, figures, gigabytes, seconds, short
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
-from anyformer.cli.amounts import Amount
-from anyformer.cli.devices import gigabytes, seconds, short
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.terminal import console
+from anyformer.cli.options import Amount
+from anyformer.cli.terminal import columns, console, gigabytes, seconds, short, tell
 
 if TYPE_CHECKING:
     from anyformer.measure.profile import Beside, Profile
@@ -20,54 +17,35 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: anyformer profile llama2-7b --params 10M --seq-len 256 --batch 4")
 @click.argument("model", type=PresetName())
-@click.option("--params", type=Amount(), help="Resize the architecture to so many parameters.")
-@click.option("--vocab", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
+@click.option("--params", "n_params", type=Amount(), help="Resize the architecture to so many parameters.")
+@click.option("--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
 @click.option("--seq-len", type=Amount(), default=256, show_default=True, help="Tokens of a sequence.")
 @click.option("--batch", type=int, default=4, show_default=True, help="Sequences.")
 @click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
 @click.option("--device", "name", help="cpu, cuda …; the best there is by default.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
 @import_option
-def command(
-    model: str,
-    params: int | None,
-    vocab: int | None,
-    seq_len: int,
-    batch: int,
-    precision: Any,
-    name: str | None,
-    as_json: bool,
-) -> None:
+def command(model: str, name: str | None, as_json: bool, **given: Any) -> None:
     """Make some training steps and decode some tokens with a new model, and say where the time goes.
 
     Predicted times need `anyformer calibrate`, once. Random weights and tokens: speed does not depend on them, but for
     mixtures of experts, whose loads are even at the start.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before PyTorch is imported: its profiler talks to stderr
-    from anyformer.hub import load_spec
-    from anyformer.measure.here import kept
-    from anyformer.measure.profile import profile
-    from anyformer.resizing import resize
-    from anyformer.training.step.device import choose_device
+    from anyformer.measure.here import profile
 
-    spec = load_spec(model)
-    if params is not None or vocab is not None:
-        spec = resize(spec, n_params=params, vocab_size=vocab)
-    device = choose_device(name)
-    here = kept(device)
-    dtype = "bfloat16" if precision == "bf16" else "float32"
-    known = here if here is not None and here.rates is not None and here.rates.knows(dtype) else None
-    found = profile(spec, batch=batch, seq_len=seq_len, precision=precision, device=device, here=known)
+    found = profile(model, device=name, **given)
+    calibrated = all(beside.predicted is not None for beside in found.seconds.values())
     if as_json:
-        click.echo(json.dumps({"model": model, "calibrated": known is not None, **found.as_json()}, indent=1))
-        return
-    _show(found, model, known is not None)
+        tell(found, as_json, model=model, calibrated=calibrated)
+    else:
+        _show(found, model, calibrated)
 
 
 def _show(found: Profile, model: str, calibrated: bool) -> None:
     out = console()
     title = f"{model}, {short(found.n_params).strip()} parameters, {found.batch} × {found.seq_len:,} tokens, {found.precision}"
-    table = _table(title, "", "measured", "predicted", "error")
+    table = columns(title, "", "measured", "predicted", "error")
     for phase, beside in found.seconds.items():
         what = "training step" if phase == "training" else "decoding, a token a row"
         table.add_row(what, *_beside(beside, seconds))
@@ -78,7 +56,7 @@ def _show(found: Profile, model: str, calibrated: bool) -> None:
     if not calibrated:
         out.print("no predicted times: run `anyformer calibrate` once, while nothing else runs", style="dim")
     for phase, classes in found.as_json()["classes"].items():
-        table = _table(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
+        table = columns(phase, "", "FLOPs", "share of FLOPs", "time", "share of time")
         for name, figures in classes.items():
             table.add_row(
                 name,
@@ -94,10 +72,3 @@ def _beside(beside: Beside, words: Any) -> tuple[str, str, str]:
     if beside.predicted is None or beside.error is None:
         return words(beside.measured), "", ""
     return words(beside.measured), words(beside.predicted), f"{beside.error:+.1%}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left", style=None if i else "cyan", header_style="dim")
-    return table

@@ -1,12 +1,11 @@
 """`anyformer runs`: what was trained in a folder, and how far it is."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-JSON_VERSION = 1
+from anyformer.cli.terminal import columns, console, tell
 
 
 @click.command("runs")
@@ -23,15 +22,11 @@ def command(directory: Path, as_json: bool) -> None:
 
     runs = list_runs(directory)
     if as_json:
-        listing = {"version": JSON_VERSION, "directory": str(directory), "runs": [asdict(run) for run in runs]}
-        click.echo(json.dumps(listing, indent=1))
+        tell({"version": 1, "directory": str(directory), "runs": [asdict(run) for run in runs]}, as_json)
         return
     if not runs:
         click.echo(f"no runs in {directory}; `anyformer train … --out {directory}/NAME` makes one")
         return
-
-    from rich.console import Console
-    from rich.table import Table
 
     def row(run: RunSummary) -> list[str]:
         return [
@@ -45,9 +40,8 @@ def command(directory: Path, as_json: bool) -> None:
             (run.date or "").replace("T", " ")[:16],
         ]
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("run", "architecture", "parameters", "step", "loss", "validation", "state", "begun (UTC)"):
-        table.add_column(name, justify="right" if name in ("parameters", "step", "loss", "validation") else "left")
+    headings = ("run", "architecture", "parameters", "step", "loss", "validation", "state", "begun (UTC)")
+    table = columns("", *headings)
     for run in runs:
         table.add_row(*row(run))
-    Console().print(table)
+    console().print(table)

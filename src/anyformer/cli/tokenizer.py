@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from anyformer.cli.amounts import Amount
-from anyformer.cli.terminal import console, visible
-from anyformer.errors import UsageError
+from anyformer.cli.options import Amount
+from anyformer.cli.terminal import columns, console, tell, visible
 from anyformer.spec import is_path
 
-if TYPE_CHECKING:
-    from anyformer.text import Tokenizer
-
 KINDS = ("byte-level-bpe", "bpe", "wordpiece", "unigram", "words", "words-treebank", "words-spacy", "characters")
-EXAMPLE = "I'm in the U.K. till the end. It's a fast-paced, 3.5-hour Überraschung!"
 
 
 @click.group()
@@ -57,32 +49,10 @@ def train(
     text: str, kind: str, vocab: int, min_count: int, specials: tuple[str, ...], out: Path, as_json: bool
 ) -> None:
     """Train a tokenizer on a file, a folder, or stdlib."""
-    from anyformer.text import compared, read_corpus, scheme
+    from anyformer.text.trained import tokenizer
 
-    if (out / "tokenizer.json").exists():
-        raise UsageError(f"{out} holds a tokenizer already; name another directory, or remove it first")
-    corpus = read_corpus(text)
-    tokenizer = scheme(kind, vocab, min_count).train(corpus.texts())
-    if specials:
-        tokenizer = tokenizer.with_specials(specials)
-    tokenizer.save(out)
-    result = compared(tokenizer, corpus.texts())
-    found = {
-        "version": 1,
-        "out": str(out),
-        "vocab_size": tokenizer.vocab_size,
-        "kind": tokenizer.kind,
-        "fingerprint": tokenizer.fingerprint,
-        "bytes_per_token": result.bytes_per_token,
-        "unknown_rate": result.unknown_rate,
-    }
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    unknown = "" if tokenizer.unknown is None else f", {result.unknown_rate:.2%} of the tokens unknown"
-    click.echo(
-        f"{tokenizer.vocab_size:,} tokens, {result.bytes_per_token:.2f} bytes a token on this text{unknown}; saved in {out}"
-    )
+    found = tokenizer(text, kind=kind, vocab_size=vocab, min_count=min_count, specials=specials, out=out)
+    tell(found, as_json)
 
 
 @command.command()
@@ -103,7 +73,7 @@ def encode(path: Path, text: str | None, as_json: bool) -> None:
     ids = tokenizer.encode(sys.stdin.read() if text is None else text)
     pieces = [tokenizer.decode([token]) for token in ids]
     if as_json:
-        click.echo(json.dumps({"version": 1, "ids": ids, "pieces": pieces}, ensure_ascii=False))
+        tell({"version": 1, "ids": ids, "pieces": pieces}, as_json)
         return
     for token, piece in zip(ids, pieces, strict=True):
         click.echo(f"{token:>7}  {visible(json.dumps(piece, ensure_ascii=False))}")
@@ -122,31 +92,22 @@ def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[
 
     All are judged on the last tenth, so that no one is judged on what it learnt from.
     """
-    from anyformer.text import Tokenizer, compared, read_corpus, scheme, spelled
+    from anyformer.text.trained import EXAMPLE, compare_tokenizers
 
-    learned, judged = read_corpus(text).split(0.1)
-    found: dict[str, Tokenizer] = {}
-    for name in tokenizers:
-        found[name] = Tokenizer.load(name) if is_path(name) else scheme(name, vocab).train(learned.texts())
-    results = {name: compared(tokenizer, judged.texts()) for name, tokenizer in found.items()}
-    shown = {example: {n: spelled(t, example) for n, t in found.items()} for example in examples or (EXAMPLE,)}
+    named = [Path(name) if is_path(name) else name for name in tokenizers]
+    found = compare_tokenizers(named, text, vocab_size=vocab, examples=examples or (EXAMPLE,))
     if as_json:
-        entries = [{"name": name, **asdict(result)} for name, result in results.items()]
-        click.echo(json.dumps({"version": 1, "tokenizers": entries, "examples": shown}, indent=1, ensure_ascii=False))
+        tell(found, as_json)
         return
-    from rich.table import Table
-
-    table = Table(box=None, title=f"{judged.nbytes:,} bytes of {text}", title_justify="left", title_style="bold")
-    table.add_column("tokenizer", style="cyan", overflow="fold")
-    for heading in ("vocabulary", "bytes/token", "unknown", "unused", "median length", "longest", "restored", "MB/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, r in results.items():
+    measures = ("vocabulary", "bytes/token", "unknown", "unused", "median length", "longest", "restored", "MB/s")
+    table = columns(f"{found.nbytes:,} bytes of {text}", "tokenizer", *measures)
+    for name, r in found.tokenizers.items():
         shares = (f"{r.unknown_rate:.2%}", f"{r.unused_rate:.1%}")
         lengths = (f"{r.length_median:,.0f}", f"{r.length_max:,}", f"{r.restored_rate:.0%}")
         row = (f"{r.vocab_size:,}", f"{r.bytes_per_token:.2f}", *shares, *lengths, f"{r.nbytes_per_second / 1e6:.1f}")
         table.add_row(name, *row)
     console().print(table)
-    for example, splits in shown.items():
+    for example, splits in found.examples.items():
         click.echo(f"\n{visible(example)}")
         width = max(map(len, splits))
         for name, parts in splits.items():
@@ -168,27 +129,15 @@ def audit(path: str, text: str | None, top: int, as_json: bool) -> None:
 
     A similarity near 1 says that a token's vector is like those of tokens that no text can hold.
     """
-    from anyformer.hub import load
-    from anyformer.measure.audit import audit as audited
-    from anyformer.text import read_corpus
+    from anyformer.inference import audit as audited
 
-    model, tokenizer = load(path)
-    if tokenizer is None:
-        raise UsageError(f"{path} has no tokenizer beside its weights; put its tokenizer.json there")
-    counts: Counter[int] | None = None
-    if text is not None:
-        counts = Counter()
-        for ids in tokenizer.encode_corpus(read_corpus(text).texts()):
-            counts.update(ids.tolist())
-    found = audited(model, tokenizer, counts)
+    found = audited(path, data=text, top=top)
     if as_json:
-        entries = [asdict(suspect) for suspect in found.suspects[:top]]
-        about = {"version": 1, "compared_with": found.compared_with, "n_unreachable": found.n_unreachable}
-        click.echo(json.dumps({**about, "suspects": entries}, indent=1, ensure_ascii=False))
+        tell(found, as_json)
         return
     click.echo(f"compared with {found.compared_with}; {found.n_unreachable:,} tokens no text is encoded to")
     click.echo("  token  similarity  norm  in the text  spelling")
-    for suspect in found.suspects[:top]:
+    for suspect in found.suspects:
         count = "-" if suspect.count is None else f"{suspect.count:,}"
         name = visible(json.dumps(suspect.spelling, ensure_ascii=False)) + (
             "" if suspect.reachable else "  (unreachable)"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from anyformer.cli.names import import_option
-
-JSON_VERSION = 1
+from anyformer.cli.terminal import tell
 
 
 @click.command("verify")
@@ -38,18 +35,7 @@ def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None
     found = verify(path, text.read_text(encoding="utf-8") if text else None, n_tokens)
     differs = found.first_difference
     if as_json:
-        places = [asdict(place) for place in found.places]
-        answer = {
-            "version": JSON_VERSION,
-            "architecture": found.architecture,
-            "transformers": found.transformers,
-            "n_tokens": found.n_tokens,
-            "same_next_tokens": found.same_next_tokens,
-            "agrees": differs is None,
-            "first_difference": None if differs is None else differs.name,
-            "places": places,
-        }
-        click.echo(json.dumps(answer, indent=1))
+        tell(found, as_json)
     else:
         width = max(len(place.name) for place in found.places)
         click.echo(f"{'':{width}}  here to transformers  its sdpa to its eager")

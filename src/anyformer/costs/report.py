@@ -16,6 +16,7 @@ from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.notebook import ShowsItself
 from anyformer.spec import (
     AheadSpec,
     Architecture,
@@ -35,7 +36,7 @@ NBYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
-class CostReport:
+class CostReport(ShowsItself):
     """What `cost` found. FLOPs are as the convention counts them; bytes are of tensors alone.
 
     All but `activations` follow from formulas; those are worked out when they are first asked for.

@@ -5,8 +5,7 @@ from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.stop import StopStrings
-from anyformer.generation.text import Continuation, generate, generate_text
-from anyformer.generation.translation import translate
+from anyformer.generation.text import Continuation, generate_text
 
 __all__ = [
     "GREEDY",
@@ -17,10 +16,8 @@ __all__ = [
     "Sampling",
     "StopStrings",
     "Stopping",
-    "generate",
     "generate_ids",
     "generate_text",
     "lay_out_for_decoding",
     "search_ids",
-    "translate",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 
 from anyformer.errors import InputError
-from anyformer.generation.beam import BeamSearch, Stopping, search_ids
+from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.decode import Decoding
 from anyformer.generation.sampling import Sampling
 from anyformer.generation.stop import StopStrings
@@ -96,77 +96,6 @@ def generate_text(
             if texts[row].done:
                 steps.stop(row)
     return [text.finish() for text in texts]
-
-
-@overload
-def generate(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    prompt: str,
-    *,
-    max_new_tokens: int = ...,
-    temperature: float = ...,
-    top_k: int | None = ...,
-    top_p: float | None = ...,
-    seed: int = ...,
-    stop: Sequence[str] = ...,
-    on_text: Callable[[int, str], None] | None = ...,
-    beams: int = ...,
-    length_penalty: float = ...,
-    stopping: Stopping = ...,
-) -> str: ...
-@overload
-def generate(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    prompt: list[str],
-    *,
-    max_new_tokens: int = ...,
-    temperature: float = ...,
-    top_k: int | None = ...,
-    top_p: float | None = ...,
-    seed: int = ...,
-    stop: Sequence[str] = ...,
-    on_text: Callable[[int, str], None] | None = ...,
-    beams: int = ...,
-    length_penalty: float = ...,
-    stopping: Stopping = ...,
-) -> list[str]: ...
-def generate(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    prompt: str | list[str],
-    *,
-    max_new_tokens: int = 50,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
-    stop: Sequence[str] = (),
-    on_text: Callable[[int, str], None] | None = None,
-    beams: int = 1,
-    length_penalty: float = 1.0,
-    stopping: Stopping = "estimate",
-) -> str | list[str]:
-    """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
-
-    `beams` above 1 search for the likeliest text; see `BeamSearch` for them, `length_penalty` and `stopping`.
-    """
-    how = BeamSearch(beams, length_penalty, stopping)
-    found = generate_text(
-        model,
-        tokenizer,
-        [prompt] if isinstance(prompt, str) else prompt,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=stop,
-        on_text=on_text,
-        search=how if beams > 1 else None,
-    )
-    return found[0].text if isinstance(prompt, str) else [each.text for each in found]
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:

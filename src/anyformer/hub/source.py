@@ -25,7 +25,7 @@ from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, with_pooling
 from anyformer.hub.weights import FILE, Weights
-from anyformer.spec import Architecture, ModelSpec, is_path, read, specification, split_variant
+from anyformer.spec import Architecture, ModelSpec, is_path, read, read_names_with, specification, split_variant
 from anyformer.variants.variant import apply, parsed
 
 CONFIG = "config.json"  # Hugging Face's
@@ -71,6 +71,9 @@ def vary(base: str | Path | Architecture, /, **changes: Any) -> ModelSpec:
     """
     spec = load_spec(base) if isinstance(base, str | Path) else specification(base)
     return apply(spec, changes.items(), load_spec)
+
+
+read_names_with(load_spec)
 
 
 def find(path: str | Path) -> Source:

@@ -2,85 +2,171 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor
+from torch.nn import functional as F
 
-from anyformer.errors import InputError, did_you_mean
-from anyformer.inference.scores import longest_of
+from anyformer.disk.atomic import replace_file
+from anyformer.errors import InputError, RunFailed, UsageError, did_you_mean
+from anyformer.families.heads import sentence_embedding
+from anyformer.inference.classification import longest_of
+from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
 from anyformer.layers.head import Head
 from anyformer.model import Transformer, make_tokens
+from anyformer.notebook import ShowsItself
+from anyformer.recipe import Contrastive
 from anyformer.spec import ModelSpec, Place, PoolSpec
 from anyformer.text import Tokenizer, length_batches
-from anyformer.training.objectives.contrastive.loss import EMBEDDING, sentence_embedding, usual_pool
+from anyformer.text.parallel import read_lines
+from anyformer.training.objectives.contrastive import EMBEDDING
+from anyformer.training.objectives.contrastive.loss import usual_pool
 
 Pool = Literal["mean", "first", "last"]
 POOLS: Mapping[str, PoolSpec] = {"mean": MeanTokensSpec(), "first": FirstTokenSpec(), "last": LastTokenSpec()}
 BATCH_TOKENS = 4096
 
 
-class Embedded(NamedTuple):
+VERSION = 1
+TENSOR = "embeddings"  # in a .safetensors file
+MOST_COMPARED = 20  # texts whose similarities are among the figures
+
+
+@dataclass(frozen=True)
+class Embedded(ShowsItself):
     """Texts and what stands for them."""
 
+    texts: Sequence[str]
     vectors: Tensor  # [text, width] float32 on the CPU
     cut: int  # texts that were longer than the model was to read
+    pool: str  # what made one vector of the tokens
+    out: Path | None = None  # the file they were saved in
+
+    @property
+    def similarities(self) -> list[list[float]] | None:
+        """Cosines of each text with each, of a few texts; None of one or of many."""
+        if not 1 < len(self.texts) <= MOST_COMPARED:
+            return None
+        unit = F.normalize(self.vectors, dim=1, eps=1e-12)
+        return (unit @ unit.T).tolist()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        return {
+            "version": VERSION,
+            "pool": self.pool,
+            "width": self.vectors.shape[1],
+            "texts": len(self.texts),
+            "cut": self.cut,
+            "out": self.out and str(self.out),
+            "similarities": self.similarities,
+        }
+
+    def __str__(self) -> str:
+        cut = f", {self.cut:,} of them cut" if self.cut else ""
+        place = f" in {self.out}" if self.out else ""
+        return f"{len(self.texts):,} vectors of {self.vectors.shape[1]:,} numbers by {self.pool}{cut}{place}"
 
 
 def embed(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
+    model: TrainedModel,
+    tokenizer: Tokenizer | str | Path | None = None,
+    texts: Sequence[str] = (),
     *,
     pool: Pool | None = None,
     longest: int | None = None,
     truncate: bool = False,
     batch_tokens: int = BATCH_TOKENS,
+    device: str | None = None,
 ) -> Tensor:
-    """Return a vector for each text, [text, width] float32, in their order.
+    """A vector for each text, [text, width] float32, in their order.
 
-    `pool` None asks the model's head "embedding"; without one, tokens that see all are averaged, and of those that do not the
-    last is taken. "mean", "first" and "last" pool the last hidden state; vectors have length 1 unless the model's own head
-    says otherwise. A text is framed as the tokenizer's own rules say; one of more than `longest` tokens, by default those
-    that the model has positions for, is refused, or cut with `truncate`. `batch_tokens`: texts of a batch times the longest
-    of them. Raises InputError for a blank or too long text, an unknown pool, and a model with an encoder and a decoder.
+    `model` is a model, or a directory, which has its tokenizer. `pool` None asks the model's head "embedding"; without one,
+    tokens that see all are averaged, and of those that do not the last is taken. "mean", "first" and "last" pool the last
+    hidden state; vectors have length 1 unless the model's own head says otherwise. A text is framed as the tokenizer's own
+    rules say; one of more than `longest` tokens, by default those of the training or those that the model has positions for,
+    is refused, or cut with `truncate`. `batch_tokens`: texts of a batch times the longest of them. Raises InputError for a
+    blank or too long text, an unknown pool, and a model with an encoder and a decoder.
     """
-    given = (model, tokenizer, texts)
-    return embedded(*given, pool=pool, longest=longest, truncate=truncate, batch_tokens=batch_tokens).vectors
+    given = {"pool": pool, "longest": longest, "truncate": truncate, "batch_tokens": batch_tokens, "device": device}
+    return embedded(model, tokenizer, texts, **given).vectors  # type: ignore[arg-type]
 
 
 def embedded(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
+    model: TrainedModel,
+    tokenizer: Tokenizer | str | Path | None,
+    texts: Sequence[str] | Path,
     *,
     pool: Pool | None = None,
     longest: int | None = None,
     truncate: bool = False,
     batch_tokens: int = BATCH_TOKENS,
+    device: str | None = None,
+    out: str | Path | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> Embedded:
-    """What `embed` does, and how many texts were cut; `on_done` is told how many are done."""
-    head = _head(model, pool)
+    """What `embed` does, with its figures; `texts` may be a file of them, one a line, and `out` one for the vectors.
+
+    `on_done` is told how many are done. Raises UsageError for another kind of file, RunFailed where it cannot be written.
+    """
+    file = Path(out) if out is not None else None
+    if file is not None and file.suffix not in (".safetensors", ".npy"):
+        raise UsageError(f"--out {out}: vectors go into a .safetensors or an .npy file; give it one of these endings")
+    if batch_tokens < 1:
+        raise UsageError(f"--batch-tokens {batch_tokens} is nothing; give 1 or more")
+    texts = _lines(texts) if isinstance(texts, Path) else texts
+    found = opened(model, tokenizer, device=device)
+    trained, truncate = found.framing(Contrastive, truncate)
+    embedder, longest = found.model, longest or trained or longest_of(found.model.spec)
+    head = _head(embedder, pool)
     if not texts:
         raise InputError("there are no texts to embed; give one at least")
-    ids, cut = _framed(tokenizer, texts, longest or longest_of(model.spec), truncate)
+    ids, cut = _framed(found.tokenizer, texts, longest, truncate)
     lengths = np.array([len(one) for one in ids])
     vectors, done = torch.empty(0), 0
     for numbers in length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))):
         mask = np.arange(lengths[numbers].max()) < lengths[numbers, None]
         rows = np.zeros(mask.shape, dtype=np.int64)
         rows[mask] = np.concatenate([ids[i] for i in numbers])
-        found = _run(model, head, torch.from_numpy(rows), torch.from_numpy(mask))
-        vectors = vectors if done else torch.empty(len(texts), found.shape[-1])
-        vectors[torch.from_numpy(numbers)] = found
+        hidden = _run(embedder, head, torch.from_numpy(rows), torch.from_numpy(mask))
+        vectors = vectors if done else torch.empty(len(texts), hidden.shape[-1])
+        vectors[torch.from_numpy(numbers)] = hidden
         done += len(numbers)
         if on_done is not None:
             on_done(done)
-    return Embedded(vectors, cut)
+    if file is not None:
+        _write(vectors, file)
+    return Embedded(texts, vectors, cut, pool_of(embedder.spec, pool).kind, file)
+
+
+def _lines(file: Path) -> list[str]:
+    lines = read_lines(file)
+    blank = next((i for i, line in enumerate(lines, 1) if not line.strip()), None)
+    if blank is not None or not lines:
+        raise UsageError(f"{file}, line {blank or 1}: there is no text; every line gets a vector, so leave it out")
+    return lines
+
+
+def _write(vectors: Tensor, file: Path) -> None:
+    """Write the file whole or not at all."""
+    if file.suffix == ".npy":
+        held = io.BytesIO()
+        np.save(held, vectors.numpy())
+        content = held.getvalue()
+    else:
+        content = save({TENSOR: vectors.contiguous()}, {"format": "pt"})
+    try:
+        replace_file(file, content)
+    except OSError as error:
+        raise RunFailed(f"could not write {file}: {error.strerror or error}") from None
 
 
 def pool_of(spec: ModelSpec, pool: Pool | None = None) -> PoolSpec:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.inference.scores import scored
+from anyformer.inference.classification import scored
 from anyformer.model import Transformer
-from anyformer.recipe import Precision
+from anyformer.recipe import Precision, Recipe
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.objectives.labelled.data import LabelledValidation
+from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
 from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.objective import objective_of
+
+WORDS = {
+    "accuracy": "{:.1%} right",
+    "mrr": "mean reciprocal rank {:.4f}",
+    "macro_f1": "F1 {:.4f}",
+    "majority_accuracy": "{:.1%} by the commonest label alone",
+    "rmse": "off by {:.4g} (root mean square)",
+    "pearson": "Pearson {:.4f}",
+    "spearman": "Spearman {:.4f}",
+    "mean_rmse": "off by {:.4g} by the mean alone",
+}
+
+
+def in_words(figures: Mapping[str, Any]) -> str:
+    """Figures as a sentence says them; those that have no words, or no value, are left out."""
+    known = ((WORDS[name], value) for name, value in figures.items() if name in WORDS and value is not None)
+    return ", ".join(words.format(value) for words, value in known)
 
 
 def figures(
@@ -68,3 +87,20 @@ def figures_of_numbers(said: NDArray[Any], meant: NDArray[Any]) -> dict[str, flo
         "spearman": float(np.asarray(stats.spearmanr(said, meant))[0]) if varied else None,
         "mean_rmse": float(meant.std()),
     }
+
+
+def right_labels(model: Transformer, data: LabelledData, recipe: Recipe) -> tuple[int, ...]:
+    """How many labels of each example are right, of those that have any; nothing where labels are numbers."""
+    objective, validation = objective_of(recipe.objective, model.spec), data.validation(recipe)
+    if not isinstance(objective, LabelledObjective) or not isinstance(validation, LabelledValidation):
+        return ()
+    if objective.said.labels == "numbers":
+        return ()
+    right = np.zeros(len(validation.document_nbytes), dtype=np.int64)
+    labels = np.zeros_like(right)
+    for numbers, scores in scored(model, objective, validation, recipe.precision):
+        meant = validation.examples.batch(numbers).labels
+        said = (scores if scores.ndim == 3 else scores[:, None]).argmax(-1)
+        right[numbers] = ((said == meant) & (meant != NOT_PREDICTED)).sum(1)
+        labels[numbers] = (meant != NOT_PREDICTED).sum(1)
+    return tuple(right[labels > 0].tolist())

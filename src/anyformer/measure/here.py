@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -17,13 +19,56 @@ from anyformer.costs.hardware.plan import plan as plan_on
 from anyformer.costs.hardware.rates import VERSION, Rates
 from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
-from anyformer.measure.calibrate import Machine, calibrate, dtype_name, keep
-from anyformer.spec import Architecture
+from anyformer.errors import UsageError, did_you_mean
+from anyformer.measure.calibrate import Machine, dtype_name, keep
+from anyformer.measure.calibrate import calibrate as measure_peaks
+from anyformer.notebook import ShowsItself
+from anyformer.recipe import Precision
+from anyformer.spec import Architecture, specification
 from anyformer.training.run.heap import keep_heap
-from anyformer.training.step.device import best_device
+from anyformer.training.step.device import best_device, choose_device, compute_dtype
+
+if TYPE_CHECKING:
+    from anyformer.measure.profile import Profile
 
 Say = Callable[[str], None]
+VERSION_OF_KEYS = 1
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 RECORD = "rates"  # beginning of the file's name
+
+
+@dataclass(frozen=True)
+class Calibration(ShowsItself):
+    """This machine as it was measured, and the seconds that took: 0.0 where it was known."""
+
+    device: Device
+    seconds: float
+
+    @property
+    def rates(self) -> Rates:
+        """Seconds of products, maps, memory and overheads, by size."""
+        assert self.device.rates is not None
+        return self.device.rates
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        told = {"version": VERSION_OF_KEYS, **self.device.as_json(), "seconds": self.seconds}
+        return {**told, "rates": self.rates.as_json()}
+
+
+def calibrate(
+    device: str | None = None, dtypes: Sequence[str] = (), *, anew: bool = False, say: Say = lambda _: None
+) -> Calibration:
+    """This machine measured once, in up to a minute, and kept, so that "this" names it as a device.
+
+    `dtypes` of products, by default those that the device multiplies itself; `anew` measures again what is known. Raises
+    UsageError for an unknown dtype or device.
+    """
+    for each in dtypes:
+        if each not in DTYPES:
+            raise UsageError(f"--dtype {each!r} is unknown{did_you_mean(each, DTYPES)}; there are {', '.join(DTYPES)}")
+    kinds = tuple(DTYPES[each] for each in dtypes) or None
+    return Calibration(*calibrated(choose_device(device), kinds, anew=anew, say=say))
 
 
 def calibrated(
@@ -44,7 +89,7 @@ def calibrated(
     start = time.perf_counter()
     keep_heap()  # training does; without it every large tensor is new pages, and those would be measured
     say("peaks")
-    machine = calibrate(device, dtypes)
+    machine = measure_peaks(device, dtypes)
     rates = measured_rates(device, dtypes, say)
     found = _device(machine, rates, device)
     keep(machine.record(RECORD), _encoded(machine, found, rates))
@@ -122,6 +167,30 @@ def plan(
         precision=precision,
         efficiency=efficiency,
         price_per_hour=price_per_hour,
+    )
+
+
+def profile(
+    architecture: Architecture,
+    *,
+    n_params: float | None = None,
+    vocab_size: int | None = None,
+    batch: int = 4,
+    seq_len: int = 256,
+    precision: Precision = "float32",
+    device: str | None = None,
+) -> Profile:
+    """`measure.profile.profile` of an architecture at another size; times are predicted where this machine is calibrated."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler talks to stderr otherwise
+    from anyformer.measure.profile import profile as profile_of
+    from anyformer.training.prepare import resized
+
+    spec = resized(specification(architecture), n_params, vocab_size)
+    where = choose_device(device)
+    here = kept(where)
+    known = here is not None and here.rates is not None and here.rates.knows(dtype_name(compute_dtype(precision)))
+    return profile_of(
+        spec, batch=batch, seq_len=seq_len, precision=precision, device=where, here=here if known else None
     )
 
 

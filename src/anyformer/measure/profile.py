@@ -22,6 +22,7 @@ from anyformer.measure.classes import flops_by_class, seconds_by_class
 from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
+from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import Precision
@@ -53,7 +54,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(ShowsItself):
     """What `profile` found; seconds of one step, shares of FLOPs and of time by class."""
 
     device: str

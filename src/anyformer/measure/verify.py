@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from anyformer.families.hf.mapping import class_of
 from anyformer.hub import load
 from anyformer.hub.source import Source, find
 from anyformer.model import Transformer
+from anyformer.notebook import ShowsItself
 from anyformer.text import Tokenizer
 
+VERSION = 1
 N_TOKENS = 256
 TIMES = 10.0  # as far apart as their own kernels, and so many times more, is still rounding
 LEAST = 1e-6  # relative; below this float32 has nothing to say
@@ -41,7 +43,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(ShowsItself):
     """What was compared."""
 
     architecture: str  # transformers' class
@@ -54,6 +56,20 @@ class Verification:
     def first_difference(self) -> Place | None:
         """The first place where the two differ by more than rounding."""
         return next((place for place in self.places if not place.agrees), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        differs = self.first_difference
+        return {
+            "version": VERSION,
+            "architecture": self.architecture,
+            "transformers": self.transformers,
+            "n_tokens": self.n_tokens,
+            "same_next_tokens": self.same_next_tokens,
+            "agrees": differs is None,
+            "first_difference": None if differs is None else differs.name,
+            "places": [asdict(place) for place in self.places],
+        }
 
 
 def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) -> Verification:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from anyformer.recipe.optimizer import AdamW, OptimizerSpec
 from anyformer.recipe.router import RouterTraining
@@ -34,21 +34,27 @@ class Recipe(Spec):
     The defaults suit models of 1 to 50 M parameters on one machine. Tokens are places in the batch, padding included.
     """
 
-    objective: ObjectiveSpec = CausalLM()
-    tokens: int = 10_000_000
-    batch_tokens: int = 4096  # one optimiser step; for pairs, at most so many on either side
-    seq_len: int = 256  # tokens a row; pairs have rows of their own lengths
-    # tokens before a row that it sees too, as Transformer-XL's segments do; None: rows stand alone
-    memory: int | None = None
+    # The words beside a type are the field's help, which commands show: a field is an option by being one.
+    objective: Annotated[ObjectiveSpec, "What to learn from the text."] = CausalLM()
+    tokens: Annotated[int, "Train on so many tokens in all."] = 10_000_000
+    # for pairs, at most so many on either side
+    batch_tokens: Annotated[int, "Tokens an optimiser step."] = 4096
+    # pairs have rows of their own lengths
+    seq_len: Annotated[int, "Tokens a row."] = 256
+    memory: Annotated[
+        int | None, "Rows go on, and see so many tokens before them, as Transformer-XL's segments do."
+    ] = None
     optimizer: OptimizerSpec = AdamW()
     schedule: tuple[PieceSpec, ...] = (Warmup(share=0.05), CosineDecay(to=0.1))
-    clip: float | None = 1.0  # of the norm of all gradients together
+    clip: Annotated[float | None, "Largest norm of all gradients together, or none."] = 1.0
     dropout: DropoutSpec = DropoutSpec()
-    label_smoothing: float = 0.0
-    z_loss: float = 0.0  # times log²Z, PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5)
+    label_smoothing: Annotated[float, "Share of the probability that is spread over all tokens."] = 0.0
+    # PaLM: Chowdhery et al. 2022, arXiv:2204.02311, section 5
+    z_loss: Annotated[float, "Weight of log² Z, added to the loss."] = 0.0
     router: RouterTraining = RouterTraining()
-    precision: Precision = "float32"  # weights, gradients and optimiser state are float32 in both
-    seed: int = 0  # of the weights, the order of the data, and dropout
+    # weights, gradients and optimiser state are float32 in both
+    precision: Annotated[Precision, "Of matrix products."] = "float32"
+    seed: Annotated[int, "Of the weights, the order of the text and dropout."] = 0
     version: ClassVar[int] = 1  # of the language of recipes
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from anyformer.spec.codec import decode, dumps, encode, loads, read
 from anyformer.spec.cost import Cost, Recompute, Workload
 from anyformer.spec.count import Parameters, parameters, parameters_by_part, parameters_met
 from anyformer.spec.difference import first_difference, short
-from anyformer.spec.has_spec import Architecture, HasSpec, specification
+from anyformer.spec.has_spec import Architecture, HasSpec, read_names_with, specification
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, PoolSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec, ResidualSpec, ScaleSpec, TermSpec
 from anyformer.spec.model import AheadSpec, ModelSpec
@@ -78,6 +78,7 @@ __all__ = [
     "parameters_met",
     "read",
     "short",
+    "read_names_with",
     "specification",
     "split_variant",
     "tensors",

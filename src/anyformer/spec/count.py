@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from anyformer.spec.has_spec import HasSpec, specification
+from anyformer.spec.has_spec import Architecture, specification
 from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, tensors
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
@@ -31,13 +31,13 @@ class Parameters:
         return self.total - self.embedding
 
 
-def parameters(architecture: PartSpec | HasSpec) -> Parameters:
+def parameters(architecture: PartSpec | Architecture) -> Parameters:
     """The parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
     spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
     return counted(weight for _, weight in tensors(spec, Place()))
 
 
-def parameters_by_part(architecture: PartSpec | HasSpec) -> Mapping[str, int]:
+def parameters_by_part(architecture: PartSpec | Architecture) -> Mapping[str, int]:
     """The same total by what the outermost part that has a name is `counted_as`: embedding, attention, norms, heads …
 
     What is shared belongs to the first part that holds it: a tied table to the embedding.

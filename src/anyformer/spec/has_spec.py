@@ -1,7 +1,9 @@
-"""Whatever is described by a specification stands for it: a preset, a model, the specification itself."""
+"""Whatever is described by a specification stands for it: a name, a preset, a model, the specification itself."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from anyformer.errors import SpecError
@@ -15,18 +17,25 @@ class HasSpec(Protocol):
     def spec(self) -> ModelSpec: ...
 
 
-Architecture = ModelSpec | HasSpec
+Architecture = ModelSpec | HasSpec | str | Path
+
+_by_name: list[Callable[[str | Path], ModelSpec]] = []
+
+
+def read_names_with(load: Callable[[str | Path], ModelSpec]) -> None:
+    """Let `specification` take names and paths: this room knows no presets and no files of models, `hub.load_spec` does."""
+    _by_name[:] = [load]
 
 
 def specification(architecture: Architecture) -> ModelSpec:
-    """The specification that this is or has. Raises SpecError for anything else, a name among them."""
+    """The specification that this is, has, or names. Raises SpecError for anything else, and what `load_spec` does."""
     if isinstance(architecture, ModelSpec):
         return architecture
+    if isinstance(architecture, str | Path) and _by_name:
+        return _by_name[0](architecture)
     found = getattr(architecture, "spec", None)
     if isinstance(found, ModelSpec):
         return found
-    if isinstance(architecture, str):
-        raise SpecError(f"{architecture!r} is a name, no specification; give load_spec({architecture!r})")
     given = " ".join(repr(architecture).split())
     given = given if len(given) <= 60 else f"{given[:60]}…"
-    raise SpecError(f"{given} is no specification and has none; give a ModelSpec, a Preset or a model")
+    raise SpecError(f"{given} is no specification and has none; give a name, a ModelSpec, a Preset or a model")

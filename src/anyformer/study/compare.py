@@ -17,13 +17,13 @@ from anyformer.generation import generate_text
 from anyformer.generation.decode import n_positions
 from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
+from anyformer.inference.figures import right_labels
 from anyformer.model import Transformer
 from anyformer.recipe import Labelled, ObjectiveSpec, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
-from anyformer.study.right import right_of
 from anyformer.study.score import ACCURACY, BITS, LOSS, Score
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
@@ -83,10 +83,10 @@ class Question:
         return flops_per_token(spec, data.load(self.recipe)) / data.predicted_share(self.recipe)
 
 
-def compare(
+def run_all(
     question: Question, data: TrainingData, out: Path, options: RunOptions, watch: Watch
 ) -> tuple[tuple[RunResult, ...], tuple[Tuning, ...]]:
-    """Run all of it below `out`; return the runs at the chosen learning rates, and what was tried to choose them.
+    """All runs, each below `out`: those at the chosen learning rates, and what was tried to choose them.
 
     A run that fails is a result with a `failure`, and the others go on. Raises what stops all of them: bad input, a signal.
     """
@@ -199,7 +199,7 @@ def _run(
     if question.score == BITS:
         finished = _sampled(finished, result.model, data, question.prompt)
     elif isinstance(data, LabelledData):
-        finished = replace(finished, right=right_of(result.model, data, recipe))
+        finished = replace(finished, right=right_labels(result.model, data, recipe))
     return _keep(finished, kept)
 
 

@@ -16,6 +16,7 @@ from anyformer.costs.hardware.roofline import JOULES_PER_KWH
 from anyformer.costs.report import check_length, source_tokens
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, unknown
+from anyformer.notebook import ShowsItself
 from anyformer.spec import Architecture, ModelSpec, Parameters, Workload, parameters, specification
 
 BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on several devices (LLaMA 2's), on one
@@ -44,7 +45,7 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ShowsItself):
     """What was asked and what was found. `best` is None where nothing fits; then `reason` says why, `nearest` what would."""
 
     hardware: Hardware

@@ -19,6 +19,7 @@ from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.rates import Timed, on_curve, reads_a_cache
 from anyformer.costs.report import NBYTES, check_length, source_tokens
 from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.spec import Architecture, parameters, specification
@@ -109,7 +110,7 @@ class PhaseTime:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class Roofline(ShowsItself):
     """What `roofline` found."""
 
     device: Device

@@ -12,6 +12,7 @@ from anyformer.descriptions.diff.keys import KeyChange, Shape, key_changes
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.notebook import ShowsItself
 from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors
 from anyformer.spec.count import counted
 from anyformer.spec.difference import differences, short
@@ -60,7 +61,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(ShowsItself):
     """Several architectures side by side."""
 
     names: tuple[str, ...]

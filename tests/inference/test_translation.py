@@ -12,9 +12,8 @@ import anyformer as af
 from anyformer.cli.main import application
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.families import preset
-from anyformer.generation import BeamSearch, generate_text, translate
-from anyformer.generation.translation import batches
-from anyformer.measure.bleu import bleu
+from anyformer.generation import BeamSearch, generate_text
+from anyformer.inference.translation import batches, bleu, translate
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec

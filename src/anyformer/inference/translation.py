@@ -1,13 +1,16 @@
-"""Lines in, lines out: each line of a source is translated, in batches of like length."""
+"""Lines in, lines out: each line of a source is translated, in batches of like length; how good that is, by BLEU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, TextError, UsageError
 from anyformer.generation.beam import BeamSearch
 from anyformer.generation.decode import n_positions
 from anyformer.generation.text import encode_source, generate_text
+from anyformer.inference.opened import TrainedModel, opened_for_decoding
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
 
@@ -15,33 +18,36 @@ LONGER, MORE = 2, 10  # a translation has at most twice the source's tokens and 
 
 
 def translate(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    lines: Sequence[str],
+    model: TrainedModel,
+    tokenizer: Tokenizer | str | Path | None = None,
+    lines: Sequence[str] = (),
     *,
     search: BeamSearch | None = None,
     max_new_tokens: int | None = None,
     batch_tokens: int = 4096,
     on_done: Callable[[int], None] | None = None,
+    device: str | None = None,
 ) -> list[str]:
-    """Return a line for each line, in order; a blank one is answered with an empty one, and never shown to the model.
+    """A line for each line, in order; a blank one is answered with an empty one, and never shown to the model.
 
+    `model` is a model, or a directory, which has its tokenizer.
     `search` None is greedy. `max_new_tokens` None allows twice the longest source of a batch and ten more.
     `batch_tokens`: sources of a batch times the longest of them. `on_done` is told how many lines have been answered.
     Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
     """
-    if model.encoder is None:
+    translator, tokenizer, _ = opened_for_decoding(model, tokenizer, device=device)
+    if translator.encoder is None:
         raise InputError("this model has no encoder to read a source; it continues a prompt instead")
     lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(lines) if line.strip()}
-    _refuse_long(model, lengths)
-    limit = n_positions(model.spec)
+    _refuse_long(translator, lengths)
+    limit = n_positions(translator.spec)
     answers = [""] * len(lines)
     done = len(lines) - len(lengths)
     for batch in batches(lengths, batch_tokens):
         most = LONGER * lengths[batch[-1]] + MORE if max_new_tokens is None else max_new_tokens
         most = most if limit is None or max_new_tokens is not None else min(most, limit - 1)
-        found = generate_text(model, tokenizer, [lines[i] for i in batch], max_new_tokens=most, search=search)
-        for i, each in zip(batch, found, strict=True):
+        written = generate_text(translator, tokenizer, [lines[i] for i in batch], max_new_tokens=most, search=search)
+        for i, each in zip(batch, written, strict=True):
             answers[i] = " ".join(each.text.split("\n")).strip()
         done += len(batch)
         if on_done is not None:
@@ -70,3 +76,26 @@ def _refuse_long(model: Transformer, lengths: dict[int, int]) -> None:
                 f"line {i + 1} of the source is {length} tokens long, beyond the {limit} positions that this model has "
                 "learned; split it"
             )
+
+
+class Bleu(NamedTuple):
+    """A score from 0 to 100, and how it was computed."""
+
+    score: float
+    signature: str
+
+
+def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
+    """The score of a corpus, a reference for each line.
+
+    Raises UsageError where sacrebleu is not installed, TextError for unequal line counts.
+    """
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise UsageError("BLEU needs sacrebleu; install it with `pip install anyformer[translation]`") from None
+    if len(translations) != len(references):
+        raise TextError(f"{len(translations)} translations have {len(references)} references; they go line by line")
+    metric = BLEU()
+    score = metric.corpus_score(list(translations), [list(references)]).score
+    return Bleu(score, str(metric.get_signature()))

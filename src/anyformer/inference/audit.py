@@ -7,18 +7,23 @@ vectors are compared with those of tokens that no text can hold: special tokens,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers import TokensSpec
 from anyformer.model import Transformer
-from anyformer.text import Tokenizer
+from anyformer.notebook import ShowsItself
+from anyformer.text import Tokenizer, read_corpus
 
+VERSION = 1
 FEWEST = 4  # tokens that no text can hold, to know what an unlearnt vector looks like
 
 
@@ -35,20 +40,37 @@ class Suspect:
 
 
 @dataclass(frozen=True)
-class Audit:
-    """All tokens, the most suspicious first."""
+class Audit(ShowsItself):
+    """All tokens, or those that were asked for, the most suspicious first."""
 
     suspects: tuple[Suspect, ...]
     compared_with: str  # what the never-learnt vectors are taken to be
     n_unreachable: int
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        about = {"version": VERSION, "compared_with": self.compared_with, "n_unreachable": self.n_unreachable}
+        return {**about, "suspects": [asdict(suspect) for suspect in self.suspects]}
 
-def audit(model: Transformer, tokenizer: Tokenizer, counts: Mapping[int, int] | None = None) -> Audit:
+
+def audit(
+    model: TrainedModel,
+    tokenizer: Tokenizer | str | Path | None = None,
+    counts: Mapping[int, int] | None = None,
+    *,
+    data: str | Path | None = None,
+    top: int | None = None,
+) -> Audit:
     """The tokens by how much their vectors are like those of tokens that training cannot have shown.
 
-    `counts` says how often each token occurs in a corpus; then those that never do are what others are compared with.
+    `model` is a model, or a directory, which has its tokenizer. `counts` says how often each token occurs in a corpus, or `data`
+    names that; then those that never do are what others are compared with. `top` keeps so many.
     Raises InputError for a vocabulary that is larger than the model's.
     """
+    model, tokenizer, _ = opened(model, tokenizer, device="cpu")
+    if data is not None:
+        corpus = tokenizer.encode_corpus(read_corpus(data).texts())
+        counts = Counter(token for ids in corpus for token in ids.tolist())
     table, head = _input_table(model), _output_table(model)
     if tokenizer.vocab_size > len(table):
         raise InputError(
@@ -74,7 +96,7 @@ def audit(model: Transformer, tokenizer: Tokenizer, counts: Mapping[int, int] | 
         for i in known
     ]
     suspects.sort(key=lambda s: (-s.similarity, s.norm, s.token))
-    return Audit(tuple(suspects), said, sum(not reachable[i] for i in known))
+    return Audit(tuple(suspects[:top]), said, sum(not reachable[i] for i in known))
 
 
 def _likeness(vectors: Tensor, reference: list[int]) -> list[float]:

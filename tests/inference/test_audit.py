@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.measure.audit import audit
+from anyformer.inference.audit import audit
 from anyformer.text import Tokenizer
 
 TEXT = "the owl sits in the old oak, and no owl knows why it is so quiet there.\n" * 30

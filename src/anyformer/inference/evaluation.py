@@ -1,0 +1,278 @@
+"""How well a model predicts what it was trained to predict, on data that is named: tokens, labels, or which texts belong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import UsageError
+from anyformer.generation import BeamSearch, lay_out_for_decoding
+from anyformer.hub import load_companion
+from anyformer.inference.classification import label_names, longest_of
+from anyformer.inference.figures import figures, in_words
+from anyformer.inference.opened import Opened, TrainedModel, opened
+from anyformer.inference.retrieval import retrieve
+from anyformer.inference.translation import Bleu, bleu, translate
+from anyformer.model import Transformer
+from anyformer.notebook import ShowsItself
+from anyformer.recipe import Contrastive, FramedTexts, Labelled, ObjectiveSpec, Precision, Recipe
+from anyformer.spec import ModelSpec
+from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, read_labelled, split_labelled, split_pairs
+from anyformer.text.encoded_labelled import EncodedLabelled
+from anyformer.training.companion import companion_of
+from anyformer.training.data.feed import Validation
+from anyformer.training.data.text import text_validation
+from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.contrastive.data import ContrastPairs, ContrastValidation, batch_pairs
+from anyformer.training.objectives.labelled.data import LabelledValidation
+from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.objective import objective_of
+from anyformer.training.objectives.seq2seq.data import PairValidation
+from anyformer.training.prepare import Sources, fits
+from anyformer.training.run.baseline import Chance
+from anyformer.training.run.checks import check_positions, check_vocabulary
+from anyformer.training.run.evaluation import PartLoss
+from anyformer.training.run.evaluation import evaluate as evaluate_rows
+from anyformer.training.step.memories import check_memory
+
+VERSION = 1
+LONGEST = 1024  # tokens a row where the model says nothing
+
+
+@dataclass(frozen=True)
+class TextEvaluation(ShowsItself):
+    """What predictions cost on a text, or on translations."""
+
+    objective: str
+    loss: float  # nats a token
+    perplexity: float
+    bits_per_byte: float | None  # None where what is predicted is not the whole text
+    nats: float
+    tokens: int
+    nbytes: int
+    documents: int
+    seq_len: int
+    parts: Mapping[str, PartLoss]
+    # tokens before a window that it sees; None: nobody asked for a memory
+    memory: int | None = None
+    bleu: Bleu | None = None
+    search: BeamSearch | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        told = {name: value for name, value in vars(self).items() if name not in ("memory", "bleu", "search")}
+        told["parts"] = {name: part._asdict() for name, part in self.parts.items()}
+        told |= {} if self.memory is None else {"memory": self.memory}
+        told |= {} if self.bleu is None else {"bleu": self.bleu.score, "bleu_signature": self.bleu.signature}
+        return {"version": VERSION, **told}
+
+    def __str__(self) -> str:
+        bits = f"by {self.objective}" if self.bits_per_byte is None else f"{self.bits_per_byte:.4f} bits a byte"
+        memory = "" if self.memory is None else f", a memory of {self.memory}"
+        lines = [
+            f"{self.loss:.4f} nats a token, perplexity {self.perplexity:.3f}, {bits} ({self.tokens:,} tokens, "
+            f"{self.nbytes:,} bytes, {self.documents:,} documents, rows of {self.seq_len}{memory})"
+        ]
+        for name, part in self.parts.items():
+            right = "" if part.accuracy is None else f", {part.accuracy:.1%} right"
+            lines.append(f"{name}: {part.loss:.4f} nats{right} ({part.labels:,} labels)")
+        if self.bleu is not None and self.search is not None:
+            how = f"beams {self.search.beams}, length penalty {self.search.length_penalty:g}"
+            lines.append(f"BLEU {self.bleu.score:.2f} ({self.bleu.signature}), {how}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class LabelEvaluation(ShowsItself):
+    """How well a model labels examples."""
+
+    objective: str
+    unit: str
+    loss: float
+    examples: int
+    labels: int
+    cut: int  # texts
+    figures: Mapping[str, float | None] = field(default_factory=dict)  # by name, as `inference.figures` has them
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        told = {name: getattr(self, name) for name in ("objective", "loss", "examples", "labels", "cut")}
+        return {"version": VERSION, **told, **self.figures}
+
+    def __str__(self) -> str:
+        said = f"{self.loss:.4f} {self.unit}, {in_words(self.figures)}"
+        return f"{said} ({self.examples:,} examples, {self.cut:,} cut)"
+
+
+@dataclass(frozen=True)
+class PairEvaluation(ShowsItself):
+    """How well a model finds which texts belong together."""
+
+    objective: str
+    unit: str
+    loss: float
+    chance_loss: float
+    batch_pairs: int
+    accuracy: float
+    mrr: float
+    pairs: int
+    cut: int  # texts
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        return {"version": VERSION, **{name: value for name, value in vars(self).items() if name != "unit"}}
+
+    def __str__(self) -> str:
+        losses = f"{self.loss:.4f} {self.unit} ({self.chance_loss:.4f} by chance)"
+        return f"{losses}, {in_words(vars(self))} ({self.pairs:,} pairs)"
+
+
+Evaluated = TextEvaluation | LabelEvaluation | PairEvaluation
+
+
+def evaluate(
+    model: TrainedModel,
+    data: str | Path | None = None,
+    *,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    held_out: float | None = None,
+    seq_len: int | None = None,
+    memory: int | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
+    precision: Precision = "float32",
+    truncate: bool = False,
+    bleu: BeamSearch | None = None,
+    device: str | None = None,
+) -> Evaluated:
+    """What a model's predictions cost on a text (a file, a folder, "stdlib", or labelled text), or on two files of pairs.
+
+    `model` is a model, or a directory: a run is judged by the objective that it was trained by, any other model by the one
+    that suits its architecture. `held_out` takes only what training with such a share of validation set aside. Rows have
+    `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before them. `truncate`
+    cuts labelled texts, or pairs, longer than a row. `bleu` translates the source too, searching so, and compares.
+
+    Raises UsageError for data and options that do not go together, TextError, CheckpointError.
+    """
+    given = Sources(data, source, target)
+    if bleu is not None and source is None:
+        raise UsageError("--bleu compares translations: give --source and --target")
+    if memory is not None and source is not None:
+        raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
+    found = opened(model, tokenizer, device=device)
+    spec, trained = found.model.spec, found.recipe
+    goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
+    if isinstance(goal, FramedTexts):
+        goal = goal.but(truncate=goal.truncate or truncate)
+    length = seq_len or (trained.seq_len if trained else None)
+    if isinstance(goal, Labelled):
+        if memory is not None:
+            raise UsageError("--memory is for texts that are read in windows; leave it out with labelled text")
+        return _labels(found, goal, given, held_out, length or longest_of(spec), precision)
+    length = length or min(spec.context or LONGEST, LONGEST)
+    if isinstance(goal, Contrastive):
+        if bleu is not None:
+            raise UsageError("--bleu compares translations, and this model makes vectors of texts; leave it out")
+        return _pairs(found, goal, given, held_out, length, precision)
+    if memory is None and trained and given.reads == "text":
+        memory = trained.memory
+    beside = None if isinstance(model, Transformer) else Path(model)
+    return _text(found, goal, given, held_out, length, memory, precision, bleu, beside)
+
+
+def _labels(
+    found: Opened, goal: Labelled, given: Sources, held_out: float | None, longest: int | None, precision: Precision
+) -> LabelEvaluation:
+    assert given.data is not None
+    corpus = read_labelled(given.data).as_kind(goal.labels)
+    corpus = corpus if held_out is None else split_labelled(corpus, held_out)[1]
+    names = () if goal.labels == "numbers" else label_names(found.model)
+    examples = EncodedLabelled(corpus, found.tokenizer, names, longest, truncate=goal.truncate)
+    validation, objective = LabelledValidation(examples), LabelledObjective(goal, found.model.spec)
+    losses = evaluate_rows(found.model, objective, validation, precision=precision)
+    right = figures(found.model, objective, validation, precision)
+    return LabelEvaluation(goal.kind, goal.unit, losses.loss, len(examples), losses.tokens, examples.cut, right)
+
+
+def _pairs(
+    found: Opened, goal: Contrastive, given: Sources, held_out: float | None, longest: int, precision: Precision
+) -> PairEvaluation:
+    recipe = Recipe(objective=goal, seq_len=longest)
+    recipe = recipe.but(batch_tokens=found.recipe.batch_tokens) if found.recipe else recipe
+    pairs = given.pairs()
+    pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
+    encoded = ContrastPairs(pairs, found.tokenizer, longest, goal.truncate)
+    batch = min(len(pairs.pairs), batch_pairs(recipe, int(encoded.lengths.max())))
+    validation = ContrastValidation(pairs, encoded, batch)
+    loss = evaluate_rows(found.model, objective_of(goal, found.model.spec), validation, precision=precision).loss
+    guesses = [Chance(0).losses(rows) for rows, _ in validation.batches(0)]
+    chance = sum(float(each.sum()) for each in guesses) / len(pairs.pairs)
+    places = retrieve(found.model, found.tokenizer, pairs.pairs, longest=longest, truncate=goal.truncate)
+    return PairEvaluation(goal.kind, goal.unit, loss, chance, batch, **places._asdict())
+
+
+def _text(
+    found: Opened,
+    goal: ObjectiveSpec,
+    given: Sources,
+    held_out: float | None,
+    length: int,
+    memory: int | None,
+    precision: Precision,
+    search: BeamSearch | None,
+    directory: Path | None,
+) -> TextEvaluation:
+    model, tokenizer, trained = found
+    spec, objective = model.spec, objective_of(goal, model.spec)
+    check_vocabulary(spec, tokenizer.vocab_size)
+    check_positions(spec, length)
+    recipe = Recipe(objective=goal, seq_len=length, batch_tokens=length, seed=trained.seed if trained else 0)
+    if memory:
+        recipe = recipe.but(memory=memory)
+        check_memory(spec, recipe)
+    validation = _validation(given, held_out, tokenizer, recipe)
+    losses = evaluate_rows(
+        model, objective, validation, precision=precision, companion=_companion(model, spec, objective, directory)
+    )
+    score = None
+    if search is not None:
+        assert isinstance(validation, PairValidation)
+        sources, references = zip(*validation.corpus.pairs, strict=True)
+        how = search if search.beams > 1 else None
+        score = bleu(translate(lay_out_for_decoding(model), tokenizer, sources, search=how), references)
+    return TextEvaluation(
+        objective=goal.kind,
+        loss=losses.loss,
+        perplexity=losses.perplexity,
+        bits_per_byte=losses.bits_per_byte if goal.whole else None,
+        nats=losses.nats,
+        tokens=losses.tokens,
+        nbytes=losses.nbytes,
+        documents=len(losses.documents),
+        seq_len=length,
+        parts=losses.parts,
+        memory=memory,
+        bleu=score,
+        search=search,
+    )
+
+
+def _companion(model: Transformer, spec: ModelSpec, objective: Any, directory: Path | None) -> Transformer | None:
+    """What was trained beside the model, where the objective needs it. Raises UsageError where only the model is given."""
+    if companion_of(objective, spec) is None:
+        return None
+    if directory is None:
+        raise UsageError("this model is judged together with what was trained beside it; give the directory of the run")
+    return load_companion(directory, device=next(model.parameters()).device)
+
+
+def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:
+    if given.reads == "pairs":
+        pairs = given.pairs()
+        pairs = pairs if held_out is None else split_pairs(pairs, held_out)[1]
+        return PairValidation(pairs, EncodedPairs(pairs, tokenizer))
+    corpus = given.corpus()
+    corpus = corpus if held_out is None else corpus.split(held_out)[1]
+    return text_validation(encode_corpus(corpus, tokenizer), tokenizer, recipe)

@@ -1,0 +1,71 @@
+"""A trained model and its tokenizer as they are given: the two themselves, or a directory that holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from anyformer.errors import UsageError
+from anyformer.families import find as find_preset
+from anyformer.generation import lay_out_for_decoding
+from anyformer.hub import load
+from anyformer.model import Transformer
+from anyformer.recipe import FramedTexts, Recipe, of_run
+from anyformer.text import Tokenizer
+from anyformer.training.step.device import choose_device
+
+TrainedModel = Transformer | str | Path
+"""A model, or a path that `load` takes: a run, a directory of Hugging Face's or ours, a GGUF file."""
+
+
+class Opened(NamedTuple):
+    """A model to be used on texts."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    recipe: Recipe | None  # that it was trained by; None where it came without
+
+    def framing(self, objective: type[FramedTexts], truncate: bool) -> tuple[int | None, bool]:
+        """(tokens of the longest text, whether longer ones are cut): as the model was trained by such an objective."""
+        if self.recipe is None or not isinstance(self.recipe.objective, objective):
+            return None, truncate
+        return self.recipe.seq_len, truncate or self.recipe.objective.truncate
+
+
+def opened(
+    model: TrainedModel,
+    tokenizer: Tokenizer | str | Path | None = None,
+    *,
+    device: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Opened:
+    """The model and a tokenizer, its directory's if none is given; `device` and `dtype` are for what is loaded here.
+
+    Raises UsageError where there is no tokenizer, or no weights but a preset's name, and what `load` does.
+    """
+    known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+    if isinstance(model, Transformer):
+        found, beside, recipe = model, None, None
+    else:
+        if not Path(model).exists() and find_preset(str(model)) is not None:
+            raise UsageError(f"{model} is an architecture without weights; give the directory of a trained model")
+        found, beside = load(model, device=choose_device(device), dtype=dtype)
+        recipe = of_run(model)
+    if (known := known or beside) is None:
+        what = "the model" if isinstance(model, Transformer) else str(model)
+        raise UsageError(f"{what} has no tokenizer beside its weights, so no text can be read; give its tokenizer.json")
+    return Opened(found, known, recipe)
+
+
+def opened_for_decoding(
+    model: TrainedModel,
+    tokenizer: Tokenizer | str | Path | None = None,
+    *,
+    device: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Opened:
+    """`opened`, and what is loaded here has its weights laid out for steps of one token."""
+    found = opened(model, tokenizer, device=device, dtype=dtype)
+    return found if found.model is model else found._replace(model=lay_out_for_decoding(found.model))

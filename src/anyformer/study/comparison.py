@@ -1,0 +1,146 @@
+"""Which of several architectures is better on a text, as one call: trained alike, judged alike, written up."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from anyformer import measure
+from anyformer.errors import UsageError
+from anyformer.measure.calibrate import dtype_name
+from anyformer.notebook import as_html
+from anyformer.recipe import Recipe
+from anyformer.resizing import resize
+from anyformer.spec import Architecture, ModelSpec, label, specification
+from anyformer.study.compare import Question, Watch, check, named, refuses, run_all
+from anyformer.study.describe import describe
+from anyformer.study.report import write_report
+from anyformer.study.results import Study
+from anyformer.study.rows import as_json
+from anyformer.study.statistics import Analysis, analyse
+from anyformer.text import Tokenizer
+from anyformer.training.fitting import fitted_to
+from anyformer.training.prepare import Say, Sources, changed, held_out_of, read_data, to_stderr, with_truncation
+from anyformer.training.run import RunOptions
+from anyformer.training.run.progress import live_view
+from anyformer.training.step.device import choose_device, compute_dtype
+
+STDLIB = "Python's standard library"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A study, what can be said of it, and the report in which it says so."""
+
+    study: Study
+    analysis: Analysis
+    report: Path
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; the keys are those of `study.rows.as_json`, and `report`."""
+        return {**as_json(self.study, self.analysis), "report": str(self.report)}
+
+    def _repr_html_(self) -> str:
+        told = self.as_json()
+        said = {name: told[name] for name in ("sentences", "baselines", "report")}
+        rows = [{name: value for name, value in row.items() if name != "finding"} for row in told["rows"]]
+        return as_html({"rows": rows, "findings": [row["finding"] for row in told["rows"]], **said}, self.study.title)
+
+
+def compare(
+    architectures: Iterable[Architecture],
+    data: str | Path = "stdlib",
+    *,
+    validation: float = 0.02,
+    validation_data: str | Path | None = None,
+    n_params: float | None = 3_000_000,
+    count: Literal["total", "non_embedding"] = "total",
+    vocab_size: int = 4096,
+    tokenizer: Tokenizer | str | Path | None = None,
+    truncate: bool = False,
+    recipe: str | Path | Recipe = "quick",
+    learning_rates: Sequence[float] = (),
+    seeds: int = 1,
+    equal: Literal["tokens", "flops"] = "tokens",
+    prompt: str = "def ",
+    out: str | Path = "runs/compare",
+    compiled: bool = False,
+    device: str | None = None,
+    watch: Watch = live_view,
+    say: Say = to_stderr,
+    **changes: Any,
+) -> Comparison:
+    """Architectures trained on the same text in the same order, and what can be said about which is better.
+
+    Each is resized to `n_params` parameters, `count` of them; None keeps the sizes that are given. `recipe` is a name, a file or
+    a recipe, `changes` are fields of it, such as tokens=2e6 or objective="masked-lm"; of `learning_rates` each gets the best.
+    `equal` "flops" gives each the first one's FLOPs. `prompt` is what each continues, for the samples. `out` gets
+    report.html, study.json, runs.csv and each run's directory; what has run there with the same settings is not run again.
+
+    A run that fails is one of the study's with a `failure`. Raises UsageError, TextError and what else stops all of them.
+    """
+    given = list(architectures)
+    chosen = changed(recipe, changes)
+    chosen = with_truncation(chosen) if truncate else chosen
+    if reason := refuses(chosen.objective):
+        raise UsageError(f"architectures cannot be compared by {chosen.objective.kind}: {reason}")
+    own = Sources(validation_data, prefix="validation-") if validation_data is not None else None
+    text, _, about = read_data(
+        chosen,
+        Sources(data),
+        held_out_of("text", validation, own),
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        say=say,
+    )
+    words = f"{STDLIB if data == 'stdlib' else data}: {about}"
+
+    def sized(architecture: Architecture) -> ModelSpec:
+        spec = fitted_to(specification(architecture), chosen.objective, text.labels)
+        n = None if n_params is None else int(n_params)
+        return resize(spec, n_params=n, vocab_size=text.vocab_size, context=chosen.seq_len, count=count)
+
+    question = Question(
+        architectures=named([_name(each) for each in given], [sized(each) for each in given]),
+        recipe=chosen,
+        seeds=seeds,
+        learning_rates=tuple(learning_rates),
+        equal=equal,
+        prompt=prompt,
+    )
+    check(question, text)
+    where, dtype, directory = choose_device(device), compute_dtype(chosen.precision), Path(out)
+    machine = measure.calibrate(where, (dtype,))
+    peak = machine.peak_flops_per_second[dtype_name(dtype)]
+    say(f"{words}\nruns and report: {directory}")
+    options = RunOptions(
+        device=where,
+        compiled=compiled,
+        validation_share=0.01,
+        peak=lambda *_: peak,
+        save_every=chosen.steps,
+        keep_last=1,
+    )
+    runs, tuning = run_all(question, text, directory, options, watch)
+    command = shlex.join(["anyformer", *sys.argv[1:]])
+    study = describe(question, runs, tuning, text, corpus=words, command=command, machine=machine, peak=peak)
+    analysis = analyse(study)
+    report = write_report(study, directory / "report.html", analysis=analysis)
+    (directory / "study.json").write_text(study.to_json(), encoding="utf-8")
+    (directory / "runs.csv").write_text(study.to_csv(), encoding="utf-8")
+    return Comparison(study, analysis, report)
+
+
+def _name(architecture: Architecture) -> str:
+    """What a table calls an architecture: the name it was given by or has, else its sizes."""
+    if isinstance(architecture, str | Path):
+        return label(architecture)
+    return getattr(architecture, "name", None) or _sizes(specification(architecture))
+
+
+def _sizes(spec: ModelSpec) -> str:
+    return f"{spec.n_layers} layers of {spec.stack.d_model}"

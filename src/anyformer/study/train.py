@@ -1,0 +1,231 @@
+"""Training as one call: an architecture, text and a recipe, each named or given; a model, its figures and its run come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import torch
+
+from anyformer.errors import CheckpointError
+from anyformer.inference.figures import figures, in_words
+from anyformer.inference.retrieval import retrieve
+from anyformer.model import Transformer
+from anyformer.notebook import ShowsItself
+from anyformer.recipe import Contrastive, Recipe
+from anyformer.spec import Architecture, ModelSpec, label, specification
+from anyformer.text import Tokenizer
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.objectives.contrastive.data import ContrastData
+from anyformer.training.objectives.labelled.data import LabelledData
+from anyformer.training.objectives.labelled.loss import LabelledObjective
+from anyformer.training.objectives.objective import objective_of
+from anyformer.training.prepare import Say, Sources, held_out_of, read_data, recipe_for, resized, to_stderr, with_head
+from anyformer.training.run import RunOptions, TrainingResult, plan_run
+from anyformer.training.run import train as run_training
+from anyformer.training.run.plan import RunPlan
+from anyformer.training.run.progress import Watcher, live_view
+from anyformer.training.step.device import choose_device
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Trained(ShowsItself):
+    """What training left: the run's result, the recipe it followed, and how good the model is at what it learned."""
+
+    result: TrainingResult
+    recipe: Recipe
+    tokenizer: Tokenizer | None
+    out: Path | None
+    # Of labelled text and of pairs: figures of the validation part by name (`inference.figures`).
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Transformer:
+        """The trained model, after the last step."""
+        return self.result.model
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        result, evaluation, objective = self.result, self.result.evaluation, self.recipe.objective
+        return {
+            "version": VERSION,
+            "out": self.out and str(self.out),
+            "objective": objective.kind,
+            "n_params": result.n_params,
+            "steps": result.steps[-1].step if result.steps else 0,
+            "tokens": result.tokens,
+            "seconds": result.seconds,
+            "tokens_per_second": result.tokens_per_second,
+            "flops_per_token": result.flops_per_token,
+            "loss": result.steps[-1].loss if result.steps else None,
+            "validation": evaluation
+            and {
+                "loss": evaluation.loss,
+                "perplexity": evaluation.perplexity if objective.in_nats else None,
+                "bits_per_byte": evaluation.bits_per_byte if objective.whole else None,
+                "unigram_loss": result.unigram_loss,
+                **self.figures,
+            },
+            "best": result.best and str(result.best),
+        }
+
+    def __str__(self) -> str:
+        result, evaluation, objective = self.result, self.result.evaluation, self.recipe.objective
+        said = [f"{result.tokens:,} tokens predicted in {result.seconds:,.0f} s"]
+        if evaluation is not None:
+            parts = [f"{evaluation.loss:.4f} {objective.unit}"]
+            parts += [in_words(self.figures) if self.figures else f"perplexity {evaluation.perplexity:.2f}"]
+            if objective.whole:
+                parts.append(f"{evaluation.bits_per_byte:.4f} bits a byte")
+            if result.unigram_loss is not None:
+                below = 1 - evaluation.loss / result.unigram_loss
+                side = "below" if below >= 0 else "above"
+                parts.append(f"{abs(below):.0%} {side} {objective.guess} ({result.unigram_loss:.4f})")
+            said.append("validation " + ", ".join(parts))
+        said += [f"saved in {self.out}"] if self.out else []
+        said += [f"best on the validation text: {result.best}"] if result.best else []
+        return "; ".join(said)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that is ready: what could be known to be wrong with its text, recipe and architecture is not."""
+
+    spec: ModelSpec
+    recipe: Recipe
+    data: TrainingData
+    out: Path | None
+    init: Path | None
+    options: RunOptions
+    watcher: Watcher
+    name: str | None
+
+    def plan(self) -> RunPlan:
+        """What the run would take; nothing is written."""
+        return plan_run(self.spec, self.recipe, self.data, out=self.out, init=self.init, options=self.options)
+
+    def run(self) -> Trained:
+        """The run, from its start or from where it stopped. Raises RunFailed, and Stopped at a signal."""
+        result = run_training(
+            self.spec,
+            self.recipe,
+            self.data,
+            out=self.out,
+            init=self.init,
+            options=self.options,
+            watcher=self.watcher,
+            name=self.name,
+        )
+        return Trained(result, self.recipe, self.data.tokenizer, self.out, _figures(result, self.data, self.recipe))
+
+
+def prepare_training(
+    architecture: Architecture,
+    data: str | Path | None = None,
+    *,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    validation: float = 0.05,
+    validation_data: str | Path | None = None,
+    validation_source: str | Path | None = None,
+    validation_target: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    init: str | Path | None = None,
+    n_params: float | None = None,
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
+    truncate: bool = False,
+    recipe: str | Path | Recipe = "small",
+    lr: float | None = None,
+    device: str | None = None,
+    options: RunOptions | None = None,
+    watcher: Watcher | None = None,
+    say: Say = to_stderr,
+    **changes: Any,
+) -> Training:
+    """A run that is ready to be planned or made.
+
+    `data` is a text (a file, a folder, "stdlib", or labelled text), `source` and `target` are files of pairs, line by line; a
+    share `validation` of them is set aside, unless texts to validate on are named. `recipe` is a name, a file or a recipe;
+    `lr` and `changes` are fields of it, such as tokens=2e6 or objective="masked-lm". The architecture is resized to `n_params`
+    and to the vocabulary, and gets the head that the objective trains. Without a `tokenizer`, that of the run `out` or of the
+    weights `init` is taken, else one is trained. `truncate` cuts labelled texts, or pairs, longer than a row. `resume`
+    refuses to start anew. `device` is "cpu", "cuda" …, the best there is by default; `options` say how the run runs.
+
+    Raises an AnyformerError of exit status 2, before anything is written.
+    """
+    place, weights = (None if each is None else Path(each) for each in (out, init))
+    if resume and (place is None or not (place / "spec.yaml").is_file()):
+        raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
+    given = Sources(data, source, target)
+    unseen = (validation_data, validation_source, validation_target)
+    own = Sources(*unseen, prefix="validation-") if any(each is not None for each in unseen) else None
+    held_out = held_out_of(given.reads, validation, own)
+    named = specification(architecture)
+    chosen = recipe_for(named, given.reads, recipe, changes, lr=lr, truncate=truncate)
+    begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
+    text, new, _ = read_data(
+        chosen,
+        given,
+        held_out,
+        tokenizer=tokenizer or begun,
+        vocab_size=vocab_size,
+        begun=place,
+        init=weights,
+        say=say,
+    )
+    # Given weights have the rows that they have, be they more than the tokenizer's tokens.
+    follows = n_params or (init is None and (new or begun))
+    fitted = with_head(
+        resized(named, n_params, vocab_size or (text.vocab_size if follows else None)), chosen, text, say
+    )
+    how = options or RunOptions()
+    how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
+    title = label(architecture) if isinstance(architecture, str | Path) else None
+    return Training(fitted, chosen, text, place, weights, how, watcher or live_view(), title)
+
+
+P = ParamSpec("P")
+
+
+def _made(prepare: Callable[P, Training]) -> Callable[P, Trained]:
+    @wraps(prepare, assigned=())
+    def train(*args: P.args, **options: P.kwargs) -> Trained:
+        """A model trained on text; with `out`, saved there, and gone on with where that holds the same run.
+
+        It takes what `prepare_training` takes and raises what that does; RunFailed on the way, and Stopped at a signal.
+        """
+        return prepare(*args, **options).run()
+
+    return train
+
+
+train = _made(prepare_training)
+
+
+def _peak(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOPs a second of large products, measured the first time on a machine and then remembered."""
+    from anyformer import measure
+    from anyformer.measure.calibrate import dtype_name
+
+    return measure.calibrate(device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
+
+
+def _figures(result: TrainingResult, data: TrainingData, recipe: Recipe) -> dict[str, float | None]:
+    """How well a trained model labels what it is validated on, or finds pairs; nothing of other data."""
+    if isinstance(data, ContrastData) and data.held_out is not None:
+        cut = isinstance(recipe.objective, Contrastive) and recipe.objective.truncate
+        found = retrieve(result.model, data.tokenizer, data.held_out.pairs, longest=recipe.seq_len, truncate=cut)
+        return {"accuracy": found.accuracy, "mrr": found.mrr}
+    if not isinstance(data, LabelledData):
+        return {}
+    validation, objective = data.validation(recipe), objective_of(recipe.objective, result.model.spec)
+    if validation is None or not isinstance(objective, LabelledObjective):
+        return {}
+    return figures(result.model, objective, validation, recipe.precision)

@@ -1,0 +1,112 @@
+"""Tokenizers trained on a text that is named, and several set side by side on one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import UsageError
+from anyformer.notebook import ShowsItself
+from anyformer.text.comparison import Compared, compared, spelled
+from anyformer.text.corpus import read_corpus
+from anyformer.text.schemes import scheme
+from anyformer.text.tokenizer import Tokenizer
+
+VERSION = 1
+EXAMPLE = "I'm in the U.K. till the end. It's a fast-paced, 3.5-hour Überraschung!"
+
+
+@dataclass(frozen=True)
+class TrainedTokenizer(ShowsItself):
+    """A tokenizer, and what it makes of the text that it was trained on."""
+
+    tokenizer: Tokenizer
+    measured: Compared
+    out: Path | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        return {
+            "version": VERSION,
+            "out": self.out and str(self.out),
+            "vocab_size": self.tokenizer.vocab_size,
+            "kind": self.tokenizer.kind,
+            "fingerprint": self.tokenizer.fingerprint,
+            "bytes_per_token": self.measured.bytes_per_token,
+            "unknown_rate": self.measured.unknown_rate,
+        }
+
+    def __str__(self) -> str:
+        unknown = self.measured.unknown_rate
+        share = "" if self.tokenizer.unknown is None else f", {unknown:.2%} of the tokens unknown"
+        length = f"{self.measured.bytes_per_token:.2f} bytes a token on this text"
+        saved = f"; saved in {self.out}" if self.out else ""
+        return f"{self.tokenizer.vocab_size:,} tokens, {length}{share}{saved}"
+
+
+def tokenizer(
+    text: str | Path,
+    *,
+    kind: str = "byte-level-bpe",
+    vocab_size: int = 4096,
+    min_count: int = 1,
+    specials: Sequence[str] = (),
+    out: str | Path | None = None,
+) -> TrainedTokenizer:
+    """A tokenizer trained on a file, a folder, or "stdlib"; with `out`, saved in that new directory.
+
+    `kind` is a name among `SCHEMES`. `vocab_size` tokens are learnt, `specials` come on top; words or pairs rarer than
+    `min_count` are left out. Raises TextError, and UsageError where `out` holds a tokenizer already.
+    """
+    place = None if out is None else Path(out)
+    if place is not None and (place / "tokenizer.json").exists():
+        raise UsageError(f"{place} holds a tokenizer already; name another directory, or remove it first")
+    corpus = read_corpus(text)
+    found = scheme(kind, vocab_size, min_count).train(corpus.texts())
+    if specials:
+        found = found.with_specials(specials)
+    if place is not None:
+        found.save(place)
+    return TrainedTokenizer(found, compared(found, corpus.texts()), place)
+
+
+@dataclass(frozen=True)
+class TokenizerComparison(ShowsItself):
+    """Tokenizers on one text, by name, and how each splits examples: their pieces, by example and name."""
+
+    tokenizers: Mapping[str, Compared]
+    examples: Mapping[str, Mapping[str, Sequence[str]]]
+    nbytes: int  # of the text that all are judged on
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        entries = [{"name": name, **asdict(result)} for name, result in self.tokenizers.items()]
+        return {"version": VERSION, "tokenizers": entries, "examples": self.examples}
+
+
+def compare_tokenizers(
+    tokenizers: Iterable[Tokenizer | str | Path],
+    data: str | Path,
+    *,
+    vocab_size: int = 4096,
+    examples: Sequence[str] = (EXAMPLE,),
+) -> TokenizerComparison:
+    """Tokenizers, or directories of them, or kinds, which are trained on nine tenths of a text.
+
+    All are judged on the last tenth, so that no one is judged on what it learnt from. Raises TextError.
+    """
+    learned, judged = read_corpus(data).split(0.1)
+    found: dict[str, Tokenizer] = {}
+    for each in tokenizers:
+        if isinstance(each, Tokenizer):
+            found[f"{each.kind} {each.fingerprint[:8]}"] = each
+        elif isinstance(each, Path) or Path(each).exists():
+            found[str(each)] = Tokenizer.load(each)
+        else:
+            found[each] = scheme(each, vocab_size).train(learned.texts())
+    splits = {example: {name: spelled(own, example) for name, own in found.items()} for example in examples}
+    return TokenizerComparison(
+        {name: compared(own, judged.texts()) for name, own in found.items()}, splits, judged.nbytes
+    )

@@ -1,0 +1,280 @@
+"""What a run is made of, from what a user names: text read, split and tokenized, a recipe changed, an architecture fitted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from anyformer import recipe as recipes
+from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.hub import load_tokenizer
+from anyformer.hub.labels import labels_of, read_labels
+from anyformer.hub.source import find
+from anyformer.recipe import OBJECTIVES, Contrastive, FramedTexts, Labelled, ObjectiveSpec, Recipe
+from anyformer.resizing import resize
+from anyformer.spec import ModelSpec, is_path
+from anyformer.text import (
+    Corpus,
+    ParallelCorpus,
+    Tokenizer,
+    encode_corpus,
+    read_corpus,
+    read_labelled,
+    read_parallel,
+    split_labelled,
+    split_pairs,
+)
+from anyformer.training.data.feed import TrainingData
+from anyformer.training.data.text import TextData
+from anyformer.training.fitting import fitted_to
+from anyformer.training.objectives.architecture import usual
+from anyformer.training.objectives.contrastive.data import ContrastData
+from anyformer.training.objectives.labelled.data import LabelledData
+from anyformer.training.objectives.seq2seq.data import PairData
+
+TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
+VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
+
+Say = Callable[[str], None]
+
+
+def to_stderr(line: str) -> None:
+    """Where what is worth knowing is said, unless another place is given."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is read: one text, or a file of lines and one of what they become.
+
+    Raises UsageError unless it is either; the options are named with `prefix`.
+    """
+
+    data: str | Path | None = None
+    source: str | Path | None = None
+    target: str | Path | None = None
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        data, source, target = (f"--{self.prefix}{name}" for name in ("data", "source", "target"))
+        if (self.source is None) != (self.target is None):
+            raise UsageError(f"{source} and {target} go together: line n of one translates line n of the other")
+        if (self.data is None) == (self.source is None):
+            raise UsageError(f"give either {data}, or {source} and {target}")
+
+    @property
+    def reads(self) -> Literal["text", "pairs"]:
+        """Which kind it is, as `ObjectiveSpec.reads`."""
+        return "text" if self.source is None else "pairs"
+
+    def corpus(self) -> Corpus:
+        """The text."""
+        assert self.data is not None
+        return read_corpus(self.data)
+
+    def pairs(self) -> ParallelCorpus:
+        """The pairs of lines."""
+        assert self.source is not None
+        assert self.target is not None
+        return read_parallel(Path(self.source), Path(self.target))
+
+
+HeldOut = float | Sources
+"""What a run is validated on: a share of what it reads, set aside, or a text, or pairs, of its own."""
+
+
+def held_out_of(reads: str, share: float, named: Sources | None) -> HeldOut:
+    """The validation text or pairs where they are named, else the share. Raises UsageError for another kind."""
+    if named is None:
+        return share
+    if named.reads != reads:
+        wanted = "--validation-data" if reads == "text" else "--validation-source and --validation-target"
+        raise UsageError(f"a run on {reads} is validated on {reads}: use {wanted}")
+    return named
+
+
+def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
+    """Whether an objective is for pairs where there are pairs; labelled text is given as text is."""
+    return (objective.reads == "pairs") == (reads == "pairs")
+
+
+def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: float | None = None) -> Recipe:
+    """The recipe of a name, a file or itself, with fields changed; `lr` is the optimiser's. Raises SpecError."""
+    chosen = recipe if isinstance(recipe, Recipe) else _read(recipe)
+    if unknown := next((name for name in changes if name not in Recipe.types()), None):
+        raise SpecError(f"a recipe has no field {unknown!r}{did_you_mean(unknown, Recipe.types())}")
+    typed = {
+        name: _whole(value) if Recipe.types()[name] in (int, int | None) else value for name, value in changes.items()
+    }
+    if isinstance(named := typed.get("objective"), str):
+        typed["objective"] = objective_of_name(named)
+    if lr is not None:
+        typed["optimizer"] = typed.get("optimizer", chosen.optimizer).but(lr=lr)
+    return chosen.but(**typed)
+
+
+def _whole(number: Any) -> Any:
+    """3e6 as the whole number that it is."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _read(name: str | Path) -> Recipe:
+    return recipes.read(name) if is_path(name) else recipes.named(str(name))
+
+
+def objective_of_name(name: str) -> ObjectiveSpec:
+    """The objective of a name, with the defaults of its paper. Raises UsageError with the nearest name."""
+    if name not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise UsageError(f"there is no objective {name!r}{did_you_mean(name, OBJECTIVES)}; there are {known}")
+    return OBJECTIVES[name]
+
+
+def recipe_for(
+    spec: ModelSpec,
+    reads: Literal["text", "pairs"],
+    recipe: str | Path | Recipe,
+    changes: Mapping[str, Any],
+    *,
+    lr: float | None = None,
+    truncate: bool = False,
+) -> Recipe:
+    """The changed recipe. Its objective is what is named, else the recipe's own if it fits, else the architecture's usual one."""
+    if "objective" not in changes:
+        said = _said_objective(recipe)
+        if said is None or not fits(said, reads):
+            changes = {**changes, "objective": usual(spec, reads)}
+    chosen = changed(recipe, changes, lr=lr)
+    return with_truncation(chosen) if truncate else chosen
+
+
+def _said_objective(recipe: str | Path | Recipe) -> ObjectiveSpec | None:
+    """The objective that a recipe names, None where it leaves that open."""
+    if not isinstance(recipe, Recipe) and is_path(recipe):
+        said = recipes.read(recipe).objective  # raises what is wrong with it
+        return said if "objective" in yaml.safe_load(Path(recipe).read_text(encoding="utf-8")) else None
+    said = (recipe if isinstance(recipe, Recipe) else _read(recipe)).objective
+    return said if said != Recipe().objective else None
+
+
+def with_truncation(recipe: Recipe) -> Recipe:
+    """The recipe with inputs cut to the length of a row. Raises UsageError for an objective on other data."""
+    if not isinstance(recipe.objective, FramedTexts):
+        raise UsageError(
+            f"--truncate is for labelled text and for pairs to be told apart, and {recipe.objective.kind} reads neither"
+        )
+    return recipe.but(objective=recipe.objective.but(truncate=True))
+
+
+class Prepared(NamedTuple):
+    """Data, whether its tokenizer was trained on it just now, and what it is in words."""
+
+    data: TrainingData
+    new_tokenizer: bool
+    about: str
+
+
+def read_data(
+    recipe: Recipe,
+    given: Sources,
+    held_out: HeldOut,
+    *,
+    tokenizer: Tokenizer | str | Path | None = None,
+    vocab_size: int | None = None,
+    begun: Path | None = None,
+    init: Path | None = None,
+    say: Say = to_stderr,
+) -> Prepared:
+    """What the recipe's objective reads, split unless other texts are there to validate on.
+
+    Without a tokenizer, with that of the weights `init`, else with one of `vocab_size` tokens that is trained on the training
+    part, the objective's special tokens among them. Labels have the order of the run `begun` already, or of `init` where that
+    tells the same ones apart. Raises TextError, UsageError and what `load_tokenizer` does.
+    """
+    known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+    if known is None and init is not None:
+        known = load_tokenizer(init)
+    objective = recipe.objective
+
+    def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective) -> Tokenizer:
+        return known or new_tokenizer(texts, vocab_size, by)
+
+    if given.reads == "pairs":
+        corpus = given.pairs()
+        pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
+        about = f"{len(pairs.pairs):,} pairs, sha256 {pairs.fingerprint[:16]}"
+        if not isinstance(objective, Contrastive):
+            return Prepared(PairData(pairs, unseen, trained(pairs.texts(), None)), known is None, about)
+        data = ContrastData(pairs, unseen, trained(pairs.texts()))
+    elif isinstance(objective, Labelled):
+        data = _labelled(given, held_out, trained, objective, begun, init)
+        what = f"{len(data.labels)} classes" if data.labels else "numbers"
+        about = f"{len(data.train.rows):,} examples of {what}, sha256 {data.train.fingerprint[:16]}"
+    else:
+        text = given.corpus()
+        texts, rest = (text, held_out.corpus()) if isinstance(held_out, Sources) else text.split(held_out)
+        own = trained(texts.sample(TOKENIZER_NBYTES))
+        about = f"{len(text.documents):,} documents, {text.nbytes:,} bytes, sha256 {text.fingerprint[:16]}"
+        return Prepared(TextData(encode_corpus(texts, own), encode_corpus(rest, own), own), known is None, about)
+    if n_texts := data.cut(recipe):
+        say(f"{n_texts:,} texts are cut to {recipe.seq_len} tokens (--truncate)")
+    return Prepared(data, known is None, about)
+
+
+def new_tokenizer(texts: Iterable[str], vocab_size: int | None, objective: ObjectiveSpec | None = None) -> Tokenizer:
+    """A tokenizer trained on texts; the special tokens of the objective are among its `vocab_size`."""
+    roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
+    plain = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
+    return plain.with_specials(specials, roles) if roles or specials else plain
+
+
+def _labelled(
+    given: Sources,
+    held_out: HeldOut,
+    trained: Callable[[Iterable[str]], Tokenizer],
+    objective: Labelled,
+    begun: Path | None,
+    init: Path | None,
+) -> LabelledData:
+    assert given.data is not None
+    corpus = read_labelled(given.data).as_kind(objective.labels)
+    if isinstance(held_out, Sources):
+        assert held_out.data is not None
+        texts, unseen = corpus, read_labelled(held_out.data).as_kind(objective.labels)
+    else:
+        texts, unseen = split_labelled(corpus, held_out)
+    own, known = trained(texts.texts()), None
+    if objective.labels != "numbers":
+        known = _labels(begun, init, set(corpus.counts())) or corpus.names()
+    return LabelledData(texts, unseen, own, known)
+
+
+def _labels(begun: Path | None, init: Path | None, found: set[str]) -> tuple[str, ...] | None:
+    """The labels that are known before the data is read, in the order of a head's rows."""
+    if begun is not None and (kept := read_labels(begun)) is not None:
+        return kept
+    before = labels_of(find(init)) if init is not None else None
+    return before if before is not None and found <= set(before) else None
+
+
+def resized(spec: ModelSpec, n_params: float | None, vocab_size: int | None) -> ModelSpec:
+    """The architecture at another size; the same where nothing else is asked for."""
+    if n_params is None and vocab_size in (None, spec.vocab_size):
+        return spec
+    return resize(spec, n_params=None if n_params is None else int(n_params), vocab_size=vocab_size)
+
+
+def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData, say: Say = to_stderr) -> ModelSpec:
+    """The architecture with the head that the objective trains; where it has none, it is said that it gets one."""
+    found = fitted_to(spec, recipe.objective, data.labels)
+    if new := [head.name for head in found.heads if head not in spec.heads]:
+        gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
+        place = f"in the place of {gone}" if gone else "which is added to the architecture"
+        say(f"{recipe.objective.kind} trains a head {new[0]!r}, {place}")
+    return found

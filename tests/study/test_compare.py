@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from anyformer.training.live import Silent
 
 from anyformer.errors import RunFailed, UsageError
 from anyformer.recipe import Recipe
@@ -17,6 +16,7 @@ from anyformer.text import Corpus, Tokenizer, encode_corpus
 from anyformer.text.sources import Document
 from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, TrainingResult
+from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
 from tests.training.models import decoder
 
@@ -61,7 +61,7 @@ def question(specs: Mapping[str, ModelSpec] = SPECS, **options: Any) -> Question
 
 
 def go(asked: Question, data: TextData, out: Path) -> Any:
-    return run_all(asked, data, out, HOW, lambda _: Silent())
+    return run_all(asked, data, out, HOW, lambda _: Watcher())
 
 
 def test_seeds_are_runs_of_their_own(tmp_path: Path, data: TextData, trained: Trained) -> None:

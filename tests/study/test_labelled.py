@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from anyformer.training.live import Silent
 
 from anyformer import layers
 from anyformer.errors import UsageError
@@ -47,6 +46,7 @@ from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions
+from anyformer.training.run.progress import Watcher
 from tests.study.studies import one_seed, run, three_seeds
 from tests.training.models import decoder
 from tests.training.noisy import text_data
@@ -91,7 +91,7 @@ def studied(data: LabelledData, tmp_path_factory: pytest.TempPathFactory) -> Stu
     question = Question(
         architectures=specs(data), recipe=recipe(Classification()), seeds=2, learning_rates=(1e-6, 1e-2)
     )
-    runs, tuning = run_all(question, data, tmp_path_factory.mktemp("out"), HOW, lambda _: Silent())
+    runs, tuning = run_all(question, data, tmp_path_factory.mktemp("out"), HOW, lambda _: Watcher())
     return has_spec(question, runs, tuning, data)
 
 
@@ -218,7 +218,7 @@ def test_another_objective_is_judged_by_its_loss(tmp_path: Path) -> None:
     asked = Question(
         architectures={"a": spec, "b": spec.but(context=None)}, recipe=recipe(MaskedLM(), batch_tokens=192, seq_len=48)
     )
-    runs, tuning = run_all(asked, text, tmp_path, HOW, lambda _: Silent())
+    runs, tuning = run_all(asked, text, tmp_path, HOW, lambda _: Watcher())
     study = has_spec(asked, runs, tuning, text)
     assert (study.score, study.counted, study.unit) == ("loss", "token", "nats per token")
     analysis = analyse(study)
@@ -243,5 +243,5 @@ def test_what_cannot_be_compared_is_refused(
     assert refuses(Classification()) is None
     asked = Question(architectures=specs(data), recipe=recipe(objective))
     with pytest.raises(UsageError, match=f"architectures cannot be compared by {objective.kind}: .*{says}"):
-        run_all(asked, data, tmp_path / "out", HOW, lambda _: Silent())
+        run_all(asked, data, tmp_path / "out", HOW, lambda _: Watcher())
     assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed, UsageError, did_you_mean
-from anyformer.families.heads import sentence_embedding
+from anyformer.families.heads import EMBEDDING, sentence_embedding
 from anyformer.inference.classification import longest_of
 from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec
@@ -27,7 +27,6 @@ from anyformer.recipe import Contrastive
 from anyformer.spec import ModelSpec, Place, PoolSpec
 from anyformer.text import Tokenizer, length_batches
 from anyformer.text.parallel import read_lines
-from anyformer.training.objectives.contrastive import EMBEDDING
 from anyformer.training.objectives.contrastive.loss import usual_pool
 
 Pool = Literal["mean", "first", "last"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from anyformer.errors import UsageError
 from anyformer.generation import BeamSearch, lay_out_for_decoding
-from anyformer.hub import load_companion
+from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
 from anyformer.inference.figures import figures, in_words
 from anyformer.inference.opened import Opened, TrainedModel, opened
@@ -21,7 +21,6 @@ from anyformer.recipe import Contrastive, FramedTexts, Labelled, ObjectiveSpec, 
 from anyformer.spec import ModelSpec
 from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, read_labelled, split_labelled, split_pairs
 from anyformer.text.encoded_labelled import EncodedLabelled
-from anyformer.training.companion import companion_of
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
 from anyformer.training.objectives.architecture import usual
@@ -234,7 +233,7 @@ def _text(
         check_memory(spec, recipe)
     validation = _validation(given, held_out, tokenizer, recipe)
     losses = evaluate_rows(
-        model, objective, validation, precision=precision, companion=_companion(model, spec, objective, directory)
+        model, objective, validation, precision=precision, auxiliary=_auxiliary(model, spec, objective, directory)
     )
     score = None
     if search is not None:
@@ -259,13 +258,13 @@ def _text(
     )
 
 
-def _companion(model: Transformer, spec: ModelSpec, objective: Any, directory: Path | None) -> Transformer | None:
+def _auxiliary(model: Transformer, spec: ModelSpec, objective: Any, directory: Path | None) -> Transformer | None:
     """What was trained beside the model, where the objective needs it. Raises UsageError where only the model is given."""
-    if companion_of(objective, spec) is None:
+    if objective.auxiliary() is None:
         return None
     if directory is None:
         raise UsageError("this model is judged together with what was trained beside it; give the directory of the run")
-    return load_companion(directory, device=next(model.parameters()).device)
+    return load_auxiliary(directory, device=next(model.parameters()).device)
 
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:

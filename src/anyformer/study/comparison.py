@@ -23,7 +23,7 @@ from anyformer.study.results import Study
 from anyformer.study.rows import as_json
 from anyformer.study.statistics import Analysis, analyse
 from anyformer.text import Tokenizer
-from anyformer.training.fitting import fitted_to
+from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.prepare import Say, Sources, changed, held_out_of, read_data, to_stderr, with_truncation
 from anyformer.training.run import RunOptions
 from anyformer.training.run.progress import live_view
@@ -100,7 +100,7 @@ def compare(
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"
 
     def sized(architecture: Architecture) -> ModelSpec:
-        spec = fitted_to(specification(architecture), chosen.objective, text.labels)
+        spec = with_head_for(specification(architecture), chosen.objective, text.labels)
         n = None if n_params is None else int(n_params)
         return resize(spec, n_params=n, vocab_size=text.vocab_size, context=chosen.seq_len, count=count)
 

@@ -31,10 +31,10 @@ from anyformer.text import (
 )
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
-from anyformer.training.fitting import fitted_to
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
+from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.objectives.seq2seq.data import PairData
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
@@ -272,7 +272,7 @@ def resized(spec: ModelSpec, n_params: float | None, vocab_size: int | None) -> 
 
 def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData, say: Say = to_stderr) -> ModelSpec:
     """The architecture with the head that the objective trains; where it has none, it is said that it gets one."""
-    found = fitted_to(spec, recipe.objective, data.labels)
+    found = with_head_for(spec, recipe.objective, data.labels)
     if new := [head.name for head in found.heads if head not in spec.heads]:
         gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
         place = f"in the place of {gone}" if gone else "which is added to the architecture"

@@ -31,6 +31,7 @@ from anyformer.layers import (
     SegmentsSpec,
     TokensSpec,
 )
+from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
@@ -49,7 +50,7 @@ from anyformer.spec import (
 )
 from anyformer.variants.change import CHANGES
 from anyformer.variants.layers import BIASES
-from anyformer.variants.parts import attentions, every, feeds, is_causal
+from anyformer.variants.parts import attentions, every, feeds
 from anyformer.variants.values import folded, read
 
 Put = Callable[[ModelSpec, Any], ModelSpec]
@@ -155,7 +156,7 @@ def _mask(a: ModelSpec, data: Any) -> ModelSpec:
     said = any(isinstance(each, Causal | Everything | Prefix) for each in mask.nested())
 
     def stack(own: Any) -> Any:
-        whole = Causal() & mask if is_causal(own) and not said else mask
+        whole = Causal() & mask if later_tokens_seen(own, after_prefix=True) is None and not said else mask
         return _model(a, ATTENTION.but(mask=whole)).stack
 
     return _model(a).but(stack=stack(a.stack), encoder=a.encoder and stack(a.encoder))

@@ -9,8 +9,7 @@ from anyformer.errors import SpecError
 from anyformer.families.albert import albert
 from anyformer.families.compose import changed
 from anyformer.families.heads import masked_words, pooler, row_classes
-from anyformer.families.hf.bert import PROJECTION, embeddings, in_feed_forward
-from anyformer.families.hf.deepseek import FEED
+from anyformer.families.hf.bert import FEED, PROJECTION, embeddings, in_feed_forward
 from anyformer.families.hf.encoder import (
     SEGMENTS,
     SIZES,

@@ -9,8 +9,7 @@ from anyformer.families.compose import changed
 from anyformer.families.deberta import deberta
 from anyformer.families.electra import replaced
 from anyformer.families.heads import masked_words, row_classes
-from anyformer.families.hf.bert import PROJECTION, in_feed_forward
-from anyformer.families.hf.deepseek import FEED
+from anyformer.families.hf.bert import FEED, PROJECTION, in_feed_forward
 from anyformer.families.hf.encoder import SIZES, SPAN, TOKEN_CLASSES, Heading, HeadNames, encoder_family, eps, of_layers
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.mapping import TensorRow, fused, one, same

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from anyformer.families.bert import bert
 from anyformer.families.heads import masked_words, row_classes
-from anyformer.families.hf.bert import PROJECTION, embeddings, in_feed_forward
-from anyformer.families.hf.deepseek import FEED
+from anyformer.families.hf.bert import FEED, PROJECTION, embeddings, in_feed_forward
 from anyformer.families.hf.encoder import (
     SPAN,
     TOKEN_CLASSES,

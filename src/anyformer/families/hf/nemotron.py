@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.hf.deepseek import FEED
-from anyformer.families.hf.llama import ATTENTION, NORMS
+from anyformer.families.hf.llama import ATTENTION, FEED, NORMS
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.template import (
     BIASES,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.deepseek import FEED
-from anyformer.families.hf.llama import D_FF, NORMS, PROJECTION, SWIGLU
+from anyformer.families.hf.llama import D_FF, FEED, NORMS, PROJECTION, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL
 from anyformer.families.hf.settings import Settings

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import block, changed, pre_norm
-from anyformer.families.hf.deepseek import FEED
 from anyformer.families.hf.experts import expert_width, gated_experts
-from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, FEED, GATED, NORMS, SWIGLU
 from anyformer.families.hf.mixtral import TRAINING
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import D_MODEL, FULL, VOCABULARY, Pair, at, family, heads, positions, tables

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anyformer.families.heads import row_classes
-from anyformer.families.hf.bert import PROJECTION
-from anyformer.families.hf.deepseek import FEED
+from anyformer.families.hf.bert import FEED, PROJECTION
 from anyformer.families.hf.encoder import (
     SPAN,
     TOKEN_CLASSES,

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from anyformer.costs.state import MOMENTS
 from anyformer.disk import atomic
 from anyformer.disk.run_layout import (
     MANIFEST,
+    MOMENTS,
     RANDOM,
     STATE,
     WEIGHTS,

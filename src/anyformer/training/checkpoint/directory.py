@@ -13,9 +13,8 @@ from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
-from anyformer.disk.run_layout import CHECKPOINTS, LOCK, METRICS, RECIPE, SPEC, TOKENIZER, is_run
+from anyformer.disk.run_layout import CHECKPOINTS, LOCK, METRICS, RECIPE, RECORD, SPEC, TOKENIZER, is_run
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
-from anyformer.measure.here import RECORD
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Place, first_difference, short, tensors
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance

@@ -6,12 +6,12 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 import pytest
+from anyformer.families.misprints import MISPRINTS
+from anyformer.families.training import TRAINING
 
 from anyformer.descriptions import lineage
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS
-from anyformer.families.misprints import MISPRINTS
-from anyformer.families.training import TRAINING
 from anyformer.families.tree import TREE, ancestors, lineage_of, path
 
 NAMES = list(TREE)

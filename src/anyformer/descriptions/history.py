@@ -9,7 +9,6 @@ from typing import Any
 from anyformer.descriptions.diff import words as words
 from anyformer.descriptions.diff.parts import attentions, feeds, layers, norms
 from anyformer.families import PRESETS, Preset
-from anyformer.families.misprints import MISPRINTS
 from anyformer.families.tree import TREE
 from anyformer.layers import (
     FeedForwardSpec,
@@ -79,7 +78,7 @@ def history() -> History:
     for line in TREE.values():
         preset = PRESETS[line.known]
         cells = {name: read(preset) for name, read in COLUMNS.items()}
-        marks = tuple(Mark(m.column, m.printed, m.reason) for m in MISPRINTS if m.lineage == line.name)
+        marks = tuple(Mark(m.column, m.printed, m.reason) for m in line.misprints)
         size = parameters(preset.spec).total
         entries.append(Entry(line.year, preset.name, size, cells, marks, preset.source))
     order = list(TREE)

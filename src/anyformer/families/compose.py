@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from anyformer.layers import AddSpec, ByRole, GQASpec, LinearSpec, TokensSpec
+from anyformer.layers import (
+    ActivationSpec,
+    AddSpec,
+    AttentionSpec,
+    ByRole,
+    Causal,
+    FeedForwardSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LinearSpec,
+    Mask,
+    RotarySpec,
+    ScoreSpec,
+    TokensSpec,
+)
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
+    Count,
     EmbeddingSpec,
     HeadSpec,
     InitSpec,
@@ -157,6 +172,42 @@ def encoder_decoder(
         init=init or ByRole(),
         context=None if context is None else Length(context),
     )
+
+
+def attend(
+    n_heads: int,
+    n_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    *,
+    bias: bool = False,
+    rotary: RotarySpec | None = None,
+    mask: Mask | None = None,
+    scores: tuple[ScoreSpec, ...] = (),
+    scale: ScaleSpec | None = None,
+) -> AttentionSpec:
+    """Attention to the past, or by another mask, with biases of all four projections or without."""
+    heads = GQASpec(
+        n_heads=Count(n_heads),
+        n_kv_heads=None if n_kv_heads is None else Count(n_kv_heads),
+        head_dim=None if head_dim is None else Width(head_dim),
+        rotary=rotary,
+    )
+    return AttentionSpec(
+        projection=with_biases(heads, bias, bias),
+        mask=mask or Causal(),
+        scores=scores,
+        scale=scale or ScaleSpec(power=-0.5),
+    )
+
+
+def feed(d_ff: int, activation: ActivationSpec, *, bias: bool = True) -> FeedForwardSpec:
+    """The feed-forward of one matrix up and one down, with biases of both or without."""
+    return FeedForwardSpec(d_ff=Width(d_ff), activation=activation, bias_in=bias, bias_out=bias)
+
+
+def gated(d_ff: int, activation: ActivationSpec) -> GatedFeedForwardSpec:
+    """The feed-forward with a gate, without biases: SwiGLU, GeGLU (arXiv:2002.05202)."""
+    return GatedFeedForwardSpec(d_ff=Width(d_ff), activation=activation)
 
 
 def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import block, embedding, language_model, post_norm, repeat
-from anyformer.families.preset import Preset
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.layers import (
     AddSpec,
     AttentionSpec,
@@ -80,38 +80,42 @@ def transformer_lm(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, voca
     )
 
 
-SOURCE = "Vaswani et al. 2017, arXiv:1706.03762, table 3"
-TOKENIZER = "byte-pair encoding, about 37,000, shared by source and target"
 BASE = {"n_layers": 6, "d_model": 512, "n_heads": 8, "d_ff": 2048}
 BIG = {"n_layers": 6, "d_model": 1024, "n_heads": 16, "d_ff": 4096}
+ROWS = "the exact size of the vocabulary is not published; with 37,000 rows it is {}"
+TOKENIZER = "byte-pair encoding, about 37,000, shared by source and target"
 
-PRESETS = (
-    Preset(
-        "transformer-base",
+LINEAGES = (
+    Lineage(
         "transformer",
-        transformer(**BASE),
-        SOURCE,
-        "65M",
-        "the exact size of the vocabulary is not published; with 37,000 rows it is 63.1M",
-        TOKENIZER,
-        TRANSFORMER_2017,
+        parent=None,
+        year=2017,
+        source="arXiv:1706.03762",
+        changed="the first",
+        known="transformer-base",
+        sizes="Vaswani et al. 2017, arXiv:1706.03762, table 3",
+        tokenizer=TOKENIZER,
+        presets=(
+            Preset(
+                "transformer-base",
+                transformer(**BASE),
+                "65M",
+                ROWS.format("63.1M"),
+                recipe=TRANSFORMER_2017,
+                alias="transformer",
+            ),
+            Preset("transformer-big", transformer(**BIG), "213M", ROWS.format("214.3M")),
+        ),
     ),
-    Preset(
-        "transformer-big",
-        "transformer",
-        transformer(**BIG),
-        SOURCE,
-        "213M",
-        "the exact size of the vocabulary is not published; with 37,000 rows it is 214.3M",
-        TOKENIZER,
-    ),
-    Preset(
+    Lineage(
         "transformer-lm",
-        "transformer",
-        transformer_lm(**BASE),
-        "the decoder of Vaswani et al. 2017, arXiv:1706.03762, without cross-attention",
-        None,
-        None,
-        TOKENIZER,
+        parent="transformer",
+        year=2018,
+        source="Liu et al. 2018, arXiv:1801.10198, section 4.2.3",
+        changed="the decoder alone, as a language model",
+        family="transformer",
+        sizes="the decoder of Vaswani et al. 2017, arXiv:1706.03762, without cross-attention",
+        tokenizer=TOKENIZER,
+        presets=(Preset("transformer-lm", transformer_lm(**BASE)),),
     ),
 )

@@ -56,14 +56,14 @@ ROTARY = RotarySpec(theta=500_000.0, layout="interleaved")  # the class's own th
 COHERE = family(
     "cohere",
     "CohereForCausalLM",
-    cohere(1, 8, 1, 1, 8, theta=1.0, logit_scale=1.0),
+    cohere(1, 8, 1, 8, 1, theta=1.0, logit_scale=1.0),
     (*SIZES, Pair(_read_norms, _write_norms), positions(ROTARY, context=8192), layers()),
     {**MODULES, **QK_NORMS},
 )
 COHERE2 = family(
     "cohere2",
     "Cohere2ForCausalLM",
-    two_kinds(cohere2(4, 8, 1, 1, 8)),
+    two_kinds(cohere2(4, 8, 1, 8, 1)),
     (
         *SIZES,
         positions(ROTARY.but(theta=10_000.0), context=8192),

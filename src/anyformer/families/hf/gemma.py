@@ -85,7 +85,7 @@ SOFTCAP = "final_logit_softcapping"
 GEMMA = family(
     "gemma",
     "GemmaForCausalLM",
-    gemma(1, 8, 1, 1, 8),
+    gemma(1, 8, 1, 8, 1),
     (
         *SIZES,
         heads(n_kv_heads=16, head_dim=WIDTH),
@@ -100,7 +100,7 @@ GEMMA = family(
 GEMMA2 = family(
     "gemma2",
     "Gemma2ForCausalLM",
-    gemma2(2, 8, 1, 1, 8),
+    gemma2(2, 8, 1, 8, 1),
     (
         *SIZES,
         heads(n_kv_heads=4, head_dim=WIDTH),
@@ -118,7 +118,7 @@ GEMMA2 = family(
 GEMMA3 = family(
     "gemma3_text",
     "Gemma3ForCausalLM",
-    two_kinds(gemma3(6, 8, 1, 1, 8)),
+    two_kinds(gemma3(6, 8, 1, 8, 1)),
     (
         *SIZES,
         heads(n_kv_heads=4, head_dim=WIDTH),

@@ -84,7 +84,7 @@ PHI = family(
 PHI3 = family(
     "phi3",
     "Phi3ForCausalLM",
-    phi3(1, 8, 1, 1, 8),
+    phi3(1, 8, 1, 8, 1),
     (
         VOCABULARY,
         D_MODEL,

@@ -22,11 +22,12 @@ from anyformer.families.hf.template import (
     types_of,
     window_of,
 )
+from anyformer.families.llama import llama
 from anyformer.families.mistral import windowed
-from anyformer.families.qwen2 import qwen
+from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.spec import ModelSpec
 
-PLAIN = qwen(n_layers=2, d_model=8, n_heads=1, d_ff=8)
+PLAIN = with_qkv_biases(llama(2, 8, 1, 8))
 TEMPLATE = layered(PLAIN, windowed(PLAIN, 1).stack.blocks[0], PLAIN.stack.blocks[0])
 
 

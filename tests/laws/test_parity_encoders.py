@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf import albert, bert, bigbird, deberta, distilbert, electra, longformer, roberta, xlnet
-from anyformer.families.hf.encoder import HeadNames
+from anyformer.families.hf.headings import HeadNames
 from anyformer.families.hf.mapping import class_of, fitting, spec_of
 from anyformer.families.longformer import first_marked
 from anyformer.hub import load, save

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from anyformer.families.heads import last_token_classes, token_classes
-from anyformer.families.hf.encoder import labels_of, numbered_labels
+from anyformer.families.hf.headings import labels_of, numbered_labels
 from anyformer.families.hf.mapping import Family, TensorRow, one, same, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import TokensSpec

@@ -6,25 +6,12 @@ is said none is, but for the class that classifies texts, to which the first tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.heads import masked_words, pooler, row_classes
-from anyformer.families.hf.bert import LAYER, PROJECTION, embeddings
-from anyformer.families.hf.encoder import (
-    CLASSIFIER_OF_TWO,
-    SEGMENTS,
-    TOKEN_CLASSES,
-    Heading,
-    HeadNames,
-    encoder_family,
-    eps,
-    n_positions,
-    of_layers,
-    starts,
-)
-from anyformer.families.hf.layout import Link
+from anyformer.families.hf.bert import LAYER, PROJECTION
+from anyformer.families.hf.encoder import SEGMENTS, copies, encoder_family, eps, laid_out, n_positions, starts
+from anyformer.families.hf.headings import TOKEN_CLASSES, TWO_LAYERS, pooled, row_labels, usual_classes, words
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import D_MODEL, VOCABULARY, Pair, activation, at, layers
@@ -75,12 +62,6 @@ def _divided() -> Pair:
     return Pair(read, lambda spec: {})
 
 
-def links(spec: ModelSpec) -> Iterator[Link]:
-    """The encoder's modules."""
-    yield from embeddings("position", "token_type")
-    yield from of_layers(spec, "encoder.layer", LAYER | GLOBAL)
-
-
 def _first() -> Pair:
     """What is global where nothing is said, which their classes differ in."""
 
@@ -92,23 +73,14 @@ def _first() -> Pair:
 
 
 OF_TEXTS = "LongformerForSequenceClassification"
-HEADS = HeadNames(
+HEADS = usual_classes(
+    "Longformer",
     "longformer.",
-    "LongformerModel",
     {
-        "mlm": Heading(
-            lambda spec, n: masked_words(spec),  # GELU, whatever hidden_act says
-            {"transform.0": "lm_head.dense", "transform.2": "lm_head.layer_norm", "": "lm_head"},
-        ),
-        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "longformer.pooler.dense"}),
-        "classes": Heading(lambda spec, n: row_classes(n), CLASSIFIER_OF_TWO, labelled=True),
+        "mlm": words("lm_head.dense", "lm_head.layer_norm", "lm_head"),  # GELU, whatever hidden_act says
+        "pooler": pooled("longformer.pooler.dense"),
+        "classes": row_labels(*TWO_LAYERS),
         "token_classes": TOKEN_CLASSES,
-    },
-    {
-        "LongformerForMaskedLM": ("mlm",),
-        "LongformerModel": ("pooler",),
-        OF_TEXTS: ("classes",),
-        "LongformerForTokenClassification": ("token_classes",),
     },
 )
 LONGFORMER = encoder_family(
@@ -130,10 +102,7 @@ LONGFORMER = encoder_family(
         n_positions(offset_by_padding=True),
     ),
     HEADS,
-    links,
-    twins={
-        "longformer.embeddings.word_embeddings.weight": ("lm_head.decoder.weight",),
-        "lm_head.bias": ("lm_head.decoder.bias",),
-    },
+    laid_out(LAYER | GLOBAL),
+    twins=copies("longformer.embeddings.word_embeddings", "lm_head"),
     ignored=("onnx_export", "attention_mode", "ignore_attention_mask"),
 )

@@ -7,19 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anyformer.families.heads import row_classes
 from anyformer.families.hf.bert import FEED, PROJECTION
-from anyformer.families.hf.encoder import (
-    SPAN,
-    TOKEN_CLASSES,
-    Heading,
-    HeadNames,
-    encoder_family,
-    eps,
-    of_layers,
-    starts,
-)
-from anyformer.families.hf.layout import Link
+from anyformer.families.hf.encoder import encoder_family, eps, laid_out, starts
+from anyformer.families.hf.headings import LABELLED, Heading, HeadNames, row_labels
 from anyformer.families.hf.mapping import TensorRow, Tensors, one, same
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.template import EVEN, VOCABULARY, Pair, activation, at, layers
@@ -43,16 +33,9 @@ ALIKE = {
 BY_HEAD = {**{f"{PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
 # How much of a text its memory holds, and what nothing reads; a memory is the caller's cache here.
 IGNORED = (
-    "mem_len",
-    "reuse_len",
-    "use_mems_eval",
-    "use_mems_train",
-    "untie_r",
-    "start_n_top",
-    "end_n_top",
-    "ff_dropout",
+    *("mem_len", "reuse_len", "use_mems_eval", "use_mems_train", "untie_r", "start_n_top", "end_n_top", "ff_dropout"),
+    *("dropatt", "init", "init_range", "init_std", "max_position_embeddings"),
 )
-IGNORED = (*IGNORED, "dropatt", "init", "init_range", "init_std", "max_position_embeddings")
 
 
 def _said(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -66,11 +49,6 @@ def _said(settings: Settings, spec: ModelSpec) -> ModelSpec:
     settings.require("summary_activation", "tanh")
     settings.require("d_head", spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads)
     return spec
-
-
-def links(spec: ModelSpec) -> Iterator[Link]:
-    """The modules whose tensors are laid out as ours."""
-    yield from of_layers(spec, "layer", LAYER)
 
 
 def further(spec: ModelSpec) -> Iterator[TensorRow]:
@@ -113,13 +91,8 @@ HEADS = HeadNames(
     "XLNetModel",
     {
         "plm": Heading(lambda spec, n: permuted_words(spec), {"": "lm_loss"}),
-        "classes": Heading(
-            lambda spec, n: row_classes(n, pool=LastTokenSpec()),
-            {"transform.0": "sequence_summary.summary", "table": "logits_proj", "": "logits_proj"},
-            labelled=True,
-        ),
-        "token_classes": TOKEN_CLASSES,
-        "span": SPAN,
+        "classes": row_labels("sequence_summary.summary", "logits_proj", pool=LastTokenSpec()),
+        **LABELLED,
     },
     {
         "XLNetLMHeadModel": ("plm",),
@@ -145,7 +118,7 @@ XLNET = encoder_family(
         Pair(_said, lambda spec: {}),
     ),
     HEADS,
-    links,
+    laid_out(LAYER, terms=(), layer="layer"),
     further=further,
     tokens="word_embedding",
     twins={"transformer.word_embedding.weight": ("lm_loss.weight",)},

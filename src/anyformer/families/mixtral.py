@@ -56,6 +56,7 @@ LINEAGES = (
         parent="mistral",
         year=2024,
         source="arXiv:2401.04088, section 2",
+        known="mixtral-8x7b",
         changed="eight experts for each feed-forward, two for a token, no window",
         presets=(
             Preset(

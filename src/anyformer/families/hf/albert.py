@@ -8,7 +8,6 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.families.albert import albert
 from anyformer.families.compose import changed
-from anyformer.families.hf.bert import FEED, PROJECTION
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, copies, encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.headings import (
     LABELLED,
@@ -21,7 +20,7 @@ from anyformer.families.hf.headings import (
 )
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair
+from anyformer.families.hf.table import FEED, PROJECTION, Pair
 from anyformer.layers import LinearSpec
 from anyformer.spec import EmbeddingSpec, ModelSpec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.bert import bert
+from anyformer.families.hf import table
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, copies, encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.headings import (
     LABELLED,
@@ -14,15 +15,14 @@ from anyformer.families.hf.headings import (
     words,
 )
 
-PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
 LAYER = {
-    f"{PROJECTION}.q": "attention.self.query",
-    f"{PROJECTION}.k": "attention.self.key",
-    f"{PROJECTION}.v": "attention.self.value",
-    f"{PROJECTION}.o": "attention.output.dense",
+    f"{table.PROJECTION}.q": "attention.self.query",
+    f"{table.PROJECTION}.k": "attention.self.key",
+    f"{table.PROJECTION}.v": "attention.self.value",
+    f"{table.PROJECTION}.o": "attention.output.dense",
     "0.norm_sum": "attention.output.LayerNorm",
-    f"{FEED}.up": "intermediate.dense",
-    f"{FEED}.down": "output.dense",
+    f"{table.FEED}.up": "intermediate.dense",
+    f"{table.FEED}.down": "output.dense",
     "1.norm_sum": "output.LayerNorm",
 }
 POOLER, NEXT, WORDS = "bert.pooler.dense", "cls.seq_relationship", "cls.predictions"

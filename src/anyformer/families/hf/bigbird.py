@@ -22,7 +22,7 @@ from anyformer.families.hf.headings import (
 )
 from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair, at
+from anyformer.families.hf.table import Pair, at
 from anyformer.layers import GlobalBlocks, GQASpec, TokensSpec
 from anyformer.spec import ModelSpec, ScaleSpec
 

@@ -8,7 +8,6 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.deberta import deberta
 from anyformer.families.electra import replaced
-from anyformer.families.hf.bert import FEED, PROJECTION
 from anyformer.families.hf.encoder import SIZES, encoder_family, eps, of_layers
 from anyformer.families.hf.headings import (
     LABELLED,
@@ -22,7 +21,7 @@ from anyformer.families.hf.headings import (
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.mapping import TensorRow, fused, one, same
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair
+from anyformer.families.hf.table import FEED, PROJECTION, Pair
 from anyformer.layers import GELU, GQASpec, RelativeTableSpec
 from anyformer.spec import Length, ModelSpec
 

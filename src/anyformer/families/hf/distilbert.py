@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from anyformer.families.bert import bert
-from anyformer.families.hf.bert import FEED, PROJECTION
-from anyformer.families.hf.encoder import encoder_family, laid_out, n_positions, starts
+from anyformer.families.hf import table
+from anyformer.families.hf.encoder import encoder_family, laid_out, n_positions
 from anyformer.families.hf.headings import LABELLED, of_feed_forwards, row_labels, usual_classes, words
-from anyformer.families.hf.template import EVEN, VOCABULARY, activation, at, layers
 from anyformer.layers import FeedForwardSpec, GQASpec, ReLU
 from anyformer.spec import StackSpec
 
 LAYER = {
-    **{f"{PROJECTION}.{x}": f"attention.{x}_lin" for x in "qkv"},
-    f"{PROJECTION}.o": "attention.out_lin",
+    **{f"{table.PROJECTION}.{x}": f"attention.{x}_lin" for x in "qkv"},
+    f"{table.PROJECTION}.o": "attention.out_lin",
     "0.norm_sum": "sa_layer_norm",
-    f"{FEED}.up": "ffn.lin1",
-    f"{FEED}.down": "ffn.lin2",
+    f"{table.FEED}.up": "ffn.lin1",
+    f"{table.FEED}.down": "ffn.lin2",
     "1.norm_sum": "output_layer_norm",
 }
 HEADS = usual_classes(
@@ -31,14 +30,14 @@ DISTILBERT = encoder_family(
     "distilbert",
     bert(n_layers=1, d_model=8, n_heads=1, n_segments=0),
     (
-        VOCABULARY,
-        at("dim", int, StackSpec, "d_model"),
-        at("hidden_dim", int, FeedForwardSpec, "d_ff"),
-        at("n_heads", int, GQASpec, "n_heads"),
-        EVEN,
-        activation("activation", "gelu", FeedForwardSpec),
-        starts(),
-        layers("n_layers"),
+        table.VOCABULARY,
+        table.at("dim", int, StackSpec, "d_model"),
+        table.at("hidden_dim", int, FeedForwardSpec, "d_ff"),
+        table.at("n_heads", int, GQASpec, "n_heads"),
+        table.EVEN,
+        table.activation("activation", "gelu", FeedForwardSpec),
+        table.starts(),
+        table.layers("n_layers"),
         n_positions(),
     ),
     HEADS,

@@ -7,12 +7,12 @@ from functools import reduce
 from typing import Any
 
 from anyformer.families.compose import changed
+from anyformer.families.hf import table
 from anyformer.families.hf.headings import HeadNames
-from anyformer.families.hf.layout import Link, deviation, link, rows_of
+from anyformer.families.hf.layout import Link, link, rows_of
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import D_MODEL, EVEN, VOCABULARY, Pair, activation, at, layers
-from anyformer.layers import ByRole, FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, Normal, SegmentsSpec
+from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, SegmentsSpec
 from anyformer.spec import HeadSpec, Length, ModelSpec, TableSpec
 
 Links = Callable[[ModelSpec], Iterable[Link]]
@@ -26,7 +26,7 @@ def copies(table: str, decoder: str) -> Mapping[str, tuple[str, ...]]:
 def encoder_family(
     hf_type: str,
     template: ModelSpec,
-    pairs: Iterable[Pair],
+    pairs: Iterable[table.Pair],
     heads: HeadNames,
     links: Links,
     *,
@@ -127,7 +127,7 @@ def of_layers(spec: ModelSpec, stack: str, modules: Mapping[str, str]) -> Iterat
             yield Link((f"stack.blocks.{i}.sublayers.{ours}",), f"{stack}.{i}.{theirs}")
 
 
-def n_positions(offset_by_padding: bool = False) -> Pair:
+def n_positions(offset_by_padding: bool = False) -> table.Pair:
     """The learned positions, which are the context.
 
     `offset_by_padding`: rows up to that of the padding's id are of no token, and the first token's comes after (RoBERTa).
@@ -147,32 +147,22 @@ def n_positions(offset_by_padding: bool = False) -> Pair:
         padding = {"pad_token_id": found.offset - 1} if offset_by_padding and found.offset else {}
         return {"max_position_embeddings": found.n_positions + found.offset, **padding}
 
-    return Pair(read, write)
-
-
-def starts(default: float = 0.02) -> Pair:
-    """The deviation of the normal distribution that all weights are drawn from."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        drawn = Normal(scale=settings.take("initializer_range", float, default))
-        return spec.but(init=ByRole(table=drawn, matrix=drawn))
-
-    return Pair(read, lambda spec: {"initializer_range": deviation(spec)})
+    return table.Pair(read, write)
 
 
 SIZES = (
-    VOCABULARY,
-    D_MODEL,
-    at("intermediate_size", int, FeedForwardSpec, "d_ff"),
-    at("num_attention_heads", int, GQASpec, "n_heads"),
-    EVEN,
-    activation("hidden_act", "gelu", FeedForwardSpec),
-    starts(),
-    layers(),
+    table.VOCABULARY,
+    table.D_MODEL,
+    table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+    table.at("num_attention_heads", int, GQASpec, "n_heads"),
+    table.EVEN,
+    table.activation("hidden_act", "gelu", FeedForwardSpec),
+    table.starts(),
+    table.layers(),
 )
-SEGMENTS = at("type_vocab_size", int, SegmentsSpec, "n_segments", default=2)
+SEGMENTS = table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=2)
 
 
-def eps(default: float) -> Pair:
+def eps(default: float) -> table.Pair:
     """The norms' eps."""
-    return at("layer_norm_eps", float, LayerNormSpec, "eps", default=default)
+    return table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=default)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.bert import LAYER, PROJECTION
-from anyformer.families.hf.encoder import SEGMENTS, copies, encoder_family, eps, laid_out, n_positions, starts
+from anyformer.families.hf import table
+from anyformer.families.hf.bert import LAYER
+from anyformer.families.hf.encoder import SEGMENTS, copies, encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.headings import TOKEN_CLASSES, TWO_LAYERS, pooled, row_labels, usual_classes, words
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import D_MODEL, VOCABULARY, Pair, activation, at, layers
 from anyformer.families.longformer import first_marked, longformer
 from anyformer.layers import FeedForwardSpec, LocalAndGlobalSpec, SymmetricWindow
 from anyformer.spec import ModelSpec, StackSpec, Window
 
 WINDOW = "attention_window"
-GLOBAL = {f"{PROJECTION}.{x[0]}_global": f"attention.self.{x}_global" for x in ("query", "key", "value")}
+GLOBAL = {f"{table.PROJECTION}.{x[0]}_global": f"attention.self.{x}_global" for x in ("query", "key", "value")}
 
 
 def with_windows(settings: Settings, stack: StackSpec) -> StackSpec:
@@ -43,14 +43,14 @@ def windows_of(stack: StackSpec) -> dict[str, Any]:
     return {WINDOW: [2 * one(block, SymmetricWindow, "window to both sides").radius for block in stack.blocks]}
 
 
-def _windows() -> Pair:
+def _windows() -> table.Pair:
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         return spec.but(stack=with_windows(settings, spec.stack))
 
-    return Pair(read, lambda spec: windows_of(spec.stack))
+    return table.Pair(read, lambda spec: windows_of(spec.stack))
 
 
-def _divided() -> Pair:
+def _divided() -> table.Pair:
     """The refusal of heads that do not divide the width."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -59,17 +59,17 @@ def _divided() -> Pair:
             raise settings.refusal("num_attention_heads", f"does not divide hidden_size = {spec.stack.d_model}")
         return spec
 
-    return Pair(read, lambda spec: {})
+    return table.Pair(read, lambda spec: {})
 
 
-def _first() -> Pair:
+def _first() -> table.Pair:
     """What is global where nothing is said, which their classes differ in."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         named = settings.strings("architectures") or ()
         return first_marked(spec) if next((n for n in named if n in HEADS.classes), "") == OF_TEXTS else spec
 
-    return Pair(read, lambda spec: {})
+    return table.Pair(read, lambda spec: {})
 
 
 OF_TEXTS = "LongformerForSequenceClassification"
@@ -87,14 +87,14 @@ LONGFORMER = encoder_family(
     "longformer",
     longformer(n_layers=1, d_model=8, n_heads=1),
     (
-        VOCABULARY,
-        D_MODEL,
-        at("intermediate_size", int, FeedForwardSpec, "d_ff"),
-        at("num_attention_heads", int, LocalAndGlobalSpec, "n_heads"),
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+        table.at("num_attention_heads", int, LocalAndGlobalSpec, "n_heads"),
         _divided(),
-        activation("hidden_act", "gelu", FeedForwardSpec),
-        starts(),
-        layers(),
+        table.activation("hidden_act", "gelu", FeedForwardSpec),
+        table.starts(),
+        table.layers(),
         _windows(),
         _first(),
         SEGMENTS,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU, TEMPLATE
-from anyformer.families.hf.template import D_MODEL, VOCABULARY, family, heads, layers, positions, tables, window
 
-MISTRAL = family(
+MISTRAL = table.family(
     "mistral",
     "MistralForCausalLM",
     TEMPLATE,
     (
-        VOCABULARY,
-        D_MODEL,
+        table.VOCABULARY,
+        table.D_MODEL,
         D_FF,
-        heads(n_kv_heads=8),
+        table.heads(n_kv_heads=8),
         SWIGLU,
         EPS,
-        positions(context=131_072),
-        window(4096),
-        tables(tied=False),
-        layers(),
+        table.positions(context=131_072),
+        table.window(4096),
+        table.tables(tied=False),
+        table.layers(),
     ),
     {**NORMS, **ATTENTION, **GATED},
 )

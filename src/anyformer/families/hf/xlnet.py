@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anyformer.families.hf.bert import FEED, PROJECTION
-from anyformer.families.hf.encoder import encoder_family, eps, laid_out, starts
+from anyformer.families.hf import table
+from anyformer.families.hf.encoder import encoder_family, eps, laid_out
 from anyformer.families.hf.headings import LABELLED, Heading, HeadNames, row_labels
 from anyformer.families.hf.mapping import TensorRow, Tensors, one, same
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import EVEN, VOCABULARY, Pair, activation, at, layers
 from anyformer.families.xlnet import permuted_words, xlnet
 from anyformer.layers import FeedForwardSpec, GQASpec, LastTokenSpec
 from anyformer.spec import ModelSpec, StackSpec
 
 LAYER = {
     "0.norm_sum": "rel_attn.layer_norm",
-    f"{FEED}.up": "ff.layer_1",
-    f"{FEED}.down": "ff.layer_2",
+    f"{table.FEED}.up": "ff.layer_1",
+    f"{table.FEED}.down": "ff.layer_2",
     "1.norm_sum": "ff.layer_norm",
 }
 SCORES = "0.branches.0.mixer.scores"
@@ -30,7 +29,7 @@ ALIKE = {
     f"{SCORES}.1.bias_segment": "r_s_bias",
     f"{SCORES}.1.weight": "seg_embed",
 }
-BY_HEAD = {**{f"{PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
+BY_HEAD = {**{f"{table.PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
 # How much of a text its memory holds, and what nothing reads; a memory is the caller's cache here.
 IGNORED = (
     *("mem_len", "reuse_len", "use_mems_eval", "use_mems_train", "untie_r", "start_n_top", "end_n_top", "ff_dropout"),
@@ -67,7 +66,7 @@ def further(spec: ModelSpec) -> Iterator[TensorRow]:
         yield from (same(f"{ours}.{name}", f"{theirs}.{other}") for name, other in ALIKE.items())
         for name, other in BY_HEAD.items():
             yield TensorRow((f"{ours}.{name}",), (f"{theirs}.{other}",), _matrix, by_head)
-        yield TensorRow((f"{ours}.{PROJECTION}.o.weight",), (f"{theirs}.o",), _output, output_by_head)
+        yield TensorRow((f"{ours}.{table.PROJECTION}.o.weight",), (f"{theirs}.o",), _output, output_by_head)
 
 
 def _vector(tensors: Tensors) -> Tensors:
@@ -106,16 +105,16 @@ XLNET = encoder_family(
     "xlnet",
     xlnet(n_layers=1, d_model=8, n_heads=1),
     (
-        VOCABULARY,
-        at("d_model", int, StackSpec, "d_model"),
-        at("d_inner", int, FeedForwardSpec, "d_ff"),
-        at("n_head", int, GQASpec, "n_heads"),
-        EVEN,
-        activation("ff_activation", "gelu", FeedForwardSpec),
-        starts(),
-        layers("n_layer"),
+        table.VOCABULARY,
+        table.at("d_model", int, StackSpec, "d_model"),
+        table.at("d_inner", int, FeedForwardSpec, "d_ff"),
+        table.at("n_head", int, GQASpec, "n_heads"),
+        table.EVEN,
+        table.activation("ff_activation", "gelu", FeedForwardSpec),
+        table.starts(),
+        table.layers("n_layer"),
         eps(1e-12),
-        Pair(_said, lambda spec: {}),
+        table.Pair(_said, lambda spec: {}),
     ),
     HEADS,
     laid_out(LAYER, terms=(), layer="layer"),

@@ -2,68 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, encoder_decoder, post_norm, repeat
 from anyformer.families.lineage import Lineage, Preset
-from anyformer.layers import (
-    GELU,
-    ActivationSpec,
-    AttentionSpec,
-    Causal,
-    Everything,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    LearnedPositionsSpec,
-    Mask,
-)
-from anyformer.spec import Count, InitSpec, Length, MapSpec, ModelSpec, ScaleSpec, SublayerSpec, TermSpec, Width
+from anyformer.families.transformer import post_norm_stacks
+from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, LearnedPositionsSpec
+from anyformer.spec import Length, ModelSpec, ScaleSpec
 
 NORM = LayerNormSpec(eps=1e-5)
-
-
-def attend(n_heads: int, mask: Mask, *, memory: bool = False) -> SublayerSpec:
-    """Return norm(x + attention(x)), of the layer's own input or the encoder's output, with all biases."""
-    heads = GQASpec(n_heads=Count(n_heads), bias_query=True, bias_key=True, bias_value=True, bias_output=True)
-    return post_norm(NORM, AttentionSpec(projection=heads, mask=mask, reads="memory" if memory else "self"))
-
-
-def feed(d_ff: int, activation: ActivationSpec) -> SublayerSpec:
-    """Return norm(x + feed-forward(x)), with biases."""
-    return post_norm(NORM, FeedForwardSpec(d_ff=Width(d_ff), activation=activation))
-
-
-def post_norm_stacks(
-    *,
-    d_model: int,
-    vocab_size: int,
-    layers: tuple[int, int],
-    n_heads: tuple[int, int],
-    d_ff: tuple[int, int],
-    positions: TermSpec,
-    embedding_norm: MapSpec | None,
-    activation: ActivationSpec,
-    token_scale: ScaleSpec | None = None,
-    head_bias: bool = False,
-    init: InitSpec | None = None,
-    context: int | None = None,
-) -> ModelSpec:
-    """Post-norm stacks on one tied table; of each pair of sizes the encoder's comes first."""
-    encoder = block(attend(n_heads[0], Everything()), feed(d_ff[0], activation))
-    decoder = block(
-        attend(n_heads[1], Causal()), attend(n_heads[1], Everything(), memory=True), feed(d_ff[1], activation)
-    )
-    return encoder_decoder(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        encoder=repeat(encoder, layers[0]),
-        decoder=repeat(decoder, layers[1]),
-        positions=(positions,),
-        token_scale=token_scale,
-        embedding_norm=embedding_norm,
-        head_bias=head_bias,
-        init=init,
-        context=context,
-    )
 
 
 def bart(
@@ -86,6 +30,7 @@ def bart(
         n_heads=n_heads,
         d_ff=d_ff,
         positions=LearnedPositionsSpec(n_positions=Length(n_positions), offset=2),
+        norm=NORM,
         embedding_norm=NORM,
         activation=activation or GELU(),
         token_scale=token_scale,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import NamedTuple
 
 from anyformer.recipe import RECIPES, Recipe
@@ -81,3 +84,10 @@ class Lineage:
             recipe=preset.recipe or RECIPES.get(preset.name),
             training=preset.training or self.training,
         )
+
+
+def modules(package: str, paths: Iterable[str], first: tuple[str, ...]) -> Iterator[ModuleType]:
+    """The files of a package: those that `first` names in its order, then the others by name."""
+    names = {info.name for info in iter_modules(paths)}
+    for name in (*first, *sorted(names.difference(first))):
+        yield import_module(f"{package}.{name}")

@@ -5,42 +5,24 @@ The Transformer of 2017 with swish, sines before cosines in its positions, and a
 
 from __future__ import annotations
 
-from anyformer.families.bart import post_norm_stacks
+from functools import partial
+
+from anyformer.families.bart import NORM
 from anyformer.families.lineage import Lineage, Preset
-from anyformer.layers import ActivationSpec, ByRole, Normal, SiLU, SinusoidSpec, Xavier
-from anyformer.spec import ModelSpec, ScaleSpec
+from anyformer.families.transformer import INIT, ROOT, post_norm_stacks
+from anyformer.layers import SiLU, SinusoidSpec
+from anyformer.spec import ModelSpec
 
-ROOT = ScaleSpec(power=0.5)
-INIT = ByRole(table=Normal(scale=1.0, fan_in_power=-0.5), matrix=Xavier())
-
-
-def marian(
-    *,
-    d_model: int,
-    layers: tuple[int, int],
-    n_heads: tuple[int, int],
-    d_ff: tuple[int, int],
-    vocab_size: int,
-    activation: ActivationSpec | None = None,
-    token_scale: ScaleSpec | None = ROOT,
-    head_bias: bool = True,
-    context: int = 512,
-) -> ModelSpec:
-    """The model; of each pair of sizes the encoder's comes first."""
-    return post_norm_stacks(
-        d_model=d_model,
-        vocab_size=vocab_size,
-        layers=layers,
-        n_heads=n_heads,
-        d_ff=d_ff,
-        positions=SinusoidSpec(layout="concatenated"),
-        embedding_norm=None,
-        activation=activation or SiLU(),
-        token_scale=token_scale,
-        head_bias=head_bias,
-        init=INIT,
-        context=context,
-    )
+marian = partial(
+    post_norm_stacks,
+    positions=SinusoidSpec(layout="concatenated"),
+    activation=SiLU(),
+    norm=NORM,
+    token_scale=ROOT,
+    head_bias=True,
+    init=INIT,
+    context=512,
+)
 
 
 def opus(*, layers: tuple[int, int], d_model: int, n_heads: int, vocab_size: int) -> ModelSpec:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from pkgutil import iter_modules
-from types import ModuleType
 
 from anyformer.errors import SpecError
-from anyformer.families.lineage import Lineage
+from anyformer.families.lineage import Lineage, modules
 
 # Orders that readers of the catalogue and of the history know. A file or a lineage that they do not name follows, by year.
 # fmt: off
@@ -28,13 +26,6 @@ GENERATIONS = (
     "gemma2", "gemma3", "smollm2", "yi", "reka", "olmo", "olmo-0424", "olmo2",
 )
 # fmt: on
-
-
-def modules(package: str, paths: Iterable[str], first: tuple[str, ...]) -> Iterator[ModuleType]:
-    """The files of a package: those that `first` names in its order, then the others by name."""
-    names = {info.name for info in iter_modules(paths)}
-    for name in (*first, *sorted(names.difference(first))):
-        yield import_module(f"{package}.{name}")
 
 
 def _found() -> tuple[Lineage, ...]:

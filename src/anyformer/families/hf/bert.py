@@ -1,4 +1,4 @@
-"""BERT to and from transformers' BertModel and the classes that put heads on it."""
+"""BERT and RoBERTa to and from transformers' BertModel and RobertaModel and the classes that put heads on them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from anyformer.families.hf import table
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, copies, encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.headings import (
     LABELLED,
+    TWO_LAYERS,
     of_feed_forwards,
     of_pairs,
     pooled,
@@ -56,4 +57,18 @@ BERT = encoder_family(
     laid_out(LAYER),
     twins=TWINS,
     ignored=(*IGNORED, "directionality"),
+)
+OF_ROBERTA = words("lm_head.dense", "lm_head.layer_norm", "lm_head")  # GELU, whatever hidden_act says
+ROBERTA_HEADS = usual_classes(
+    "Roberta",
+    "roberta.",
+    {"mlm": OF_ROBERTA, "pooler": pooled("roberta.pooler.dense"), "classes": row_labels(*TWO_LAYERS), **LABELLED},
+)
+ROBERTA = encoder_family(
+    "roberta",
+    bert(n_layers=1, d_model=8, n_heads=1, n_segments=1),
+    (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
+    ROBERTA_HEADS,
+    laid_out(LAYER),
+    twins=copies("roberta.embeddings.word_embeddings", "lm_head"),
 )

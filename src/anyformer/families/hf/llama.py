@@ -1,4 +1,7 @@
-"""LLaMA to and from transformers' LlamaForCausalLM: separate matrices, rotary features in the half layout already."""
+"""LLaMA and Mistral to and from LlamaForCausalLM and MistralForCausalLM of transformers: separate matrices, halves that rotate.
+
+Mistral's class is LLaMA's with one window for all layers, without biases.
+"""
 
 from __future__ import annotations
 
@@ -41,4 +44,22 @@ LLAMA = classifying(
         "LlamaForSequenceClassification": ClassificationHead("classes"),
         "LlamaForTokenClassification": ClassificationHead("token_classes"),
     },
+)
+MISTRAL = table.family(
+    "mistral",
+    "MistralForCausalLM",
+    TEMPLATE,
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        D_FF,
+        table.heads(n_kv_heads=8),
+        SWIGLU,
+        EPS,
+        table.positions(context=131_072),
+        table.window(4096),
+        table.tables(tied=False),
+        table.layers(),
+    ),
+    {**NORMS, **ATTENTION, **GATED},
 )

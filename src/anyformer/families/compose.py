@@ -45,7 +45,7 @@ S = TypeVar("S", bound=Spec)
 
 
 def changed(value: S, part: type[Spec], **fields: Any) -> S:
-    """Return a model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
+    """A model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
     inner: dict[str, Any] = {}
     for name, old in value.values().items():
         new = old
@@ -68,17 +68,17 @@ def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """Return x + Σ mixer(norm(x)): one mixer is serial, several are parallel on one norm."""
+    """x + Σ mixer(norm(x)): one mixer is serial, several are parallel on one norm."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer) for mixer in mixers), norm_in=norm)
 
 
 def post_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """Return norm(x + Σ mixer(x))."""
+    """norm(x + Σ mixer(x))."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer) for mixer in mixers), norm_sum=norm)
 
 
 def parallel(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """Return x + Σ mixer(its own norm(x)): branches side by side, a norm each."""
+    """x + Σ mixer(its own norm(x)): branches side by side, a norm each."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer, norm_in=norm) for mixer in mixers))
 
 
@@ -118,7 +118,7 @@ def language_model(
     init: InitSpec | None = None,
     context: int | None = None,
 ) -> ModelSpec:
-    """Return a decoder with one head over its vocabulary; `tied` shares the head's table with the embedding.
+    """A decoder with one head over its vocabulary; `tied` shares the head's table with the embedding.
 
     A `table_width` of its own is projected, without biases, to d_model and, in the head, back (OPT-350M).
     """

@@ -72,7 +72,7 @@ def deberta(
 def deberta_v2(
     *, n_layers: int, d_model: int, n_heads: int, n_buckets: int = 256, vocab_size: int = 128_100, context: int = 512
 ) -> ModelSpec:
-    """Return v1 with buckets of distances, normed and projected as tokens are, and biases everywhere (appendix A.5)."""
+    """v1 with buckets of distances, normed and projected as tokens are, and biases everywhere (appendix A.5)."""
     model = deberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, context=context)
     table = RelativeTableSpec(farthest=Length(context), n_buckets=Count(n_buckets), norm=NORM, shared="distances")
     scores = (ContentToPositionSpec(table=table), PositionToContentSpec(table=table))

@@ -9,7 +9,7 @@ from anyformer.spec import ModelSpec, ScaleSpec
 
 
 def lamda(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 32_000) -> ModelSpec:
-    """Return T5's decoder alone: RMSNorm, buckets of distance shared by all layers, no biases, a gated feed-forward."""
+    """T5's decoder alone: RMSNorm, buckets of distance shared by all layers, no biases, a gated feed-forward."""
     norm = RMSNormSpec()
     distances = RelativeBucketsSpec(shared="distances")
     layer = block(

@@ -11,7 +11,7 @@ CAPACITY = 64  # tokens of a sequence that an expert takes, in the released conf
 
 
 def sparse(expert: ExpertSpec, n_experts: int, capacity: int = CAPACITY) -> MoESpec:
-    """Return a mixture of which each token sees one expert, weighed with its probability (section 2.1)."""
+    """A mixture of which each token sees one expert, weighed with its probability (section 2.1)."""
     router = RouterSpec(n_experts=Count(n_experts), top_k=1)
     return MoESpec(router=router, expert=expert, capacity=FixedCapacity(tokens=capacity))
 

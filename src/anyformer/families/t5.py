@@ -85,7 +85,7 @@ def t5(
 
 
 def original(n_layers: int, d_model: int, n_heads: int, d_ff: int, head_dim: int = 64) -> ModelSpec:
-    """Return T5: as many layers in each stack."""
+    """T5: as many layers in each stack."""
     feeds = (dense(d_ff),) * n_layers
     return t5(d_model=d_model, n_heads=n_heads, encoder=feeds, decoder=feeds, head_dim=head_dim)
 

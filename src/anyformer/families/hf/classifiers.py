@@ -24,7 +24,7 @@ class ClassificationHead(NamedTuple):
 
 
 def classifying(family: Family, judges: Mapping[str, ClassificationHead]) -> Family:
-    """Return a family of decoders that has these classes too, by their names."""
+    """A family of decoders that has these classes too, by their names."""
 
     def to_spec(settings: Settings) -> ModelSpec:
         named = next((name for name in settings.strings("architectures") or () if name in judges), None)
@@ -55,7 +55,7 @@ def classifying(family: Family, judges: Mapping[str, ClassificationHead]) -> Fam
 
 
 def head_of(n: int, name: str) -> HeadSpec:
-    """Return a decoder's head for `n` labels of a text ("classes") or of each token ("token_classes")."""
+    """A decoder's head for `n` labels of a text ("classes") or of each token ("token_classes")."""
     return last_token_classes(n) if name == "classes" else token_classes(n)
 
 

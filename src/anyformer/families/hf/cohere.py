@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.cohere import cohere, cohere2
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, D_FF, QK_NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec
@@ -47,7 +47,6 @@ MODULES = {
     **ATTENTION,
     **{f"0.branches.1.mixer.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")},
 }
-QK_NORMS = {f"{table.PROJECTION}.norm_query": "self_attn.q_norm", f"{table.PROJECTION}.norm_key": "self_attn.k_norm"}
 ROTARY = RotarySpec(theta=500_000.0, layout="interleaved")  # the class's own theta
 
 COHERE = table.family(

@@ -59,7 +59,7 @@ def _depth(first: int) -> table.Pair:
 
 
 def _v2_router() -> table.Pair:
-    """Return V2's router: one method looks at groups of experts, and no weight is divided by their sum."""
+    """V2's router: one method looks at groups of experts, and no weight is divided by their sum."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         settings.require("norm_topk_prob", False)
@@ -85,7 +85,7 @@ def _v2_router() -> table.Pair:
 
 
 def _v3_router() -> table.Pair:
-    """Return V3's router."""
+    """V3's router."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         settings.require("scoring_func", "sigmoid")

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.gemma import gemma, gemma2, gemma3
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS
+from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import rotary, rotary_settings, within
 from anyformer.families.hf.settings import Settings
@@ -22,7 +22,6 @@ SANDWICH = {
     "1.norm_in": "pre_feedforward_layernorm",
     "1.branches.0.norm_out": "post_feedforward_layernorm",
 }
-QK_NORMS = {f"{table.PROJECTION}.norm_query": "self_attn.q_norm", f"{table.PROJECTION}.norm_key": "self_attn.k_norm"}
 
 
 def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:

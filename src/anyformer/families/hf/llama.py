@@ -17,6 +17,7 @@ SWIGLU = table.activation("hidden_act", "silu", GatedFeedForwardSpec)
 
 ATTENTION = {f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkvo"}
 GATED = {f"{table.FEED}.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+QK_NORMS = {f"{table.PROJECTION}.norm_query": "self_attn.q_norm", f"{table.PROJECTION}.norm_key": "self_attn.k_norm"}
 NORMS = {"0.norm_in": "input_layernorm", "1.norm_in": "post_attention_layernorm"}
 
 LLAMA = classifying(

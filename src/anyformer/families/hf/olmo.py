@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF, GATED, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, D_FF, GATED, QK_NORMS, SWIGLU
 from anyformer.families.olmo import olmo, olmo2
 from anyformer.layers import GQASpec, RMSNormSpec
 
@@ -21,8 +21,6 @@ SIZES = (
 NORMS = {
     "0.branches.0.norm_out": "post_attention_layernorm",
     "1.branches.0.norm_out": "post_feedforward_layernorm",
-    f"{table.PROJECTION}.norm_query": "self_attn.q_norm",
-    f"{table.PROJECTION}.norm_key": "self_attn.k_norm",
 }
 
 OLMO = table.family(
@@ -37,5 +35,5 @@ OLMO2 = table.family(
     "Olmo2ForCausalLM",
     olmo2(1, 8, 1, 8),
     (*SIZES, table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)),
-    {**NORMS, **ATTENTION, **GATED},
+    {**NORMS, **QK_NORMS, **ATTENTION, **GATED},
 )

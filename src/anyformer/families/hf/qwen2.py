@@ -38,6 +38,7 @@ def _write(spec: ModelSpec) -> Mapping[str, Any]:
     }
 
 
+WINDOWS = table.Pair(_read, _write)
 QWEN2 = table.family(
     "qwen2",
     "Qwen2ForCausalLM",
@@ -51,7 +52,7 @@ QWEN2 = table.family(
         EPS,
         table.positions(context=32_768),
         table.tables(tied=False),
-        table.Pair(_read, _write),
+        WINDOWS,
     ),
     {**NORMS, **ATTENTION, **GATED},
 )

@@ -45,7 +45,7 @@ ROOMS["anyformer"] = {room for room in ROOMS if room not in {"cli", "__main__"}}
 
 LIGHT = ("errors", "version", "disk", "spec", "recipe")  # what is known without torch
 HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
-LONGEST_FILE = 300  # lines
+LONGEST_FILE = 400  # lines
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "managers"}
 LOOSE_ENDS = re.compile(r"\b(TODO|FIXME|NotImplementedError)\b")
 
@@ -214,7 +214,7 @@ BROKEN: list[tuple[Rule, dict[str, str], str]] = [
     (undeclared, {"hub/load.py": "import gguf"}, "anyformer.hub.load:1: gguf"),
     (heavy_imports, {"spec/part.py": "def f():\n    import torch.nn"}, "anyformer.spec.part:2: torch.nn"),
     (heavy_imports, {"recipe.py": "from numpy import pi"}, "anyformer.recipe:1: numpy"),
-    (long_files, {"model.py": "x = 1\n" * 301}, "anyformer.model: 301 lines"),
+    (long_files, {"model.py": "x = 1\n" * 401}, "anyformer.model: 401 lines"),
     (empty_names, {"layers/utils.py": ""}, "anyformer.layers.utils"),
     (empty_names, {"text/helpers/bpe.py": ""}, "anyformer.text.helpers.bpe"),
     (loose_ends, {"model.py": "x = 1  # TODO: two"}, "anyformer.model:1: TODO"),

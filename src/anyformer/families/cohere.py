@@ -23,7 +23,7 @@ def cohere(
     qk_norm: bool = False,
     context: int = 131_072,
 ) -> ModelSpec:
-    """x + attention(norm(x)) + SwiGLU(norm(x)), rotary pairs side by side, no biases, a norm for each head's q and k
+    """X + attention(norm(x)) + SwiGLU(norm(x)), rotary pairs side by side, no biases, a norm for each head's q and k
     where `qk_norm` says so."""
     heads = GQASpec(
         n_heads=Count(n_heads),

@@ -68,7 +68,7 @@ def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """x + Σ mixer(norm(x)): one mixer is serial, several are parallel on one norm."""
+    """X + Σ mixer(norm(x)): one mixer is serial, several are parallel on one norm."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer) for mixer in mixers), norm_in=norm)
 
 
@@ -78,7 +78,7 @@ def post_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
 
 
 def parallel(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """x + Σ mixer(its own norm(x)): branches side by side, a norm each."""
+    """X + Σ mixer(its own norm(x)): branches side by side, a norm each."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer, norm_in=norm) for mixer in mixers))
 
 

@@ -23,7 +23,7 @@ def gpt_neox(
     rotary: RotarySpec | None = None,
     context: int = 2048,
 ) -> ModelSpec:
-    """x + attention(norm(x)) + feed-forward(norm'(x)), a quarter of each head rotating (arXiv:2204.06745, 2.1)."""
+    """X + attention(norm(x)) + feed-forward(norm'(x)), a quarter of each head rotating (arXiv:2204.06745, 2.1)."""
     norm = LayerNormSpec(eps=eps)
     attention = attend(n_heads, bias=bias, rotary=rotary or RotarySpec(fraction=0.25))
     after = feed(d_ff or 4 * d_model, activation or GELU())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from anyformer.families.compose import changed
 from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.llama import llama
@@ -50,10 +52,11 @@ _72B = llama(80, 8192, 64, 24_576, vocab_size=152_064, theta=1e6, context=32_768
 
 CUT = "{}, which the paper cuts to the name"
 TOKENIZER = "byte-level BPE (tiktoken), 151,646"
-QWEN_25 = {
-    "family": "qwen2",
-    "source": "Yang et al. 2024, arXiv:2412.15115, table 1; totals of the model cards; eps and widths as released",
-}
+qwen25 = partial(
+    Preset,
+    family="qwen2",
+    source="Yang et al. 2024, arXiv:2412.15115, table 1; totals of the model cards; eps and widths as released",
+)
 LONG = 131_072
 
 LINEAGES = (
@@ -93,32 +96,29 @@ LINEAGES = (
             Preset("qwen2-1.5b", qwen2(28, 1536, 12, 8960, 2, small=True), "1.5B"),
             Preset("qwen2-7b", qwen2(28, 3584, 28, 18_944, 4), "7B", CUT.format("7.62B"), alias="qwen2"),
             Preset("qwen2-72b", qwen2(80, 8192, 64, 29_568, 8, eps=1e-5), "72B", CUT.format("72.71B")),
-            Preset("qwen2.5-0.5b", qwen2(24, 896, 14, 4864, 2, small=True), "0.49B", **QWEN_25),
-            Preset("qwen2.5-1.5b", qwen2(28, 1536, 12, 8960, 2, small=True), "1.54B", **QWEN_25),
-            Preset("qwen2.5-3b", qwen2(36, 2048, 16, 11_008, 2, small=True), "3.09B", **QWEN_25),
-            Preset(
+            qwen25("qwen2.5-0.5b", qwen2(24, 896, 14, 4864, 2, small=True), "0.49B"),
+            qwen25("qwen2.5-1.5b", qwen2(28, 1536, 12, 8960, 2, small=True), "1.54B"),
+            qwen25("qwen2.5-3b", qwen2(36, 2048, 16, 11_008, 2, small=True), "3.09B"),
+            qwen25(
                 "qwen2.5-7b",
                 qwen2(28, 3584, 28, 18_944, 4, context=LONG),
                 "7.61B",
                 "7.616B, which the card cuts",
-                **QWEN_25,
                 alias="qwen2.5",
             ),
-            Preset(
+            qwen25(
                 "qwen2.5-14b",
                 qwen2(48, 5120, 40, 13_824, 8, eps=1e-5, context=LONG),
                 "14.7B",
                 "14.77B, which the card cuts",
-                **QWEN_25,
             ),
-            Preset(
+            qwen25(
                 "qwen2.5-32b",
                 qwen2(64, 5120, 40, 27_648, 8, eps=1e-5, context=LONG),
                 "32.5B",
                 "the released file holds 32.76B; the card's total does not follow from its sizes",
-                **QWEN_25,
             ),
-            Preset("qwen2.5-72b", qwen2(80, 8192, 64, 29_568, 8, eps=1e-5, context=LONG), "72.7B", **QWEN_25),
+            qwen25("qwen2.5-72b", qwen2(80, 8192, 64, 29_568, 8, eps=1e-5, context=LONG), "72.7B"),
         ),
     ),
 )

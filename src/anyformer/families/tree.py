@@ -8,6 +8,7 @@ from importlib import import_module
 from anyformer.errors import SpecError
 from anyformer.families.lineage import Lineage, modules
 
+PACKAGE = "anyformer.families"
 # Orders that readers of the catalogue and of the history know. A file or a lineage that they do not name follows, by year.
 # fmt: off
 FILES = (
@@ -29,10 +30,9 @@ GENERATIONS = (
 
 
 def _found() -> tuple[Lineage, ...]:
-    paths = import_module(__package__).__path__
     each = [
         (module.__name__, module.LINEAGES)
-        for module in modules(__package__, paths, FILES)
+        for module in modules(PACKAGE, import_module(PACKAGE).__path__, FILES)
         if hasattr(module, "LINEAGES")
     ]
     new = sorted(each[len(FILES) :], key=lambda found: (found[1][0].year, found[0]))

@@ -16,7 +16,7 @@ from anyformer.spec import ModelSpec
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """How many features rotate; a head with a bias, which a tied one of this class would lose, is refused where tied."""
-    d_model, n_heads = spec.stack.d_model, one(spec, GQASpec, "attention").n_heads
+    d_model, n_heads = spec.stack.d_model, settings.take("n_head", int)
     if n_heads < 1 or d_model % n_heads:
         raise settings.refusal("n_head", f"does not divide n_embd = {d_model}, which this class refuses")
     settings.require("tie_word_embeddings", False)
@@ -36,8 +36,8 @@ GPTJ = table.family(
         table.VOCABULARY,
         table.context("n_positions", 2048),
         D_MODEL,
-        N_HEADS,
         table.Pair(_read, _write),
+        N_HEADS,
         table.d_ff("n_inner"),
         table.activation("activation_function", "gelu_new", FeedForwardSpec),
         EPS,

@@ -46,7 +46,6 @@ format: $(VENV)/.installed-dev
 	$(RUN) ruff format $(CHECKED)
 
 catalogue: $(VENV)/.installed-dev
-	$(RUN) anyformer.families.catalogue
 	$(VENV)/bin/python tools/catalogue.py
 
 bench: $(VENV)/.installed-dev

@@ -1,11 +1,18 @@
-"""Writes docs/catalogue.md from families/catalogue.json: `python tools/catalogue.py`."""
+"""Writes families/catalogue.json from the presets, and docs/catalogue.md from it: `python tools/catalogue.py`.
+
+The command line lists and completes names by the JSON, so that it imports no model code for it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from anyformer.families import ALIASES, PRESETS, UNDISCLOSED
+from anyformer.spec import parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "src" / "anyformer" / "families" / "catalogue.json"
@@ -18,6 +25,29 @@ behind them. *Parameters* are counted from the specification, *published* is wha
 `anyformer presets` lists the same, `anyformer show NAME` says what one is made of, [parity](parity.md) how near each is to an
 independent implementation, cached to uncached, and ours to theirs after conversion either way.
 """
+
+
+def catalogue() -> dict[str, Any]:
+    """What catalogue.json must hold."""
+    aliases = {name: [alias for alias, target in ALIASES.items() if target == name] for name in PRESETS}
+    records = [
+        {
+            "name": preset.name,
+            "family": preset.family,
+            "aliases": aliases[preset.name],
+            "parameters": parameters(preset.spec).total,
+            "published": preset.published,
+            "erratum": preset.erratum,
+            "layers": preset.spec.n_layers,
+            "d_model": preset.spec.stack.d_model,
+            "vocab_size": preset.spec.vocab_size,
+            "context": preset.spec.context,
+            "source": preset.source,
+        }
+        for preset in PRESETS.values()
+    ]
+    undisclosed = [{**dataclasses.asdict(model), "public": [*model.public]} for model in UNDISCLOSED.values()]
+    return {"version": 1, "presets": records, "undisclosed": undisclosed}
 
 
 def page(presets: Iterable[dict[str, Any]]) -> str:
@@ -43,4 +73,6 @@ def _line(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(json.loads(DATA.read_text(encoding="utf-8"))["presets"]), encoding="utf-8")
+    found = catalogue()
+    DATA.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(found["presets"]), encoding="utf-8")

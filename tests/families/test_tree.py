@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
-from anyformer.descriptions import lineage
+from anyformer import families
+from anyformer.descriptions import history, lineage
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS
-from anyformer.families.misprints import MISPRINTS
-from anyformer.families.training import TRAINING
-from anyformer.families.tree import TREE, ancestors, lineage_of, path
+from anyformer.families.tree import FILES, GENERATIONS, TREE, ancestors, lineage_of, path
 
 NAMES = list(TREE)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_one_lineage(name: str) -> None:
-    found = [line.name for line in TREE.values() if any(fnmatchcase(name, pattern) for pattern in line.presets)]
-    assert len(found) == 1, f"{name} is of the lineages {found}; families/tree.py gives it one"
+    found = [line.name for line in TREE.values() if name in {preset.name for preset in line.presets}]
+    assert found == [lineage_of(name).name], f"{name} is of the lineages {found}; one file gives it one"
 
 
 def test_there_is_one_root_and_no_circle() -> None:
@@ -78,7 +80,62 @@ def test_what_papers_say_is_among_the_rows() -> None:
 
 
 def test_names_in_tables_are_known() -> None:
-    assert {m.lineage for m in MISPRINTS} <= set(TREE)
-    assert set(TRAINING) <= set(PRESETS)
+    columns = set(history().columns)
+    assert {misprint.column for line in TREE.values() for misprint in line.misprints} <= columns
+    assert all("source" in preset.training for preset in PRESETS.values() if preset.training)
+    assert set(FILES) <= {info.name for info in iter_modules(families.__path__)}
+    assert set(GENERATIONS) <= set(TREE)
     with pytest.raises(SpecError, match="no lineage for 'gpt5'"):
         lineage_of("gpt5")
+
+
+TOY = """
+from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.llama import llama
+
+LINEAGES = (
+    Lineage(
+        "toy",
+        parent="llama2",
+        year=2031,
+        source="this test",
+        changed="smaller",
+        sizes="this test, table 1",
+        tokenizer="bytes, 256",
+        training={"source": "this test, section 2"},
+        presets=(
+            Preset("toy-1m", llama(2, 64, 2, 128), "4.2M", alias="toy"),
+            Preset("toy-2m", llama(4, 64, 2, 128)),
+        ),
+    ),
+)
+"""
+# The package with one folder more, before anything in it is imported.
+ASKED = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+import anyformer
+found = PathFinder.find_spec("anyformer.families", anyformer.__path__)
+found.submodule_search_locations.append(sys.argv[1])
+families = sys.modules["anyformer.families"] = module_from_spec(found)
+found.loader.exec_module(families)
+from anyformer.descriptions import history, lineage
+from anyformer.families.tree import TREE
+toy = families.preset("toy")
+print(list(families.PRESETS)[-2:], families.presets("toy"), toy.name, toy.source, toy.training["source"])
+print([step.changed for step in lineage(families.preset("llama2-7b"), toy)])
+print(list(TREE)[-1], history().entries[-1].model, len(history().entries))
+"""
+
+
+def test_a_new_family_is_one_file(tmp_path: Path) -> None:
+    """A file laid beside the others is in presets, history, tree and aliases; nothing else names it."""
+    (tmp_path / "toy.py").write_text(TOY, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", ASKED, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['toy-1m', 'toy-2m'] ('toy-1m', 'toy-2m') toy-1m this test, table 1 this test, section 2",
+        "['smaller']",
+        f"toy toy-2m {len(TREE) + 1}",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families import gpt_oss
+from anyformer.families import preset
 from tests.hard_cases.case import Case, of_transformers
 
 
@@ -13,4 +13,4 @@ def theirs() -> Any:
     return of_transformers("GptOssForCausalLM", "GptOssConfig", num_hidden_layers=24, num_local_experts=32)
 
 
-CASE = Case("gpt-oss-20b", lambda: gpt_oss.PRESETS[0].spec, "20.9B", theirs)
+CASE = Case("gpt-oss-20b", lambda: preset("gpt-oss-20b").spec, "20.9B", theirs)

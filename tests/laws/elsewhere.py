@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from anyformer.families.hf.layout import places
+from anyformer.layers import AttentionSpec
 from anyformer.spec import ModelSpec
 from tests.laws.inputs import Inputs
 from tests.laws.tolerance import close, distance, gradient_distance
 from tests.laws.weights import filled, telling
 
 Oracle = Callable[[dict[str, Tensor], Tensor], Tensor]  # weights by the oracle's names, ids [token] → logits
+
+
+class Places(NamedTuple):
+    """Where a layer keeps its parts, whatever its wiring."""
+
+    projection: str  # of the attention
+    feed: str
+    norms: tuple[str, ...]  # in the order of their use
+
+
+def places(spec: ModelSpec, i: int) -> Places:
+    """The places of the i-th layer."""
+    block = spec.stack.blocks[i]
+    norms: list[str] = []
+    projection = feed = ""
+    for j, sublayer in enumerate(block.sublayers):
+        path = f"stack.blocks.{i}.sublayers.{j}"
+        norms += [f"{path}.norm_in"] * (sublayer.norm_in is not None)
+        for k, branch in enumerate(sublayer.branches):
+            norms += [f"{path}.branches.{k}.norm_in"] * (branch.norm_in is not None)
+            mixer = f"{path}.branches.{k}.mixer"
+            if isinstance(branch.mixer, AttentionSpec):
+                projection = f"{mixer}.projection"
+            else:
+                feed = mixer
+            norms += [f"{path}.branches.{k}.norm_out"] * (branch.norm_out is not None)
+        norms += [f"{path}.norm_sum"] * (sublayer.norm_sum is not None)
+    return Places(projection, feed, tuple(norms))
 
 
 def named(spec: ModelSpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 from anyformer.families import PRESETS, Preset
-from anyformer.families.catalogue import PATH, catalogue
 from anyformer.model import build
 from anyformer.spec import ModelSpec, Place, parameters, tensors
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset
+from tools.catalogue import DATA, catalogue
 
 UNITS = {"M": 10**6, "B": 10**9}
 # Counted by hand from the papers' tables, or published to the digit: Radford et al.'s checkpoints, Meta's model cards.
@@ -71,4 +71,4 @@ def test_published_total(preset: Preset) -> None:
 
 
 def test_catalogue_is_up_to_date() -> None:
-    assert json.loads(PATH.read_text(encoding="utf-8")) == catalogue(), "run `make catalogue`"
+    assert json.loads(DATA.read_text(encoding="utf-8")) == catalogue(), "run `make catalogue`"

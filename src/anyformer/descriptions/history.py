@@ -9,7 +9,6 @@ from typing import Any
 from anyformer.descriptions import words
 from anyformer.descriptions.facts import head_sharing, norm_places, position_parts, position_terms
 from anyformer.families import PRESETS, Preset
-from anyformer.families.misprints import MISPRINTS
 from anyformer.families.tree import TREE
 from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec
 from anyformer.spec import BlockSpec, parameters
@@ -55,7 +54,7 @@ def history() -> History:
     for line in TREE.values():
         preset = PRESETS[line.known]
         cells = {name: read(preset) for name, read in COLUMNS.items()}
-        marks = tuple(Mark(m.column, m.printed, m.reason) for m in MISPRINTS if m.lineage == line.name)
+        marks = tuple(Mark(m.column, m.printed, m.reason) for m in line.misprints)
         size = parameters(preset.spec).total
         entries.append(Entry(line.year, preset.name, size, cells, marks, preset.source))
     order = list(TREE)

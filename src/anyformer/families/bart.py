@@ -2,68 +2,12 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, encoder_decoder, post_norm, repeat
-from anyformer.families.preset import Preset
-from anyformer.layers import (
-    GELU,
-    ActivationSpec,
-    AttentionSpec,
-    Causal,
-    Everything,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    LearnedPositionsSpec,
-    Mask,
-)
-from anyformer.spec import Count, InitSpec, Length, MapSpec, ModelSpec, ScaleSpec, SublayerSpec, TermSpec, Width
+from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.transformer import post_norm_stacks
+from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, LearnedPositionsSpec
+from anyformer.spec import Length, ModelSpec, ScaleSpec
 
 NORM = LayerNormSpec(eps=1e-5)
-
-
-def attend(n_heads: int, mask: Mask, *, memory: bool = False) -> SublayerSpec:
-    """Return norm(x + attention(x)), of the layer's own input or the encoder's output, with all biases."""
-    heads = GQASpec(n_heads=Count(n_heads), bias_query=True, bias_key=True, bias_value=True, bias_output=True)
-    return post_norm(NORM, AttentionSpec(projection=heads, mask=mask, reads="memory" if memory else "self"))
-
-
-def feed(d_ff: int, activation: ActivationSpec) -> SublayerSpec:
-    """Return norm(x + feed-forward(x)), with biases."""
-    return post_norm(NORM, FeedForwardSpec(d_ff=Width(d_ff), activation=activation))
-
-
-def post_norm_stacks(
-    *,
-    d_model: int,
-    vocab_size: int,
-    layers: tuple[int, int],
-    n_heads: tuple[int, int],
-    d_ff: tuple[int, int],
-    positions: TermSpec,
-    embedding_norm: MapSpec | None,
-    activation: ActivationSpec,
-    token_scale: ScaleSpec | None = None,
-    head_bias: bool = False,
-    init: InitSpec | None = None,
-    context: int | None = None,
-) -> ModelSpec:
-    """Post-norm stacks on one tied table; of each pair of sizes the encoder's comes first."""
-    encoder = block(attend(n_heads[0], Everything()), feed(d_ff[0], activation))
-    decoder = block(
-        attend(n_heads[1], Causal()), attend(n_heads[1], Everything(), memory=True), feed(d_ff[1], activation)
-    )
-    return encoder_decoder(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        encoder=repeat(encoder, layers[0]),
-        decoder=repeat(decoder, layers[1]),
-        positions=(positions,),
-        token_scale=token_scale,
-        embedding_norm=embedding_norm,
-        head_bias=head_bias,
-        init=init,
-        context=context,
-    )
 
 
 def bart(
@@ -86,6 +30,7 @@ def bart(
         n_heads=n_heads,
         d_ff=d_ff,
         positions=LearnedPositionsSpec(n_positions=Length(n_positions), offset=2),
+        norm=NORM,
         embedding_norm=NORM,
         activation=activation or GELU(),
         token_scale=token_scale,
@@ -94,17 +39,27 @@ def bart(
     )
 
 
-SOURCE = "Lewis et al. 2019, arXiv:1910.13461, section 2.1; totals of the released checkpoints"
-TOKENIZER = "GPT-2's byte-level BPE, 50,257, and special tokens: 50,265 rows"
-PRESETS = tuple(
-    Preset(
-        f"bart-{size}",
+LINEAGES = (
+    Lineage(
         "bart",
-        bart(d_model=d_model, layers=(n, n), n_heads=(heads, heads), d_ff=(4 * d_model, 4 * d_model)),
-        SOURCE,
-        published,
-        None,
-        TOKENIZER,
-    )
-    for size, published, n, d_model, heads in (("base", "139M", 6, 768, 12), ("large", "406M", 12, 1024, 16))
+        parent="transformer",
+        year=2019,
+        source="arXiv:1910.13461, section 2.1",
+        changed="learned positions, GELU, a norm after the embedding; restores noised text",
+        sizes="Lewis et al. 2019, arXiv:1910.13461, section 2.1; totals of the released checkpoints",
+        tokenizer="GPT-2's byte-level BPE, 50,257, and special tokens: 50,265 rows",
+        training={
+            "source": "Lewis et al. 2019, arXiv:1910.13461, sections 3.2 and 5.1, of the large (from memory)",
+            "objective": "spans of 3 tokens on average (Poisson), 30 % of the tokens, one mask each; sentences in random order",
+            "batch": "8,000 sequences, 500,000 steps",
+            "dropout": "0.1, none in the last tenth of the steps",
+            "corpus": "160 GB of text",
+        },
+        presets=(
+            Preset(
+                "bart-base", bart(d_model=768, layers=(6, 6), n_heads=(12, 12), d_ff=(3072, 3072)), "139M", alias="bart"
+            ),
+            Preset("bart-large", bart(d_model=1024, layers=(12, 12), n_heads=(16, 16), d_ff=(4096, 4096)), "406M"),
+        ),
+    ),
 )

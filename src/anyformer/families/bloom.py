@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, pre_norm, repeat, with_biases
-from anyformer.families.preset import Preset
-from anyformer.layers import (
-    GELU,
-    ALiBiSpec,
-    AttentionSpec,
-    Causal,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-)
-from anyformer.spec import Count, ModelSpec, Width
+from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
+from anyformer.families.lineage import Lineage, Misprint, Preset
+from anyformer.layers import GELU, ALiBiSpec, LayerNormSpec
+from anyformer.spec import ModelSpec
 
 
 def bloom(
-    *,
     n_layers: int,
     d_model: int,
     n_heads: int,
+    *,
     vocab_size: int = 250_880,
     eps: float = 1e-5,
     tied: bool = True,
@@ -28,10 +20,9 @@ def bloom(
 ) -> ModelSpec:
     """ALiBi instead of positions, a norm after the embedding, sublayers in turn (section 3.2 and figure 5)."""
     norm = LayerNormSpec(eps=eps)
-    heads = with_biases(GQASpec(n_heads=Count(n_heads)), True, True)
     layer = block(
-        pre_norm(norm, AttentionSpec(projection=heads, mask=Causal(), scores=(ALiBiSpec(),))),
-        pre_norm(norm, FeedForwardSpec(d_ff=Width(4 * d_model), activation=GELU(form="tanh"))),
+        pre_norm(norm, attend(n_heads, bias=True, scores=(ALiBiSpec(),))),
+        pre_norm(norm, feed(4 * d_model, GELU(form="tanh"))),
     )
     return language_model(
         vocab_size=vocab_size,
@@ -44,23 +35,37 @@ def bloom(
     )
 
 
-def _preset(name: str, n_layers: int, d_model: int, n_heads: int, published: str) -> Preset:
-    return Preset(
-        f"bloom-{name}",
+TURN = "tables that call its branches parallel are wrong: the paper's figure 5 and the released code take them in turn"
+TRAINING = {
+    "source": "Le Scao et al. 2022, arXiv:2211.05100, table 3 and section 3.3 (from memory)",
+    "precision": "bfloat16 mixed",
+    "gradient reduction": "float32",
+    "optimiser state": "float32, ZeRO stage 1",
+}
+
+LINEAGES = (
+    Lineage(
         "bloom",
-        bloom(n_layers=n_layers, d_model=d_model, n_heads=n_heads),
-        "Le Scao et al. 2022, arXiv:2211.05100, table 3 (from memory)",
-        published,
-        "tables that call its branches parallel are wrong: the paper's figure 5 and the released code take them in turn",
-        "byte-level BPE, 250,680, padded to 250,880",
-    )
-
-
-PRESETS = (
-    _preset("560m", 24, 1024, 16, "559M"),
-    _preset("1b1", 24, 1536, 16, "1065M"),
-    _preset("1b7", 24, 2048, 16, "1722M"),
-    _preset("3b", 30, 2560, 32, "3003M"),
-    _preset("7b1", 30, 4096, 32, "7069M"),
-    _preset("176b", 70, 14_336, 112, "176247M"),
+        parent="gpt3",
+        year=2022,
+        source="arXiv:2211.05100, section 3.2",
+        changed="ALiBi, a norm after the embedding, 250,680 tokens",
+        sizes="Le Scao et al. 2022, arXiv:2211.05100, table 3 (from memory)",
+        tokenizer="byte-level BPE, 250,680, padded to 250,880",
+        misprints=(
+            Misprint(
+                "branches",
+                "parallel",
+                "arXiv:2211.05100, figure 5, and the released code take attention and feed-forward in turn",
+            ),
+        ),
+        presets=(
+            Preset("bloom-560m", bloom(24, 1024, 16), "559M", TURN),
+            Preset("bloom-1b1", bloom(24, 1536, 16), "1065M", TURN),
+            Preset("bloom-1b7", bloom(24, 2048, 16), "1722M", TURN),
+            Preset("bloom-3b", bloom(30, 2560, 32), "3003M", TURN),
+            Preset("bloom-7b1", bloom(30, 4096, 32), "7069M", TURN, training=TRAINING, alias="bloom"),
+            Preset("bloom-176b", bloom(70, 14_336, 112), "176247M", TURN, training=TRAINING),
+        ),
+    ),
 )

@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from anyformer.layers import AddSpec, ByRole, GQASpec, LinearSpec, TokensSpec
+from anyformer.layers import (
+    ActivationSpec,
+    AddSpec,
+    AttentionSpec,
+    ByRole,
+    Causal,
+    FeedForwardSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LinearSpec,
+    Mask,
+    RotarySpec,
+    ScoreSpec,
+    TokensSpec,
+)
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
+    Count,
     EmbeddingSpec,
     HeadSpec,
     InitSpec,
@@ -30,7 +45,7 @@ S = TypeVar("S", bound=Spec)
 
 
 def changed(value: S, part: type[Spec], **fields: Any) -> S:
-    """Return a model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
+    """A model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
     inner: dict[str, Any] = {}
     for name, old in value.values().items():
         new = old
@@ -53,17 +68,17 @@ def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """Return x + Σ mixer(norm(x)): one mixer is serial, several are parallel on one norm."""
+    """X + Σ mixer(norm(x)): one mixer is serial, several are parallel on one norm."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer) for mixer in mixers), norm_in=norm)
 
 
 def post_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """Return norm(x + Σ mixer(x))."""
+    """norm(x + Σ mixer(x))."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer) for mixer in mixers), norm_sum=norm)
 
 
 def parallel(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
-    """Return x + Σ mixer(its own norm(x)): branches side by side, a norm each."""
+    """X + Σ mixer(its own norm(x)): branches side by side, a norm each."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer, norm_in=norm) for mixer in mixers))
 
 
@@ -103,7 +118,7 @@ def language_model(
     init: InitSpec | None = None,
     context: int | None = None,
 ) -> ModelSpec:
-    """Return a decoder with one head over its vocabulary; `tied` shares the head's table with the embedding.
+    """A decoder with one head over its vocabulary; `tied` shares the head's table with the embedding.
 
     A `table_width` of its own is projected, without biases, to d_model and, in the head, back (OPT-350M).
     """
@@ -157,6 +172,42 @@ def encoder_decoder(
         init=init or ByRole(),
         context=None if context is None else Length(context),
     )
+
+
+def attend(
+    n_heads: int,
+    n_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    *,
+    bias: bool = False,
+    rotary: RotarySpec | None = None,
+    mask: Mask | None = None,
+    scores: tuple[ScoreSpec, ...] = (),
+    scale: ScaleSpec | None = None,
+) -> AttentionSpec:
+    """Attention to the past, or by another mask, with biases of all four projections or without."""
+    heads = GQASpec(
+        n_heads=Count(n_heads),
+        n_kv_heads=None if n_kv_heads is None else Count(n_kv_heads),
+        head_dim=None if head_dim is None else Width(head_dim),
+        rotary=rotary,
+    )
+    return AttentionSpec(
+        projection=with_biases(heads, bias, bias),
+        mask=mask or Causal(),
+        scores=scores,
+        scale=scale or ScaleSpec(power=-0.5),
+    )
+
+
+def feed(d_ff: int, activation: ActivationSpec, *, bias: bool = True) -> FeedForwardSpec:
+    """The feed-forward of one matrix up and one down, with biases of both or without."""
+    return FeedForwardSpec(d_ff=Width(d_ff), activation=activation, bias_in=bias, bias_out=bias)
+
+
+def gated(d_ff: int, activation: ActivationSpec) -> GatedFeedForwardSpec:
+    """The feed-forward with a gate, without biases: SwiGLU, GeGLU (arXiv:2002.05202)."""
+    return GatedFeedForwardSpec(d_ff=Width(d_ff), activation=activation)
 
 
 def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from anyformer.families.bert import encoder
-from anyformer.families.compose import block, changed, post_norm, repeat, with_biases
+from anyformer.families.bert import ADAM, BYTES, LINEAR, encoder
+from anyformer.families.compose import block, changed, feed, post_norm, repeat, with_biases
 from anyformer.families.heads import masked_words
-from anyformer.families.preset import Preset
+from anyformer.families.lineage import Facts, Lineage, Preset
 from anyformer.layers import (
     GELU,
     ActivationSpec,
     AttentionSpec,
     ContentToPositionSpec,
     ConvolutionSpec,
-    FeedForwardSpec,
     GQASpec,
     LayerNormSpec,
     LearnedPositionsSpec,
@@ -37,7 +36,6 @@ from anyformer.spec import (
     ModelSpec,
     PartSpec,
     ScaleSpec,
-    Width,
 )
 
 P = TypeVar("P", bound=PartSpec)
@@ -60,9 +58,7 @@ def deberta(
         ),
         scale=THREE,
     )
-    layer = block(
-        post_norm(NORM, attend), post_norm(NORM, FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=GELU()))
-    )
+    layer = block(post_norm(NORM, attend), post_norm(NORM, feed(d_ff or 4 * d_model, GELU())))
     return encoder(
         vocab_size=vocab_size,
         d_model=d_model,
@@ -76,7 +72,7 @@ def deberta(
 def deberta_v2(
     *, n_layers: int, d_model: int, n_heads: int, n_buckets: int = 256, vocab_size: int = 128_100, context: int = 512
 ) -> ModelSpec:
-    """Return v1 with buckets of distances, normed and projected as tokens are, and biases everywhere (appendix A.5)."""
+    """v1 with buckets of distances, normed and projected as tokens are, and biases everywhere (appendix A.5)."""
     model = deberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, context=context)
     table = RelativeTableSpec(farthest=Length(context), n_buckets=Count(n_buckets), norm=NORM, shared="distances")
     scores = (ContentToPositionSpec(table=table), PositionToContentSpec(table=table))
@@ -137,16 +133,13 @@ def _shared(layer: BlockSpec) -> BlockSpec:
     return layer.but(sublayers=tuple(sublayers))
 
 
-V1 = "He et al. 2020, arXiv:2006.03654, tables 1 and 2"
-V2 = "He et al. 2020, arXiv:2006.03654, section 5.3; sizes as released"
-V3 = "He et al. 2021, arXiv:2111.09543, section 5; electra.replaced() is the head it was trained with"
 EMD = (
     "He et al. 2020, arXiv:2006.03654, section 3.2: n = 2; what the decoder begins with as released (microsoft/DeBERTa)"
 )
 GENERATOR = (
     "He et al. 2021, arXiv:2111.09543, section 3.1: as wide as the discriminator, half as deep (sizes from memory)"
 )
-BYTES, SPM = "byte-level BPE, 50,265", "SentencePiece, 128,100"
+SPM = "SentencePiece, 128,100"
 
 _BASE = deberta(n_layers=12, d_model=768, n_heads=12)
 _LARGE = deberta(n_layers=24, d_model=1024, n_heads=16)
@@ -157,21 +150,103 @@ _V3_BASE = deberta_v2(n_layers=12, d_model=768, n_heads=12)
 _V3_LARGE = deberta_v2(n_layers=24, d_model=1024, n_heads=16)
 _V3_BASE_GENERATOR = deberta_v2(n_layers=6, d_model=768, n_heads=12)
 _V3_LARGE_GENERATOR = deberta_v2(n_layers=12, d_model=1024, n_heads=16)
-_V2_NOTE = "with the head for masked words, which the figure leaves out"
-_V3_NOTE = f"{_V2_NOTE}; 434.0M without"
+_HEADED = "{} with the head for masked words, which the figure leaves out"
 
-PRESETS = (
-    Preset("deberta-base", "deberta", with_head(_BASE), V1, "139M", None, BYTES),
-    Preset("deberta-large", "deberta", with_head(_LARGE), V1, "406M", None, BYTES),
-    Preset("deberta-xlarge", "deberta", with_head(_XLARGE), V1, "759M", None, BYTES),
-    Preset("deberta-v2-xlarge", "deberta", with_head(_V2_XLARGE), V2, "885M", f"887.1M {_V2_NOTE}", SPM),
-    Preset("deberta-v2-xxlarge", "deberta", with_head(_V2_XXLARGE), V2, "1.56B", f"1.567B {_V2_NOTE}", SPM),
-    Preset("deberta-base-emd", "deberta", with_decoder(_BASE), EMD, None, None, BYTES),
-    Preset("deberta-large-emd", "deberta", with_decoder(_LARGE), EMD, None, None, BYTES),
-    Preset("deberta-v2-xlarge-emd", "deberta", with_decoder(_V2_XLARGE), EMD, None, None, SPM),
-    Preset("deberta-v2-xxlarge-emd", "deberta", with_decoder(_V2_XXLARGE), EMD, None, None, SPM),
-    Preset("deberta-v3-base-generator", "deberta", with_decoder(_V3_BASE_GENERATOR), GENERATOR, None, None, SPM),
-    Preset("deberta-v3-large-generator", "deberta", with_decoder(_V3_LARGE_GENERATOR), GENERATOR, None, None, SPM),
-    Preset("deberta-v3-base", "deberta", with_head(_V3_BASE), V3, "184M", f"184.6M {_V2_NOTE}", SPM),
-    Preset("deberta-v3-large", "deberta", with_head(_V3_LARGE), V3, "434M", f"435.2M {_V3_NOTE}", SPM),
+OBJECTIVE = "masked words, 15 % of the tokens in runs of up to three, predicted by the enhanced mask decoder"
+CORPUS = "160 GB of text"
+TRAINING = {
+    "source": "He et al. 2020, arXiv:2006.03654, section 3.2, appendix A.3 (from memory)",
+    "objective": OBJECTIVE,
+    "optimiser": ADAM.format("0.999"),
+    "schedule": LINEAR.format("10,000", "2e-4"),
+    "batch": "2,048 sequences of 512 tokens, 1,000,000 steps",
+    "corpus": "78 GB of text",
+}
+
+
+def _training_v3(size: str, rate: str) -> Facts:
+    return {
+        "source": "He et al. 2021, arXiv:2111.09543, sections 3 and 5.1 (from memory)",
+        "objective": "replaced words; the generator's gradient alone moves the table that both read, the discriminator adds to "
+        "it",
+        "generator": f"as wide, half as deep: the preset deberta-v3-{size}-generator",
+        "batch": "8,192 sequences of 512 tokens, 500,000 steps",
+        "corpus": CORPUS,
+        "schedule": LINEAR.format("10,000", rate),
+    }
+
+
+OF_BASE, OF_LARGE = _training_v3("base", "6e-4"), _training_v3("large", "3e-4")
+
+LINEAGES = (
+    Lineage(
+        "deberta",
+        parent="roberta",
+        year=2020,
+        source="arXiv:2006.03654, section 3",
+        changed="content and distance apart in the scores, no segments",
+        known="deberta-large",
+        sizes="He et al. 2020, arXiv:2006.03654, tables 1 and 2",
+        tokenizer=BYTES,
+        presets=(
+            Preset("deberta-base", with_head(_BASE), "139M", training=TRAINING, alias="deberta"),
+            Preset("deberta-large", with_head(_LARGE), "406M", training=TRAINING),
+            Preset("deberta-xlarge", with_head(_XLARGE), "759M"),
+            Preset("deberta-base-emd", with_decoder(_BASE), source=EMD, training=TRAINING),
+            Preset("deberta-large-emd", with_decoder(_LARGE), source=EMD, training=TRAINING),
+        ),
+    ),
+    Lineage(
+        "deberta-v2",
+        parent="deberta",
+        year=2021,
+        source="arXiv:2006.03654, section 5 and the release of v2",
+        changed="logarithmic buckets, distances through the content's projections, a convolution, 128,000 tokens",
+        known="deberta-v2-xxlarge",
+        family="deberta",
+        sizes="He et al. 2020, arXiv:2006.03654, section 5.3; sizes as released",
+        tokenizer=SPM,
+        training={
+            "source": "He et al. 2020, arXiv:2006.03654, section 5.3 and appendix A (from memory)",
+            "objective": OBJECTIVE,
+            "corpus": CORPUS,
+        },
+        presets=(
+            Preset("deberta-v2-xlarge", with_head(_V2_XLARGE), "885M", _HEADED.format("887.1M"), alias="deberta-v2"),
+            Preset("deberta-v2-xxlarge", with_head(_V2_XXLARGE), "1.56B", _HEADED.format("1.567B")),
+            Preset("deberta-v2-xlarge-emd", with_decoder(_V2_XLARGE), source=EMD),
+            Preset("deberta-v2-xxlarge-emd", with_decoder(_V2_XXLARGE), source=EMD),
+        ),
+    ),
+    Lineage(
+        "deberta-v3",
+        parent="deberta-v2",
+        year=2021,
+        source="arXiv:2111.09543, section 3",
+        changed="trained as ELECTRA is, no convolution",
+        family="deberta",
+        sizes="He et al. 2021, arXiv:2111.09543, section 5; electra.replaced() is the head it was trained with",
+        tokenizer=SPM,
+        presets=(
+            Preset("deberta-v3-base-generator", with_decoder(_V3_BASE_GENERATOR), source=GENERATOR, training=OF_BASE),
+            Preset(
+                "deberta-v3-large-generator", with_decoder(_V3_LARGE_GENERATOR), source=GENERATOR, training=OF_LARGE
+            ),
+            Preset(
+                "deberta-v3-base",
+                with_head(_V3_BASE),
+                "184M",
+                _HEADED.format("184.6M"),
+                training=OF_BASE,
+                alias="deberta-v3",
+            ),
+            Preset(
+                "deberta-v3-large",
+                with_head(_V3_LARGE),
+                "434M",
+                f"{_HEADED.format('435.2M')}; 434.0M without",
+                training=OF_LARGE,
+            ),
+        ),
+    ),
 )

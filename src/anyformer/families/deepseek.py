@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, pre_norm
+from anyformer.families.compose import block, gated, language_model, pre_norm
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.llama import llama
-from anyformer.families.preset import Preset
 from anyformer.layers import (
     AttentionSpec,
     ByRole,
     Causal,
-    GatedFeedForwardSpec,
     LinearSpec,
     MLASpec,
     MoESpec,
@@ -62,14 +61,12 @@ def deepseek(
     )
     attention = AttentionSpec(projection=projection, mask=Causal(), scale=sharpened(STRETCH, mscale))
 
-    def gated(width: int) -> GatedFeedForwardSpec:
-        return GatedFeedForwardSpec(d_ff=Width(width), activation=SiLU())
-
     def layer(feed: MixerSpec) -> BlockSpec:
         return block(pre_norm(norm, attention), pre_norm(norm, feed))
 
-    dense = layer(gated(d_ff))
-    sparse = layer(MoESpec(router=router, expert=gated(d_expert), shared_expert=gated(n_shared * d_expert)))
+    dense = layer(gated(d_ff, SiLU()))
+    expert, shared = gated(d_expert, SiLU()), gated(n_shared * d_expert, SiLU())
+    sparse = layer(MoESpec(router=router, expert=expert, shared_expert=shared))
     return language_model(
         vocab_size=vocab_size,
         d_model=d_model,
@@ -142,32 +139,99 @@ V3 = deepseek(
     router=V3_ROUTER,
     vocab_size=129_280,
 )
-V3_FURTHER = predicting_further(V3, 1)
-_7B = llama(n_layers=30, d_model=4096, n_heads=32, d_ff=11_008, vocab_size=102_400, context=4096).but(init=INIT)
-_67B = llama(n_layers=95, d_model=8192, n_heads=64, n_kv_heads=8, d_ff=22_016, vocab_size=102_400, context=4096).but(
-    init=INIT
-)
+_7B = llama(30, 4096, 32, 11_008, vocab_size=102_400, context=4096).but(init=INIT)
+_67B = llama(95, 8192, 64, 22_016, 8, vocab_size=102_400, context=4096).but(init=INIT)
 
-LLM = "DeepSeek-AI 2024, arXiv:2401.02954, table 2"
-DEEPSEEK_V2 = "DeepSeek-AI 2024, arXiv:2405.04434, section 3.1.2 and the released configuration; active parameters: 21B"
-DEEPSEEK_LITE = "DeepSeek-AI 2024, arXiv:2405.04434, appendix B and the released configuration; active parameters: 2.4B"
-DEEPSEEK_V3 = (
-    "DeepSeek-AI 2024, arXiv:2412.19437, section 4.2, without the layer of multi-token prediction; active: 37B"
-)
-DEEPSEEK_FURTHER = (
-    "DeepSeek-AI 2024, arXiv:2412.19437, sections 2.2 and 4.2, and the released weights; the total as on Hugging Face"
-)
 TWICE = (
     "the released files hold the embedding and the head a second time, 1.85B, for the layer of multi-token prediction, "
     "which shares them, and the scales of FP8 blocks; counted once and without those it is 682.6B"
 )
 BPE = "byte-level BPE, {}"
+RAMP = "grows from {} to {} sequences over the first {} tokens; the recipe has the full size throughout"
+NO_EPS = {"eps": "not said; 1e-8 in the recipe"}
+TRAINING_V2 = {
+    "source": "DeepSeek-AI 2024, arXiv:2405.04434, sections 2.2.3 and 3.1.2; the Lite: appendix B",
+    **NO_EPS,
+}
 
-PRESETS = (
-    Preset("deepseek-7b", "deepseek", _7B, LLM, "7B", None, BPE.format("102,400")),
-    Preset("deepseek-67b", "deepseek", _67B, LLM, "67B", None, BPE.format("102,400")),
-    Preset("deepseek-v2-lite", "deepseek", V2_LITE, DEEPSEEK_LITE, "15.7B", None, BPE.format("102,400")),
-    Preset("deepseek-v2", "deepseek", V2, DEEPSEEK_V2, "236B", None, BPE.format("102,400")),
-    Preset("deepseek-v3", "deepseek", V3, DEEPSEEK_V3, "671B", None, BPE.format("129,280")),
-    Preset("deepseek-v3-mtp", "deepseek", V3_FURTHER, DEEPSEEK_FURTHER, "685B", TWICE, BPE.format("129,280")),
+LINEAGES = (
+    Lineage(
+        "deepseek",
+        parent="llama",
+        year=2024,
+        source="arXiv:2401.02954, section 2.2",
+        changed="102,400 tokens, grouped queries in the 67B, a smaller start",
+        sizes="DeepSeek-AI 2024, arXiv:2401.02954, table 2",
+        tokenizer=BPE.format("102,400"),
+        training={
+            "source": "DeepSeek-AI 2024, arXiv:2401.02954, section 2.3 and table 2",
+            "precision": "bfloat16",
+            "gradient reduction": "float32",
+            **NO_EPS,
+        },
+        presets=(Preset("deepseek-7b", _7B, "7B"), Preset("deepseek-67b", _67B, "67B")),
+    ),
+    Lineage(
+        "deepseek-v2",
+        parent="deepseek",
+        year=2024,
+        source="arXiv:2405.04434, section 2",
+        changed="latent attention, many small experts beside shared ones",
+        family="deepseek",
+        tokenizer=BPE.format("102,400"),
+        presets=(
+            Preset(
+                "deepseek-v2-lite",
+                V2_LITE,
+                "15.7B",
+                source="DeepSeek-AI 2024, arXiv:2405.04434, appendix B and the released configuration; active parameters: 2.4B",
+                training=TRAINING_V2,
+            ),
+            Preset(
+                "deepseek-v2",
+                V2,
+                "236B",
+                source="DeepSeek-AI 2024, arXiv:2405.04434, section 3.1.2 and the released configuration; "
+                "active parameters: 21B",
+                training={
+                    **TRAINING_V2,
+                    "batch": RAMP.format("2,304", "9,216", "225B"),
+                    "auxiliary losses": "beside the experts' 0.003 those of devices 0.05 and of communication 0.02, which the "
+                    "recipe lacks",
+                },
+            ),
+        ),
+    ),
+    Lineage(
+        "deepseek-v3",
+        parent="deepseek-v2",
+        year=2024,
+        source="arXiv:2412.19437, section 2.1",
+        changed="sigmoid scores with corrections instead of balancing losses, 256 experts",
+        family="deepseek",
+        sizes="DeepSeek-AI 2024, arXiv:2412.19437, section 4.2, without the layer of multi-token prediction; active: 37B",
+        tokenizer=BPE.format("129,280"),
+        training={
+            "source": "DeepSeek-AI 2024, arXiv:2412.19437, sections 3.3 and 4.2",
+            "batch": RAMP.format("3,072", "15,360", "469B"),
+            "precision": "float8 products, bfloat16 elsewhere; the recipe has bf16",
+            "optimiser state": "bfloat16 moments, float32 weights",
+            "gradient reduction": "float32 accumulation",
+            "correction": "moved by 0.001 for 14.3T tokens, then kept; the recipe goes on",
+            "auxiliary losses": "one token further, weight 0.3 for 10T tokens, then 0.1: the preset deepseek-v3-mtp",
+            **NO_EPS,
+        },
+        presets=(Preset("deepseek-v3", V3, "671B"),),
+    ),
+    Lineage(
+        "deepseek-v3-mtp",
+        parent="deepseek-v3",
+        year=2024,
+        source="arXiv:2412.19437, section 2.2",
+        changed="a module that predicts one token further, in training",
+        family="deepseek",
+        sizes="DeepSeek-AI 2024, arXiv:2412.19437, sections 2.2 and 4.2, and the released weights; the total as on Hugging Face",
+        tokenizer=BPE.format("129,280"),
+        presets=(Preset("deepseek-v3-mtp", predicting_further(V3, 1), "685B", TWICE),),
+    ),
 )

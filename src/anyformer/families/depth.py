@@ -7,12 +7,12 @@ from anyformer.spec import BranchSpec, MixerSpec, SublayerSpec
 
 
 def rezero(*mixers: MixerSpec) -> SublayerSpec:
-    """Return x + Σ α mixer(x), without norms; each α is one learned number that starts from 0, so that x passes unchanged."""
+    """X + Σ α mixer(x), without norms; each α is one learned number that starts from 0, so that x passes unchanged."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer, norm_out=GainSpec(start=0.0)) for mixer in mixers))
 
 
 def fixup(mixer: MixerSpec) -> SublayerSpec:
-    """Return x + gain · mixer(x + shift) + shift', without norms; gain starts from 1, shifts from 0 (its rule 3).
+    """X + gain · mixer(x + shift) + shift', without norms; gain starts from 1, shifts from 0 (its rule 3).
 
     A mixer's own biases stand for the shifts between its matrices. Start the model from `fixup_start`.
     """

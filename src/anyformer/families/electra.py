@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anyformer.families.bert import bert
+from anyformer.families.bert import ADAM, LINEAR, WORDPIECE, bert
 from anyformer.families.heads import masked_words, token_scores
-from anyformer.families.preset import Preset
+from anyformer.families.lineage import Facts, Lineage, Preset
 from anyformer.spec import HeadSpec, ModelSpec
 
 
@@ -28,9 +28,6 @@ def generator(model: ModelSpec) -> ModelSpec:
     return model.but(heads=(masked_words(model),))
 
 
-SOURCE = "Clark et al. 2020, arXiv:2003.10555, tables 1, 6 and 8"
-WORDPIECE = "WordPiece, 30,522"
-
 _SMALL = electra(n_layers=12, d_model=256, n_heads=4, width=128)
 _BASE = electra(n_layers=12, d_model=768, n_heads=12, width=768)
 _LARGE = electra(n_layers=24, d_model=1024, n_heads=16, width=1024)
@@ -40,11 +37,39 @@ _LARGE_GENERATOR = electra(n_layers=24, d_model=256, n_heads=4, width=1024)
 _SMALL_NOTE = "13.5M as released, with an embedding of 128; the paper rounds up"
 _BASE_NOTE = "109.5M; the paper counts 110M with BERT"
 
-PRESETS = (
-    Preset("electra-small", "electra", discriminator(_SMALL), SOURCE, "14M", _SMALL_NOTE, WORDPIECE),
-    Preset("electra-base", "electra", discriminator(_BASE), SOURCE, "110M", _BASE_NOTE, WORDPIECE),
-    Preset("electra-large", "electra", discriminator(_LARGE), SOURCE, "335M", None, WORDPIECE),
-    Preset("electra-small-generator", "electra", generator(_SMALL_GENERATOR), SOURCE, None, None, WORDPIECE),
-    Preset("electra-base-generator", "electra", generator(_BASE_GENERATOR), SOURCE, None, None, WORDPIECE),
-    Preset("electra-large-generator", "electra", generator(_LARGE_GENERATOR), SOURCE, None, None, WORDPIECE),
+
+def _training(masked: int, rate: str, batch: str) -> Facts:
+    return {
+        "source": "Clark et al. 2020, arXiv:2003.10555, section 2 and table 6 (from memory)",
+        "objective": "generator and discriminator together, weighed 1 to 50, tables of embeddings shared",
+        "optimiser": ADAM.format("0.999"),
+        "masking": f"{masked} % of the tokens",
+        "schedule": LINEAR.format("10,000", rate),
+        "batch": batch,
+    }
+
+
+OF_SMALL = _training(15, "5e-4", "128 sequences of 128 tokens, 1,000,000 steps")
+OF_BASE = _training(15, "2e-4", "256 sequences of 512 tokens, 766,000 steps")
+OF_LARGE = _training(25, "2e-4", "2,048 sequences of 512 tokens, 1,750,000 steps")
+
+LINEAGES = (
+    Lineage(
+        "electra",
+        parent="bert",
+        year=2020,
+        source="arXiv:2003.10555, section 3",
+        changed="tells which tokens a small generator has replaced",
+        known="electra-large",
+        sizes="Clark et al. 2020, arXiv:2003.10555, tables 1, 6 and 8",
+        tokenizer=WORDPIECE,
+        presets=(
+            Preset("electra-small", discriminator(_SMALL), "14M", _SMALL_NOTE, training=OF_SMALL),
+            Preset("electra-base", discriminator(_BASE), "110M", _BASE_NOTE, training=OF_BASE, alias="electra"),
+            Preset("electra-large", discriminator(_LARGE), "335M", training=OF_LARGE),
+            Preset("electra-small-generator", generator(_SMALL_GENERATOR), training=OF_SMALL),
+            Preset("electra-base-generator", generator(_BASE_GENERATOR), training=OF_BASE),
+            Preset("electra-large-generator", generator(_LARGE_GENERATOR), training=OF_LARGE),
+        ),
+    ),
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed, layered
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import windowed
-from anyformer.families.preset import Preset
 from anyformer.layers import (
     GELU,
     AttentionSpec,
@@ -25,8 +25,8 @@ def gemma(
     n_layers: int,
     d_model: int,
     n_heads: int,
-    n_kv_heads: int,
     d_ff: int,
+    n_kv_heads: int,
     *,
     head_dim: int = 256,
     vocab_size: int = 256_000,
@@ -34,12 +34,12 @@ def gemma(
 ) -> ModelSpec:
     """LLaMA with GeGLU, embeddings times √d_model that are the head's too, gains around 0 (2403.08295, section 2)."""
     model = llama(
-        n_layers=n_layers,
-        d_model=d_model,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
+        n_layers,
+        d_model,
+        n_heads,
+        d_ff,
+        n_kv_heads,
         head_dim=head_dim,
-        d_ff=d_ff,
         vocab_size=vocab_size,
         tied=True,
         context=context,
@@ -59,14 +59,14 @@ def gemma2(
     n_layers: int,
     d_model: int,
     n_heads: int,
-    n_kv_heads: int,
     d_ff: int,
+    n_kv_heads: int,
     *,
     head_dim: int = 256,
     scores_as_of: int | None = None,
 ) -> ModelSpec:
     """Gemma with sandwich norms, capped scores and logits, a window in every other layer (2408.00118, section 2)."""
-    model = gemma(n_layers, d_model, n_heads, n_kv_heads, d_ff, head_dim=head_dim)
+    model = gemma(n_layers, d_model, n_heads, d_ff, n_kv_heads, head_dim=head_dim)
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(changed(model, AttentionSpec, softcap=50.0), HeadSpec, softcap=30.0)
     return layered(model, windowed(model, 4096).stack.blocks[0], model.stack.blocks[0])
@@ -76,8 +76,8 @@ def gemma3(
     n_layers: int,
     d_model: int,
     n_heads: int,
-    n_kv_heads: int,
     d_ff: int,
+    n_kv_heads: int,
     *,
     head_dim: int = 256,
     scores_as_of: int | None = None,
@@ -91,7 +91,7 @@ def gemma3(
     `stretch` divides the frequencies of the full layers.
     """
     sizes = {"head_dim": head_dim, "vocab_size": vocab_size, "context": context}
-    model = gemma(n_layers, d_model, n_heads, n_kv_heads, d_ff, **sizes)
+    model = gemma(n_layers, d_model, n_heads, d_ff, n_kv_heads, **sizes)
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(model, GQASpec, norm_query=NORM, norm_key=NORM)
     scaling = None if stretch is None else LinearScaling(factor=stretch)
@@ -99,43 +99,52 @@ def gemma3(
     return layered(model, *[local] * 5, full.stack.blocks[0])
 
 
-GEMMA = "Gemma Team 2024, arXiv:2403.08295, tables 1 and 2 (totals: embedding and the rest)"
-GEMMA_2 = "Gemma Team 2024, arXiv:2408.00118, tables 1 and 2 (totals: embedding and the rest)"
-GEMMA_3 = "Gemma Team 2025, arXiv:2503.19786, tables 1 and 2, the text model (totals: embedding and the rest)"
-PADDED = "the paper counts 256,128 rows of the vocabulary, the released files have 256,000"
 SENTENCEPIECE = "SentencePiece with byte fallback, 256,000"
-SENTENCEPIECE_3 = "SentencePiece with byte fallback, 262,144"
+PADDED = "the paper counts 256,128 rows of the vocabulary, the released files have 256,000"
+ROWS = "27.01B: the paper prints 1,416M for the embedding, whose 262,208 released rows are 1,410M"
+_1B = gemma3(26, 1152, 4, 6912, 1, vocab_size=262_144, window=512, stretch=None, context=32_768)
 
-
-def _3(name: str, spec: ModelSpec, published: str, erratum: str | None = None) -> Preset:
-    return Preset(name, "gemma3", spec, GEMMA_3, published, erratum, SENTENCEPIECE_3)
-
-
-PRESETS = (
-    Preset("gemma-2b", "gemma", gemma(18, 2048, 8, 1, 16_384), GEMMA, "2.51B", PADDED, SENTENCEPIECE),
-    Preset("gemma-7b", "gemma", gemma(28, 3072, 16, 16, 24_576), GEMMA, "8.54B", PADDED, SENTENCEPIECE),
-    Preset("gemma2-2b", "gemma2", gemma2(26, 2304, 8, 4, 9216), GEMMA_2, "2.61B", None, SENTENCEPIECE),
-    Preset("gemma2-9b", "gemma2", gemma2(42, 3584, 16, 8, 14_336), GEMMA_2, "9.24B", None, SENTENCEPIECE),
-    Preset(
-        "gemma2-27b",
+LINEAGES = (
+    Lineage(
+        "gemma",
+        parent="llama",
+        year=2024,
+        source="arXiv:2403.08295, section 2",
+        changed="GeGLU, embeddings × √d_model, tied tables, heads of 256",
+        sizes="Gemma Team 2024, arXiv:2403.08295, tables 1 and 2 (totals: embedding and the rest)",
+        tokenizer=SENTENCEPIECE,
+        presets=(
+            Preset("gemma-2b", gemma(18, 2048, 8, 16_384, 1), "2.51B", PADDED),
+            Preset("gemma-7b", gemma(28, 3072, 16, 24_576, 16), "8.54B", PADDED, alias="gemma"),
+        ),
+    ),
+    Lineage(
         "gemma2",
-        gemma2(46, 4608, 32, 16, 36_864, head_dim=128, scores_as_of=144),
-        GEMMA_2,
-        "27.23B",
-        None,
-        SENTENCEPIECE,
+        parent="gemma",
+        year=2024,
+        source="arXiv:2408.00118, section 2",
+        changed="norms after each branch too, capped scores and logits, windows in every other layer, grouped queries",
+        sizes="Gemma Team 2024, arXiv:2408.00118, tables 1 and 2 (totals: embedding and the rest)",
+        tokenizer=SENTENCEPIECE,
+        presets=(
+            Preset("gemma2-2b", gemma2(26, 2304, 8, 9216, 4), "2.61B"),
+            Preset("gemma2-9b", gemma2(42, 3584, 16, 14_336, 8), "9.24B", alias="gemma2"),
+            Preset("gemma2-27b", gemma2(46, 4608, 32, 36_864, 16, head_dim=128, scores_as_of=144), "27.23B"),
+        ),
     ),
-    _3(
-        "gemma3-1b",
-        gemma3(26, 1152, 4, 1, 6912, vocab_size=262_144, window=512, stretch=None, context=32_768),
-        "1.00B",
-    ),
-    _3("gemma3-4b", gemma3(34, 2560, 8, 4, 10_240), "3.88B"),
-    _3("gemma3-12b", gemma3(48, 3840, 16, 8, 15_360), "11.77B"),
-    _3(
-        "gemma3-27b",
-        gemma3(62, 5376, 32, 16, 21_504, head_dim=128, scores_as_of=168),
-        "27.02B",
-        "27.01B: the paper prints 1,416M for the embedding, whose 262,208 released rows are 1,410M",
+    Lineage(
+        "gemma3",
+        parent="gemma2",
+        year=2025,
+        source="arXiv:2503.19786, section 2",
+        changed="QK-norm for the caps, five windows to a full layer, two thetas",
+        sizes="Gemma Team 2025, arXiv:2503.19786, tables 1 and 2, the text model (totals: embedding and the rest)",
+        tokenizer="SentencePiece with byte fallback, 262,144",
+        presets=(
+            Preset("gemma3-1b", _1B, "1.00B"),
+            Preset("gemma3-4b", gemma3(34, 2560, 8, 10_240, 4), "3.88B", alias="gemma3"),
+            Preset("gemma3-12b", gemma3(48, 3840, 16, 15_360, 8), "11.77B"),
+            Preset("gemma3-27b", gemma3(62, 5376, 32, 21_504, 16, head_dim=128, scores_as_of=168), "27.02B", ROWS),
+        ),
     ),
 )

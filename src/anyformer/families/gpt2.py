@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, pre_norm, repeat
-from anyformer.families.preset import Preset
-from anyformer.layers import (
-    GELU,
-    AttentionSpec,
-    ByRole,
-    Causal,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    LearnedPositionsSpec,
-    Normal,
-)
-from anyformer.spec import Count, Length, ModelSpec, Width
+from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
+from anyformer.families.lineage import Lineage, Preset
+from anyformer.layers import GELU, ByRole, LayerNormSpec, LearnedPositionsSpec, Normal
+from anyformer.spec import Length, ModelSpec
 
 
-def gpt2(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_257, context: int = 1024) -> ModelSpec:
+def gpt2(n_layers: int, d_model: int, n_heads: int, *, vocab_size: int = 50_257, context: int = 1024) -> ModelSpec:
     """Pre-norm LayerNorm, learned positions, biases, tied; what writes to the stream starts at 0.02/√(2 n_layers)."""
     norm = LayerNormSpec(eps=1e-5)
-    heads = GQASpec(n_heads=Count(n_heads), bias_query=True, bias_key=True, bias_value=True, bias_output=True)
     layer = block(
-        pre_norm(norm, AttentionSpec(projection=heads, mask=Causal())),
-        pre_norm(norm, FeedForwardSpec(d_ff=Width(4 * d_model), activation=GELU(form="tanh"))),
+        pre_norm(norm, attend(n_heads, bias=True)),
+        pre_norm(norm, feed(4 * d_model, GELU(form="tanh"))),
     )
     return language_model(
         vocab_size=vocab_size,
@@ -38,21 +27,22 @@ def gpt2(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_257,
     )
 
 
-def _preset(name: str, n_layers: int, d_model: int, n_heads: int, published: str, printed: str) -> Preset:
-    return Preset(
-        name,
+PRINTED = "the paper's table 2 prints {}, which its authors later called an error"
+
+LINEAGES = (
+    Lineage(
         "gpt2",
-        gpt2(n_layers=n_layers, d_model=d_model, n_heads=n_heads),
-        "Radford et al. 2019, table 2; totals as the authors' repository corrects them",
-        published,
-        f"the paper's table 2 prints {printed}, which its authors later called an error",
-        "byte-level BPE, 50,257",
-    )
-
-
-PRESETS = (
-    _preset("gpt2", 12, 768, 12, "124M", "117M"),
-    _preset("gpt2-medium", 24, 1024, 16, "355M", "345M"),
-    _preset("gpt2-large", 36, 1280, 20, "774M", "762M"),
-    _preset("gpt2-xl", 48, 1600, 25, "1558M", "1542M"),
+        parent="gpt",
+        year=2019,
+        source="Radford et al. 2019, section 2.3",
+        changed="norms before each branch and at the end, outputs start smaller with depth, 1,024 tokens",
+        sizes="Radford et al. 2019, table 2; totals as the authors' repository corrects them",
+        tokenizer="byte-level BPE, 50,257",
+        presets=(
+            Preset("gpt2", gpt2(12, 768, 12), "124M", PRINTED.format("117M")),
+            Preset("gpt2-medium", gpt2(24, 1024, 16), "355M", PRINTED.format("345M")),
+            Preset("gpt2-large", gpt2(36, 1280, 20), "774M", PRINTED.format("762M")),
+            Preset("gpt2-xl", gpt2(48, 1600, 25), "1558M", PRINTED.format("1542M")),
+        ),
+    ),
 )

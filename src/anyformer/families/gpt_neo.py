@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anyformer.families.compose import block, language_model, pre_norm
-from anyformer.families.preset import Preset
+from anyformer.families.compose import block, feed, language_model, pre_norm
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.layers import (
     GELU,
     ActivationSpec,
     AttentionSpec,
     Causal,
-    FeedForwardSpec,
     GQASpec,
     LayerNormSpec,
     LearnedPositionsSpec,
     Mask,
     SlidingWindow,
 )
-from anyformer.spec import Count, Length, ModelSpec, ScaleSpec, Width, Window
+from anyformer.spec import BlockSpec, Count, Length, ModelSpec, ScaleSpec, Window
 
 
 def gpt_neo(
@@ -35,14 +34,14 @@ def gpt_neo(
 ) -> ModelSpec:
     """GPT-2 without the scale of scores and the biases of queries, keys and values; a window, or None, a layer."""
     norm = LayerNormSpec(eps=eps)
-    feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=activation or GELU(form="tanh"))
     heads = GQASpec(n_heads=Count(n_heads), bias_output=True)
+    after = pre_norm(norm, feed(d_ff or 4 * d_model, activation or GELU(form="tanh")))
 
-    def attention(window: int | None) -> AttentionSpec:
+    def layer(window: int | None) -> BlockSpec:
         mask: Mask = Causal() if window is None else Causal() & SlidingWindow(size=Window(window))
-        return AttentionSpec(projection=heads, mask=mask, scale=ScaleSpec())
+        return block(pre_norm(norm, AttentionSpec(projection=heads, mask=mask, scale=ScaleSpec())), after)
 
-    kinds = {window: block(pre_norm(norm, attention(window)), pre_norm(norm, feed)) for window in windows}
+    kinds = {window: layer(window) for window in windows}
     return language_model(
         vocab_size=vocab_size,
         d_model=d_model,
@@ -54,20 +53,22 @@ def gpt_neo(
     )
 
 
-def _preset(name: str, n_layers: int, d_model: int, n_heads: int, published: str) -> Preset:
-    return Preset(
-        f"gpt-neo-{name}",
-        "gpt_neo",
-        gpt_neo(windows=[None, 256] * (n_layers // 2), d_model=d_model, n_heads=n_heads),
-        "Black et al. 2021, the repository gpt-neo and the released config.json (from memory)",
-        published,
-        None,
-        "byte-level BPE of GPT-2, 50,257",
-    )
-
-
-PRESETS = (
-    _preset("125m", 12, 768, 12, "125M"),
-    _preset("1.3b", 24, 2048, 16, "1.3B"),
-    _preset("2.7b", 32, 2560, 20, "2.7B"),
+LINEAGES = (
+    Lineage(
+        "gpt-neo",
+        parent="gpt3",
+        year=2021,
+        source="the repository gpt-neo, from memory",
+        changed="scores not scaled, no biases of queries, keys and values",
+        family="gpt_neo",
+        sizes="Black et al. 2021, the repository gpt-neo and the released config.json (from memory)",
+        tokenizer="byte-level BPE of GPT-2, 50,257",
+        presets=(
+            Preset("gpt-neo-125m", gpt_neo(windows=(None, 256) * 6, d_model=768, n_heads=12), "125M"),
+            Preset("gpt-neo-1.3b", gpt_neo(windows=(None, 256) * 12, d_model=2048, n_heads=16), "1.3B"),
+            Preset(
+                "gpt-neo-2.7b", gpt_neo(windows=(None, 256) * 16, d_model=2560, n_heads=20), "2.7B", alias="gpt-neo"
+            ),
+        ),
+    ),
 )

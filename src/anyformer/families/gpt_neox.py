@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, parallel, pre_norm, repeat, with_biases
-from anyformer.families.preset import Preset
-from anyformer.layers import (
-    GELU,
-    ActivationSpec,
-    AttentionSpec,
-    Causal,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    RotarySpec,
-)
-from anyformer.spec import Count, ModelSpec, Width
+from anyformer.families.compose import attend, block, feed, language_model, parallel, pre_norm, repeat
+from anyformer.families.lineage import Lineage, Preset
+from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, RotarySpec
+from anyformer.spec import ModelSpec
 
 
 def gpt_neox(
@@ -32,12 +23,13 @@ def gpt_neox(
     rotary: RotarySpec | None = None,
     context: int = 2048,
 ) -> ModelSpec:
-    """Return x + attention(norm(x)) + feed-forward(norm'(x)), a quarter of each head rotating (arXiv:2204.06745, 2.1)."""
+    """X + attention(norm(x)) + feed-forward(norm'(x)), a quarter of each head rotating (arXiv:2204.06745, 2.1)."""
     norm = LayerNormSpec(eps=eps)
-    heads = with_biases(GQASpec(n_heads=Count(n_heads), rotary=rotary or RotarySpec(fraction=0.25)), bias, bias)
-    attention = AttentionSpec(projection=heads, mask=Causal())
-    feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=activation or GELU())
-    layer = block(pre_norm(norm, attention), pre_norm(norm, feed)) if serial else block(parallel(norm, attention, feed))
+    attention = attend(n_heads, bias=bias, rotary=rotary or RotarySpec(fraction=0.25))
+    after = feed(d_ff or 4 * d_model, activation or GELU())
+    layer = (
+        block(pre_norm(norm, attention), pre_norm(norm, after)) if serial else block(parallel(norm, attention, after))
+    )
     # The papers start matrices at √(2/5d) and outputs at 2/(n_layers √d); the released files say 0.02, as is used here.
     return language_model(
         vocab_size=vocab_size,
@@ -49,38 +41,51 @@ def gpt_neox(
     )
 
 
-def _pythia(
-    name: str, published: str, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_304, total: str = ""
-) -> Preset:
-    return Preset(
-        name,
-        "gpt_neox",
-        gpt_neox(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size),
-        "Biderman et al. 2023, arXiv:2304.01373, table 1 (from memory; rows of the vocabulary as released)",
-        published,
-        f"{total}, which the name rounds" if total else None,
-        BPE,
-    )
-
-
 BPE = "byte-level BPE trained on the Pile, 50,257 and spaces"
+TRAINING = {
+    "source": "Black et al. 2022, arXiv:2204.06745, appendix B; Biderman et al. 2023, arXiv:2304.01373 (from memory)",
+    "precision": "float16 with a dynamic loss scale; the recipe has bf16",
+    "optimiser state": "ZeRO stage 1",
+}
+_20B = gpt_neox(n_layers=44, d_model=6144, n_heads=64, vocab_size=50_432, activation=GELU(form="tanh"))
 
-PRESETS = (
-    Preset(
-        "gpt-neox-20b",
-        "gpt_neox",
-        gpt_neox(n_layers=44, d_model=6144, n_heads=64, vocab_size=50_432, activation=GELU(form="tanh")),
-        "Black et al. 2022, arXiv:2204.06745, section 2 and table 1 (vocabulary padded to 50,432)",
-        "20B",
-        "20.55B, which the paper cuts to the name",
-        BPE,
+
+def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_304) -> ModelSpec:
+    return gpt_neox(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size)
+
+
+LINEAGES = (
+    Lineage(
+        "gpt-neox",
+        parent="gptj",
+        year=2022,
+        source="arXiv:2204.06745, section 2.1",
+        changed="a norm for each branch, a quarter of each head rotates",
+        family="gpt_neox",
+        sizes="Black et al. 2022, arXiv:2204.06745, section 2 and table 1 (vocabulary padded to 50,432)",
+        tokenizer=BPE,
+        training=TRAINING,
+        presets=(Preset("gpt-neox-20b", _20B, "20B", "20.55B, which the paper cuts to the name", alias="gpt-neox"),),
     ),
-    _pythia("pythia-70m", "70M", 6, 512, 8),
-    _pythia("pythia-160m", "160M", 12, 768, 12, total="162M"),
-    _pythia("pythia-410m", "410M", 24, 1024, 16, total="405M"),
-    _pythia("pythia-1b", "1.0B", 16, 2048, 8),
-    _pythia("pythia-1.4b", "1.4B", 24, 2048, 16),
-    _pythia("pythia-2.8b", "2.8B", 32, 2560, 32),
-    _pythia("pythia-6.9b", "6.9B", 32, 4096, 32, 50_432),
-    _pythia("pythia-12b", "12B", 36, 5120, 40, 50_688),
+    Lineage(
+        "pythia",
+        parent="gpt-neox",
+        year=2023,
+        source="arXiv:2304.01373, section 2",
+        changed="GELU not approximated; eight sizes on the same data",
+        family="gpt_neox",
+        sizes="Biderman et al. 2023, arXiv:2304.01373, table 1 (from memory; rows of the vocabulary as released)",
+        tokenizer=BPE,
+        training=TRAINING,
+        presets=(
+            Preset("pythia-70m", _pythia(6, 512, 8), "70M"),
+            Preset("pythia-160m", _pythia(12, 768, 12), "160M", "162M, which the name rounds"),
+            Preset("pythia-410m", _pythia(24, 1024, 16), "410M", "405M, which the name rounds"),
+            Preset("pythia-1b", _pythia(16, 2048, 8), "1.0B"),
+            Preset("pythia-1.4b", _pythia(24, 2048, 16), "1.4B"),
+            Preset("pythia-2.8b", _pythia(32, 2560, 32), "2.8B"),
+            Preset("pythia-6.9b", _pythia(32, 4096, 32, 50_432), "6.9B", alias="pythia"),
+            Preset("pythia-12b", _pythia(36, 5120, 40, 50_688), "12B"),
+        ),
+    ),
 )

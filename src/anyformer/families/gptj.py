@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, pre_norm, repeat
-from anyformer.families.preset import Preset
-from anyformer.layers import (
-    GELU,
-    ActivationSpec,
-    AttentionSpec,
-    Causal,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    RotarySpec,
-)
-from anyformer.spec import Count, ModelSpec, Width
+from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
+from anyformer.families.lineage import Lineage, Preset
+from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, RotarySpec
+from anyformer.spec import ModelSpec
 
 INTERLEAVED = RotarySpec(fraction=0.25, layout="interleaved")
 
@@ -33,12 +24,11 @@ def gptj(
 ) -> ModelSpec:
     """Attention and feed-forward side by side on one norm; attention without biases, a head with one."""
     norm = LayerNormSpec(eps=eps)
-    attention = AttentionSpec(projection=GQASpec(n_heads=Count(n_heads), rotary=rotary), mask=Causal())
-    feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=activation or GELU(form="tanh"))
+    after = feed(d_ff or 4 * d_model, activation or GELU(form="tanh"))
     return language_model(
         vocab_size=vocab_size,
         d_model=d_model,
-        blocks=repeat(block(pre_norm(norm, attention, feed)), n_layers),
+        blocks=repeat(block(pre_norm(norm, attend(n_heads, rotary=rotary), after)), n_layers),
         norm=norm,
         tied=False,
         head_bias=True,
@@ -46,14 +36,17 @@ def gptj(
     )
 
 
-PRESETS = (
-    Preset(
-        "gptj-6b",
+LINEAGES = (
+    Lineage(
         "gptj",
-        gptj(n_layers=28, d_model=4096, n_heads=16, vocab_size=50_400),
-        "Wang & Komatsuzaki 2021, the repository mesh-transformer-jax (from memory); released config.json",
-        "6B",
-        None,
-        "byte-level BPE of GPT-2, 50,257, padded to 50,400",
+        parent="gpt3",
+        year=2021,
+        source="the repository mesh-transformer-jax, from memory",
+        changed="attention beside the feed-forward, rotary positions",
+        sizes="Wang & Komatsuzaki 2021, the repository mesh-transformer-jax (from memory); released config.json",
+        tokenizer="byte-level BPE of GPT-2, 50,257, padded to 50,400",
+        presets=(
+            Preset("gptj-6b", gptj(n_layers=28, d_model=4096, n_heads=16, vocab_size=50_400), "6B", alias="gptj"),
+        ),
     ),
 )

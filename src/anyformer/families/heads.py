@@ -53,7 +53,7 @@ def last_token_classes(n: int, name: str = "classes") -> HeadSpec:
 
 
 def with_rows(head: HeadSpec, n: int) -> HeadSpec:
-    """Return a head for `n` labels instead of as many as it had."""
+    """A head for `n` labels instead of as many as it had."""
     return head if head.table is None else head.but(table=head.table.but(rows=Vocab(n)))
 
 

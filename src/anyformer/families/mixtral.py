@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anyformer.families.compose import block, layered, pre_norm
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.llama import llama
-from anyformer.families.preset import Preset
 from anyformer.layers import MoESpec, RouterSpec
 from anyformer.spec import Count, MixerSpec, ModelSpec
 
@@ -34,12 +34,12 @@ def mixtral(
 ) -> ModelSpec:
     """LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
     dense = llama(
-        n_layers=n_layers,
-        d_model=d_model,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
+        n_layers,
+        d_model,
+        n_heads,
+        d_ff,
+        n_kv_heads,
         head_dim=d_model // n_heads,
-        d_ff=d_ff,
         vocab_size=vocab_size,
         eps=1e-5,
         theta=1_000_000.0,
@@ -48,27 +48,32 @@ def mixtral(
     return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
 
 
-_8X7B = mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336)
-_8X22B = mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536)
 BPE = "SentencePiece BPE with byte fallback, {}"
 
-PRESETS = (
-    Preset(
-        "mixtral-8x7b",
+LINEAGES = (
+    Lineage(
         "mixtral",
-        _8X7B,
-        "Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
-        "46.7B",
-        None,
-        BPE.format("32,000"),
-    ),
-    Preset(
-        "mixtral-8x22b",
-        "mixtral",
-        _8X22B,
-        "Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
-        "141B",
-        None,
-        BPE.format("32,768"),
+        parent="mistral",
+        year=2024,
+        source="arXiv:2401.04088, section 2",
+        known="mixtral-8x7b",
+        changed="eight experts for each feed-forward, two for a token, no window",
+        presets=(
+            Preset(
+                "mixtral-8x7b",
+                mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336),
+                "46.7B",
+                source="Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
+                tokenizer=BPE.format("32,000"),
+                alias="mixtral",
+            ),
+            Preset(
+                "mixtral-8x22b",
+                mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536),
+                "141B",
+                source="Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
+                tokenizer=BPE.format("32,768"),
+            ),
+        ),
     ),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed
+from anyformer.families.lineage import Lineage, Misprint, Preset
 from anyformer.families.llama import llama
-from anyformer.families.preset import Preset
 from anyformer.layers import GQASpec, LayerNormSpec, RMSNormSpec
 from anyformer.spec import BranchSpec, ModelSpec, StackSpec, SublayerSpec
 
@@ -20,9 +20,7 @@ def olmo(
     context: int = 2048,
 ) -> ModelSpec:
     """LLaMA with LayerNorms without weights; later q, k and v are clamped to ± clip (2402.00838, section 2.1)."""
-    model = llama(
-        n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_ff=d_ff, vocab_size=50_304, tied=tied, context=context
-    )
+    model = llama(n_layers, d_model, n_heads, d_ff, vocab_size=50_304, tied=tied, context=context)
     norm = LayerNormSpec(eps=1e-5, weight=False, bias=False)
     return changed(changed(changed(model, SublayerSpec, norm_in=norm), StackSpec, norm=norm), GQASpec, clip=clip)
 
@@ -30,16 +28,7 @@ def olmo(
 def olmo2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int | None = None) -> ModelSpec:
     """LLaMA with an RMSNorm after each branch instead of before, and one over all queries, and all keys
     (2501.00656, section 3)."""
-    model = llama(
-        n_layers=n_layers,
-        d_model=d_model,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        d_ff=d_ff,
-        vocab_size=100_352,
-        theta=500_000.0,
-        context=4096,
-    )
+    model = llama(n_layers, d_model, n_heads, d_ff, n_kv_heads, vocab_size=100_352, theta=500_000.0, context=4096)
     norm = RMSNormSpec(eps=1e-6, cast="after")
     model = changed(changed(model, SublayerSpec, norm_in=None), BranchSpec, norm_out=norm)
     return changed(
@@ -47,44 +36,99 @@ def olmo2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int 
     )
 
 
-OLMO = "Groeneveld et al. 2024, arXiv:2402.00838, tables 1 and 2"
-LATER = "the release of {} and its configuration"
-OLMO_2 = "Walsh et al. 2024, arXiv:2501.00656, table 3; the 1B and 32B as released (from memory)"
+OF_2024 = "the release of {} and its configuration"
 BPE = "byte-level BPE (GPT-NeoX-20B's, modified), 50,280 padded to 50,304"
-BPE_2 = "byte-level BPE (cl100k's, modified), 100,278 padded to 100,352"
+OLMO_2 = {
+    "source": "Walsh et al. 2024, arXiv:2501.00656, section 2 and appendix (from memory)",
+    "z-loss": "1e-5",
+}
 
-PRESETS = (
-    Preset("olmo-1b", "olmo", olmo(16, 2048, 16, 8192, tied=True), OLMO, "1.18B", None, BPE),
-    Preset("olmo-7b", "olmo", olmo(32, 4096, 32, 11_008), OLMO, "6.89B", None, BPE),
-    Preset(
-        "olmo-7b-0424",
+LINEAGES = (
+    Lineage(
         "olmo",
-        olmo(32, 4096, 32, 11_008, clip=8.0, context=4096),
-        LATER.format("April 2024"),
-        "6.89B",
-        None,
-        BPE,
+        parent="llama",
+        year=2024,
+        source="arXiv:2402.00838, section 2.1",
+        changed="LayerNorm without weights, 50,304 tokens",
+        sizes="Groeneveld et al. 2024, arXiv:2402.00838, tables 1 and 2",
+        tokenizer=BPE,
+        training={
+            "source": "Groeneveld et al. 2024, arXiv:2402.00838, section 3.2 and table 5 (from memory)",
+            "gradient reduction": "float32",
+            "optimiser state": "float32",
+        },
+        misprints=(
+            Misprint("norm", "RMSNorm", "arXiv:2402.00838, section 2.1: layer norms without weights or biases"),
+        ),
+        presets=(
+            Preset("olmo-1b", olmo(16, 2048, 16, 8192, tied=True), "1.18B"),
+            Preset("olmo-7b", olmo(32, 4096, 32, 11_008), "6.89B", alias="olmo"),
+        ),
     ),
-    Preset(
-        "olmo-1b-0724",
-        "olmo",
-        olmo(16, 2048, 16, 8192, context=4096),
-        LATER.format("July 2024") + " (from memory: no clipping)",
-        "1.28B",
-        None,
-        BPE,
+    Lineage(
+        "olmo-0424",
+        parent="olmo",
+        year=2024,
+        source="the release of April 2024, from memory",
+        changed="queries, keys and values clamped to ±8, 4,096 tokens",
+        known="olmo-7b-0424",
+        family="olmo",
+        sizes=OF_2024.format("July 2024"),
+        tokenizer=BPE,
+        misprints=(
+            Misprint("norm", "RMSNorm", "the releases of 2024 keep OLMo's layer norms without weights or biases"),
+        ),
+        presets=(
+            Preset(
+                "olmo-7b-0424",
+                olmo(32, 4096, 32, 11_008, clip=8.0, context=4096),
+                "6.89B",
+                source=OF_2024.format("April 2024"),
+            ),
+            Preset(
+                "olmo-1b-0724",
+                olmo(16, 2048, 16, 8192, context=4096),
+                "1.28B",
+                source=OF_2024.format("July 2024") + " (from memory: no clipping)",
+            ),
+            Preset("olmo-7b-0724", olmo(32, 4096, 32, 11_008, clip=8.0, context=4096), "6.89B"),
+        ),
     ),
-    Preset(
-        "olmo-7b-0724",
-        "olmo",
-        olmo(32, 4096, 32, 11_008, clip=8.0, context=4096),
-        LATER.format("July 2024"),
-        "6.89B",
-        None,
-        BPE,
+    Lineage(
+        "olmo2",
+        parent="olmo-0424",
+        year=2024,
+        source="arXiv:2501.00656, section 3",
+        changed="RMSNorm after each branch instead of before, QK-norm, theta 500,000",
+        known="olmo2-13b",
+        sizes="Walsh et al. 2024, arXiv:2501.00656, table 3; the 1B and 32B as released (from memory)",
+        tokenizer="byte-level BPE (cl100k's, modified), 100,278 padded to 100,352",
+        presets=(
+            Preset("olmo2-1b", olmo2(16, 2048, 16, 8192), "1.48B"),
+            Preset(
+                "olmo2-7b",
+                olmo2(32, 4096, 32, 11_008),
+                "7.3B",
+                training={
+                    **OLMO_2,
+                    "schedule": "linear over 2,000 steps to 3e-4, a cosine to a tenth planned for 5T tokens and cut at 4T",
+                    "annealing": "50B tokens linearly to 0, three times with other data, weights averaged",
+                    "batch": "1,024 sequences of 4,096 tokens",
+                },
+                alias="olmo2",
+            ),
+            Preset(
+                "olmo2-13b",
+                olmo2(40, 5120, 40, 13_824),
+                "13.7B",
+                training={
+                    **OLMO_2,
+                    "schedule": "linear over 2,000 steps to 9e-4, a cosine to a tenth over 5T tokens",
+                    "annealing": "100B tokens linearly to 0, three times with other data, and once 300B; weights averaged",
+                    "batch": "2,048 sequences of 4,096 tokens",
+                },
+            ),
+            Preset("olmo2-32b", olmo2(64, 5120, 40, 27_648, 8), "32.2B"),
+        ),
     ),
-    Preset("olmo2-1b", "olmo2", olmo2(16, 2048, 16, 8192), OLMO_2, "1.48B", None, BPE_2),
-    Preset("olmo2-7b", "olmo2", olmo2(32, 4096, 32, 11_008), OLMO_2, "7.3B", None, BPE_2),
-    Preset("olmo2-13b", "olmo2", olmo2(40, 5120, 40, 13_824), OLMO_2, "13.7B", None, BPE_2),
-    Preset("olmo2-32b", "olmo2", olmo2(64, 5120, 40, 27_648, n_kv_heads=8), OLMO_2, "32.2B", None, BPE_2),
 )

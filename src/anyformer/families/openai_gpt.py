@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, post_norm, repeat, with_biases
-from anyformer.families.preset import Preset
-from anyformer.layers import (
-    GELU,
-    ActivationSpec,
-    AttentionSpec,
-    Causal,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    LearnedPositionsSpec,
-)
-from anyformer.spec import Count, Length, ModelSpec, Width
+from anyformer.families.compose import attend, block, feed, language_model, post_norm, repeat
+from anyformer.families.lineage import Lineage, Preset
+from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, LearnedPositionsSpec
+from anyformer.spec import Length, ModelSpec
 
 
 def openai_gpt(
@@ -30,10 +21,9 @@ def openai_gpt(
 ) -> ModelSpec:
     """The decoder of 2017 without its encoder: norms after each sum and none at the end, positions learned."""
     norm = LayerNormSpec(eps=eps)
-    heads = with_biases(GQASpec(n_heads=Count(n_heads)), True, True)
     layer = block(
-        post_norm(norm, AttentionSpec(projection=heads, mask=Causal())),
-        post_norm(norm, FeedForwardSpec(d_ff=Width(4 * d_model), activation=activation or GELU(form="tanh"))),
+        post_norm(norm, attend(n_heads, bias=True)),
+        post_norm(norm, feed(4 * d_model, activation or GELU(form="tanh"))),
     )
     return language_model(
         vocab_size=vocab_size,
@@ -46,14 +36,22 @@ def openai_gpt(
     )
 
 
-PRESETS = (
-    Preset(
+LINEAGES = (
+    Lineage(
         "gpt",
-        "openai-gpt",
-        openai_gpt(n_layers=12, d_model=768, n_heads=12),
-        "Radford et al. 2018, section 4.1; the total as in the literature after it",
-        "117M",
-        None,
-        "BPE with 40,000 merges, 40,478",
+        parent="transformer-lm",
+        year=2018,
+        source="Radford et al. 2018, section 4.1",
+        changed="learned positions, GELU, a larger stack",
+        family="openai-gpt",
+        sizes="Radford et al. 2018, section 4.1; the total as in the literature after it",
+        tokenizer="BPE with 40,000 merges, 40,478",
+        training={
+            "source": "Radford et al. 2018, section 4.1",
+            "optimiser": "Adam, decay 0.01 of all but biases and gains, dropout 0.1",
+            "schedule": "linear over 2,000 steps to 2.5e-4, then a cosine to 0",
+            "batch": "64 sequences of 512 tokens, 100 passes over BooksCorpus",
+        },
+        presets=(Preset("gpt", openai_gpt(n_layers=12, d_model=768, n_heads=12), "117M"),),
     ),
 )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, pre_norm, repeat
-from anyformer.families.preset import Preset
+from anyformer.families.compose import attend, block, language_model, pre_norm, repeat
+from anyformer.families.lineage import Lineage, Misprint, Preset
 from anyformer.layers import (
     GELU,
-    AttentionSpec,
     Causal,
     GatedFeedForwardSpec,
-    GQASpec,
     LayerNormSpec,
     LocalAndVertical,
     Mask,
     RotarySpec,
 )
-from anyformer.spec import BlockSpec, Count, ModelSpec, ScaleSpec, Width, Window
+from anyformer.spec import BlockSpec, ModelSpec, ScaleSpec, Width, Window
 
 
 def phi3_small(
@@ -32,22 +30,13 @@ def phi3_small(
 ) -> ModelSpec:
     """Layers that see blocks and layers that see all in turn, biases everywhere, scores divided by head_dim."""
     norm = LayerNormSpec(eps=1e-5)
-    heads = GQASpec(
-        n_heads=Count(n_heads),
-        n_kv_heads=Count(n_kv_heads),
-        head_dim=Width(head_dim),
-        bias_query=True,
-        bias_key=True,
-        bias_value=True,
-        bias_output=True,
-        rotary=RotarySpec(theta=1e6),
-    )
+    rotary, scale = RotarySpec(theta=1e6), ScaleSpec(power=-1.0)
     gegelu = GatedFeedForwardSpec(
         d_ff=Width(d_ff), activation=GELU(form="quick"), bias_in=True, bias_out=True, limit=20.0, up_offset=1.0
     )
 
     def layer(mask: Mask) -> BlockSpec:
-        attention = AttentionSpec(projection=heads, mask=mask, scale=ScaleSpec(power=-1.0))
+        attention = attend(n_heads, n_kv_heads, head_dim, bias=True, rotary=rotary, mask=mask, scale=scale)
         return block(pre_norm(norm, attention), pre_norm(norm, gegelu))
 
     blocks = LocalAndVertical(size=Window(block_size), near=Window(near), stride=Window(8))
@@ -63,14 +52,36 @@ def phi3_small(
     )
 
 
-PRESETS = (
-    Preset(
-        "phi3-small-8k",
-        "phi3_small",
-        phi3_small(),
-        "Abdin et al. 2024, arXiv:2404.14219, section 2; blocks, limit and muP's constants as released (from memory)",
-        "7B",
-        "7.39B, which the paper cuts to the name; the code also sets the logits of unused tokens to -∞, which is left out",
-        "byte-level BPE (tiktoken), 100,352",
+LINEAGES = (
+    Lineage(
+        "phi3-small",
+        parent="phi3",
+        year=2024,
+        source="arXiv:2404.14219, section 2",
+        changed="blocks of keys that differ by head, GeGLU with bounds, muP's scales, LayerNorm",
+        family="phi3_small",
+        sizes="Abdin et al. 2024, arXiv:2404.14219, section 2; blocks, limit and muP's constants as released (from memory)",
+        tokenizer="byte-level BPE (tiktoken), 100,352",
+        misprints=(
+            Misprint(
+                "activation",
+                "SwiGLU",
+                "arXiv:2404.14219, section 2, has GeGLU; SwiGLU is that of Phi-3 mini and medium",
+            ),
+            Misprint(
+                "norm",
+                "RMSNorm",
+                "the released code of Phi-3 small (from memory) has layer norms with biases; RMSNorm is that of mini and medium",
+            ),
+        ),
+        presets=(
+            Preset(
+                "phi3-small-8k",
+                phi3_small(),
+                "7B",
+                "7.39B, which the paper cuts to the name; the code also sets the logits of unused tokens to -∞, which is left "
+                "out",
+            ),
+        ),
     ),
 )

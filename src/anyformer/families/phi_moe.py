@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, language_model, pre_norm, repeat
-from anyformer.families.preset import Preset
-from anyformer.layers import (
-    AttentionSpec,
-    Causal,
-    GatedFeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    MoESpec,
-    RotarySpec,
-    RouterSpec,
-    SiLU,
-)
-from anyformer.spec import Count, ModelSpec, Width
+from anyformer.families.compose import attend, block, gated, language_model, pre_norm, repeat
+from anyformer.families.lineage import Lineage, Preset
+from anyformer.layers import LayerNormSpec, MoESpec, RotarySpec, RouterSpec, SiLU
+from anyformer.spec import Count, ModelSpec
 
 
 def phi_moe(
@@ -32,20 +22,12 @@ def phi_moe(
 ) -> ModelSpec:
     """Pre-norm LayerNorm, rotary positions, SwiGLU experts, biases in attention and in the head."""
     norm = LayerNormSpec(eps=1e-5)
-    projection = GQASpec(
-        n_heads=Count(n_heads),
-        n_kv_heads=Count(n_kv_heads),
-        bias_query=True,
-        bias_key=True,
-        bias_value=True,
-        bias_output=True,
-        rotary=RotarySpec(),
-    )
     mixture = MoESpec(
         router=RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sparsemixer"),
-        expert=GatedFeedForwardSpec(d_ff=Width(d_ff), activation=SiLU()),
+        expert=gated(d_ff, SiLU()),
     )
-    layer = block(pre_norm(norm, AttentionSpec(projection=projection, mask=Causal())), pre_norm(norm, mixture))
+    attention = attend(n_heads, n_kv_heads, bias=True, rotary=RotarySpec())
+    layer = block(pre_norm(norm, attention), pre_norm(norm, mixture))
     blocks = repeat(layer, n_layers)
     return language_model(
         vocab_size=vocab_size,
@@ -58,14 +40,23 @@ def phi_moe(
     )
 
 
-PRESETS = (
-    Preset(
-        "phi3.5-moe",
+LINEAGES = (
+    Lineage(
         "phi-moe",
-        phi_moe(context=4096),
-        "Abdin et al. 2024, arXiv:2404.14219, section 2 and released configuration (from memory); active parameters: 6.6B",
-        "42B",
-        "41.87B; here at the context of 4,096 that its LongRoPE starts from: the factors come with the released configuration",
-        "SentencePiece BPE with byte fallback, 32,064",
+        parent="phi3",
+        year=2024,
+        source="arXiv:2404.14219, section 2",
+        changed="sixteen experts, two for a token, LayerNorm, biases of attention",
+        sizes="Abdin et al. 2024, arXiv:2404.14219, section 2 and released configuration (from memory); active parameters: 6.6B",
+        tokenizer="SentencePiece BPE with byte fallback, 32,064",
+        presets=(
+            Preset(
+                "phi3.5-moe",
+                phi_moe(context=4096),
+                "42B",
+                "41.87B; here at the context of 4,096 that its LongRoPE starts from: the factors come with the released "
+                "configuration",
+            ),
+        ),
     ),
 )

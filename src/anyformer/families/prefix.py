@@ -14,7 +14,7 @@ from anyformer.spec import ModelSpec, Spec
 
 
 def prefixed(model: ModelSpec) -> ModelSpec:
-    """Return a decoder with Causal() | Prefix() for every Causal() in its masks: all see the tokens of type 0.
+    """A decoder with Causal() | Prefix() for every Causal() in its masks: all see the tokens of type 0.
 
     Raises SpecError for a model with an encoder, and for one without causal masks.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from anyformer.families.compose import block, language_model, pre_norm, repeat, with_biases
-from anyformer.families.preset import Preset
+from anyformer.families.compose import block, feed, language_model, pre_norm, repeat, with_biases
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.layers import (
     GELU,
     AttentionSpec,
@@ -13,7 +13,6 @@ from anyformer.layers import (
     ByRole,
     Causal,
     FactorisedPositionsSpec,
-    FeedForwardSpec,
     GQASpec,
     Heads,
     LayerNormSpec,
@@ -56,9 +55,8 @@ def sparse_transformer(
         head_dim=None if head_dim is None else Width(head_dim),
         value_dim=None if value_dim is None else Width(value_dim),
     )
-    heads = with_biases(heads, True, True)
-    feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=GELU(form="quick"))
-    layer = block(pre_norm(norm, AttentionSpec(projection=heads, mask=mask)), pre_norm(norm, feed))
+    attention = AttentionSpec(projection=with_biases(heads, True, True), mask=mask)
+    layer = block(pre_norm(norm, attention), pre_norm(norm, feed(d_ff or 4 * d_model, GELU(form="quick"))))
     start = Normal(scale=0.125, fan_in_power=-0.5)
     return language_model(
         vocab_size=vocab_size,
@@ -72,7 +70,6 @@ def sparse_transformer(
     )
 
 
-SOURCE = "Child et al. 2019, arXiv:1904.10509, section 7"
 _TEXT = sparse_transformer(n_layers=30, d_model=512, n_heads=8, mask=fixed(128, 32), positions=(96, 128))
 _PICTURES = sparse_transformer(n_layers=48, d_model=512, n_heads=16, mask=strided(128), positions=(64, 64, 3))
 _SMALL_PICTURES = sparse_transformer(
@@ -86,8 +83,21 @@ _SMALL_PICTURES = sparse_transformer(
     value_dim=128,
 )
 
-PRESETS = (
-    Preset("sparse-transformer-cifar10", "sparse_transformer", _SMALL_PICTURES, SOURCE, "59M", None, "bytes, 256"),
-    Preset("sparse-transformer-enwik8", "sparse_transformer", _TEXT, SOURCE, "95M", None, "bytes, 256"),
-    Preset("sparse-transformer-imagenet64", "sparse_transformer", _PICTURES, SOURCE, "152M", None, "bytes, 256"),
+LINEAGES = (
+    Lineage(
+        "sparse-transformer",
+        parent="transformer-lm",
+        year=2019,
+        source="arXiv:1904.10509, section 5",
+        changed="factorised attention and positions, norms before each branch",
+        known="sparse-transformer-enwik8",
+        family="sparse_transformer",
+        sizes="Child et al. 2019, arXiv:1904.10509, section 7",
+        tokenizer="bytes, 256",
+        presets=(
+            Preset("sparse-transformer-cifar10", _SMALL_PICTURES, "59M"),
+            Preset("sparse-transformer-enwik8", _TEXT, "95M", alias="sparse-transformer"),
+            Preset("sparse-transformer-imagenet64", _PICTURES, "152M"),
+        ),
+    ),
 )

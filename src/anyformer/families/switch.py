@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.preset import Preset
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.families.t5 import TOKENIZER, dense, t5
 from anyformer.layers import ExpertSpec, FixedCapacity, MoESpec, RouterSpec
 from anyformer.spec import Count, MixerSpec, ModelSpec
@@ -11,7 +11,7 @@ CAPACITY = 64  # tokens of a sequence that an expert takes, in the released conf
 
 
 def sparse(expert: ExpertSpec, n_experts: int, capacity: int = CAPACITY) -> MoESpec:
-    """Return a mixture of which each token sees one expert, weighed with its probability (section 2.1)."""
+    """A mixture of which each token sees one expert, weighed with its probability (section 2.1)."""
     router = RouterSpec(n_experts=Count(n_experts), top_k=1)
     return MoESpec(router=router, expert=expert, capacity=FixedCapacity(tokens=capacity))
 
@@ -26,21 +26,36 @@ def switch(
     return t5(d_model=d_model, n_heads=n_heads, encoder=feeds, decoder=feeds)
 
 
-SOURCE = "Fedus et al. 2021, arXiv:2101.03961, table 9; ReLU and widths of the released checkpoints"
 BASE = {"n_layers": 12, "d_model": 768, "n_heads": 12, "expert": dense(3072)}
 LARGE = {"n_layers": 24, "d_model": 1024, "n_heads": 16, "expert": dense(4096)}
 C = {"n_layers": 15, "d_model": 2080, "n_heads": 32, "expert": dense(6144), "every": 1}
-SIZES = (
-    ("base-8", 8, BASE, "619M"),
-    ("base-16", 16, BASE, None),
-    ("base-32", 32, BASE, None),
-    ("base-64", 64, BASE, None),
-    ("base-128", 128, BASE, "7B"),
-    ("base-256", 256, BASE, None),
-    ("large-128", 128, LARGE, "26B"),
-    ("c-2048", 2048, C, "1571B"),
-)
-PRESETS = tuple(
-    Preset(f"switch-{name}", "switch", switch(**sizes, n_experts=n), SOURCE, published, None, TOKENIZER)  # type: ignore[arg-type]
-    for name, n, sizes, published in SIZES
+LINEAGES = (
+    Lineage(
+        "switch",
+        parent="t5",
+        year=2021,
+        source="arXiv:2101.03961, section 2",
+        changed="experts for feed-forwards, one for a token; in every other layer of the base and the large",
+        sizes="Fedus et al. 2021, arXiv:2101.03961, table 9; ReLU and widths of the released checkpoints",
+        tokenizer=TOKENIZER,
+        training={
+            "source": "Fedus et al. 2021, arXiv:2101.03961, sections 2 and 5 (from memory)",
+            "objective": "spans, 15 % of the tokens",
+            "precision": "bfloat16, routers in float32",
+            "auxiliary losses": "balance of the experts' load 0.01",
+            "capacity": "1.25 times an even share in training; the preset has the released configurations' fixed one",
+            "batch": "2^20 tokens",
+            "corpus": "C4",
+        },
+        presets=(
+            Preset("switch-base-8", switch(**BASE, n_experts=8), "619M", alias="switch"),
+            Preset("switch-base-16", switch(**BASE, n_experts=16)),
+            Preset("switch-base-32", switch(**BASE, n_experts=32)),
+            Preset("switch-base-64", switch(**BASE, n_experts=64)),
+            Preset("switch-base-128", switch(**BASE, n_experts=128), "7B"),
+            Preset("switch-base-256", switch(**BASE, n_experts=256)),
+            Preset("switch-large-128", switch(**LARGE, n_experts=128), "26B"),
+            Preset("switch-c-2048", switch(**C, n_experts=2048), "1571B"),
+        ),
+    ),
 )

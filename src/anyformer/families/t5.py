@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from anyformer.families.compose import block, encoder_decoder, pre_norm
-from anyformer.families.preset import Preset
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.layers import (
     GELU,
     AttentionSpec,
@@ -83,8 +84,8 @@ def t5(
     )
 
 
-def original(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, head_dim: int = 64) -> ModelSpec:
-    """Return T5: as many layers in each stack."""
+def original(n_layers: int, d_model: int, n_heads: int, d_ff: int, head_dim: int = 64) -> ModelSpec:
+    """T5: as many layers in each stack."""
     feeds = (dense(d_ff),) * n_layers
     return t5(d_model=d_model, n_heads=n_heads, encoder=feeds, decoder=feeds, head_dim=head_dim)
 
@@ -96,57 +97,95 @@ def v1_1(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: in
     return t5(**sizes, encoder=feeds, decoder=feeds, tied=False, scaled=False)
 
 
-T5 = "Raffel et al. 2019, arXiv:1910.10683, section 3.7"
-V1_1 = "Shazeer 2020, arXiv:2002.05202, and the released configurations of T5.1.1, from memory"
-MT5 = "Xue et al. 2020, arXiv:2010.11934, table 1; sizes as T5.1.1's"
 TOKENIZER = "SentencePiece, 32,000 pieces and 100 sentinels; the table has 32,128 rows"
-MULTILINGUAL = "SentencePiece with byte fallback, 250,000 pieces; the table has 250,112 rows"
 ROUNDED = "the paper rounds: {:,}"
+SPANS = "spans of 3 tokens on average, 15 % of the tokens, put out in order"
+UNTASKED = f"{SPANS}; no tasks among them"
+SCHEDULE = "1/√max(step, 10,000)"
+SMALL = {"n_layers": 8, "d_model": 512, "n_heads": 6, "d_ff": 1024}
+BASE = {"n_layers": 12, "d_model": 768, "n_heads": 12, "d_ff": 2048}
+LARGE = {"n_layers": 24, "d_model": 1024, "n_heads": 16, "d_ff": 2816}
+XL = {"n_layers": 24, "d_model": 2048, "n_heads": 32, "d_ff": 5120}
+XXL = {"n_layers": 24, "d_model": 4096, "n_heads": 64, "d_ff": 10_240}
+multilingual = partial(v1_1, vocab_size=250_112)
 
-ORIGINAL = (
-    ("small", "60M", ROUNDED.format(60_506_624), {"n_layers": 6, "d_model": 512, "n_heads": 8, "d_ff": 2048}),
-    ("base", "220M", ROUNDED.format(222_903_552), {"n_layers": 12, "d_model": 768, "n_heads": 12, "d_ff": 3072}),
-    (
-        "large",
-        "770M",
-        "its sizes give 737,668,096, 4 % less than the paper prints",
-        {"n_layers": 24, "d_model": 1024, "n_heads": 16, "d_ff": 4096},
+LINEAGES = (
+    Lineage(
+        "t5",
+        parent="transformer",
+        year=2019,
+        source="arXiv:1910.10683, section 2.1",
+        changed="norms before each branch, RMSNorm, learned distances, no biases",
+        sizes="Raffel et al. 2019, arXiv:1910.10683, section 3.7",
+        tokenizer=TOKENIZER,
+        training={
+            "source": "Raffel et al. 2019, arXiv:1910.10683, sections 3.1.2 and 3.7",
+            "objective": SPANS,
+            "optimiser": "Adafactor",
+            "schedule": SCHEDULE,
+            "batch": "2,048 sequences of 512 tokens, 1,000,000 steps: about 1T tokens",
+        },
+        presets=(
+            Preset("t5-small", original(6, 512, 8, 2048), "60M", ROUNDED.format(60_506_624)),
+            Preset("t5-base", original(12, 768, 12, 3072), "220M", ROUNDED.format(222_903_552), alias="t5"),
+            Preset(
+                "t5-large",
+                original(24, 1024, 16, 4096),
+                "770M",
+                "its sizes give 737,668,096, 4 % less than the paper prints",
+            ),
+            Preset("t5-3b", original(24, 1024, 32, 16_384, 128), "2.8B", "the paper cuts off: 2,851,598,336"),
+            Preset("t5-11b", original(24, 1024, 128, 65_536, 128), "11B"),
+        ),
     ),
-    (
-        "3b",
-        "2.8B",
-        "the paper cuts off: 2,851,598,336",
-        {"n_layers": 24, "d_model": 1024, "n_heads": 32, "d_ff": 16_384, "head_dim": 128},
+    Lineage(
+        "t5-v1.1",
+        parent="t5",
+        year=2020,
+        source="arXiv:2002.05202 and the release of T5 1.1",
+        changed="GeGLU, untied tables",
+        family="t5",
+        sizes="Shazeer 2020, arXiv:2002.05202, and the released configurations of T5.1.1, from memory",
+        tokenizer=TOKENIZER,
+        training={
+            "source": "Shazeer 2020, arXiv:2002.05202, section 3.1, and the notes on the released checkpoints (from memory)",
+            "objective": UNTASKED,
+            "dropout": "none",
+            "optimiser": "Adafactor",
+            "schedule": SCHEDULE,
+            "corpus": "C4",
+        },
+        presets=(
+            Preset("t5-v1.1-small", v1_1(**SMALL), "77M"),
+            Preset("t5-v1.1-base", v1_1(**BASE), "248M", alias="t5-v1.1"),
+            Preset("t5-v1.1-large", v1_1(**LARGE), "783M"),
+            Preset("t5-v1.1-xl", v1_1(**XL), "2.85B"),
+            Preset("t5-v1.1-xxl", v1_1(**XXL), "11.1B"),
+        ),
     ),
-    ("11b", "11B", None, {"n_layers": 24, "d_model": 1024, "n_heads": 128, "d_ff": 65_536, "head_dim": 128}),
-)
-LATER = (
-    ("small", "77M", "300M", None, {"n_layers": 8, "d_model": 512, "n_heads": 6, "d_ff": 1024}),
-    ("base", "248M", "580M", 582_401_280, {"n_layers": 12, "d_model": 768, "n_heads": 12, "d_ff": 2048}),
-    ("large", "783M", "1.2B", None, {"n_layers": 24, "d_model": 1024, "n_heads": 16, "d_ff": 2816}),
-    ("xl", "2.85B", "3.7B", None, {"n_layers": 24, "d_model": 2048, "n_heads": 32, "d_ff": 5120}),
-    ("xxl", "11.1B", "13B", None, {"n_layers": 24, "d_model": 4096, "n_heads": 64, "d_ff": 10_240}),
-)
-
-PRESETS = (
-    *(
-        Preset(f"t5-{size}", "t5", original(**sizes), T5, published, erratum, TOKENIZER)
-        for size, published, erratum, sizes in ORIGINAL
-    ),
-    *(
-        Preset(f"t5-v1.1-{size}", "t5", v1_1(**sizes), V1_1, published, None, TOKENIZER)
-        for size, published, _, _, sizes in LATER
-    ),
-    *(
-        Preset(
-            f"mt5-{size}",
-            "t5",
-            v1_1(**sizes, vocab_size=250_112),
-            MT5,
-            published,
-            None if count is None else ROUNDED.format(count),
-            MULTILINGUAL,
-        )
-        for size, _, published, count, sizes in LATER
+    Lineage(
+        "mt5",
+        parent="t5-v1.1",
+        year=2020,
+        source="arXiv:2010.11934, section 3.2",
+        changed="250,112 tokens of 101 languages",
+        family="t5",
+        sizes="Xue et al. 2020, arXiv:2010.11934, table 1; sizes as T5.1.1's",
+        tokenizer="SentencePiece with byte fallback, 250,000 pieces; the table has 250,112 rows",
+        training={
+            "source": "Xue et al. 2020, arXiv:2010.11934, section 3 (from memory)",
+            "objective": UNTASKED,
+            "dropout": "none",
+            "schedule": SCHEDULE,
+            "batch": "1,024 sequences of 1,024 tokens, 1,000,000 steps: about 1T tokens",
+            "corpus": "mC4, 101 languages, each drawn by the 0.3rd power of its size",
+        },
+        presets=(
+            Preset("mt5-small", multilingual(**SMALL), "300M"),
+            Preset("mt5-base", multilingual(**BASE), "580M", ROUNDED.format(582_401_280), alias="mt5"),
+            Preset("mt5-large", multilingual(**LARGE), "1.2B"),
+            Preset("mt5-xl", multilingual(**XL), "3.7B"),
+            Preset("mt5-xxl", multilingual(**XXL), "13B"),
+        ),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import block, post_norm, repeat
-from anyformer.families.preset import Preset
+from anyformer.families.lineage import Lineage, Preset
 from anyformer.layers import (
     GELU,
     AddSpec,
@@ -45,17 +45,45 @@ def permuted_words(model: ModelSpec) -> HeadSpec:
     return HeadSpec(name="plm", table=table, bias=True)
 
 
-def _preset(size: str, published: str, n_layers: int, d_model: int, n_heads: int) -> Preset:
-    model = xlnet(n_layers=n_layers, d_model=d_model, n_heads=n_heads)
-    return Preset(
-        f"xlnet-{size}",
+def trained(model: ModelSpec) -> ModelSpec:
+    """The model with the head that it is trained with."""
+    return model.but(heads=(permuted_words(model),))
+
+
+TRAINING = {
+    "source": "Yang et al. 2019, arXiv:1906.08237, section 3.1 and appendix A.4 (from memory)",
+    "objective": "words in a random order, the last sixth of it (K = 6)",
+    "optimiser": "Adam, eps 1e-6, decay 0.01, dropout 0.1",
+}
+
+LINEAGES = (
+    Lineage(
         "xlnet",
-        model.but(heads=(permuted_words(model),)),
-        "Yang et al. 2019, arXiv:1906.08237, appendix A.4; totals of the released checkpoints",
-        published,
-        None,
-        "SentencePiece unigram, 32,000",
-    )
-
-
-PRESETS = (_preset("base", "117M", 12, 768, 12), _preset("large", "360M", 24, 1024, 16))
+        parent="bert",
+        year=2019,
+        source="arXiv:1906.08237, section 2",
+        changed="words predicted in any order by a second stream, Transformer-XL's distances, segments in the scores",
+        sizes="Yang et al. 2019, arXiv:1906.08237, appendix A.4; totals of the released checkpoints",
+        tokenizer="SentencePiece unigram, 32,000",
+        presets=(
+            Preset(
+                "xlnet-base",
+                trained(xlnet(n_layers=12, d_model=768, n_heads=12)),
+                "117M",
+                training={**TRAINING, "corpus": "BookCorpus and Wikipedia"},
+                alias="xlnet",
+            ),
+            Preset(
+                "xlnet-large",
+                trained(xlnet(n_layers=24, d_model=1024, n_heads=16)),
+                "360M",
+                training={
+                    **TRAINING,
+                    "schedule": "linear over 40,000 steps to 4e-4, then linear to 0",
+                    "batch": "8,192 sequences of 512 tokens, 500,000 steps",
+                    "corpus": "32.9B pieces of words",
+                },
+            ),
+        ),
+    ),
+)

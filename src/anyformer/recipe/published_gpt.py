@@ -1,7 +1,7 @@
 """Published recipes of GPT-3 and of those that follow it: OPT, GPT-NeoX, Pythia, BLOOM, Gopher, Chinchilla.
 
 Batches printed as 0.5M, 1M, 2M tokens are powers of two of rows; a batch that grows in the paper has its last size here.
-What a paper does not say is in `families.training`, beside what a recipe has no field for.
+What a paper does not say is in the presets' lineages (`training`), beside what a recipe has no field for.
 """
 
 from __future__ import annotations

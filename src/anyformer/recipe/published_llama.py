@@ -1,7 +1,7 @@
 """Published recipes of LLaMA and of those that descend from it: OLMo, DeepSeek.
 
 A batch that grows in the paper has its last size here. What a paper does not say, and what a recipe has no field for, is in
-`families.training`.
+the presets' lineages (`training`).
 """
 
 from __future__ import annotations

@@ -8,22 +8,19 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.families.albert import albert
 from anyformer.families.compose import changed
-from anyformer.families.heads import masked_words, pooler, row_classes
-from anyformer.families.hf.bert import FEED, PROJECTION, embeddings, in_feed_forward
-from anyformer.families.hf.encoder import (
-    SEGMENTS,
-    SIZES,
-    SPAN,
-    TOKEN_CLASSES,
-    Heading,
-    HeadNames,
-    encoder_family,
-    eps,
-    n_positions,
+from anyformer.families.hf.encoder import SEGMENTS, SIZES, copies, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.headings import (
+    LABELLED,
+    of_feed_forwards,
+    of_pairs,
+    pooled,
+    row_labels,
+    usual_classes,
+    words,
 )
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair
+from anyformer.families.hf.table import FEED, PROJECTION, Pair
 from anyformer.layers import LinearSpec
 from anyformer.spec import EmbeddingSpec, ModelSpec
 
@@ -93,45 +90,30 @@ def width(default: int, *, always: bool) -> Pair:
     return Pair(read, lambda spec: {"embedding_size": spec.stack.embedding.width or spec.stack.d_model})
 
 
+OUTSIDE = laid_out({}, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"})
+
+
 def links(spec: ModelSpec) -> Iterator[Link]:
     """The encoder's modules."""
-    yield from embeddings("position", "token_type")
-    yield link("stack.embedding.projection", "encoder.embedding_hidden_mapping_in")
+    yield from OUTSIDE(spec)
     names, _, inner = grouped(spec)
     for i, name in enumerate(names):
         place = f"encoder.albert_layer_groups.{i // inner}.albert_layers.{i % inner}"
         yield from (link(f"shared.{name}.sublayers.{ours}", f"{place}.{theirs}") for ours, theirs in LAYER.items())
 
 
-HEADS = HeadNames(
+POOLER = "albert.pooler"
+HEADS = usual_classes(
+    "Albert",
     "albert.",
-    "AlbertModel",
     {
-        "mlm": Heading(
-            lambda spec, n: masked_words(spec, in_feed_forward(spec)),
-            {"transform.0": "predictions.dense", "transform.2": "predictions.LayerNorm", "": "predictions"},
-        ),
-        "sop": Heading(
-            lambda spec, n: row_classes(2, "sop"),
-            {"transform.0": "albert.pooler", "table": "sop_classifier.classifier", "": "sop_classifier.classifier"},
-        ),
-        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "albert.pooler"}),
-        "classes": Heading(
-            lambda spec, n: row_classes(n),
-            {"transform.0": "albert.pooler", "table": "classifier", "": "classifier"},
-            labelled=True,
-        ),
-        "token_classes": TOKEN_CLASSES,
-        "span": SPAN,
+        "mlm": words("predictions.dense", "predictions.LayerNorm", "predictions", of_feed_forwards),
+        "sop": of_pairs("sop", POOLER, "sop_classifier.classifier"),
+        "pooler": pooled(POOLER),
+        "classes": row_labels(POOLER, "classifier"),
+        **LABELLED,
     },
-    {
-        "AlbertForPreTraining": ("mlm", "sop"),
-        "AlbertForMaskedLM": ("mlm",),
-        "AlbertModel": ("pooler",),
-        "AlbertForSequenceClassification": ("classes",),
-        "AlbertForTokenClassification": ("token_classes",),
-        "AlbertForQuestionAnswering": ("span",),
-    },
+    {"ForPreTraining": ("mlm", "sop")},
 )
 ALBERT = encoder_family(
     "albert",
@@ -139,10 +121,7 @@ ALBERT = encoder_family(
     (*SIZES[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     links,
-    twins={
-        "albert.embeddings.word_embeddings.weight": ("predictions.decoder.weight",),
-        "predictions.bias": ("predictions.decoder.bias",),
-    },
+    twins=copies("albert.embeddings.word_embeddings", "predictions"),
     # Settings of the first release that its own code does not read.
     ignored=("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"),
 )

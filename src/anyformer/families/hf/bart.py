@@ -13,7 +13,8 @@ from anyformer.families.hf.layout import Link, deviation, link, rows_of, starts
 from anyformer.families.hf.mapping import Family, Files, TensorRow, Tensors, dropped, one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.hf.stacks import Side, feeds, first_attention, placed, shared_table_rows, sides
-from anyformer.families.marian import ROOT, marian
+from anyformer.families.marian import marian
+from anyformer.families.transformer import ROOT
 from anyformer.layers import (
     AttentionSpec,
     FeedForwardSpec,

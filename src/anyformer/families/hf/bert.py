@@ -1,102 +1,74 @@
-"""BERT to and from transformers' BertModel and the classes that put heads on it."""
+"""BERT and RoBERTa to and from transformers' BertModel and RobertaModel and the classes that put heads on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from anyformer.families.bert import bert
-from anyformer.families.heads import masked_words, pooler, row_classes
-from anyformer.families.hf.encoder import (
-    SEGMENTS,
-    SIZES,
-    SPAN,
-    TOKEN_CLASSES,
-    Heading,
-    HeadNames,
-    encoder_family,
-    eps,
-    n_positions,
-    of_layers,
+from anyformer.families.hf import table
+from anyformer.families.hf.encoder import SEGMENTS, SIZES, copies, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.headings import (
+    LABELLED,
+    TWO_LAYERS,
+    of_feed_forwards,
+    of_pairs,
+    pooled,
+    row_labels,
+    usual_classes,
+    words,
 )
-from anyformer.families.hf.layout import Link, link
-from anyformer.layers import ActivationSpec, FeedForwardSpec
-from anyformer.spec import ModelSpec
 
-PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
 LAYER = {
-    f"{PROJECTION}.q": "attention.self.query",
-    f"{PROJECTION}.k": "attention.self.key",
-    f"{PROJECTION}.v": "attention.self.value",
-    f"{PROJECTION}.o": "attention.output.dense",
+    f"{table.PROJECTION}.q": "attention.self.query",
+    f"{table.PROJECTION}.k": "attention.self.key",
+    f"{table.PROJECTION}.v": "attention.self.value",
+    f"{table.PROJECTION}.o": "attention.output.dense",
     "0.norm_sum": "attention.output.LayerNorm",
-    f"{FEED}.up": "intermediate.dense",
-    f"{FEED}.down": "output.dense",
+    f"{table.FEED}.up": "intermediate.dense",
+    f"{table.FEED}.down": "output.dense",
     "1.norm_sum": "output.LayerNorm",
 }
-PREDICTIONS = "cls.predictions"
-TWINS = {
-    "bert.embeddings.word_embeddings.weight": (f"{PREDICTIONS}.decoder.weight",),
-    f"{PREDICTIONS}.bias": (f"{PREDICTIONS}.decoder.bias",),
-}
-
-
-def in_feed_forward(spec: ModelSpec) -> ActivationSpec:
-    """The activation of the feed-forwards, which hidden_act gives to the head too."""
-    return next(value.activation for value in spec.stack.nested() if isinstance(value, FeedForwardSpec))
-
-
-def embeddings(*terms: str) -> Iterator[Link]:
-    """The embedding's tables after the tokens', in the order of its terms, and its norm."""
-    yield from (link(f"stack.embedding.terms.{i}", f"embeddings.{name}_embeddings") for i, name in enumerate(terms, 1))
-    yield link("stack.embedding.norm", "embeddings.LayerNorm")
-
-
-def links(spec: ModelSpec) -> Iterator[Link]:
-    """The encoder's modules."""
-    yield from embeddings("position", "token_type")
-    yield from of_layers(spec, "encoder.layer", LAYER)
-
-
-CLASSIFIER = {"transform.0": "bert.pooler.dense", "table": "classifier", "": "classifier"}
-HEADS = HeadNames(
+POOLER, NEXT, WORDS = "bert.pooler.dense", "cls.seq_relationship", "cls.predictions"
+MLM = words(f"{WORDS}.transform.dense", f"{WORDS}.transform.LayerNorm", WORDS, of_feed_forwards)
+HEADS = usual_classes(
+    "Bert",
     "bert.",
-    "BertModel",
     {
-        "mlm": Heading(
-            lambda spec, n: masked_words(spec, in_feed_forward(spec)),
-            {
-                "transform.0": f"{PREDICTIONS}.transform.dense",
-                "transform.2": f"{PREDICTIONS}.transform.LayerNorm",
-                "": PREDICTIONS,
-            },
-        ),
-        "nsp": Heading(
-            lambda spec, n: row_classes(2, "nsp"),
-            {"transform.0": "bert.pooler.dense", "table": "cls.seq_relationship", "": "cls.seq_relationship"},
-        ),
-        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "bert.pooler.dense"}),
-        "classes": Heading(lambda spec, n: row_classes(n), CLASSIFIER, labelled=True),
-        "token_classes": TOKEN_CLASSES,
-        "span": SPAN,
+        "mlm": MLM,
+        "nsp": of_pairs("nsp", POOLER, NEXT),
+        "pooler": pooled(POOLER),
+        "classes": row_labels(POOLER, "classifier"),
+        **LABELLED,
     },
-    {
-        "BertForPreTraining": ("mlm", "nsp"),
-        "BertForMaskedLM": ("mlm",),
-        "BertForNextSentencePrediction": ("nsp",),
-        "BertModel": ("pooler",),
-        "BertForSequenceClassification": ("classes",),
-        "BertForTokenClassification": ("token_classes",),
-        "BertForQuestionAnswering": ("span",),
-    },
+    {"ForPreTraining": ("mlm", "nsp"), "ForMaskedLM": ("mlm",), "ForNextSentencePrediction": ("nsp",)},
 )
 # Some say how a pooler that is always this one is made.
-POOLER = ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type")
+IGNORED = (
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+)
+TWINS = copies("bert.embeddings.word_embeddings", WORDS)
 BERT = encoder_family(
     "bert",
     bert(n_layers=1, d_model=8, n_heads=1),
     (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
-    links,
+    laid_out(LAYER),
     twins=TWINS,
-    ignored=(*POOLER, "directionality"),
+    ignored=(*IGNORED, "directionality"),
+)
+OF_ROBERTA = words("lm_head.dense", "lm_head.layer_norm", "lm_head")  # GELU, whatever hidden_act says
+ROBERTA_HEADS = usual_classes(
+    "Roberta",
+    "roberta.",
+    {"mlm": OF_ROBERTA, "pooler": pooled("roberta.pooler.dense"), "classes": row_labels(*TWO_LAYERS), **LABELLED},
+)
+ROBERTA = encoder_family(
+    "roberta",
+    bert(n_layers=1, d_model=8, n_heads=1, n_segments=1),
+    (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
+    ROBERTA_HEADS,
+    laid_out(LAYER),
+    twins=copies("roberta.embeddings.word_embeddings", "lm_head"),
 )

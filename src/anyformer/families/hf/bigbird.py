@@ -9,23 +9,20 @@ import torch
 
 from anyformer.families.bigbird import bigbird, block_sparse
 from anyformer.families.compose import changed
-from anyformer.families.heads import pooler, row_classes
-from anyformer.families.hf import bert
-from anyformer.families.hf.bert import TWINS, in_feed_forward, links
-from anyformer.families.hf.encoder import (
-    CLASSIFIER_OF_TWO,
-    SEGMENTS,
-    SIZES,
+from anyformer.families.hf.bert import LAYER, MLM, NEXT, TWINS
+from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.headings import (
     TOKEN_CLASSES,
-    Heading,
-    HeadNames,
-    encoder_family,
-    eps,
-    n_positions,
+    TWO_LAYERS,
+    of_feed_forwards,
+    of_pairs,
+    pooled,
+    row_labels,
+    usual_classes,
 )
 from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair, at
+from anyformer.families.hf.table import Pair, at
 from anyformer.layers import GlobalBlocks, GQASpec, TokensSpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
@@ -60,30 +57,17 @@ def _written_scale(spec: ModelSpec) -> Mapping[str, Any]:
 
 SCALE = Pair(_read_scale, _written_scale)
 ATTENTION = Pair(_read_attention, _written_attention)
-HEADS = HeadNames(
+HEADS = usual_classes(
+    "BigBird",
     "bert.",
-    "BigBirdModel",
     {
-        "mlm": bert.HEADS.headings["mlm"],
-        "nsp": Heading(
-            lambda spec, n: row_classes(2, "nsp"),
-            {"transform.0": "bert.pooler", "table": "cls.seq_relationship", "": "cls.seq_relationship"},
-        ),
-        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "bert.pooler"}),
-        "classes": Heading(
-            lambda spec, n: row_classes(n, activation=in_feed_forward(spec)),
-            CLASSIFIER_OF_TWO,
-            labelled=True,
-        ),
+        "mlm": MLM,
+        "nsp": of_pairs("nsp", "bert.pooler", NEXT),
+        "pooler": pooled("bert.pooler"),
+        "classes": row_labels(*TWO_LAYERS, of_feed_forwards),
         "token_classes": TOKEN_CLASSES,
     },
-    {
-        "BigBirdForPreTraining": ("mlm", "nsp"),
-        "BigBirdForMaskedLM": ("mlm",),
-        "BigBirdModel": ("pooler",),
-        "BigBirdForSequenceClassification": ("classes",),
-        "BigBirdForTokenClassification": ("token_classes",),
-    },
+    {"ForPreTraining": ("mlm", "nsp")},
 )
 POOLER = ("pooler.weight", "pooler.bias")  # which their classes hold, whether or not a head reads it
 
@@ -100,7 +84,7 @@ BIGBIRD = encoder_family(
     bigbird(n_layers=1, d_model=8, n_heads=1),
     (*SIZES, SEGMENTS, eps(1e-12), n_positions(), BIASES, SCALE, ATTENTION),
     HEADS,
-    links,
+    laid_out(LAYER),
     further=further,
     twins=TWINS,
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from anyformer.families.heads import last_token_classes, token_classes
-from anyformer.families.hf.encoder import labels_of, numbered_labels
+from anyformer.families.hf.headings import labels_of, numbered_labels
 from anyformer.families.hf.mapping import Family, TensorRow, one, same, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import TokensSpec
@@ -24,7 +24,7 @@ class ClassificationHead(NamedTuple):
 
 
 def classifying(family: Family, judges: Mapping[str, ClassificationHead]) -> Family:
-    """Return a family of decoders that has these classes too, by their names."""
+    """A family of decoders that has these classes too, by their names."""
 
     def to_spec(settings: Settings) -> ModelSpec:
         named = next((name for name in settings.strings("architectures") or () if name in judges), None)
@@ -55,7 +55,7 @@ def classifying(family: Family, judges: Mapping[str, ClassificationHead]) -> Fam
 
 
 def head_of(n: int, name: str) -> HeadSpec:
-    """Return a decoder's head for `n` labels of a text ("classes") or of each token ("token_classes")."""
+    """A decoder's head for `n` labels of a text ("classes") or of each token ("token_classes")."""
     return last_token_classes(n) if name == "classes" else token_classes(n)
 
 

@@ -6,23 +6,10 @@ from typing import Any
 
 from anyformer.families.cohere import cohere, cohere2
 from anyformer.families.compose import changed
-from anyformer.families.hf.llama import ATTENTION, D_FF, PROJECTION, SWIGLU
+from anyformer.families.hf import table
+from anyformer.families.hf.llama import ATTENTION, D_FF, QK_NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import (
-    BIASES,
-    D_MODEL,
-    VOCABULARY,
-    Pair,
-    at,
-    family,
-    heads,
-    layer_types,
-    layers,
-    positions,
-    tables,
-    two_kinds,
-)
 from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
@@ -40,34 +27,43 @@ def _factor(scale: ScaleSpec | None) -> float:
     return 1.0 if scale is None else scale.factor
 
 
-LOGITS = at(
+LOGITS = table.at(
     "logit_scale", float, HeadSpec, "scale", default=0.0625, into=lambda factor: ScaleSpec(factor=factor), out=_factor
 )
-EPS = at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5)
-SIZES = (VOCABULARY, D_MODEL, D_FF, heads(), BIASES, SWIGLU, EPS, LOGITS, tables(tied=True))
+EPS = table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5)
+SIZES = (
+    table.VOCABULARY,
+    table.D_MODEL,
+    D_FF,
+    table.heads(),
+    table.BIASES,
+    SWIGLU,
+    EPS,
+    LOGITS,
+    table.tables(tied=True),
+)
 MODULES = {
     "0.norm_in": "input_layernorm",
     **ATTENTION,
     **{f"0.branches.1.mixer.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")},
 }
-QK_NORMS = {f"{PROJECTION}.norm_query": "self_attn.q_norm", f"{PROJECTION}.norm_key": "self_attn.k_norm"}
 ROTARY = RotarySpec(theta=500_000.0, layout="interleaved")  # the class's own theta
 
-COHERE = family(
+COHERE = table.family(
     "cohere",
     "CohereForCausalLM",
-    cohere(1, 8, 1, 1, 8, theta=1.0, logit_scale=1.0),
-    (*SIZES, Pair(_read_norms, _write_norms), positions(ROTARY, context=8192), layers()),
+    cohere(1, 8, 1, 8, 1, theta=1.0, logit_scale=1.0),
+    (*SIZES, table.Pair(_read_norms, _write_norms), table.positions(ROTARY, context=8192), table.layers()),
     {**MODULES, **QK_NORMS},
 )
-COHERE2 = family(
+COHERE2 = table.family(
     "cohere2",
     "Cohere2ForCausalLM",
-    two_kinds(cohere2(4, 8, 1, 1, 8)),
+    table.two_kinds(cohere2(4, 8, 1, 8, 1)),
     (
         *SIZES,
-        positions(ROTARY.but(theta=10_000.0), context=8192),
-        layer_types(full_every=4, size=4096, setting="sliding_window_pattern"),
+        table.positions(ROTARY.but(theta=10_000.0), context=8192),
+        table.layer_types(full_every=4, size=4096, setting="sliding_window_pattern"),
     ),
     MODULES,
     ignored=("cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),

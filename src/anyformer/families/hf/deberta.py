@@ -8,13 +8,20 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.deberta import deberta
 from anyformer.families.electra import replaced
-from anyformer.families.heads import masked_words, row_classes
-from anyformer.families.hf.bert import FEED, PROJECTION, in_feed_forward
-from anyformer.families.hf.encoder import SIZES, SPAN, TOKEN_CLASSES, Heading, HeadNames, encoder_family, eps, of_layers
+from anyformer.families.hf.encoder import SIZES, encoder_family, eps, of_layers
+from anyformer.families.hf.headings import (
+    LABELLED,
+    Heading,
+    HeadNames,
+    of_feed_forwards,
+    row_labels,
+    usual_classes,
+    words,
+)
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.mapping import TensorRow, fused, one, same
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair
+from anyformer.families.hf.table import FEED, PROJECTION, Pair
 from anyformer.layers import GELU, GQASpec, RelativeTableSpec
 from anyformer.spec import Length, ModelSpec
 
@@ -115,29 +122,14 @@ IN_FILES = ("embeddings.position_ids", "embeddings.position_embeddings.weight") 
 
 def heads(name: str) -> HeadNames:
     """The heads of the classes whose names begin with `name`."""
-    return HeadNames(
+    return usual_classes(
+        name,
         "deberta.",
-        f"{name}Model",
         {
-            "mlm": Heading(
-                lambda spec, n: masked_words(spec, in_feed_forward(spec)),
-                {"transform.0": f"{LM}.dense", "transform.2": f"{LM}.LayerNorm", "": LM},
-            ),
-            "classes": Heading(
-                lambda spec, n: row_classes(n, activation=GELU()),
-                {"transform.0": "pooler.dense", "table": "classifier", "": "classifier"},
-                labelled=True,
-            ),
-            "token_classes": TOKEN_CLASSES,
-            "span": SPAN,
+            "mlm": words(f"{LM}.dense", f"{LM}.LayerNorm", LM, of_feed_forwards),
+            "classes": row_labels("pooler.dense", "classifier", lambda spec: GELU()),
+            **LABELLED,
             "rtd": Heading(lambda spec, n: replaced(), REPLACED),  # no class has it, files of v3 do
-        },
-        {
-            f"{name}ForMaskedLM": ("mlm",),
-            f"{name}Model": (),
-            f"{name}ForSequenceClassification": ("classes",),
-            f"{name}ForTokenClassification": ("token_classes",),
-            f"{name}ForQuestionAnswering": ("span",),
         },
     )
 

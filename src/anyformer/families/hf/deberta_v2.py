@@ -7,7 +7,6 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.deberta import convolved, deberta_v2
-from anyformer.families.hf.bert import PROJECTION
 from anyformer.families.hf.deberta import (
     IN_FILES,
     LAYER,
@@ -23,7 +22,7 @@ from anyformer.families.hf.encoder import SIZES, encoder_family, eps, of_layers
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings, spelling
-from anyformer.families.hf.template import Pair
+from anyformer.families.hf.table import PROJECTION, Pair
 from anyformer.layers import (
     ContentToPositionSpec,
     ConvolutionSpec,

@@ -7,30 +7,20 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek
+from anyformer.families.hf import table
 from anyformer.families.hf.experts import expert_width, gated_experts
 from anyformer.families.hf.further import further, further_rows
 from anyformer.families.hf.latent import latent_heads, latent_rows, latent_scale, layer_eps
 from anyformer.families.hf.llama import D_FF, GATED, NORMS, SWIGLU
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import (
-    D_MODEL,
-    VOCABULARY,
-    ExpertRows,
-    Modules,
-    Pair,
-    at,
-    family,
-    positions,
-    tables,
-)
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 MIXTURE = "mixture of experts"
 
 
-def _shared(default: int) -> Pair:
+def _shared(default: int) -> table.Pair:
     """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -47,10 +37,10 @@ def _shared(default: int) -> Pair:
         each = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
         return {"n_shared_experts": max(1, shared.d_ff // each.d_ff) if shared else 1}
 
-    return Pair(read, write)
+    return table.Pair(read, write)
 
 
-def _depth(first: int) -> Pair:
+def _depth(first: int) -> table.Pair:
     """The layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -65,11 +55,11 @@ def _depth(first: int) -> Pair:
         of_experts = [any(isinstance(value, MoESpec) for value in block.nested()) for block in spec.stack.blocks]
         return {"num_hidden_layers": spec.n_layers, "first_k_dense_replace": [*of_experts, True].index(True)}
 
-    return Pair(read, write)
+    return table.Pair(read, write)
 
 
-def _v2_router() -> Pair:
-    """Return V2's router: one method looks at groups of experts, and no weight is divided by their sum."""
+def _v2_router() -> table.Pair:
+    """V2's router: one method looks at groups of experts, and no weight is divided by their sum."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         settings.require("norm_topk_prob", False)
@@ -91,11 +81,11 @@ def _v2_router() -> Pair:
         limited = one(spec, RouterSpec, MIXTURE).n_groups > 1
         return {**_router(spec), "topk_method": "group_limited_greedy" if limited else "greedy"}
 
-    return Pair(read, write)
+    return table.Pair(read, write)
 
 
-def _v3_router() -> Pair:
-    """Return V3's router."""
+def _v3_router() -> table.Pair:
+    """V3's router."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         settings.require("scoring_func", "sigmoid")
@@ -114,7 +104,7 @@ def _v3_router() -> Pair:
     def write(spec: ModelSpec) -> dict[str, Any]:
         return {**_router(spec), "norm_topk_prob": one(spec, RouterSpec, MIXTURE).renormalise}
 
-    return Pair(read, write)
+    return table.Pair(read, write)
 
 
 def _router(spec: ModelSpec) -> dict[str, Any]:
@@ -129,13 +119,12 @@ def _router(spec: ModelSpec) -> dict[str, Any]:
 
 
 EXPERTS = gated_experts("mlp.gate", "mlp.experts", "mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj"))
-ROWS = ExpertRows(
+ROWS = table.ExpertRows(
     lambda spec: [*latent_rows(spec), *EXPERTS.held(spec)],
     lambda spec: [*latent_rows(spec), *EXPERTS.filed(spec)],
 )
-FEED = "1.branches.0.mixer"
-SHARED = {f"{FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
-MODULES: Modules = {**NORMS, **GATED, **SHARED}
+SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
+MODULES: table.Modules = {**NORMS, **GATED, **SHARED}
 # What sets losses, the spread of experts over machines, and code that another program would run.
 IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size", "auto_map")
 
@@ -144,8 +133,8 @@ def _family(
     hf_type: str,
     architecture: str,
     router: RouterSpec,
-    own: Iterable[Pair],
-    *last: Pair,
+    own: Iterable[table.Pair],
+    *last: table.Pair,
     n_dense: int,
     n_shared: int,
     d_expert: int,
@@ -154,26 +143,26 @@ def _family(
     """The family of a class; the sizes are its defaults."""
     template = deepseek(n_layers=2, n_dense=1, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
     pairs = (
-        VOCABULARY,
-        D_MODEL,
+        table.VOCABULARY,
+        table.D_MODEL,
         D_FF,
         expert_width("moe_intermediate_size", "expert", d_expert),
         _shared(n_shared),
         SWIGLU,
         latent_heads(),
         layer_eps(),
-        positions(RotarySpec(layout="interleaved"), context=context),
+        table.positions(RotarySpec(layout="interleaved"), context=context),
         *own,
         latent_scale(),
-        tables(tied=False),
+        table.tables(tied=False),
         _depth(n_dense),
         *last,
     )
-    return family(hf_type, architecture, template, pairs, MODULES, experts=ROWS, ignored=IDLE)
+    return table.family(hf_type, architecture, template, pairs, MODULES, experts=ROWS, ignored=IDLE)
 
 
-NO_BIASES = Pair(lambda settings, spec: (settings.require("mlp_bias", False), spec)[1], lambda spec: {})
-LAYOUT = at(
+NO_BIASES = table.Pair(lambda settings, spec: (settings.require("mlp_bias", False), spec)[1], lambda spec: {})
+LAYOUT = table.at(
     "rope_interleave",
     bool,
     RotarySpec,

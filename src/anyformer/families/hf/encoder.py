@@ -4,92 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
-from anyformer.errors import SpecError, did_you_mean
 from anyformer.families.compose import changed
-from anyformer.families.heads import token_classes
-from anyformer.families.hf.layout import Link, deviation, rows_of
+from anyformer.families.hf import table
+from anyformer.families.hf.headings import HeadNames
+from anyformer.families.hf.layout import Link, link, rows_of
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import D_MODEL, EVEN, VOCABULARY, Pair, activation, at, layers
-from anyformer.layers import ByRole, FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, Normal, SegmentsSpec
+from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, SegmentsSpec
 from anyformer.spec import HeadSpec, Length, ModelSpec, TableSpec
 
-LABELS = 2  # what a class of transformers takes where nothing is said
+Links = Callable[[ModelSpec], Iterable[Link]]
 
 
-class Heading(NamedTuple):
-    """A head of a family: how it is made, and which modules of a class hold it."""
-
-    make: Callable[[ModelSpec, int], HeadSpec]  # of the model without heads, and the number of labels
-    modules: Mapping[str, str]  # ours within the head → theirs; "" is the head itself: its table and its bias
-    labelled: bool = False  # its rows are the labels
-
-
-TOKEN_CLASSES = Heading(lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True)
-# Where the answer to a question begins, and where it ends.
-SPAN = Heading(lambda spec, n: token_classes(2, "span"), {"table": "qa_outputs", "": "qa_outputs"})
-# The modules of a classifier of rows that has a hidden layer of its own, rather than a pooler's.
-CLASSIFIER_OF_TWO = {"transform.0": "classifier.dense", "table": "classifier.out_proj", "": "classifier.out_proj"}
-
-
-class HeadNames(NamedTuple):
-    """The heads of a family's classes."""
-
-    prefix: str  # of the encoder's tensors in every class but the bare one
-    bare: str  # the class of the encoder itself
-    headings: Mapping[str, Heading]  # by the head's name
-    classes: Mapping[str, tuple[str, ...]]  # class → names of its heads; the first is meant where nothing is said
-
-    def read(self, settings: Settings, spec: ModelSpec) -> ModelSpec:
-        """The encoder with the heads of the class that `architectures` names. Raises CheckpointError."""
-        named = settings.strings("architectures") or (next(iter(self.classes)),)
-        found = next((name for name in named if name in self.classes), None)
-        if found is None:
-            hint = did_you_mean(named[0], self.classes)
-            raise settings.refusal(
-                "architectures", f"has no class that is read here{hint}; {', '.join(self.classes)} are"
-            )
-        n = labels_of(settings)
-        return spec.but(heads=tuple(self.headings[name].make(spec, n) for name in self.classes[found]))
-
-    def written(self, spec: ModelSpec) -> dict[str, Any]:
-        """The settings that say which heads there are. Raises SpecError where no class has them."""
-        labelled = [h.table.rows for h in spec.heads if h.table and self.labelled(h.name)]
-        return {"architectures": [self.architecture(spec)], **(numbered_labels(labelled[0]) if labelled else {})}
-
-    def architecture(self, spec: ModelSpec) -> str:
-        """The class with the heads of a model. Raises SpecError."""
-        names = tuple(head.name for head in spec.heads)
-        for architecture, found in self.classes.items():
-            if found == names:
-                return architecture
-        known = "; ".join(" and ".join(found) or "none" for found in self.classes.values())
-        raise SpecError(f"no class of this family has the heads {' and '.join(names) or 'none'}; there are {known}")
-
-    def labelled(self, name: str) -> bool:
-        """Whether a head's rows are labels."""
-        return name in self.headings and self.headings[name].labelled
-
-    def links(self, spec: ModelSpec) -> Iterator[Link]:
-        """The modules of the heads, but not their tables that are the embedding's."""
-        for i, head in enumerate(spec.heads):
-            for ours, theirs in self.headings[head.name].modules.items():
-                yield Link((f"heads.{i}.{ours}" if ours else f"heads.{i}",), theirs)
-
-    def tensors(self) -> list[str]:
-        """The names that the tensors of any head may have; a class's files often hold those of heads it leaves out."""
-        every = (theirs for heading in self.headings.values() for theirs in heading.modules.values())
-        return [f"{theirs}.{end}" for theirs in dict.fromkeys(every) for end in ("weight", "bias")]
+def copies(table: str, decoder: str) -> Mapping[str, tuple[str, ...]]:
+    """The second names of the tied table and of its bias, which files hold as those of a `decoder` too."""
+    return {f"{table}.weight": (f"{decoder}.decoder.weight",), f"{decoder}.bias": (f"{decoder}.decoder.bias",)}
 
 
 def encoder_family(
     hf_type: str,
     template: ModelSpec,
-    pairs: Iterable[Pair],
+    pairs: Iterable[table.Pair],
     heads: HeadNames,
-    links: Callable[[ModelSpec], Iterable[Link]],
+    links: Links,
     *,
     further: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     tokens: str = "embeddings.word_embeddings",
@@ -97,7 +36,7 @@ def encoder_family(
     buffers: tuple[str, ...] = ("embeddings.position_ids",),
     ignored: tuple[str, ...] = (),
 ) -> Family:
-    """The family of classes that put heads on one encoder; `links` are the encoder's, without the prefix.
+    """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
     `further` are rows of the encoder's that are no links. `twins`: what files hold twice, by the first name: a tied table,
     a bias under two names. `buffers` are what old files hold and nobody needs; `ignored` settings change no number.
@@ -124,7 +63,7 @@ def encoder_family(
         stripped = not spec.heads or heads.architecture(spec) == heads.bare
         table = one(spec.stack.embedding, TableSpec, "table of tokens")
         places = [Link((f"shared.{table.shared}",), tokens), *links(spec)]
-        places = [link._replace(theirs=heads.prefix + link.theirs) for link in places]
+        places = [each._replace(theirs=heads.prefix + each.theirs) for each in places]
         every = [*rows_of(spec, [*places, *heads.links(spec)])]
         every += [row._replace(theirs=tuple(heads.prefix + name for name in row.theirs)) for row in further(spec)]
         found = [_aliased(row, twins or {}) for row in every]
@@ -149,23 +88,6 @@ def encoder_family(
     return Family(hf_type, first, heads.prefix, to_spec, to_config, rows, of_files=of_files, head=head)
 
 
-def numbered_labels(n: int) -> dict[str, Any]:
-    """The settings that count labels: by names, which nobody gave."""
-    names = {str(i): f"LABEL_{i}" for i in range(n)}
-    return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
-
-
-def labels_of(settings: Settings) -> int:
-    """How many labels a configuration names or counts. Raises CheckpointError for names that are no table."""
-    count, names = settings.take("num_labels", int, LABELS), settings.written("id2label")
-    settings.ignore("label2id")
-    if names is None:
-        return count
-    if not isinstance(names, Mapping) or not names:
-        raise settings.refusal("id2label", "must be a table of labels by number")
-    return len(names)
-
-
 def _aliased(row: TensorRow, twins: Mapping[str, tuple[str, ...]]) -> TensorRow:
     """The row with the other names of its tensor: twins, and what old files call a norm's weight and bias."""
     (name, *_), (module, _, end) = row.theirs, row.theirs[0].rpartition(".")
@@ -179,6 +101,25 @@ def _bare(row: TensorRow, prefix: str) -> TensorRow:
     return row._replace(theirs=theirs, also=also)
 
 
+def laid_out(
+    modules: Mapping[str, str],
+    *,
+    terms: tuple[str, ...] = ("position", "token_type"),
+    layer: str = "encoder.layer",
+    outside: Mapping[str, str] | None = None,
+) -> Links:
+    """The modules of every `layer`.i, ours within it → theirs; the embedding's tables after the tokens', and its norm."""
+
+    def links(spec: ModelSpec) -> Iterator[Link]:
+        for i, name in enumerate(terms, 1):
+            yield link(f"stack.embedding.terms.{i}", f"embeddings.{name}_embeddings")
+        yield link("stack.embedding.norm", "embeddings.LayerNorm")
+        yield from (link(ours, theirs) for ours, theirs in (outside or {}).items())
+        yield from of_layers(spec, layer, modules)
+
+    return links
+
+
 def of_layers(spec: ModelSpec, stack: str, modules: Mapping[str, str]) -> Iterator[Link]:
     """The modules of every layer: ours within it → theirs within `stack`.i."""
     for i in range(spec.n_layers):
@@ -186,7 +127,7 @@ def of_layers(spec: ModelSpec, stack: str, modules: Mapping[str, str]) -> Iterat
             yield Link((f"stack.blocks.{i}.sublayers.{ours}",), f"{stack}.{i}.{theirs}")
 
 
-def n_positions(offset_by_padding: bool = False) -> Pair:
+def n_positions(offset_by_padding: bool = False) -> table.Pair:
     """The learned positions, which are the context.
 
     `offset_by_padding`: rows up to that of the padding's id are of no token, and the first token's comes after (RoBERTa).
@@ -206,32 +147,22 @@ def n_positions(offset_by_padding: bool = False) -> Pair:
         padding = {"pad_token_id": found.offset - 1} if offset_by_padding and found.offset else {}
         return {"max_position_embeddings": found.n_positions + found.offset, **padding}
 
-    return Pair(read, write)
-
-
-def starts(default: float = 0.02) -> Pair:
-    """The deviation of the normal distribution that all weights are drawn from."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        drawn = Normal(scale=settings.take("initializer_range", float, default))
-        return spec.but(init=ByRole(table=drawn, matrix=drawn))
-
-    return Pair(read, lambda spec: {"initializer_range": deviation(spec)})
+    return table.Pair(read, write)
 
 
 SIZES = (
-    VOCABULARY,
-    D_MODEL,
-    at("intermediate_size", int, FeedForwardSpec, "d_ff"),
-    at("num_attention_heads", int, GQASpec, "n_heads"),
-    EVEN,
-    activation("hidden_act", "gelu", FeedForwardSpec),
-    starts(),
-    layers(),
+    table.VOCABULARY,
+    table.D_MODEL,
+    table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+    table.at("num_attention_heads", int, GQASpec, "n_heads"),
+    table.EVEN,
+    table.activation("hidden_act", "gelu", FeedForwardSpec),
+    table.starts(),
+    table.layers(),
 )
-SEGMENTS = at("type_vocab_size", int, SegmentsSpec, "n_segments", default=2)
+SEGMENTS = table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=2)
 
 
-def eps(default: float) -> Pair:
+def eps(default: float) -> table.Pair:
     """The norms' eps."""
-    return at("layer_norm_eps", float, LayerNormSpec, "eps", default=default)
+    return table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=default)

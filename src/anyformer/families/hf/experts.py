@@ -9,7 +9,7 @@ import torch
 from anyformer.families.compose import changed
 from anyformer.families.hf.mapping import TensorRow, Tensors, fused, one, same, shapes
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import ExpertRows, Pair
+from anyformer.families.hf.table import ExpertRows, Pair
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec
 from anyformer.spec import ModelSpec
 

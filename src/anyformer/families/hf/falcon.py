@@ -5,22 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.falcon import Wiring, falcon
-from anyformer.families.hf.layout import Link, deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
+from anyformer.families.hf import table
+from anyformer.families.hf.gpt_neox import DENSE
+from anyformer.families.hf.layout import deviation, starts, tied
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.layers import ALiBiSpec, FeedForwardSpec, GQASpec, LayerNormSpec
 from anyformer.spec import ModelSpec
 
-NORMS: dict[Wiring, tuple[str, ...]] = {
-    "serial": ("input_layernorm", "post_attention_layernorm"),
-    "one norm": ("input_layernorm",),
-    "two norms": ("ln_attn", "ln_mlp"),
-}
 
-
-def to_spec(settings: Settings) -> ModelSpec:
-    """The model that a configuration describes. Raises CheckpointError."""
+def _read(settings: Settings, template: ModelSpec) -> ModelSpec:
     older = settings.optional("n_embed", int)
     d_model = settings.take("hidden_size", int, 4544) if older is None else older
     n_heads, context = settings.take("num_attention_heads", int), settings.take("max_position_embeddings", int, 2048)
@@ -31,7 +26,7 @@ def to_spec(settings: Settings) -> ModelSpec:
     if norms not in (1, 2) or (norms == 2 and beside and not grouped) or (grouped and not beside):
         raise settings.refusal("num_ln_in_parallel_attn", "is not computed with this new_decoder_architecture")
     turning = rotary(settings, context, fraction=None)
-    spec = falcon(
+    return falcon(
         n_layers=settings.take("num_hidden_layers", int),
         d_model=d_model,
         n_heads=n_heads,
@@ -46,9 +41,6 @@ def to_spec(settings: Settings) -> ModelSpec:
         tied=settings.take("tie_word_embeddings", bool, True),
         context=context,
     ).but(init=starts(settings))
-    settings.ignore("apply_residual_connection_post_layernorm")  # old files write it, this class never reads it
-    settings.close()
-    return spec
 
 
 def wiring(spec: ModelSpec) -> Wiring:
@@ -59,8 +51,7 @@ def wiring(spec: ModelSpec) -> Wiring:
     return "one norm" if any(sublayer.norm_in for sublayer in block.sublayers) else "two norms"
 
 
-def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """The nearest configuration. Raises SpecError for a model that lacks a whole part of Falcon."""
+def _write(spec: ModelSpec) -> dict[str, Any]:
     heads = one(spec.stack, GQASpec, "grouped-query attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     wired = wiring(spec)
@@ -87,23 +78,23 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[TensorRow]:
-    """The table of tensors."""
-    heads = one(spec.stack, GQASpec, "grouped-query attention")
-    group = heads.n_heads // heads.kv_heads
-    links = [link("stack.norm", "transformer.ln_f")]
-    found = table_rows(spec, "transformer.word_embeddings", "lm_head")
-    for i in range(spec.n_layers):
-        place, theirs = places(spec, i), f"transformer.h.{i}"
-        found.append(dropped(f"{theirs}.self_attention.rotary_emb.inv_freq"))  # old files: the rotary frequencies
-        links += [link(ours, f"{theirs}.{x}") for ours, x in zip(place.norms, NORMS[wiring(spec)], strict=True)]
-        links += [
-            Link(place.qkv(), f"{theirs}.self_attention.query_key_value", (group, 1, 1), heads.kv_heads),
-            link(f"{place.projection}.o", f"{theirs}.self_attention.dense"),
-            link(f"{place.feed}.up", f"{theirs}.mlp.dense_h_to_4h"),
-            link(f"{place.feed}.down", f"{theirs}.mlp.dense_4h_to_h"),
-        ]
-    return [*found, *rows_of(spec, links)]
-
-
-FALCON = Family("falcon", "FalconForCausalLM", "transformer.", to_spec, to_config, rows)
+FALCON = table.family(
+    "falcon",
+    "FalconForCausalLM",
+    falcon(1, 8, 1, 1),
+    (table.Pair(_read, _write),),
+    {
+        **table.norms("input_layernorm", "post_attention_layernorm"),
+        "0.branches.0.norm_in": "ln_attn",
+        "0.branches.1.norm_in": "ln_mlp",
+        table.QKV: table.Theirs("self_attention.query_key_value", by_head=True),
+        f"{table.PROJECTION}.o": "self_attention.dense",
+        **DENSE,
+    },
+    stack="transformer",
+    layer="h",
+    tokens="word_embeddings",
+    norm="ln_f",
+    buffers=("self_attention.rotary_emb.inv_freq",),
+    ignored=("apply_residual_connection_post_layernorm",),  # old files write it, this class never reads it
+)

@@ -14,7 +14,7 @@ from anyformer.families.deepseek import predicting_further
 from anyformer.families.hf.layout import link, rows_of
 from anyformer.families.hf.mapping import Family, Files, TensorRow, Tensors
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair
+from anyformer.families.hf.table import Pair
 from anyformer.spec import ModelSpec
 
 OURS = {"norm_token": "enorm", "norm_hidden": "hnorm", "norm": "shared_head.norm"}

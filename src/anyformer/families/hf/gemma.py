@@ -6,29 +6,11 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.gemma import gemma, gemma2, gemma3
-from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, PROJECTION
+from anyformer.families.hf import table
+from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import rotary, rotary_settings, within
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import (
-    BIASES,
-    D_MODEL,
-    EVEN,
-    FULL,
-    SLIDING,
-    VOCABULARY,
-    Pair,
-    activation,
-    at,
-    family,
-    heads,
-    layer_types,
-    layers,
-    positions,
-    tables,
-    two_kinds,
-    types_of,
-)
 from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
@@ -40,7 +22,6 @@ SANDWICH = {
     "1.norm_in": "pre_feedforward_layernorm",
     "1.branches.0.norm_out": "post_feedforward_layernorm",
 }
-QK_NORMS = {f"{PROJECTION}.norm_query": "self_attn.q_norm", f"{PROJECTION}.norm_key": "self_attn.k_norm"}
 
 
 def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -63,7 +44,7 @@ def _read_rotary(settings: Settings, spec: ModelSpec) -> ModelSpec:
     if tables is None:
         each = plain[0], rotary(settings, context, plain=plain[1], fraction=None)
     else:
-        inner = tables.section(SLIDING), tables.section(FULL)
+        inner = tables.section(table.SLIDING), tables.section(table.FULL)
         each = tuple(p if i is None else within(i, context, p) for i, p in zip(inner, plain, strict=True))
         tables.close()
     blocks = (changed(b, RotarySpec, **r.values()) for b, r in zip(spec.stack.blocks, each, strict=True))
@@ -71,63 +52,63 @@ def _read_rotary(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _write_rotary(spec: ModelSpec) -> dict[str, Any]:
-    by_type = dict(zip(types_of(spec), spec.stack.blocks, strict=True))
+    by_type = dict(zip(table.types_of(spec), spec.stack.blocks, strict=True))
     found = {kind: one(block, RotarySpec, "rotary positions") for kind, block in by_type.items()}
-    local = found.get(SLIDING, RotarySpec())
-    full = rotary_settings(found.get(FULL, RotarySpec(theta=1e6)), fraction=None)
+    local = found.get(table.SLIDING, RotarySpec())
+    full = rotary_settings(found.get(table.FULL, RotarySpec(theta=1e6)), fraction=None)
     return {"max_position_embeddings": spec.context or 131_072, LOCAL: local.theta, **full}
 
 
-SIZES = (VOCABULARY, D_MODEL, D_FF, EPS, BIASES, tables(tied=True))
-SCALE = Pair(_read_scale, _write_scale)
+SIZES = (table.VOCABULARY, table.D_MODEL, D_FF, EPS, table.BIASES, table.tables(tied=True))
+SCALE = table.Pair(_read_scale, _write_scale)
 WIDTH = 256  # of a head, and of what scores are scaled by
 SOFTCAP = "final_logit_softcapping"
-GEMMA = family(
+GEMMA = table.family(
     "gemma",
     "GemmaForCausalLM",
-    gemma(1, 8, 1, 1, 8),
+    gemma(1, 8, 1, 8, 1),
     (
         *SIZES,
-        heads(n_kv_heads=16, head_dim=WIDTH),
+        table.heads(n_kv_heads=16, head_dim=WIDTH),
         # The first files say gelu and mean its tanh form.
-        activation("hidden_act", TANH, GatedFeedForwardSpec, meant={"gelu": TANH}),
-        positions(context=8192),
-        layers(),
+        table.activation("hidden_act", TANH, GatedFeedForwardSpec, meant={"gelu": TANH}),
+        table.positions(context=8192),
+        table.layers(),
     ),
     {**NORMS, **ATTENTION, **GATED},
     ignored=("hidden_activation",),
 )
-GEMMA2 = family(
+GEMMA2 = table.family(
     "gemma2",
     "Gemma2ForCausalLM",
-    gemma2(2, 8, 1, 1, 8),
+    gemma2(2, 8, 1, 8, 1),
     (
         *SIZES,
-        heads(n_kv_heads=4, head_dim=WIDTH),
-        EVEN,
-        activation("hidden_activation", TANH, GatedFeedForwardSpec),
+        table.heads(n_kv_heads=4, head_dim=WIDTH),
+        table.EVEN,
+        table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
         SCALE,
-        at("attn_logit_softcapping", float, AttentionSpec, "softcap", default=50.0, nullable=True),
-        at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
-        positions(context=8192),
-        layer_types(full_every=2, size=4096),
+        table.at("attn_logit_softcapping", float, AttentionSpec, "softcap", default=50.0, nullable=True),
+        table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
+        table.positions(context=8192),
+        table.layer_types(full_every=2, size=4096),
     ),
     {**SANDWICH, **ATTENTION, **GATED},
     ignored=("hidden_act", "cache_implementation"),
 )
-GEMMA3 = family(
+GEMMA3 = table.family(
     "gemma3_text",
     "Gemma3ForCausalLM",
-    two_kinds(gemma3(6, 8, 1, 1, 8)),
+    table.two_kinds(gemma3(6, 8, 1, 8, 1)),
     (
         *SIZES,
-        heads(n_kv_heads=4, head_dim=WIDTH),
-        EVEN,
-        activation("hidden_activation", TANH, GatedFeedForwardSpec),
+        table.heads(n_kv_heads=4, head_dim=WIDTH),
+        table.EVEN,
+        table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
         SCALE,
-        at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
-        Pair(_read_rotary, _write_rotary),
-        layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
+        table.at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
+        table.Pair(_read_rotary, _write_rotary),
+        table.layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
     ),
     {**SANDWICH, **ATTENTION, **GATED, **QK_NORMS},
     # The class reads the cap of scores and never applies it.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from anyformer.families.compose import changed
 from anyformer.families.gpt_neo import gpt_neo
-from anyformer.families.hf.layout import deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
-from anyformer.families.hf.settings import Settings, spelling
-from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, SlidingWindow
-from anyformer.spec import ModelSpec
+from anyformer.families.hf import table
+from anyformer.families.hf.gpt2 import EPS
+from anyformer.families.hf.settings import Settings
+from anyformer.layers import FeedForwardSpec, GQASpec, SlidingWindow
+from anyformer.spec import ModelSpec, Window
 
 
-def to_spec(settings: Settings) -> ModelSpec:
-    """The model that a configuration describes. Raises CheckpointError."""
+def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The depth, each layer's kind and the window, of a template of a global layer and a local one."""
     n_layers, window = settings.take("num_layers", int), settings.take("window_size", int, 256)
     types = _types(settings.written("attention_types") or [[["global", "local"], 12]])
     settings.ignore("attention_layers")  # `attention_types`, written out
@@ -21,20 +22,9 @@ def to_spec(settings: Settings) -> ModelSpec:
         raise settings.refusal(
             "attention_types", f"must call each of the {n_layers} layers global or local, as [[[kinds …], times] …]"
         )
-    d_model = settings.take("hidden_size", int)
-    spec = gpt_neo(
-        windows=[None if kind == "global" else window for kind in types],
-        d_model=d_model,
-        n_heads=settings.take("num_heads", int),
-        vocab_size=settings.take("vocab_size", int),
-        d_ff=settings.take("intermediate_size", int, 4 * d_model),
-        activation=settings.activation("activation_function", "gelu_new"),
-        eps=settings.take("layer_norm_epsilon", float, 1e-5),
-        tied=settings.take("tie_word_embeddings", bool, True),
-        context=settings.take("max_position_embeddings", int, 2048),
-    ).but(init=starts(settings))
-    settings.close()
-    return spec
+    seeing_all, local = spec.stack.blocks
+    kinds = {"global": seeing_all, "local": changed(local, SlidingWindow, size=Window(window))}
+    return spec.but(stack=spec.stack.but(blocks=tuple(kinds[kind] for kind in types)))
 
 
 def _types(runs: Any) -> list[str] | None:
@@ -44,42 +34,40 @@ def _types(runs: Any) -> list[str] | None:
         return None
 
 
-def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """The nearest configuration. Raises SpecError for a model that lacks a whole part of GPT-Neo."""
-    feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
-    windows = [next((w.size for w in b.nested() if isinstance(w, SlidingWindow)), None) for b in spec.stack.blocks]
+def _write(spec: ModelSpec) -> dict[str, Any]:
+    kinds = ["global" if table.window_of(block) is None else "local" for block in spec.stack.blocks]
     return {
-        "vocab_size": spec.vocab_size,
-        "max_position_embeddings": one(spec.stack, LearnedPositionsSpec, "learned positions").n_positions,
-        "hidden_size": spec.stack.d_model,
         "num_layers": spec.n_layers,
-        "attention_types": [[["global" if window is None else "local"], 1] for window in windows],
-        "num_heads": one(spec.stack, GQASpec, "multi-head attention").n_heads,
-        "intermediate_size": feed.d_ff,
-        "window_size": next((window for window in windows if window is not None), 256),
-        "activation_function": spelling(feed.activation) or "gelu_new",
-        "layer_norm_epsilon": one(spec.stack, LayerNormSpec, "layer norm").eps,
-        "initializer_range": deviation(spec),
-        "tie_word_embeddings": tied(spec),
+        "attention_types": [[[kind], 1] for kind in kinds],
+        "window_size": table.window_of(spec) or 256,
     }
 
 
-def rows(spec: ModelSpec) -> list[TensorRow]:
-    """The table of tensors."""
-    links = [link("stack.norm", "transformer.ln_f"), link("stack.embedding.terms.1", "transformer.wpe")]
-    found = table_rows(spec, "transformer.wte", "lm_head")
-    for i in range(spec.n_layers):
-        place, theirs = places(spec, i), f"transformer.h.{i}"
-        attention = f"{theirs}.attn.attention"
-        found.append(dropped(f"{attention}.bias", f"{attention}.masked_bias"))  # old files: the causal mask
-        links += [link(ours, f"{theirs}.{x}") for ours, x in zip(place.norms, ("ln_1", "ln_2"), strict=True)]
-        links += [link(f"{place.projection}.{x}", f"{attention}.{x}_proj") for x in "qkv"]
-        links += [
-            link(f"{place.projection}.o", f"{attention}.out_proj"),
-            link(f"{place.feed}.up", f"{theirs}.mlp.c_fc"),
-            link(f"{place.feed}.down", f"{theirs}.mlp.c_proj"),
-        ]
-    return [*found, *rows_of(spec, links)]
-
-
-GPT_NEO = Family("gpt_neo", "GPTNeoForCausalLM", "transformer.", to_spec, to_config, rows)
+GPT_NEO = table.family(
+    "gpt_neo",
+    "GPTNeoForCausalLM",
+    gpt_neo(windows=(None, 1), d_model=8, n_heads=1),
+    (
+        table.Pair(_read, _write),
+        table.VOCABULARY,
+        table.learned("max_position_embeddings", 2048),
+        table.D_MODEL,
+        table.at("num_heads", int, GQASpec, "n_heads"),
+        table.d_ff("intermediate_size"),
+        table.activation("activation_function", "gelu_new", FeedForwardSpec),
+        EPS,
+        table.tables(tied=True),
+    ),
+    {
+        **table.norms("ln_1", "ln_2"),
+        **{f"{table.PROJECTION}.{x}": f"attn.attention.{x}_proj" for x in "qkv"},
+        f"{table.PROJECTION}.o": "attn.attention.out_proj",
+        **table.feeds(up="mlp.c_fc", down="mlp.c_proj"),
+    },
+    stack="transformer",
+    layer="h",
+    tokens="wte",
+    norm="ln_f",
+    outside={"stack.embedding.terms.1": "wpe"},
+    buffers=("attn.attention.bias", "attn.attention.masked_bias"),  # the causal mask, in old files
+)

@@ -10,22 +10,11 @@ from torch import Tensor
 
 from anyformer.families.compose import changed
 from anyformer.families.gpt_oss import gpt_oss
+from anyformer.families.hf import table
 from anyformer.families.hf.experts import mixtures, router_rows
 from anyformer.families.hf.llama import ATTENTION, D_FF, NORMS
 from anyformer.families.hf.mapping import TensorRow, Tensors, one, same
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import (
-    D_MODEL,
-    VOCABULARY,
-    ExpertRows,
-    Pair,
-    at,
-    family,
-    heads,
-    layer_types,
-    positions,
-    tables,
-)
 from anyformer.layers import GELU, GatedFeedForwardSpec, GQASpec, RMSNormSpec, RotarySpec, RouterSpec, Swish, YaRN
 from anyformer.spec import ModelSpec, Width
 
@@ -89,34 +78,34 @@ def _turned(tensor: Tensor) -> Tensor:
     return (tensor.transpose(1, 2) if tensor.dim() == 3 else tensor).contiguous()
 
 
-GPT_OSS = family(
+GPT_OSS = table.family(
     "gpt_oss",
     "GptOssForCausalLM",
     TEMPLATE,
     (
-        VOCABULARY,
-        D_MODEL,
+        table.VOCABULARY,
+        table.D_MODEL,
         D_FF,
-        heads(n_kv_heads=8),
-        Pair(_head_dim, lambda spec: {}),
-        at(
+        table.heads(n_kv_heads=8),
+        table.Pair(_head_dim, lambda spec: {}),
+        table.at(
             "attention_bias",
             bool,
             GQASpec,
             *(f"bias_{x}" for x in ("query", "key", "value", "output")),
             default=True,
         ),
-        Pair(_activation, _alpha),
-        at("swiglu_limit", float, GatedFeedForwardSpec, "limit", default=7.0),
-        at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
-        positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
-        at("num_local_experts", int, RouterSpec, "n_experts", default=128),
-        at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
-        Pair(_repeated, lambda spec: {}),
-        layer_types(full_every=2, size=128),
-        tables(tied=False),
+        table.Pair(_activation, _alpha),
+        table.at("swiglu_limit", float, GatedFeedForwardSpec, "limit", default=7.0),
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.positions(RotarySpec(theta=150_000.0, scaling=YaRN(factor=32.0, truncate=False)), context=131_072),
+        table.at("num_local_experts", int, RouterSpec, "n_experts", default=128),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
+        table.Pair(_repeated, lambda spec: {}),
+        table.layer_types(full_every=2, size=128),
+        table.tables(tied=False),
     ),
     {**NORMS, **ATTENTION},
-    experts=ExpertRows(rows, rows),
+    experts=table.ExpertRows(rows, rows),
     ignored=("output_router_logits", "router_aux_loss_coef", "hidden_act"),
 )

@@ -9,11 +9,10 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.deepseek import sharpened
 from anyformer.families.hf.layout import Link, link, rows_of
-from anyformer.families.hf.llama import PROJECTION
 from anyformer.families.hf.mapping import TensorRow, one
 from anyformer.families.hf.rotary import scaling_settings
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import Pair
+from anyformer.families.hf.table import PROJECTION, Pair
 from anyformer.layers import AttentionSpec, MLASpec, RMSNormSpec, RotarySpec, YaRN
 from anyformer.spec import ModelSpec, ScaleSpec
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from anyformer.families.hf.mapping import TensorRow, fused, shapes
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import AttentionSpec, ByRole, Normal
-from anyformer.spec import BlockSpec, ModelSpec
+from anyformer.layers import ByRole, Normal
+from anyformer.spec import ModelSpec
 
 
 class Link(NamedTuple):
@@ -35,38 +35,6 @@ def rows_of(spec: ModelSpec, links: Iterable[Link]) -> Iterator[TensorRow]:
             if ours[0] in names:
                 turned = each.turned and end == "weight"
                 yield fused(ours, f"{each.theirs}.{end}", shares=each.shares, groups=each.groups, turned=turned)
-
-
-class Places(NamedTuple):
-    """Where a layer keeps its parts, whatever its wiring."""
-
-    projection: str  # of the attention
-    feed: str
-    norms: tuple[str, ...]  # in the order of their use
-
-    def qkv(self) -> tuple[str, ...]:
-        """The modules of queries, keys and values."""
-        return tuple(f"{self.projection}.{x}" for x in "qkv")
-
-
-def places(spec: ModelSpec, i: int) -> Places:
-    """The places of the i-th layer."""
-    block: BlockSpec = spec.stack.blocks[i]
-    norms: list[str] = []
-    projection = feed = ""
-    for j, sublayer in enumerate(block.sublayers):
-        path = f"stack.blocks.{i}.sublayers.{j}"
-        norms += [f"{path}.norm_in"] * (sublayer.norm_in is not None)
-        for k, branch in enumerate(sublayer.branches):
-            norms += [f"{path}.branches.{k}.norm_in"] * (branch.norm_in is not None)
-            mixer = f"{path}.branches.{k}.mixer"
-            if isinstance(branch.mixer, AttentionSpec):
-                projection = f"{mixer}.projection"
-            else:
-                feed = mixer
-            norms += [f"{path}.branches.{k}.norm_out"] * (branch.norm_out is not None)
-        norms += [f"{path}.norm_sum"] * (sublayer.norm_sum is not None)
-    return Places(projection, feed, tuple(norms))
 
 
 def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[TensorRow]:

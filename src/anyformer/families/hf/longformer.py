@@ -6,34 +6,21 @@ is said none is, but for the class that classifies texts, to which the first tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.heads import masked_words, pooler, row_classes
-from anyformer.families.hf.bert import LAYER, PROJECTION, embeddings
-from anyformer.families.hf.encoder import (
-    CLASSIFIER_OF_TWO,
-    SEGMENTS,
-    TOKEN_CLASSES,
-    Heading,
-    HeadNames,
-    encoder_family,
-    eps,
-    n_positions,
-    of_layers,
-    starts,
-)
-from anyformer.families.hf.layout import Link
+from anyformer.families.hf import table
+from anyformer.families.hf.bert import LAYER
+from anyformer.families.hf.encoder import SEGMENTS, copies, encoder_family, eps, laid_out, n_positions
+from anyformer.families.hf.headings import TOKEN_CLASSES, TWO_LAYERS, pooled, row_labels, usual_classes, words
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import D_MODEL, VOCABULARY, Pair, activation, at, layers
 from anyformer.families.longformer import first_marked, longformer
 from anyformer.layers import FeedForwardSpec, LocalAndGlobalSpec, SymmetricWindow
 from anyformer.spec import ModelSpec, StackSpec, Window
 
 WINDOW = "attention_window"
-GLOBAL = {f"{PROJECTION}.{x[0]}_global": f"attention.self.{x}_global" for x in ("query", "key", "value")}
+GLOBAL = {f"{table.PROJECTION}.{x[0]}_global": f"attention.self.{x}_global" for x in ("query", "key", "value")}
 
 
 def with_windows(settings: Settings, stack: StackSpec) -> StackSpec:
@@ -56,14 +43,14 @@ def windows_of(stack: StackSpec) -> dict[str, Any]:
     return {WINDOW: [2 * one(block, SymmetricWindow, "window to both sides").radius for block in stack.blocks]}
 
 
-def _windows() -> Pair:
+def _windows() -> table.Pair:
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         return spec.but(stack=with_windows(settings, spec.stack))
 
-    return Pair(read, lambda spec: windows_of(spec.stack))
+    return table.Pair(read, lambda spec: windows_of(spec.stack))
 
 
-def _divided() -> Pair:
+def _divided() -> table.Pair:
     """The refusal of heads that do not divide the width."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -72,57 +59,42 @@ def _divided() -> Pair:
             raise settings.refusal("num_attention_heads", f"does not divide hidden_size = {spec.stack.d_model}")
         return spec
 
-    return Pair(read, lambda spec: {})
+    return table.Pair(read, lambda spec: {})
 
 
-def links(spec: ModelSpec) -> Iterator[Link]:
-    """The encoder's modules."""
-    yield from embeddings("position", "token_type")
-    yield from of_layers(spec, "encoder.layer", LAYER | GLOBAL)
-
-
-def _first() -> Pair:
+def _first() -> table.Pair:
     """What is global where nothing is said, which their classes differ in."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         named = settings.strings("architectures") or ()
         return first_marked(spec) if next((n for n in named if n in HEADS.classes), "") == OF_TEXTS else spec
 
-    return Pair(read, lambda spec: {})
+    return table.Pair(read, lambda spec: {})
 
 
 OF_TEXTS = "LongformerForSequenceClassification"
-HEADS = HeadNames(
+HEADS = usual_classes(
+    "Longformer",
     "longformer.",
-    "LongformerModel",
     {
-        "mlm": Heading(
-            lambda spec, n: masked_words(spec),  # GELU, whatever hidden_act says
-            {"transform.0": "lm_head.dense", "transform.2": "lm_head.layer_norm", "": "lm_head"},
-        ),
-        "pooler": Heading(lambda spec, n: pooler(), {"transform.0": "longformer.pooler.dense"}),
-        "classes": Heading(lambda spec, n: row_classes(n), CLASSIFIER_OF_TWO, labelled=True),
+        "mlm": words("lm_head.dense", "lm_head.layer_norm", "lm_head"),  # GELU, whatever hidden_act says
+        "pooler": pooled("longformer.pooler.dense"),
+        "classes": row_labels(*TWO_LAYERS),
         "token_classes": TOKEN_CLASSES,
-    },
-    {
-        "LongformerForMaskedLM": ("mlm",),
-        "LongformerModel": ("pooler",),
-        OF_TEXTS: ("classes",),
-        "LongformerForTokenClassification": ("token_classes",),
     },
 )
 LONGFORMER = encoder_family(
     "longformer",
     longformer(n_layers=1, d_model=8, n_heads=1),
     (
-        VOCABULARY,
-        D_MODEL,
-        at("intermediate_size", int, FeedForwardSpec, "d_ff"),
-        at("num_attention_heads", int, LocalAndGlobalSpec, "n_heads"),
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+        table.at("num_attention_heads", int, LocalAndGlobalSpec, "n_heads"),
         _divided(),
-        activation("hidden_act", "gelu", FeedForwardSpec),
-        starts(),
-        layers(),
+        table.activation("hidden_act", "gelu", FeedForwardSpec),
+        table.starts(),
+        table.layers(),
         _windows(),
         _first(),
         SEGMENTS,
@@ -130,10 +102,7 @@ LONGFORMER = encoder_family(
         n_positions(offset_by_padding=True),
     ),
     HEADS,
-    links,
-    twins={
-        "longformer.embeddings.word_embeddings.weight": ("lm_head.decoder.weight",),
-        "lm_head.bias": ("lm_head.decoder.bias",),
-    },
+    laid_out(LAYER | GLOBAL),
+    twins=copies("longformer.embeddings.word_embeddings", "lm_head"),
     ignored=("onnx_export", "attention_mode", "ignore_attention_mask"),
 )

@@ -25,7 +25,7 @@ class Files(Protocol):
     def __contains__(self, name: str) -> bool: ...
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor."""
+        """A tensor."""
         ...
 
 

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from anyformer.families.hf.llama import ATTENTION, D_FF, GATED, PROJECTION, SWIGLU
-from anyformer.families.hf.template import (
-    BIASES,
-    D_MODEL,
-    VOCABULARY,
-    at,
-    family,
-    heads,
-    layers,
-    positions,
-    tables,
-)
+from anyformer.families.hf import table
+from anyformer.families.hf.llama import ATTENTION, D_FF, GATED, QK_NORMS, SWIGLU
 from anyformer.families.olmo import olmo, olmo2
 from anyformer.layers import GQASpec, RMSNormSpec
 
-SIZES = (VOCABULARY, D_MODEL, D_FF, heads(), BIASES, SWIGLU, positions(), tables(tied=False), layers())
+SIZES = (
+    table.VOCABULARY,
+    table.D_MODEL,
+    D_FF,
+    table.heads(),
+    table.BIASES,
+    SWIGLU,
+    table.positions(),
+    table.tables(tied=False),
+    table.layers(),
+)
 NORMS = {
     "0.branches.0.norm_out": "post_attention_layernorm",
     "1.branches.0.norm_out": "post_feedforward_layernorm",
-    f"{PROJECTION}.norm_query": "self_attn.q_norm",
-    f"{PROJECTION}.norm_key": "self_attn.k_norm",
 }
 
-OLMO = family(
+OLMO = table.family(
     "olmo",
     "OlmoForCausalLM",
     olmo(1, 8, 1, 8),
-    (*SIZES, at("clip_qkv", float, GQASpec, "clip", default=None, nullable=True)),
+    (*SIZES, table.at("clip_qkv", float, GQASpec, "clip", default=None, nullable=True)),
     {**ATTENTION, **GATED},
 )
-OLMO2 = family(
+OLMO2 = table.family(
     "olmo2",
     "Olmo2ForCausalLM",
     olmo2(1, 8, 1, 8),
-    (*SIZES, at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)),
-    {**NORMS, **ATTENTION, **GATED},
+    (*SIZES, table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)),
+    {**NORMS, **QK_NORMS, **ATTENTION, **GATED},
 )

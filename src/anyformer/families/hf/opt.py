@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.hf.layout import deviation, link, places, rows_of, starts, table_rows, tied
-from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.families.hf import table
+from anyformer.families.hf.layout import deviation, starts, tied
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.opt import opt
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec
 from anyformer.spec import ModelSpec
 
 
-def to_spec(settings: Settings) -> ModelSpec:
-    """The model that a configuration describes. Raises CheckpointError."""
+def _read(settings: Settings, template: ModelSpec) -> ModelSpec:
     d_model = settings.take("hidden_size", int)
     affine = settings.take("layer_norm_elementwise_affine", bool, True)
-    spec = opt(
+    return opt(
         n_layers=settings.take("num_hidden_layers", int),
         d_model=d_model,
         n_heads=settings.take("num_attention_heads", int),
@@ -31,12 +31,9 @@ def to_spec(settings: Settings) -> ModelSpec:
         tied=settings.take("tie_word_embeddings", bool, True),
         context=settings.take("max_position_embeddings", int, 2048),
     ).but(init=starts(settings, "init_std"))
-    settings.close()
-    return spec
 
 
-def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """The nearest configuration. Raises SpecError for a model that lacks a whole part of OPT."""
+def _write(spec: ModelSpec) -> dict[str, Any]:
     heads = one(spec.stack, GQASpec, "multi-head attention")
     feed = one(spec.stack, FeedForwardSpec, "feed-forward without a gate")
     norm_first = spec.stack.blocks[0].sublayers[0].norm_in is not None
@@ -60,25 +57,23 @@ def to_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def rows(spec: ModelSpec) -> list[TensorRow]:
-    """The table of tensors."""
-    links = [
-        link("stack.norm", "model.decoder.final_layer_norm"),
-        link("stack.embedding.terms.1", "model.decoder.embed_positions"),
-        link("stack.embedding.terms.0.projection", "model.decoder.project_in"),
-        link("heads.0.transform.0", "model.decoder.project_out"),
-    ]
-    for i in range(spec.n_layers):
-        place, theirs = places(spec, i), f"model.decoder.layers.{i}"
-        norms = ("self_attn_layer_norm", "final_layer_norm")
-        links += [link(ours, f"{theirs}.{name}") for ours, name in zip(place.norms, norms, strict=True)]
-        links += [link(f"{place.projection}.{x}", f"{theirs}.self_attn.{x}_proj") for x in "qkv"]
-        links += [
-            link(f"{place.projection}.o", f"{theirs}.self_attn.out_proj"),
-            link(f"{place.feed}.up", f"{theirs}.fc1"),
-            link(f"{place.feed}.down", f"{theirs}.fc2"),
-        ]
-    return [*table_rows(spec, "model.decoder.embed_tokens", "lm_head"), *rows_of(spec, links)]
-
-
-OPT = Family("opt", "OPTForCausalLM", "model.", to_spec, to_config, rows)
+OPT = table.family(
+    "opt",
+    "OPTForCausalLM",
+    opt(1, 8, 1),
+    (table.Pair(_read, _write),),
+    {
+        **table.norms("self_attn_layer_norm", "final_layer_norm"),
+        **{f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
+        f"{table.PROJECTION}.o": "self_attn.out_proj",
+        **table.feeds(up="fc1", down="fc2"),
+    },
+    stack="model.decoder",
+    norm="final_layer_norm",
+    outside={
+        "stack.embedding.terms.1": "embed_positions",
+        "stack.embedding.terms.0.projection": "project_in",
+        "heads.0.transform.0": "project_out",
+    },
+    buffers=(),
+)

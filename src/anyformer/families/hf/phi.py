@@ -5,23 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.llama import D_FF, FEED, NORMS, PROJECTION, SWIGLU
+from anyformer.families.hf import table
+from anyformer.families.hf.llama import D_FF, NORMS, SWIGLU
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import (
-    D_MODEL,
-    VOCABULARY,
-    Pair,
-    activation,
-    at,
-    family,
-    heads,
-    layers,
-    positions,
-    tables,
-    window,
-)
 from anyformer.families.phi import phi2, phi3
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LongRoPE, RMSNormSpec, RotarySpec
 from anyformer.spec import Length, ModelSpec
@@ -54,55 +42,55 @@ def _write_original(spec: ModelSpec) -> dict[str, Any]:
     return {ORIGINAL: scaling.original_context} if isinstance(scaling, LongRoPE) else {}
 
 
-PHI = family(
+PHI = table.family(
     "phi",
     "PhiForCausalLM",
     phi2(n_layers=1, d_model=8, n_heads=1, fraction=1.0),
     (
-        VOCABULARY,
-        D_MODEL,
-        at("intermediate_size", int, FeedForwardSpec, "d_ff"),
-        heads(),
-        activation("hidden_act", "gelu_new", FeedForwardSpec),
-        at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
-        Pair(_read_norms, _write_norms),
-        positions(RotarySpec(fraction=0.5), fraction=FRACTION),
-        tables(tied=False),
-        layers(),
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+        table.heads(),
+        table.activation("hidden_act", "gelu_new", FeedForwardSpec),
+        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.Pair(_read_norms, _write_norms),
+        table.positions(RotarySpec(fraction=0.5), fraction=FRACTION),
+        table.tables(tied=False),
+        table.layers(),
     ),
     {
         "0.norm_in": "input_layernorm",
-        **{f"{PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
-        f"{PROJECTION}.o": "self_attn.dense",
-        f"{PROJECTION}.norm_query": "self_attn.q_layernorm",
-        f"{PROJECTION}.norm_key": "self_attn.k_layernorm",
+        **{f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
+        f"{table.PROJECTION}.o": "self_attn.dense",
+        f"{table.PROJECTION}.norm_query": "self_attn.q_layernorm",
+        f"{table.PROJECTION}.norm_key": "self_attn.k_layernorm",
         "0.branches.1.mixer.up": "mlp.fc1",
         "0.branches.1.mixer.down": "mlp.fc2",
     },
-    norm="model.final_layernorm",
+    norm="final_layernorm",
 )
-PHI3 = family(
+PHI3 = table.family(
     "phi3",
     "Phi3ForCausalLM",
-    phi3(1, 8, 1, 1, 8),
+    phi3(1, 8, 1, 8, 1),
     (
-        VOCABULARY,
-        D_MODEL,
+        table.VOCABULARY,
+        table.D_MODEL,
         D_FF,
-        heads(),
+        table.heads(),
         SWIGLU,
-        at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
-        positions(fraction=FRACTION, context=4096),
-        Pair(_read_original, _write_original),
-        window(None),
-        tables(tied=False),
-        layers(),
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.positions(fraction=FRACTION, context=4096),
+        table.Pair(_read_original, _write_original),
+        table.window(None),
+        table.tables(tied=False),
+        table.layers(),
     ),
     {
         **NORMS,
-        tuple(f"{PROJECTION}.{x}" for x in "qkv"): "self_attn.qkv_proj",
-        f"{PROJECTION}.o": "self_attn.o_proj",
-        (f"{FEED}.gate", f"{FEED}.up"): "mlp.gate_up_proj",
-        f"{FEED}.down": "mlp.down_proj",
+        tuple(f"{table.PROJECTION}.{x}" for x in "qkv"): "self_attn.qkv_proj",
+        f"{table.PROJECTION}.o": "self_attn.o_proj",
+        (f"{table.FEED}.gate", f"{table.FEED}.up"): "mlp.gate_up_proj",
+        f"{table.FEED}.down": "mlp.down_proj",
     },
 )

@@ -6,27 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.compose import layered
+from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import (
-    D_MODEL,
-    FULL,
-    SLIDING,
-    VOCABULARY,
-    Pair,
-    family,
-    heads,
-    positions,
-    tables,
-    typed,
-    types_of,
-    window_of,
-)
+from anyformer.families.llama import llama
 from anyformer.families.mistral import windowed
-from anyformer.families.qwen2 import qwen
+from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.spec import ModelSpec
 
-PLAIN = qwen(n_layers=2, d_model=8, n_heads=1, d_ff=8)
+PLAIN = with_qkv_biases(llama(2, 8, 1, 8))
 TEMPLATE = layered(PLAIN, windowed(PLAIN, 1).stack.blocks[0], PLAIN.stack.blocks[0])
 
 
@@ -35,35 +23,36 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n_layers, first = settings.take("num_hidden_layers", int), settings.take("max_window_layers", int, 28)
     size = settings.nullable("sliding_window", int, 4096)
     window = size if settings.take("use_sliding_window", bool, False) else None
-    by_number = tuple(FULL if window is None or i < first else SLIDING for i in range(n_layers))
-    return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
+    by_number = tuple(table.FULL if window is None or i < first else table.SLIDING for i in range(n_layers))
+    return table.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
 
 
 def _write(spec: ModelSpec) -> Mapping[str, Any]:
-    size, types = window_of(spec), types_of(spec)
+    size, types = table.window_of(spec), table.types_of(spec)
     return {
         "num_hidden_layers": spec.n_layers,
         "use_sliding_window": size is not None,
         "sliding_window": size,
-        "max_window_layers": types.index(SLIDING) if size is not None else spec.n_layers,
+        "max_window_layers": types.index(table.SLIDING) if size is not None else spec.n_layers,
         "layer_types": types,
     }
 
 
-QWEN2 = family(
+WINDOWS = table.Pair(_read, _write)
+QWEN2 = table.family(
     "qwen2",
     "Qwen2ForCausalLM",
     TEMPLATE,
     (
-        VOCABULARY,
-        D_MODEL,
+        table.VOCABULARY,
+        table.D_MODEL,
         D_FF,
-        heads(n_kv_heads=32),
+        table.heads(n_kv_heads=32),
         SWIGLU,
         EPS,
-        positions(context=32_768),
-        tables(tied=False),
-        Pair(_read, _write),
+        table.positions(context=32_768),
+        table.tables(tied=False),
+        WINDOWS,
     ),
     {**NORMS, **ATTENTION, **GATED},
 )

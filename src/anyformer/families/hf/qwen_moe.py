@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import block, changed, pre_norm
+from anyformer.families.hf import table
 from anyformer.families.hf.experts import expert_width, gated_experts
-from anyformer.families.hf.llama import ATTENTION, EPS, FEED, GATED, NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU
 from anyformer.families.hf.mixtral import TRAINING
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import D_MODEL, FULL, VOCABULARY, Pair, at, family, heads, positions, tables
 from anyformer.families.qwen_moe import qwen_moe
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, RouterSpec
 from anyformer.spec import BlockSpec, ModelSpec, Width
@@ -17,8 +17,8 @@ from anyformer.spec import BlockSpec, ModelSpec, Width
 TEMPLATE = qwen_moe(
     n_layers=1, d_model=8, n_heads=1, n_kv_heads=1, n_experts=64, top_k=1, d_expert=8, d_shared=8, context=32_768
 )
-SHARED = {f"{FEED}.shared_expert.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")}
-GATE = {f"{FEED}.shared_gate": "mlp.shared_expert_gate"}
+SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")}
+GATE = {f"{table.FEED}.shared_gate": "mlp.shared_expert_gate"}
 
 
 def sparse(spec: BlockSpec) -> bool:
@@ -58,31 +58,31 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
 def _unwindowed(settings: Settings, spec: ModelSpec) -> ModelSpec:
     settings.require("use_sliding_window", False)
     settings.ignore("sliding_window", "max_window_layers")
-    if set(settings.strings("layer_types") or ()) - {FULL}:
-        raise settings.refusal("layer_types", f"has windows, which are not computed here; only {FULL} is")
+    if set(settings.strings("layer_types") or ()) - {table.FULL}:
+        raise settings.refusal("layer_types", f"has windows, which are not computed here; only {table.FULL} is")
     return spec
 
 
-QWEN_MOE = family(
+QWEN_MOE = table.family(
     "qwen2_moe",
     "Qwen2MoeForCausalLM",
     TEMPLATE,
     (
-        VOCABULARY,
-        D_MODEL,
-        heads(n_kv_heads=16),
-        at("qkv_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=True),
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.heads(n_kv_heads=16),
+        table.at("qkv_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=True),
         SWIGLU,
         EPS,
-        positions(context=32_768),
-        Pair(_unwindowed, lambda spec: {}),
-        at("num_experts", int, RouterSpec, "n_experts", default=60),
-        at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
-        at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
+        table.positions(context=32_768),
+        table.Pair(_unwindowed, lambda spec: {}),
+        table.at("num_experts", int, RouterSpec, "n_experts", default=60),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=4),
+        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
         expert_width("moe_intermediate_size", "expert", 1408),
         expert_width("shared_expert_intermediate_size", "shared_expert", 5632),
-        tables(tied=False),
-        Pair(_read, _write),
+        table.tables(tied=False),
+        table.Pair(_read, _write),
     ),
     {**NORMS, **ATTENTION, **GATED, **SHARED, **GATE},
     experts=gated_experts("mlp.gate", "mlp.experts", "mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj")),

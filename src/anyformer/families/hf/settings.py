@@ -65,7 +65,7 @@ class Settings:
         self._taken: set[str] = set()
 
     def take(self, name: str, kind: type[T], default: T = REQUIRED) -> T:
-        """Return a setting; null and absent mean the default. Raises CheckpointError naming setting, value and type."""
+        """A setting; null and absent mean the default. Raises CheckpointError naming setting, value and type."""
         value = self.optional(name, kind)
         if value is None:
             if default is REQUIRED:
@@ -76,7 +76,7 @@ class Settings:
         return value
 
     def optional(self, name: str, kind: type[T]) -> T | None:
-        """Return a setting or None. Raises CheckpointError."""
+        """A setting or None. Raises CheckpointError."""
         self._taken.add(name)
         value = self._config.get(name)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -90,11 +90,11 @@ class Settings:
         return name in self._config
 
     def nullable(self, name: str, kind: type[T], absent: T | None) -> T | None:
-        """Return a setting whose null means something else than its absence. Raises CheckpointError."""
+        """A setting whose null means something else than its absence. Raises CheckpointError."""
         return self.optional(name, kind) if self.names(name) else absent
 
     def section(self, name: str) -> Settings | None:
-        """Return a setting that is a table of settings; None for an absent or empty one. Raises CheckpointError."""
+        """A setting that is a table of settings; None for an absent or empty one. Raises CheckpointError."""
         self._taken.add(name)
         value = self._config.get(name)
         if value is not None and not isinstance(value, Mapping):
@@ -102,7 +102,7 @@ class Settings:
         return Settings(value, f"{self._where}: {name}") if value else None
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """Return a setting that is a list of numbers. Raises CheckpointError naming setting, value and type."""
+        """A setting that is a list of numbers. Raises CheckpointError naming setting, value and type."""
         self._taken.add(name)
         value = self._config.get(name)
         if not isinstance(value, list) or not all(type(item) in (int, float) for item in value):
@@ -110,7 +110,7 @@ class Settings:
         return tuple(map(float, value))
 
     def strings(self, name: str) -> tuple[str, ...] | None:
-        """Return a setting that is a list of words; None for an absent one. Raises CheckpointError."""
+        """A setting that is a list of words; None for an absent one. Raises CheckpointError."""
         self._taken.add(name)
         value = self._config.get(name)
         if value is not None and (not isinstance(value, list) or not all(isinstance(item, str) for item in value)):
@@ -118,7 +118,7 @@ class Settings:
         return None if value is None else tuple(value)
 
     def written(self, name: str) -> Any:
-        """Return a setting as it is written, for the caller to check; None where it is absent."""
+        """A setting as it is written, for the caller to check; None where it is absent."""
         self._taken.add(name)
         return self._config.get(name)
 

@@ -7,30 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anyformer.families.heads import row_classes
-from anyformer.families.hf.bert import FEED, PROJECTION
-from anyformer.families.hf.encoder import (
-    SPAN,
-    TOKEN_CLASSES,
-    Heading,
-    HeadNames,
-    encoder_family,
-    eps,
-    of_layers,
-    starts,
-)
-from anyformer.families.hf.layout import Link
+from anyformer.families.hf import table
+from anyformer.families.hf.encoder import encoder_family, eps, laid_out
+from anyformer.families.hf.headings import LABELLED, Heading, HeadNames, row_labels
 from anyformer.families.hf.mapping import TensorRow, Tensors, one, same
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.template import EVEN, VOCABULARY, Pair, activation, at, layers
 from anyformer.families.xlnet import permuted_words, xlnet
 from anyformer.layers import FeedForwardSpec, GQASpec, LastTokenSpec
 from anyformer.spec import ModelSpec, StackSpec
 
 LAYER = {
     "0.norm_sum": "rel_attn.layer_norm",
-    f"{FEED}.up": "ff.layer_1",
-    f"{FEED}.down": "ff.layer_2",
+    f"{table.FEED}.up": "ff.layer_1",
+    f"{table.FEED}.down": "ff.layer_2",
     "1.norm_sum": "ff.layer_norm",
 }
 SCORES = "0.branches.0.mixer.scores"
@@ -40,19 +29,12 @@ ALIKE = {
     f"{SCORES}.1.bias_segment": "r_s_bias",
     f"{SCORES}.1.weight": "seg_embed",
 }
-BY_HEAD = {**{f"{PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
+BY_HEAD = {**{f"{table.PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
 # How much of a text its memory holds, and what nothing reads; a memory is the caller's cache here.
 IGNORED = (
-    "mem_len",
-    "reuse_len",
-    "use_mems_eval",
-    "use_mems_train",
-    "untie_r",
-    "start_n_top",
-    "end_n_top",
-    "ff_dropout",
+    *("mem_len", "reuse_len", "use_mems_eval", "use_mems_train", "untie_r", "start_n_top", "end_n_top", "ff_dropout"),
+    *("dropatt", "init", "init_range", "init_std", "max_position_embeddings"),
 )
-IGNORED = (*IGNORED, "dropatt", "init", "init_range", "init_std", "max_position_embeddings")
 
 
 def _said(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -66,11 +48,6 @@ def _said(settings: Settings, spec: ModelSpec) -> ModelSpec:
     settings.require("summary_activation", "tanh")
     settings.require("d_head", spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads)
     return spec
-
-
-def links(spec: ModelSpec) -> Iterator[Link]:
-    """The modules whose tensors are laid out as ours."""
-    yield from of_layers(spec, "layer", LAYER)
 
 
 def further(spec: ModelSpec) -> Iterator[TensorRow]:
@@ -89,7 +66,7 @@ def further(spec: ModelSpec) -> Iterator[TensorRow]:
         yield from (same(f"{ours}.{name}", f"{theirs}.{other}") for name, other in ALIKE.items())
         for name, other in BY_HEAD.items():
             yield TensorRow((f"{ours}.{name}",), (f"{theirs}.{other}",), _matrix, by_head)
-        yield TensorRow((f"{ours}.{PROJECTION}.o.weight",), (f"{theirs}.o",), _output, output_by_head)
+        yield TensorRow((f"{ours}.{table.PROJECTION}.o.weight",), (f"{theirs}.o",), _output, output_by_head)
 
 
 def _vector(tensors: Tensors) -> Tensors:
@@ -113,13 +90,8 @@ HEADS = HeadNames(
     "XLNetModel",
     {
         "plm": Heading(lambda spec, n: permuted_words(spec), {"": "lm_loss"}),
-        "classes": Heading(
-            lambda spec, n: row_classes(n, pool=LastTokenSpec()),
-            {"transform.0": "sequence_summary.summary", "table": "logits_proj", "": "logits_proj"},
-            labelled=True,
-        ),
-        "token_classes": TOKEN_CLASSES,
-        "span": SPAN,
+        "classes": row_labels("sequence_summary.summary", "logits_proj", pool=LastTokenSpec()),
+        **LABELLED,
     },
     {
         "XLNetLMHeadModel": ("plm",),
@@ -133,19 +105,19 @@ XLNET = encoder_family(
     "xlnet",
     xlnet(n_layers=1, d_model=8, n_heads=1),
     (
-        VOCABULARY,
-        at("d_model", int, StackSpec, "d_model"),
-        at("d_inner", int, FeedForwardSpec, "d_ff"),
-        at("n_head", int, GQASpec, "n_heads"),
-        EVEN,
-        activation("ff_activation", "gelu", FeedForwardSpec),
-        starts(),
-        layers("n_layer"),
+        table.VOCABULARY,
+        table.at("d_model", int, StackSpec, "d_model"),
+        table.at("d_inner", int, FeedForwardSpec, "d_ff"),
+        table.at("n_head", int, GQASpec, "n_heads"),
+        table.EVEN,
+        table.activation("ff_activation", "gelu", FeedForwardSpec),
+        table.starts(),
+        table.layers("n_layer"),
         eps(1e-12),
-        Pair(_said, lambda spec: {}),
+        table.Pair(_said, lambda spec: {}),
     ),
     HEADS,
-    links,
+    laid_out(LAYER, terms=(), layer="layer"),
     further=further,
     tokens="word_embedding",
     twins={"transformer.word_embedding.weight": ("lm_loss.weight",)},

@@ -7,16 +7,41 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.layout import Link, deviation, rows_of, table_rows
+from anyformer.families.hf.layout import Link, deviation, link, rows_of, table_rows
 from anyformer.families.hf.mapping import Family, TensorRow, dropped, one, shapes
-from anyformer.families.hf.rotary import rotary, rotary_settings
+from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
-from anyformer.layers import ActivationSpec, AttentionSpec, ByRole, Causal, GQASpec, Normal, RotarySpec, SlidingWindow
+from anyformer.layers import (
+    ActivationSpec,
+    AttentionSpec,
+    Causal,
+    FeedForwardSpec,
+    GQASpec,
+    LearnedPositionsSpec,
+    Normal,
+    RotarySpec,
+    SlidingWindow,
+)
 from anyformer.spec import BlockSpec, ModelSpec, Spec, StackSpec, TableSpec, Window
 
 SLIDING, FULL = "sliding_attention", "full_attention"
+PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
+BESIDE = "0.branches.1.mixer"  # a feed-forward that reads what attention reads
+QKV = tuple(f"{PROJECTION}.{x}" for x in "qkv")
+
+
+class Theirs(NamedTuple):
+    """A module of theirs that is laid out otherwise than ours."""
+
+    name: str
+    # Its weight is (in, out).
+    turned: bool = False
+    # Queries, keys and values of one head, or of one key/value head, after one another.
+    by_head: bool = False
+
+
 # Of a layer: ours → theirs; several of ours lie side by side in theirs.
-Modules = Mapping[str, str] | Mapping[str | tuple[str, ...], str]
+Modules = Mapping[str, str | Theirs] | Mapping[str | tuple[str, ...], str | Theirs]
 
 
 class ExpertRows(NamedTuple):
@@ -75,17 +100,25 @@ def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, st
     return Pair(read, write)
 
 
+def starts(default: float = 0.02, name: str = "initializer_range") -> Pair:
+    """The deviation of the normal distribution that all weights are drawn from."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        return spec.but(init=changed(spec.init, Normal, scale=settings.take(name, float, default)))
+
+    return Pair(read, lambda spec: {name: deviation(spec)})
+
+
 def tables(tied: bool, start: float = 0.02) -> Pair:
     """Whether the head shares the embedding's table, and the deviation that weights start with."""
+    init = starts(start)
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         shared = "tokens" if settings.take("tie_word_embeddings", bool, tied) else None
-        drawn = Normal(scale=settings.take("initializer_range", float, start))
-        return changed(spec, TableSpec, shared=shared).but(init=ByRole(table=drawn, matrix=drawn))
+        return init.read(settings, changed(spec, TableSpec, shared=shared))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        shared = any(head.tied for head in spec.heads)
-        return {"tie_word_embeddings": shared, "initializer_range": deviation(spec)}
+        return {"tie_word_embeddings": any(head.tied for head in spec.heads), **init.write(spec)}
 
     return Pair(read, write)
 
@@ -119,21 +152,59 @@ def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
 
 
 def positions(
-    plain: RotarySpec | None = None, *, fraction: str | None = None, context: int = 2048, magnitudes: bool = False
+    plain: RotarySpec | None = None,
+    *,
+    theta: str = THETA,
+    fraction: str | None = None,
+    context: int = 2048,
+    magnitudes: bool = False,
 ) -> Pair:
-    """The rotary positions and the context; for the arguments see `rotary_hf.rotary`."""
+    """The rotary positions and the context; for the arguments see `rotary.rotary`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         length = settings.take("max_position_embeddings", int, context)
-        found = rotary(settings, length, plain=plain, fraction=fraction, magnitudes=magnitudes)
+        found = rotary(settings, length, plain=plain, theta=theta, fraction=fraction, magnitudes=magnitudes)
         return changed(spec, RotarySpec, **found.values()).but(context=length)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         found = one(spec, RotarySpec, "rotary positions")
-        said = rotary_settings(found, fraction=fraction, magnitudes=magnitudes)
+        said = rotary_settings(found, theta=theta, fraction=fraction, magnitudes=magnitudes)
         return {"max_position_embeddings": spec.context or context, **said}
 
     return Pair(read, write)
+
+
+def learned(name: str, default: int) -> Pair:
+    """The learned positions, which are the context."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        length = settings.take(name, int, default)
+        return changed(spec, LearnedPositionsSpec, n_positions=length).but(context=length)
+
+    return Pair(read, lambda spec: {name: one(spec, LearnedPositionsSpec, "learned positions").n_positions})
+
+
+def context(name: str, default: int) -> Pair:
+    """The context of a model whose positions do not end with it."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        return spec.but(context=settings.take(name, int, default))
+
+    return Pair(read, lambda spec: {name: spec.context or default})
+
+
+def d_ff(name: str) -> Pair:
+    """The width of feed-forwards, four times that of the stream where nothing is said."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        return changed(spec, FeedForwardSpec, d_ff=settings.take(name, int, 4 * spec.stack.d_model))
+
+    return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec, "feed-forward without a gate").d_ff})
+
+
+def fixed(**settings: Any) -> Pair:
+    """Settings that are always written so, and change nothing or are taken elsewhere."""
+    return Pair(lambda _, spec: spec, lambda spec: settings)
 
 
 def window(default: int | None) -> Pair:
@@ -213,10 +284,23 @@ def _even(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
+ALL_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value", "output"))
 VOCABULARY = at("vocab_size", int, TableSpec, "rows")
 D_MODEL = at("hidden_size", int, StackSpec, "d_model")
 EVEN = Pair(_even, lambda spec: {})
-BIASES = at("attention_bias", bool, GQASpec, *(f"bias_{x}" for x in ("query", "key", "value", "output")), default=False)
+BIASES = at("attention_bias", bool, GQASpec, *ALL_BIASES, default=False)
+NO_DROPOUT = fixed(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+def norms(attention: str, feed: str) -> dict[str, str]:
+    """A layer's two norms, before its branches or after their sums, in turn or side by side."""
+    places = ("0.norm_in", "1.norm_in"), ("0.norm_sum", "1.norm_sum"), ("0.branches.0.norm_in", "0.branches.1.norm_in")
+    return {ours: theirs for pair in places for ours, theirs in zip(pair, (attention, feed), strict=True)}
+
+
+def feeds(**names: str) -> dict[str, str]:
+    """A layer's feed-forward, after attention or beside it: up="mlp.fc1" and so on."""
+    return {f"{place}.{ours}": theirs for place in (FEED, BESIDE) for ours, theirs in names.items()}
 
 
 def family(
@@ -226,13 +310,21 @@ def family(
     pairs: Iterable[Pair],
     modules: Modules,
     *,
-    norm: str = "model.norm",
+    stack: str = "model",
+    layer: str = "layers",
+    tokens: str = "embed_tokens",
+    norm: str = "norm",
+    outside: Mapping[str, str] | None = None,
+    buffers: tuple[str, ...] = ("self_attn.rotary_emb.inv_freq",),
+    heads: tuple[str, ...] = ("lm_head",),
     experts: ExpertRows | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Family:
     """The family of a class: pairs are read in order, and `ignored` are settings that change no number of it.
 
-    A module of ours that a model lacks, or whose bias it lacks, has no row.
+    Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, the last `norm`, what is `outside` the
+    layers, ours → theirs. Old files hold `buffers` in each layer, which nobody needs; `heads` are the head's names, the first
+    the one that is written. A module of ours that a model lacks, or whose bias it lacks, has no row.
     """
     pairs = tuple(pairs)
 
@@ -246,22 +338,27 @@ def family(
         return {name: value for pair in pairs for name, value in pair.write(spec).items()}
 
     def usual(spec: ModelSpec) -> list[TensorRow]:
-        old = (f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(spec.n_layers))
-        found = [*table_rows(spec, "model.embed_tokens", "lm_head"), dropped(*old)]
-        links = [Link(("stack.norm",), norm), *_links(spec, modules)]
-        return [*found, *rows_of(spec, links)]
+        old = (f"{stack}.{layer}.{i}.{name}" for i in range(spec.n_layers) for name in buffers)
+        found = [*table_rows(spec, f"{stack}.{tokens}", *heads), dropped(*old)]
+        links = [link(ours, f"{stack}.{theirs}") for ours, theirs in {"stack.norm": norm, **(outside or {})}.items()]
+        return [*found, *rows_of(spec, [*links, *_links(spec, f"{stack}.{layer}", modules)])]
 
+    prefix = f"{stack.partition('.')[0]}."
     if experts is None:
-        return Family(hf_type, architecture, "model.", to_spec, to_config, usual)
+        return Family(hf_type, architecture, prefix, to_spec, to_config, usual)
     held, filed = (lambda spec, more=more: [*usual(spec), *more(spec)] for more in experts)
-    return Family(hf_type, architecture, "model.", to_spec, to_config, held, filed)
+    return Family(hf_type, architecture, prefix, to_spec, to_config, held, filed)
 
 
-def _links(spec: ModelSpec, modules: Modules) -> Iterator[Link]:
+def _links(spec: ModelSpec, layer: str, modules: Modules) -> Iterator[Link]:
     sizes = shapes(spec)
     for i in range(spec.n_layers):
         for one_or_more, theirs in modules.items():
             each = (one_or_more,) if isinstance(one_or_more, str) else one_or_more
             ours = tuple(f"stack.blocks.{i}.sublayers.{name}" for name in each)
-            shares = tuple(sizes[f"{module}.weight"][0] for module in ours) if len(ours) > 1 else ()
-            yield Link(ours, f"model.layers.{i}.{theirs}", shares)
+            name, turned, by_head = theirs if isinstance(theirs, Theirs) else Theirs(theirs)
+            shares, groups = tuple(sizes[f"{module}.weight"][0] for module in ours) if len(ours) > 1 else (), 1
+            if by_head:
+                found = one(spec, GQASpec, "grouped-query attention")
+                shares, groups = (found.n_heads // found.kv_heads, 1, 1), found.kv_heads
+            yield Link(ours, f"{layer}.{i}.{name}", shares, groups, turned)

@@ -1,0 +1,149 @@
+"""The heads of transformers' classes for encoders: how each is made, which modules of a class hold it, which classes have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from anyformer.errors import SpecError, did_you_mean
+from anyformer.families.heads import masked_words, pooler, row_classes, token_classes
+from anyformer.families.hf.layout import Link
+from anyformer.families.hf.settings import Settings
+from anyformer.layers import FeedForwardSpec
+from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec
+
+Activation = Callable[[ModelSpec], MapSpec | None]  # of the model without heads; None is the head's usual one
+LABELS = 2  # what a class of transformers takes where nothing is said
+
+
+class Heading(NamedTuple):
+    """A head of a family: how it is made, and which modules of a class hold it."""
+
+    make: Callable[[ModelSpec, int], HeadSpec]  # of the model without heads, and the number of labels
+    modules: Mapping[str, str]  # ours within the head → theirs; "" is the head itself: its table and its bias
+    labelled: bool = False  # its rows are the labels
+
+
+class HeadNames(NamedTuple):
+    """The heads of a family's classes."""
+
+    prefix: str  # of the encoder's tensors in every class but the bare one
+    bare: str  # the class of the encoder itself
+    headings: Mapping[str, Heading]  # by the head's name
+    classes: Mapping[str, tuple[str, ...]]  # class → names of its heads; the first is meant where nothing is said
+
+    def read(self, settings: Settings, spec: ModelSpec) -> ModelSpec:
+        """The encoder with the heads of the class that `architectures` names. Raises CheckpointError."""
+        named = settings.strings("architectures") or (next(iter(self.classes)),)
+        found = next((name for name in named if name in self.classes), None)
+        if found is None:
+            hint = did_you_mean(named[0], self.classes)
+            raise settings.refusal(
+                "architectures", f"has no class that is read here{hint}; {', '.join(self.classes)} are"
+            )
+        n = labels_of(settings)
+        return spec.but(heads=tuple(self.headings[name].make(spec, n) for name in self.classes[found]))
+
+    def written(self, spec: ModelSpec) -> dict[str, Any]:
+        """The settings that say which heads there are. Raises SpecError where no class has them."""
+        labelled = [h.table.rows for h in spec.heads if h.table and self.labelled(h.name)]
+        return {"architectures": [self.architecture(spec)], **(numbered_labels(labelled[0]) if labelled else {})}
+
+    def architecture(self, spec: ModelSpec) -> str:
+        """The class with the heads of a model. Raises SpecError."""
+        names = tuple(head.name for head in spec.heads)
+        for architecture, found in self.classes.items():
+            if found == names:
+                return architecture
+        known = "; ".join(" and ".join(found) or "none" for found in self.classes.values())
+        raise SpecError(f"no class of this family has the heads {' and '.join(names) or 'none'}; there are {known}")
+
+    def labelled(self, name: str) -> bool:
+        """Whether a head's rows are labels."""
+        return name in self.headings and self.headings[name].labelled
+
+    def links(self, spec: ModelSpec) -> Iterator[Link]:
+        """The modules of the heads, but not their tables that are the embedding's."""
+        for i, head in enumerate(spec.heads):
+            for ours, theirs in self.headings[head.name].modules.items():
+                yield Link((f"heads.{i}.{ours}" if ours else f"heads.{i}",), theirs)
+
+    def tensors(self) -> list[str]:
+        """The names that the tensors of any head may have; a class's files often hold those of heads it leaves out."""
+        every = (theirs for heading in self.headings.values() for theirs in heading.modules.values())
+        return [f"{theirs}.{end}" for theirs in dict.fromkeys(every) for end in ("weight", "bias")]
+
+
+def usual_classes(
+    name: str, prefix: str, headings: Mapping[str, Heading], first: Mapping[str, tuple[str, ...]] | None = None
+) -> HeadNames:
+    """The classes that most encoders have, as far as their heads are given: `name`Model, `name`ForMaskedLM and so on.
+
+    `first` are those that come before them, by what their names end with.
+    """
+    usual = {
+        "ForMaskedLM": ("mlm",),
+        "Model": ("pooler",) if "pooler" in headings else (),
+        "ForSequenceClassification": ("classes",),
+        "ForTokenClassification": ("token_classes",),
+        "ForQuestionAnswering": ("span",),
+    }
+    classes = {f"{name}{end}": names for end, names in {**(first or {}), **usual}.items()}
+    known = {architecture: names for architecture, names in classes.items() if set(names) <= set(headings)}
+    return HeadNames(prefix, f"{name}Model", headings, known)
+
+
+def of_feed_forwards(spec: ModelSpec) -> MapSpec:
+    """The activation of the feed-forwards, which hidden_act gives to some heads too."""
+    return next(value.activation for value in spec.stack.nested() if isinstance(value, FeedForwardSpec))
+
+
+def _usual(spec: ModelSpec) -> None:
+    return None
+
+
+def words(dense: str, norm: str, table: str, activation: Activation = _usual) -> Heading:
+    """Masked words: a layer, its norm, and the bias of the embedding's table; GELU where nothing is said."""
+    modules = {"transform.0": dense, "transform.2": norm, "": table}
+    return Heading(lambda spec, n: masked_words(spec, activation(spec)), modules)
+
+
+def row_labels(dense: str, table: str, activation: Activation = _usual, pool: PoolSpec | None = None) -> Heading:
+    """Labels of a text, by a layer on the first token's vector; tanh where nothing is said."""
+    modules = {"transform.0": dense, "table": table, "": table}
+    return Heading(lambda spec, n: row_classes(n, pool=pool, activation=activation(spec)), modules, labelled=True)
+
+
+def of_pairs(name: str, dense: str, table: str) -> Heading:
+    """Whether a second sentence follows, or which of two came first."""
+    return Heading(lambda spec, n: row_classes(2, name), {"transform.0": dense, "table": table, "": table})
+
+
+def pooled(dense: str) -> Heading:
+    """The first token's vector through a layer and tanh."""
+    return Heading(lambda spec, n: pooler(), {"transform.0": dense})
+
+
+TOKEN_CLASSES = Heading(lambda spec, n: token_classes(n), {"table": "classifier", "": "classifier"}, labelled=True)
+# Where the answer to a question begins, and where it ends.
+SPAN = Heading(lambda spec, n: token_classes(2, "span"), {"table": "qa_outputs", "": "qa_outputs"})
+# A classifier of rows that has a hidden layer of its own, rather than a pooler's.
+TWO_LAYERS = ("classifier.dense", "classifier.out_proj")
+LABELLED = {"token_classes": TOKEN_CLASSES, "span": SPAN}
+
+
+def numbered_labels(n: int) -> dict[str, Any]:
+    """The settings that count labels: by names, which nobody gave."""
+    names = {str(i): f"LABEL_{i}" for i in range(n)}
+    return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+
+
+def labels_of(settings: Settings) -> int:
+    """How many labels a configuration names or counts. Raises CheckpointError for names that are no table."""
+    count, names = settings.take("num_labels", int, LABELS), settings.written("id2label")
+    settings.ignore("label2id")
+    if names is None:
+        return count
+    if not isinstance(names, Mapping) or not names:
+        raise settings.refusal("id2label", "must be a table of labels by number")
+    return len(names)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.tokens import Dropout
@@ -59,6 +61,48 @@ def counted(
             return cross_entropy(head, out.read_by(head), labels % len(head.table.weight))[0]
 
     return kept(model, call)
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of all storages that a pass makes, from birth to end; `peak` is the most at once."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known: dict[int, Any] = {p.untyped_storage()._cdata: None for p in model.parameters()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else None
+            if storage is not None and storage._cdata not in self.known:
+                key, nbytes = storage._cdata, storage.nbytes()
+                self.known[key] = weakref.ref(storage, lambda _, key=key, nbytes=nbytes: self.end(key, nbytes))
+                self.now += nbytes
+        self.peak = max(self.peak, self.now)
+        return out
+
+    def end(self, key: int, nbytes: int) -> None:
+        del self.known[key]
+        self.now -= nbytes
+
+
+def peak(spec: ModelSpec, batch: int, seq_len: int, *, precision: Any, recompute: Any) -> int:
+    """Return the most bytes at once of a training pass over random rows; gradients of weights are let go when they are made."""
+    model = build(spec)
+    model.recompute = recompute
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    with Alive(model) as alive:
+        ids = ids_for(spec, batch, seq_len).clone()
+        with autocast(precision, CPU):
+            more = {} if spec.encoder is None else {"decoder_input_ids": ids}
+            out, head = model(ids, **more, output_logits=False), model.head()
+            loss, _ = cross_entropy(head, out.read_by(head), ids % len(head.table.weight))
+            del out
+        loss.backward()
+    return alive.peak
 
 
 # Each keeps something that the others don't: see docs/memory.md, written by tests.laws.memory_table.

@@ -19,13 +19,14 @@ from anyformer.recipe import DropoutSpec
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, parameters
 from tests.laws.combinations import decoders
-from tests.laws.memory import TWELVE, counted
+from tests.laws.memory import TWELVE, counted, peak
 from tests.laws.models import every_preset, every_preset_few_fast, ids_for, randomised, runner
 from tests.laws.tolerance import close
 
 POLICIES = ("none", "selective", "full")
 ALL_DROPPED = DropoutSpec(embedding=0.1, attention=0.1, residual=0.1, activation=0.1)
-CLOSE = 0.01  # the issue asks for 5 %; what is left out is of the size of a bias
+CLOSE = 0.01  # what is left out is of the size of a bias
+PEAK = 0.06  # a gradient of a weight on its way is counted with the state; of toys, whose weights are large beside the rest
 
 
 def predicted(spec: ModelSpec, batch: int, seq_len: int, **options: Any) -> int:
@@ -48,6 +49,17 @@ def test_twelve_architectures_at_two_shapes(name: str, precision: str, recompute
         assert predicted(spec, batch, seq_len, **options) == pytest.approx(
             counted(spec, batch, seq_len, **options), rel=CLOSE
         )
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("name", TWELVE)
+def test_peaks(name: str, precision: str, recompute: str) -> None:
+    """Of all that is alive at once, buffers of the loss and gradients on their way among it."""
+    spec = shrink(preset(name).spec)
+    options: dict[str, Any] = {"precision": precision, "recompute": recompute}
+    found = activations(spec, batch=3, seq_len=61, device="cpu", **options)
+    assert found.nbytes == pytest.approx(peak(spec, 3, 61, **options), rel=PEAK)
 
 
 @pytest.mark.parametrize("recompute", POLICIES)

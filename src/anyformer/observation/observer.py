@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -52,9 +53,9 @@ class Observer(TorchDispatchMode):
         self.gradients: set[int] = set()  # storages that became gradients of weights
         self._weights = {p.untyped_storage()._cdata for p in model.parameters()}
         self._alive: dict[int, tuple[int, Any]] = {}  # by address: the storage's number, since addresses are used again
-        self._spans: list[tuple[int, int, Where]] = []  # autograd's sequence numbers from, to, of what
+        self._spans: list[tuple[int, Where]] = []  # from which of autograd's sequence numbers on nodes are of what
         self._where = [Where("other", None)]
-        self._watching = True
+        self._back = self._where[0]  # what runs in a backward pass
         self._model = model
 
     @contextmanager
@@ -89,7 +90,8 @@ class Observer(TorchDispatchMode):
     def _enter(self, name: str | None) -> Any:
         def enter(module: Part[Any], _: Any) -> None:
             layer = self._where[-1].layer
-            if isinstance(module.spec, BlockSpec) and torch._C._current_autograd_node() is None:
+            # A layer that is checkpointed calls itself: once more, and again in the backward pass.
+            if isinstance(module.spec, BlockSpec) and layer is None and torch._C._current_autograd_node() is None:
                 layer = len(self.layers)
                 self.layers.append(module.spec)
             self._push(Where(name or self._where[-1].part, layer))
@@ -110,7 +112,7 @@ class Observer(TorchDispatchMode):
     def _mark(self) -> None:
         """Nodes made from here on belong to what runs now."""
         if torch._C._current_autograd_node() is None:
-            self._spans.append((torch.autograd._get_sequence_nr(), 0, self._where[-1]))
+            self._spans.append((torch.autograd._get_sequence_nr(), self._where[-1]))
 
     def where(self) -> tuple[Where, bool]:
         """(what runs now, whether it runs forward)."""
@@ -118,11 +120,10 @@ class Observer(TorchDispatchMode):
         if node is None:
             return self._where[-1], True
         number = node._sequence_nr()
-        low, high = 0, len(self._spans)
-        while low < high:  # the last that starts at or before the node
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._spans[middle][0] <= number else (low, middle)
-        return (self._spans[low - 1][2] if low else self._where[0]), False
+        if number < self._spans[-1][0]:  # else the node was made on the way back, inside of the one before
+            self._back = self._spans[bisect_right(self._spans, number, key=lambda span: span[0]) - 1][1]
+        again = len(self._where) > 1  # modules run in a backward pass where layers are made again
+        return Where((self._where if again else [self._back])[-1].part, self._back.layer), False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -23,11 +23,11 @@ HEAD = """# Memory of training
 
 Written by `PYTHONPATH=src python -m tests.laws.memory_table`, with PyTorch {torch} on the CPU: {batch} rows of {seq_len} tokens.
 
-`anyformer cost` predicts the bytes of activations from the specification alone: every part says which tensors it keeps for the
-backward pass, and a tensor that two parts keep is counted once. Here each of twelve architectures, shrunk to a width of 32, is
-run; `torch.autograd.graph.saved_tensors_hooks` counts the storages, each once, parameters left out, and to them are added the
-gradients that the chunked cross-entropy makes in its forward pass. The tests hold every preset to 1 %, and random combinations
-of parts, with dropout, to 5 %.
+`anyformer cost` observes the bytes of activations by running the model, forward and backward, on tensors that have shapes and no
+memory, each kind of layer twice; no part says what it keeps. Here each of twelve architectures, shrunk to a width of 32, is
+really run; `torch.autograd.graph.saved_tensors_hooks` counts the storages, each once, parameters left out, and to them are added
+the gradients that the chunked cross-entropy makes in its forward pass. The tests hold every preset to 1 %, random combinations
+of parts, with dropout, to 5 %, and the peak, all that is alive at once, to 6 %.
 
 - **float32**, **bf16**: bytes kept, and how far the prediction is from it. In bf16 the copies of weights that autocast makes are
   among them, and a copy of each product's input: three of one tensor for q, k and v.
@@ -38,7 +38,7 @@ of parts, with dropout, to 5 %.
 NOTE = """
 On a GPU dropout keeps a byte a number where a CPU keeps a factor, and attention stays fused where a CPU writes it out (learned
 scores, dropout of weights, values of another width than keys): `cost` predicts a GPU, the tests a CPU. Beside what is kept, a
-step needs what is there for a while: the logits of one chunk, autocast's copies, and the largest layer that is made again.
+step needs what is there for a while, at the worst time: buffers of the loss, gradients on their way, a layer that is made again.
 
 The textbook's formula, s·b·h·(34 + 5as/h) bytes a layer (Korthikanti et al. 2022, arXiv:2205.05198), is
 `anyformer.costs.textbook.korthikanti`. It is of Megatron's layer with 16-bit activations, dropout masks and attention written

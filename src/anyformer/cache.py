@@ -58,12 +58,12 @@ class SlotIndex:
         return {fact: value.expand(self.batch, -1) for fact, value in given.items()}
 
     def roomy(self, held: Tensor, axis: int) -> Tensor:
-        """`held` with as many slots along `axis` as the ledger has."""
+        """`held` [batch, …, slot, …], with as many slots along `axis` as the index has."""
         missing = self.slots - held.shape[axis]
         return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing)) if missing else held
 
     def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
-        """Write the new tokens along `axis` and return all that this pass sees; a ring's are in no order."""
+        """All that this pass sees of [batch, …, slot, …], the new tokens written along `axis`; a ring's are in no order."""
         if not self.ring:
             held.narrow(axis, self.start, self.n_new).copy_(new)
             return held.narrow(axis, 0, self.start + self.n_new)
@@ -114,6 +114,7 @@ class LayerCache(Store):
         return self.slot_index.keys
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """All that this pass sees, each [batch, …, key, width]. Raises CacheError for what has a gradient."""
         seen = {}
         for name, value in new.items():
             if value.requires_grad:
@@ -130,6 +131,7 @@ class CrossAttentionCache(Store):
         self.held: dict[str, Tensor] = {}
 
     def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """What `make` gave first, each [batch, …, source, width]."""
         if not self.held:
             self.held = dict(make())
         return self.held

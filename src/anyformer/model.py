@@ -173,7 +173,7 @@ class Transformer(Part[ModelSpec]):
         return out
 
     def head(self, name: str | None = None) -> Head:
-        """Return a head by name, or the first. Raises InputError where there is none."""
+        """The head of a name, or the first. Raises InputError where there is none."""
         for head in self.heads:
             if name in (None, head.spec.name):
                 return head

@@ -27,6 +27,7 @@ class Activation(Part[ActivationSpec]):
     spec: ActivationSpec
 
     def forward(self, x: Tensor) -> Tensor:
+        """The function of x [batch, token, width], of the same shape."""
         return self.spec(x)
 
 

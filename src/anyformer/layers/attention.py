@@ -141,6 +141,7 @@ class Attention(Part[AttentionSpec]):
         self.memo_key = self._memo_key()
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape; notes its weights [batch, heads, query, key] where the pass asks."""
         p, spec = self.projection, self.spec
         if spec.reads == "memory":
             q, stored, keys = (

@@ -35,6 +35,7 @@ class BySegment(Part[BySegmentSpec]):
     bias_segment: Tensor
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor | None:
+        """Scores [batch, heads, query, key]; None for rows of one segment."""
         if query.segment is None or key.segment is None:
             return None
         both = (content.q + self.bias_segment[:, None]) @ self.weight.permute(1, 2, 0) * content.scale

@@ -149,6 +149,7 @@ class _Sorted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: Tensor, groups: Groups, inner: Inner, *tensors: Any) -> Tensor:
+        """[token, d_model] of x of that shape, share [token, top_k] and tensors [experts, d_out, d_in] and [experts, d_out]."""
         n = len(tensors) // 2  # matrices, and as many biases, which may be None
         matrices, biases = tensors[:n], tensors[n:]
         rows = x.index_select(0, groups.token)

@@ -58,6 +58,7 @@ class FeedForward(Part[FeedForwardSpec]):
     down: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape; no notes."""
         return self.down(self.spec.inner(self.up(x), context=context)), {}
 
 
@@ -105,6 +106,7 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
         self.together: Together | None = None  # gate and up as one product, for decoding
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape; no notes."""
         fused = self.together is not None and self.together.holds()
         gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
         if saves_activations() and not context.dropout and isinstance(self.down, Linear):

@@ -21,6 +21,7 @@ class MemoryEfficientGatedDown(torch.autograd.Function):
     def forward(
         ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor]
     ) -> Tensor:
+        """[…, d_model] of gate and up […, d_ff], weight [d_model, d_ff] and bias [d_model]."""
         ctx.activation = activation
         ctx.save_for_backward(gate, up, weight, bias)
         return F.linear(activation(gate) * up, weight, bias)
@@ -47,6 +48,7 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        """The normed x […, width]; weight [width]."""
         ctx.eps = eps
         ctx.save_for_backward(x, weight)
         return F.rms_norm(x, x.shape[-1:], weight, eps)

@@ -90,6 +90,7 @@ class MoE(Part[MoESpec]):
     shared_gate: nn.Module | None
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape, and the notes."""
         spec, rows = self.spec, x.flatten(0, 1)
         weights, chosen, logits = self.router(rows, context)
         shape = x.shape[:2]

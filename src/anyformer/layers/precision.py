@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def as_given(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which operations on the device of x keep the dtypes that they are given."""
+    """A context in which operations on the device of x keep the dtypes that they are given."""
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 

@@ -17,12 +17,12 @@ from anyformer.layers.tokens import ForwardContext
 
 
 def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: ForwardContext) -> Any:
-    """Return step(*tensors), of which only the tensors stay until the backward pass; dropout is drawn as it was."""
+    """step(*tensors), of which only the tensors stay until the backward pass; dropout is drawn as it was."""
     return checkpoint(step, *tensors, use_reentrant=False, preserve_rng_state=context.dropout is not None)
 
 
 def checkpointed_layer(step: Callable[[Tensor, ForwardContext], Any], state: Tensor, context: ForwardContext) -> Any:
-    """Return step(state, now) likewise. What layers share in a pass is shared by the first time, and found by the second."""
+    """step(state [batch, token, width], context) likewise; what layers share the first time makes and the second finds."""
     known, compiling = dict(context.memo), torch.compiler.is_compiling()
     passes = iter((context,)) if not compiling else iter(())
 

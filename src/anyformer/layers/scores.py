@@ -53,7 +53,7 @@ class ALiBiSpec(ScoreSpec):
     rounding: Literal["none", "bfloat16"] = "none"
 
     def slopes(self, n_heads: int) -> list[float]:
-        """Return 2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
+        """2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
         n = 2 ** int(math.log2(n_heads))
         between = [2 ** (-4 * i / n) for i in range(1, 2 * n, 2)]
         return [*(2 ** (-8 * i / n) for i in range(1, n + 1)), *between][:n_heads]
@@ -61,6 +61,7 @@ class ALiBiSpec(ScoreSpec):
 
 class ALiBi(Part[ALiBiSpec]):
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch or 1, heads, query, key]."""
         spec, (n_heads, head_dim) = self.spec, self.place.shape
         slopes = torch.tensor(spec.slopes(n_heads), device=key.position.device).view(1, -1, 1, 1)
         if spec.rounding == "none":
@@ -110,5 +111,6 @@ class RelativeBuckets(Part[RelativeBucketsSpec]):
         return offset + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch or 1, heads, query, key]."""
         buckets = self.buckets(key.position - query.position)  # [batch, 1, query, key]
         return F.embedding(buckets[:, 0], self.weight).permute(0, 3, 1, 2)

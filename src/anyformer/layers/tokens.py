@@ -73,11 +73,11 @@ class Store:
     memory: Mapping[str, Tensor] | None = None
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Add what is new, each [batch, …, token, width], and return all that is seen."""
+        """All that is seen, each [batch, …, key, width]: what is new [batch, …, token, width] among it."""
         return new
 
     def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        """What was made at the first call."""
+        """What was made at the first call, each [batch, …, source, width]."""
         return make()
 
 
@@ -87,7 +87,7 @@ class Kernel(Protocol):
     name: str
 
     def prepare(self, mask: Any, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
-        """What all layers of one mask share in a pass."""
+        """What all layers of one mask share in a pass; `bias` is [batch or 1, heads, query, key]."""
         ...
 
     def __call__(
@@ -103,7 +103,11 @@ class Kernel(Protocol):
         scores: Tensor | None,
         dropout: float,
     ) -> tuple[Tensor, Tensor | None]:
-        """(values [batch, heads, query, head_dim], the weights if the kernel has them)."""
+        """(values [batch, heads, query, value_dim], the weights [batch, heads, query, key] if the kernel has them).
+
+        q is [batch, heads, query, head_dim], k and v are [batch, kv heads, key, head_dim or value_dim], and
+        scores [batch, heads, query, key].
+        """
         ...
 
 

@@ -48,7 +48,7 @@ def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:
 
 
 def dumps(architecture: Architecture, form: Literal["json", "yaml"] = "yaml") -> str:
-    """Return a model's specification as text."""
+    """A model's specification as text."""
     data = {HEADER: ModelSpec.version, **encode(specification(architecture), ModelSpec)}
     if form == "json":
         return json.dumps(data, indent=1) + "\n"

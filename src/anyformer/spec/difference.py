@@ -33,7 +33,7 @@ def first_difference(a: Any, b: Any) -> Difference | None:
 
 
 def short(value: Any) -> str:
-    """Return a value for a message: a part by its kind, a tuple of parts by its length, a number in full."""
+    """A value in a message: a part by its kind, a tuple of parts by its length, a number in full."""
     if isinstance(value, Spec):
         return value.kind
     if isinstance(value, tuple) and value and isinstance(value[0], Spec):

@@ -23,9 +23,8 @@ class SlotIndex:
         self.name, self.batch, self.slots, self.ring = name, batch, slots, ring
         self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
         self.plain = True  # so far every row is one unpadded document
-        self.facts = {
-            fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS
-        }  # document 0: empty
+        # document 0: empty
+        self.facts = {fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS}
         self.keys: Tokens | None = None
 
     def admit(self, new: Tokens) -> None:
@@ -159,9 +158,8 @@ class KVCache:
         self.slot_indexes: dict[int | None, SlotIndex] = {}
         self.stores: list[LayerCache | CrossAttentionCache] = []
         self.memory_tokens: Tokens | None = None
-        self.last = torch.full(
-            (2, batch, 1), -1, dtype=torch.long, device=device
-        )  # each row's last position and document
+        # each row's last position and document
+        self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)
         self.plain = True
         for mixer, shapes in cached_calls(spec):
             if mixer.keeps_memory():

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.embedding import Embedding
+from anyformer.layers.memory_efficient import checkpointed_layer
 from anyformer.layers.part import Part
-from anyformer.layers.recompute import checkpointed_layer
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, StackSpec, SublayerSpec
 

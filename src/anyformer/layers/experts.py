@@ -16,8 +16,7 @@ from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
-from anyformer.layers.precision import as_given, autocast_dtype
-from anyformer.layers.tokens import ForwardContext
+from anyformer.layers.tokens import ForwardContext, as_given, autocast_dtype
 from anyformer.spec import Count, MixerSpec, PartSpec, Place, Placed, Weight
 
 

@@ -156,20 +156,20 @@ class GQASpec(ProjectionSpec):
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
         kept = None if self.n_kv_heads is None else Count(n_kv_heads)
-        norms = {"norm_query": to.field(MapSpec, self.norm_query), "norm_key": to.field(MapSpec, self.norm_key)}
         rotary = self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // n_heads)
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
             old, new = self.head_dim or self.value_dim, head_dim or to.d_model // n_heads
             value_dim = max(8, 8 * round(self.value_dim * new / old / 8))
-        sizes = {
-            "n_heads": n_heads,
-            "n_kv_heads": kept,
-            "head_dim": head_dim,
-            "value_dim": value_dim,
-            "rotary": rotary,
-        }
-        return self.but(**norms, **sizes)
+        return self.but(
+            n_heads=n_heads,
+            n_kv_heads=kept,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            rotary=rotary,
+            norm_query=to.field(MapSpec, self.norm_query),
+            norm_key=to.field(MapSpec, self.norm_key),
+        )
 
 
 class GQA(Projection[GQASpec]):

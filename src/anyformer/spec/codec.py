@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.spec.has_spec import Architecture, specification
+from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec
 

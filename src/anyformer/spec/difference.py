@@ -7,9 +7,8 @@ from typing import Any
 
 from anyformer.spec.part import Spec
 
-Difference = tuple[
-    str, Any, Any
-]  # path such as "stack.blocks[0].sublayers[1].norm_in.eps", the first's value, the second's
+# path such as "stack.blocks[0].sublayers[1].norm_in.eps", the first's value, the second's
+Difference = tuple[str, Any, Any]
 
 
 def differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:

@@ -113,7 +113,7 @@ def groups_of(chosen: Tensor, n_experts: int) -> Groups:
     expert, order = flat.masked_fill(flat < 0, n_experts).sort(stable=True)
     row = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     behind = torch.searchsorted(expert, torch.arange(n_experts, device=order.device), right=True)
-    return Groups(order // chosen.shape[1], row.view_as(chosen), behind.cpu())
+    return Groups(order // chosen.shape[1], row.view_as(chosen), behind if behind.is_meta else behind.cpu())
 
 
 def sorted_by_expert(

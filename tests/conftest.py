@@ -1,15 +1,11 @@
-"""What all tests share: one thread each, tensor shapes checked, the material's place."""
+"""What all tests share: one thread each, the material's place."""
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import pytest
 from hypothesis import settings
-
-from tests.shapes import modules_with_shapes
 
 # Before anything imports torch: tests run side by side, and on two cores more threads only get in each other's way.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -22,10 +18,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
-
-assert "anyformer" not in sys.modules, "the import hook must be in place before anyformer is imported"
-jaxtyping.install_import_hook(tuple(modules_with_shapes(ROOT / "src" / "anyformer")), "tests.shapes.checked")
-
 
 # `make test` tries the same combinations each time, so that it says something about the change at hand;
 # `make test-all` draws new ones (HYPOTHESIS_PROFILE=explore).
@@ -40,15 +32,6 @@ def _one_thread() -> None:
         import torch
 
         torch.set_num_threads(1)
-
-
-@pytest.fixture
-def shapes_unchecked() -> Iterator[None]:
-    """For tests of speed and of `torch.compile`: the annotated functions run as a user runs them."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")

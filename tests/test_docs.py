@@ -310,3 +310,25 @@ def test_every_kind_of_part_is_told() -> None:
         line for line in section("spec-language.md", "What there is").splitlines() if line.startswith("|")
     )
     assert sorted(re.findall(r"`(\w+)`", table)) == ours
+
+
+def reading() -> Iterator[tuple[str, list[str]]]:
+    """(file, the lines quoted of it) of each numbered step of reading.md."""
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    for step in re.split(r"^### \d+\. ", text, flags=re.MULTILINE)[1:]:
+        (file,) = re.findall(r"^\[`[\w/.]+`\]\(\.\./(src/anyformer/[\w/.]+)\)", step)
+        (quoted,) = re.findall(r"^```py\n(.*?)^```$", step, flags=re.MULTILINE | re.DOTALL)
+        yield file, [line for line in quoted.splitlines() if line != "…"]
+
+
+def test_a_newcomer_reads_at_most_twenty_files() -> None:
+    files = [file for file, _ in reading()]
+    assert 15 <= len(set(files)) == len(files) <= 20
+
+
+@pytest.mark.parametrize(("file", "quoted"), list(reading()), ids=[file for file, _ in reading()])
+def test_what_a_newcomer_is_shown_stands_there(file: str, quoted: list[str]) -> None:
+    """In this order, whatever stands between."""
+    lines = iter((ROOT / file).read_text(encoding="utf-8").splitlines())
+    missing = [line for line in quoted if not any(there.startswith(line) for there in lines)]
+    assert not missing, f"{file} does not have, or not in this order: {missing[0]}"

@@ -194,6 +194,18 @@ def loose_ends(package: Path) -> Iterator[str]:
                 yield f"{name}:{line}: {found[0]}"
 
 
+def unstated_shapes(package: Path) -> Iterator[str]:
+    """Nothing checks the shapes of tensors, so that every `forward` must say its own."""
+    for name, path in sources(package):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.name == "forward"
+                and "[" not in (ast.get_docstring(node) or "")
+            ):
+                yield f"{name}:{node.lineno}: this forward states no shape, such as [batch, token, d_model]"
+
+
 Rule = Callable[[Path], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     wrong_imports,
@@ -204,6 +216,7 @@ RULES: tuple[Rule, ...] = (
     long_files,
     empty_names,
     loose_ends,
+    unstated_shapes,
 )
 
 
@@ -275,6 +288,8 @@ BROKEN: list[tuple[Rule, dict[str, str], str]] = [
     (long_files, {"model.py": "x = 1\n" * 401}, "anyformer.model: 401 lines"),
     (empty_names, {"layers/utils.py": ""}, "anyformer.layers.utils"),
     (empty_names, {"text/helpers/bpe.py": ""}, "anyformer.text.helpers.bpe"),
+    (unstated_shapes, {"layers/a.py": "class A:\n    def forward(self, x): ..."}, "anyformer.layers.a:2: this forward"),
+    (unstated_shapes, {"layers/a.py": "def forward(x):\n    'The sum of x.'"}, "anyformer.layers.a:1: this forward"),
     (loose_ends, {"model.py": "x = 1  # TODO: two"}, "anyformer.model:1: TODO"),
     (loose_ends, {"model.py": "def f():\n    raise NotImplementedError"}, "anyformer.model:2: NotImplementedError"),
 ]
@@ -300,7 +315,8 @@ def test_what_is_allowed_passes(tmp_path: Path, rule: Rule) -> None:
         "__init__.py": "from anyformer.spec import Spec\nfrom anyformer.version import __version__",
         "errors.py": "import difflib",
         "layers/__init__.py": "",
-        "layers/norm.py": "import torch\nfrom anyformer.spec.part import Spec\nfrom . import residual",
+        "layers/norm.py": "import torch\nfrom anyformer.spec.part import Spec\nfrom . import residual\n"
+        "def forward(x):\n    'The normed x [token, d_model].'",
         "layers/residual.py": "from ..errors import SpecError\nfrom ..spec import Spec",
         "spec/__init__.py": "from .part import Spec",
         "spec/part.py": "import yaml\nx = 1\n" + "#\n" * (LONGEST_FILE - 2),

@@ -23,9 +23,8 @@ class SlotIndex:
         self.name, self.batch, self.slots, self.ring = name, batch, slots, ring
         self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
         self.plain = True  # so far every row is one unpadded document
-        self.facts = {
-            fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS
-        }  # document 0: empty
+        # document 0: empty
+        self.facts = {fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS}
         self.keys: Tokens | None = None
 
     def admit(self, new: Tokens) -> None:
@@ -58,12 +57,12 @@ class SlotIndex:
         return {fact: value.expand(self.batch, -1) for fact, value in given.items()}
 
     def roomy(self, held: Tensor, axis: int) -> Tensor:
-        """`held` with as many slots along `axis` as the ledger has."""
+        """`held` [batch, …, slot, …], with as many slots along `axis` as the index has."""
         missing = self.slots - held.shape[axis]
         return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing)) if missing else held
 
     def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
-        """Write the new tokens along `axis` and return all that this pass sees; a ring's are in no order."""
+        """All that this pass sees of [batch, …, slot, …], the new tokens written along `axis`; a ring's are in no order."""
         if not self.ring:
             held.narrow(axis, self.start, self.n_new).copy_(new)
             return held.narrow(axis, 0, self.start + self.n_new)
@@ -114,6 +113,7 @@ class LayerCache(Store):
         return self.slot_index.keys
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """All that this pass sees, each [batch, …, key, width]. Raises CacheError for what has a gradient."""
         seen = {}
         for name, value in new.items():
             if value.requires_grad:
@@ -130,6 +130,7 @@ class CrossAttentionCache(Store):
         self.held: dict[str, Tensor] = {}
 
     def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """What `make` gave first, each [batch, …, source, width]."""
         if not self.held:
             self.held = dict(make())
         return self.held
@@ -157,9 +158,8 @@ class KVCache:
         self.slot_indexes: dict[int | None, SlotIndex] = {}
         self.stores: list[LayerCache | CrossAttentionCache] = []
         self.memory_tokens: Tokens | None = None
-        self.last = torch.full(
-            (2, batch, 1), -1, dtype=torch.long, device=device
-        )  # each row's last position and document
+        # each row's last position and document
+        self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)
         self.plain = True
         for mixer, shapes in cached_calls(spec):
             if mixer.keeps_memory():

@@ -40,7 +40,7 @@ class _RecentSlots(SlotIndex):
             self.keys = Tokens(**seen, name=self.name)
 
     def kept(self, seen: Tensor, axis: int) -> Tensor:
-        """What of a pass's tokens the next one sees."""
+        """The last tokens of [batch, …, key, …] along `axis`, which the next segment sees."""
         n = min(self.most, seen.shape[axis])
         return seen.narrow(axis, seen.shape[axis] - n, n)
 
@@ -49,6 +49,7 @@ class _RecentCache(LayerCache):
     """What one mixer call left of the last tokens."""
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The memory and what is new, each [batch, …, key, width]."""
         assert isinstance(self.slot_index, _RecentSlots)
         seen = {name: torch.cat((self.held[name].to(value.dtype), value), -2) for name, value in new.items()}
         self.held = {name: self.slot_index.kept(value, -2).detach() for name, value in seen.items()}

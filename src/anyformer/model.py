@@ -34,15 +34,12 @@ class Output:
     # each attention's weights [batch, heads, query, key], in the order of calls
     attentions: tuple[Tensor, ...] | None = None
     encoder_last_hidden_state: Tensor | None = None
-    notes: list[Notes] = field(
-        default_factory=list
-    )  # what each mixer reports, the encoder's first, in the order of calls
-    of_layers: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # by head with layers of its own, what those made of the stream [batch, token, d_model]
-    ahead: list[Tensor] = field(
-        default_factory=list
-    )  # what the first head reads to predict k tokens further, [batch, token - k, width] for k = 1, 2 …
+    # what each mixer reports, the encoder's first, in the order of calls
+    notes: list[Notes] = field(default_factory=list)
+    # by head with layers of its own, what those made of the stream [batch, token, d_model]
+    of_layers: dict[str, Tensor] = field(default_factory=dict)
+    # what the first head reads to predict k tokens further, [batch, token - k, width] for k = 1, 2 …
+    ahead: list[Tensor] = field(default_factory=list)
 
     def read_by(self, head: Head) -> Tensor:
         """What a head makes its logits of [batch, token, width]."""
@@ -56,9 +53,8 @@ class Output:
         return next(iter(self.outputs.values()))
 
 
-TokenInputs = tuple[
-    Tensor | None, Tensor | None, Tensor | None, Mapping[str, Tensor] | None
-]  # what `describe` is told of tokens
+# What `make_tokens` is told of tokens: attention_mask, position_ids, token_type_ids, facts.
+TokenInputs = tuple[Tensor | None, Tensor | None, Tensor | None, Mapping[str, Tensor] | None]
 
 
 class Transformer(Part[ModelSpec]):
@@ -173,7 +169,7 @@ class Transformer(Part[ModelSpec]):
         return out
 
     def head(self, name: str | None = None) -> Head:
-        """Return a head by name, or the first. Raises InputError where there is none."""
+        """The head of a name, or the first. Raises InputError where there is none."""
         for head in self.heads:
             if name in (None, head.spec.name):
                 return head

@@ -13,8 +13,6 @@ from anyformer.spec import ModelSpec, dumps, loads
 from tests.laws.models import every_preset_few_fast, ids_for, randomised, runner, told
 from tests.laws.tolerance import FLOAT32, close, gradient_distance
 
-pytestmark = pytest.mark.usefixtures("shapes_unchecked")
-
 
 @every_preset_few_fast
 def test_no_graph_break(spec: ModelSpec) -> None:

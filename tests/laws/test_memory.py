@@ -111,7 +111,6 @@ def test_policies_change_no_bit(spec: ModelSpec) -> None:
     "name",
     ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2-2b", "mixtral-8x7b", "t5-small"))],
 )
-@pytest.mark.usefixtures("shapes_unchecked")
 def test_policies_compile_without_a_break(name: str, recompute: Any) -> None:
     torch.compiler.reset()
     model = randomised(shrink(preset(name).spec))

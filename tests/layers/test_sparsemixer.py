@@ -125,7 +125,6 @@ def test_a_step_draws_from_its_own_number() -> None:
     assert not torch.equal(gradients[0], gradients[2])
 
 
-@pytest.mark.usefixtures("shapes_unchecked")
 def test_a_compiler_follows() -> None:
     torch.compiler.reset()
     module, x = router(), torch.randn(30, 4, generator=torch.Generator().manual_seed(0))

@@ -95,7 +95,6 @@ def test_loss_and_gradients_are_the_papers(kind: str) -> None:
     assert all(g is not None and float(g.abs().max()) > 0 for g in ours.values())
 
 
-@pytest.mark.usefixtures("shapes_unchecked")
 def test_a_compiler_follows() -> None:
     torch.compiler.reset()
     model, (rows, _) = told(SPEC), batch(ROWS["packed"])

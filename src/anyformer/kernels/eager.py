@@ -30,7 +30,7 @@ class Eager:
         return None
 
     def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Dense:
-        """The mask and the bias, as they are."""
+        """The mask and the bias, as they are, each [batch or 1, heads or 1, query, key]."""
         return Dense(visible(mask, query, key, n_heads), bias)
 
     def __call__(
@@ -46,7 +46,7 @@ class Eager:
         scores: Tensor | None,
         dropout: float,
     ) -> tuple[Tensor, Tensor]:
-        """Values and weights; a row that sees no key gives 0."""
+        """Values [batch, heads, query, value_dim] and weights [batch, heads, query, key]; a row that sees no key gives 0."""
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
         s = (q @ k.mT).float() * scale

@@ -37,7 +37,7 @@ class SDPA:
         return None
 
     def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
-        """The cheapest form: nothing, a flag, booleans, or numbers to add."""
+        """The cheapest form: nothing, a flag, or booleans or numbers to add [batch or 1, heads or 1, query, key]."""
         plain = query.span is not None and key.span is not None
         if query.span and query.span == key.span and bias is None and mask.within(query.span, query.span) == Causal():
             return Fused(True, None, None)
@@ -62,7 +62,7 @@ class SDPA:
         scores: Tensor | None,
         dropout: float,
     ) -> tuple[Tensor, None]:
-        """Values, and no weights; a row that sees no key gives 0."""
+        """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
         mask = seen.mask
         if scores is not None:
             seen_all = mask is None and not seen.causal

@@ -1,179 +1,55 @@
 """The parts: each idea is one file, its specification, its maths, its cost and its paper."""
 
-from anyformer.layers.activation import (
-    ELU,
-    GELU,
-    SELU,
-    ActivationSpec,
-    Identity,
-    ReLU,
-    ReLU2,
-    Sigmoid,
-    SiLU,
-    Softplus,
-    Swish,
-    Tanh,
-)
-from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.batch_norm import BatchNormSpec
-from anyformer.layers.block import Stack
-from anyformer.layers.block_sparse import LocalAndVertical
-from anyformer.layers.by_segment import BySegmentSpec
-from anyformer.layers.capacity import CapacityFactor, CapacitySpec, FixedCapacity
-from anyformer.layers.convolution import ConvolutionSpec
-from anyformer.layers.disentangled import ContentToPositionSpec, PositionToContentSpec, RelativeTableSpec
-from anyformer.layers.embedding import (
-    FactorisedPositionsSpec,
-    LearnedPositionsSpec,
-    SegmentsSpec,
-    SinusoidSpec,
-    TokensSpec,
-)
-from anyformer.layers.experts import ExpertsSpec
-from anyformer.layers.feed_forward import ExpertSpec, FeedForwardSpec, GatedFeedForwardSpec
-from anyformer.layers.global_blocks import FirstBlockAgainSpec, GlobalBlocks
-from anyformer.layers.gqa import GQASpec, Projection, ProjectionSpec
-from anyformer.layers.head import Head
-from anyformer.layers.init import ByRole, DistributionSpec, Normal, Xavier
-from anyformer.layers.linear import ChainSpec, GainSpec, LinearSpec, ShiftSpec
-from anyformer.layers.local_global import LocalAndGlobalSpec, MarkedKeys, MarkedQueries
-from anyformer.layers.mask import (
-    And,
-    BlockEnds,
-    Causal,
-    Everything,
-    Heads,
-    Mask,
-    Not,
-    Or,
-    Prefix,
-    SameBlock,
-    SlidingWindow,
-    Strided,
-    SymmetricWindow,
-)
-from anyformer.layers.mla import MLASpec
-from anyformer.layers.moe import MoESpec
-from anyformer.layers.norm import LayerNormSpec, NormSpec, RMSNormSpec
-from anyformer.layers.part import Part
-from anyformer.layers.pool import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
-from anyformer.layers.relative import RelativeSinusoidSpec, ShawKeysSpec, ShawValuesSpec
-from anyformer.layers.residual import AddByDepthSpec, AddSpec, ReversibleSpec
-from anyformer.layers.rope_scaling import (
-    DynamicNTK,
-    LinearScaling,
-    Llama3Scaling,
-    LongRoPE,
-    RotaryScalingSpec,
-    ScalingByLength,
-    YaRN,
-)
-from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.router import Router, RouterSpec
-from anyformer.layers.scores import ALiBiSpec, Content, RelativeBucketsSpec, ScoreSpec, ValueSpec
-from anyformer.layers.tokens import Dropout, ForwardContext, Notes, Store, Tokens
-from anyformer.layers.two_streams import BlanksSpec, TwoStreams
-
-__all__ = [
-    "BatchNormSpec",
-    "ShawKeysSpec",
-    "ShawValuesSpec",
-    "ValueSpec",
-    "Strided",
-    "SameBlock",
-    "BlockEnds",
-    "FactorisedPositionsSpec",
-    "RouterSpec",
-    "Router",
-    "MoESpec",
-    "ExpertsSpec",
-    "ExpertSpec",
-    "FirstBlockAgainSpec",
-    "FixedCapacity",
-    "CapacitySpec",
-    "CapacityFactor",
-    "ELU",
-    "GELU",
-    "SELU",
-    "ALiBiSpec",
-    "ActivationSpec",
-    "AddByDepthSpec",
-    "AddSpec",
-    "And",
-    "AttentionSpec",
-    "BlanksSpec",
-    "ByRole",
-    "BySegmentSpec",
-    "Causal",
-    "ChainSpec",
-    "Content",
-    "DistributionSpec",
-    "Dropout",
-    "DynamicNTK",
-    "Everything",
-    "FeedForwardSpec",
-    "GQASpec",
-    "GainSpec",
-    "GatedFeedForwardSpec",
-    "GlobalBlocks",
-    "Head",
-    "Heads",
-    "Identity",
-    "LayerNormSpec",
-    "LearnedPositionsSpec",
-    "LinearScaling",
-    "LinearSpec",
-    "Llama3Scaling",
-    "LocalAndGlobalSpec",
-    "LocalAndVertical",
-    "MarkedKeys",
-    "MarkedQueries",
-    "LongRoPE",
-    "MLASpec",
-    "Mask",
-    "Normal",
-    "NormSpec",
-    "Not",
-    "Notes",
-    "ForwardContext",
-    "Or",
-    "Part",
-    "Prefix",
-    "Projection",
-    "ProjectionSpec",
-    "RMSNormSpec",
-    "ReLU",
-    "ReLU2",
-    "RelativeBucketsSpec",
-    "RelativeSinusoidSpec",
-    "ReversibleSpec",
-    "RotaryScalingSpec",
-    "RotarySpec",
-    "ScalingByLength",
-    "ScoreSpec",
-    "SegmentsSpec",
-    "ShiftSpec",
-    "SiLU",
-    "Sigmoid",
-    "SinusoidSpec",
-    "SlidingWindow",
-    "Softplus",
-    "Stack",
-    "Store",
-    "Swish",
-    "SymmetricWindow",
-    "Tanh",
-    "TokensSpec",
-    "TwoStreams",
-    "Tokens",
-    "Xavier",
-    "YaRN",
-    "ContentToPositionSpec",
-    "ConvolutionSpec",
-    "PositionToContentSpec",
-    "RelativeTableSpec",
-    "FirstTokenSpec",
-    "LastTokenSpec",
-    "MeanTokensSpec",
-    "UnitLengthSpec",
-]
+# `X as X`: offered from here, as PEP 484 marks it.
+from anyformer.layers.activation import ActivationSpec as ActivationSpec, ELU as ELU, GELU as GELU, Identity as Identity
+from anyformer.layers.activation import ReLU as ReLU, ReLU2 as ReLU2, SELU as SELU, SiLU as SiLU, Sigmoid as Sigmoid
+from anyformer.layers.activation import Softplus as Softplus, Swish as Swish, Tanh as Tanh
+from anyformer.layers.attention import AttentionSpec as AttentionSpec
+from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
+from anyformer.layers.block import Stack as Stack
+from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
+from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
+from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
+from anyformer.layers.disentangled import RelativeTableSpec as RelativeTableSpec
+from anyformer.layers.embedding import FactorisedPositionsSpec as FactorisedPositionsSpec
+from anyformer.layers.embedding import LearnedPositionsSpec as LearnedPositionsSpec, SegmentsSpec as SegmentsSpec
+from anyformer.layers.embedding import SinusoidSpec as SinusoidSpec, TokensSpec as TokensSpec
+from anyformer.layers.experts import ExpertsSpec as ExpertsSpec
+from anyformer.layers.feed_forward import ExpertSpec as ExpertSpec, FeedForwardSpec as FeedForwardSpec
+from anyformer.layers.feed_forward import GatedFeedForwardSpec as GatedFeedForwardSpec
+from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
+from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, ProjectionSpec as ProjectionSpec
+from anyformer.layers.head import Head as Head
+from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
+from anyformer.layers.init import Xavier as Xavier
+from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec, LinearSpec as LinearSpec
+from anyformer.layers.linear import ShiftSpec as ShiftSpec
+from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
+from anyformer.layers.local_global import MarkedQueries as MarkedQueries
+from anyformer.layers.mask import And as And, BlockEnds as BlockEnds, Causal as Causal, Everything as Everything
+from anyformer.layers.mask import Heads as Heads, LocalAndVertical as LocalAndVertical, Mask as Mask, Not as Not
+from anyformer.layers.mask import Or as Or, Prefix as Prefix, SameBlock as SameBlock, SlidingWindow as SlidingWindow
+from anyformer.layers.mask import Strided as Strided, SymmetricWindow as SymmetricWindow
+from anyformer.layers.mla import MLASpec as MLASpec
+from anyformer.layers.moe import CapacityFactor as CapacityFactor, CapacitySpec as CapacitySpec
+from anyformer.layers.moe import FixedCapacity as FixedCapacity, MoESpec as MoESpec
+from anyformer.layers.norm import LayerNormSpec as LayerNormSpec, NormSpec as NormSpec, RMSNormSpec as RMSNormSpec
+from anyformer.layers.part import Part as Part
+from anyformer.layers.pool import FirstTokenSpec as FirstTokenSpec, LastTokenSpec as LastTokenSpec
+from anyformer.layers.pool import MeanTokensSpec as MeanTokensSpec, UnitLengthSpec as UnitLengthSpec
+from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSpec, ShawKeysSpec as ShawKeysSpec
+from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec
+from anyformer.layers.residual import AddByDepthSpec as AddByDepthSpec, AddSpec as AddSpec
+from anyformer.layers.residual import ReversibleSpec as ReversibleSpec
+from anyformer.layers.rope_scaling import DynamicNTK as DynamicNTK, LinearScaling as LinearScaling
+from anyformer.layers.rope_scaling import Llama3Scaling as Llama3Scaling, LongRoPE as LongRoPE
+from anyformer.layers.rope_scaling import RotaryScalingSpec as RotaryScalingSpec, ScalingByLength as ScalingByLength
+from anyformer.layers.rope_scaling import YaRN as YaRN
+from anyformer.layers.rotary import RotarySpec as RotarySpec
+from anyformer.layers.router import Router as Router, RouterSpec as RouterSpec
+from anyformer.layers.scores import ALiBiSpec as ALiBiSpec, BySegmentSpec as BySegmentSpec, Content as Content
+from anyformer.layers.scores import RelativeBucketsSpec as RelativeBucketsSpec, ScoreSpec as ScoreSpec
+from anyformer.layers.scores import ValueSpec as ValueSpec
+from anyformer.layers.tokens import Dropout as Dropout, ForwardContext as ForwardContext, Notes as Notes, Store as Store
+from anyformer.layers.tokens import Tokens as Tokens
+from anyformer.layers.two_streams import BlanksSpec as BlanksSpec, TwoStreams as TwoStreams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,8 +16,6 @@ from anyformer.spec import MapSpec
 class ActivationSpec(MapSpec, abstract=True):
     """A function of each number by itself. A subclass writes `__call__`; its module is `Activation`."""
 
-    keeps: ClassVar[Literal["x", "y", "x and a factor", "nothing"]] = "x"  # for the backward pass
-
     def __call__(self, x: Tensor) -> Tensor:
         """The function of x, of the same shape."""
         raise TypeError(f"{self.kind} is an activation without a function; give it a __call__")
@@ -27,19 +25,16 @@ class Activation(Part[ActivationSpec]):
     spec: ActivationSpec
 
     def forward(self, x: Tensor) -> Tensor:
+        """The function of x [batch, token, width], of the same shape."""
         return self.spec(x)
 
 
 class Identity(ActivationSpec):
-    keeps = "nothing"
-
     def __call__(self, x: Tensor) -> Tensor:
         return x
 
 
 class ReLU(ActivationSpec):
-    keeps = "y"
-
     def __call__(self, x: Tensor) -> Tensor:
         return F.relu(x)
 
@@ -73,22 +68,17 @@ class Swish(ActivationSpec):
     """x·σ(βx): Ramachandran et al. 2017, arXiv:1710.05941."""
 
     beta: float = 1.0
-    keeps = "x and a factor"
 
     def __call__(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(self.beta * x)
 
 
 class Sigmoid(ActivationSpec):
-    keeps = "y"
-
     def __call__(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
 
 class Tanh(ActivationSpec):
-    keeps = "y"
-
     def __call__(self, x: Tensor) -> Tensor:
         return torch.tanh(x)
 

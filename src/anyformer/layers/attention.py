@@ -12,8 +12,8 @@ from torch import Tensor
 from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.mask import Everything, Mask, Prefix
+from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.part import Part
-from anyformer.layers.recompute import checkpointed
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
@@ -141,19 +141,16 @@ class Attention(Part[AttentionSpec]):
         self.memo_key = self._memo_key()
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape; notes its weights [batch, heads, query, key] where the pass asks."""
         p, spec = self.projection, self.spec
         if spec.reads == "memory":
-            q, stored, keys = (
-                p.query(x, context),
-                store.once(lambda: p.store(context.given("memory"), context)),
-                context.memory_tokens,
-            )
+            q, keys = p.query(x, context), context.memory_tokens
+            stored = store.once(lambda: p.store(context.given("memory"), context))
+        elif spec.reads == "input":
+            q, new = p.query(x, context), p.store(context.given("input"), context)
+            stored, keys = store.extend(new), store.keys
         else:
-            q, new = (
-                p.project(x, context)
-                if spec.reads == "self"
-                else (p.query(x, context), p.store(context.given("input"), context))
-            )
+            q, new = p.project(x, context)
             stored, keys = store.extend(new), store.keys
         keys = context.tokens if keys is None else keys
         if spec.logn is not None:

@@ -52,6 +52,7 @@ class BatchNorm(Part[BatchNormSpec]):
     variance: Tensor
 
     def forward(self, x: Tensor, context: ForwardContext | None = None) -> Tensor:
+        """The normed x [batch, token, d_model]. Raises SpecError without a pass that tells what is padding."""
         if context is None:
             raise SpecError(
                 "BatchNorm stands where nothing tells it what is padding; let it be a norm of a block or stack"

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.embedding import Embedding
+from anyformer.layers.memory_efficient import checkpointed_layer
 from anyformer.layers.part import Part
-from anyformer.layers.recompute import checkpointed_layer
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, StackSpec, SublayerSpec
 
@@ -32,6 +32,7 @@ class Branch(Part[BranchSpec]):
         self.keeps = spec.mixer.cache_shapes(place) is not None
 
     def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
+        """What the branch writes [batch, token, d_model] having read x of that shape, and its mixer's notes."""
         store = next(stores) if self.keeps else KEEP_NOTHING
         y, notes = self.mixer(x if self.norm_in is None else mapped(self.norm_in, x, context), context, store)
         if self.norm_out is not None:
@@ -49,6 +50,7 @@ class Sublayer(Part[SublayerSpec]):
     def forward(
         self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
+        """The state [batch, token, width of the residual's] after its branches, and a note of each."""
         x = residual.read(state)
         if self.norm_in is not None:
             x = mapped(self.norm_in, x, context)
@@ -67,6 +69,7 @@ class Block(Part[BlockSpec]):
     def forward(
         self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
+        """The state [batch, token, width of the residual's] after its sublayers, and their notes."""
         if context.recompute == "full":
             return checkpointed_layer(lambda state, context: self(state, residual, context, stores), state, context)
         notes: list[Notes] = []

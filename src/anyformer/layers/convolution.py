@@ -43,6 +43,7 @@ class Convolution(Part[ConvolutionSpec]):
     bias: Tensor
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """What neighbours give [batch, token, d_model] for x of that shape; no notes."""
         x = x if self.spec.reads == "self" else context.given("input")
         around = torch.cat(list(self._shifted(x, context.tokens.document)), -1)  # [batch, token, size · width]
         return self.spec.activation(F.linear(around, self.weight.permute(0, 2, 1).flatten(1), self.bias)), {}

@@ -58,6 +58,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
         softcap: float | None,
         options: LossOptions,
     ) -> tuple[Tensor, Tensor]:
+        """(the sum, each row's) of hidden [row, width], weight [vocab, width], bias [vocab] and labels [row]."""
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, weight.dtype)

@@ -61,7 +61,7 @@ class RelativeTable(Part[RelativeTableSpec]):
     norm: nn.Module | None
 
     def forward(self) -> Tensor:
-        """Return [row, d_model]."""
+        """The vectors [row, d_model]."""
         return self.weight if self.norm is None else self.norm(self.weight)
 
 
@@ -98,6 +98,7 @@ class ContentToPosition(Part[ContentToPositionSpec]):
     projection: nn.Module | None
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch, heads, query, key]."""
         vectors = _by_head(self, content, "k")
         every = _products(content.q, vectors * content.scale)
         rows = self.spec.table.rows(query.position - key.position)
@@ -109,6 +110,7 @@ class PositionToContent(Part[PositionToContentSpec]):
     projection: nn.Module | None
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch, heads, query, key]."""
         vectors, k = _by_head(self, content, "q"), content.k
         groups = content.q.shape[1] // k.shape[1]
         k = k.repeat_interleave(groups, 1) if groups > 1 else k
@@ -118,7 +120,7 @@ class PositionToContent(Part[PositionToContentSpec]):
 
 
 def _products(x: Tensor, vectors: Tensor) -> Tensor:
-    """Return [batch, heads, token, row] of x [batch, heads, token, head_dim] and [heads, row, head_dim], neither copied."""
+    """[batch, heads, token, row] of x [batch, heads, token, head_dim] and [heads, row, head_dim], neither copied."""
     batch, n = x.shape[0], x.shape[2]
     together = x.transpose(0, 1).flatten(1, 2)  # tokens of all rows lie one after the other in memory already
     return (together @ vectors.mT).unflatten(1, (batch, n)).transpose(0, 1)

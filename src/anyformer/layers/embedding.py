@@ -55,6 +55,7 @@ class TokenEmbedding(Part[TokensSpec]):
     projection: nn.Module | None
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        """Vectors [batch, token, width] of `ids` [batch, token]."""
         return looked_up(ids, self.spec, self.table, self.projection)
 
 
@@ -86,6 +87,7 @@ class LearnedPositions(Part[LearnedPositionsSpec]):
     weight: Tensor
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        """Vectors [batch or 1, token, width] of the tokens' positions. Raises InputError beyond the last."""
         end = tokens.span[1] if tokens.span else 0
         if end > self.spec.n_positions:
             raise InputError(
@@ -114,6 +116,7 @@ class FactorisedPositionsSpec(TermSpec):
 
 class FactorisedPositions(Part[FactorisedPositionsSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        """Vectors [batch or 1, token, width] of the tokens' positions. Raises InputError beyond the last."""
         shape, left, total = self.spec.shape, tokens.position, None
         end = tokens.span[1] if tokens.span else 0
         if end > math.prod(shape):
@@ -143,6 +146,7 @@ class SinusoidSpec(TermSpec):
 
 class Sinusoid(Part[SinusoidSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        """Vectors [batch or 1, token, width] of the tokens' positions."""
         width = self.place.shape[-1]
         frequencies = torch.tensor(self.spec.angles(width), device=ids.device)
         angles = (tokens.position + self.spec.start).float()[..., None] * frequencies
@@ -169,6 +173,7 @@ class Segments(Part[SegmentsSpec]):
     weight: Tensor
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        """Vectors [batch, token, width] of the tokens' segments."""
         return self.weight[0] if tokens.segment is None else F.embedding(tokens.segment, self.weight)
 
 
@@ -178,7 +183,7 @@ class Embedding(Part[EmbeddingSpec]):
     projection: nn.Module | None
 
     def forward(self, ids: Tensor, context: ForwardContext) -> Tensor:
-        """Return [batch, token, d_model] for ids [batch, token]."""
+        """[batch, token, d_model] of `ids` [batch, token]."""
         first, *others = self.terms
         x = first(ids, context.tokens)
         for term in others:

@@ -16,8 +16,7 @@ from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
-from anyformer.layers.precision import as_given, autocast_dtype
-from anyformer.layers.tokens import ForwardContext
+from anyformer.layers.tokens import ForwardContext, as_given, autocast_dtype
 from anyformer.spec import Count, MixerSpec, PartSpec, Place, Placed, Weight
 
 
@@ -114,7 +113,7 @@ def groups_of(chosen: Tensor, n_experts: int) -> Groups:
     expert, order = flat.masked_fill(flat < 0, n_experts).sort(stable=True)
     row = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     behind = torch.searchsorted(expert, torch.arange(n_experts, device=order.device), right=True)
-    return Groups(order // chosen.shape[1], row.view_as(chosen), behind.cpu())
+    return Groups(order // chosen.shape[1], row.view_as(chosen), behind if behind.is_meta else behind.cpu())
 
 
 def sorted_by_expert(
@@ -149,6 +148,7 @@ class _Sorted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: Tensor, groups: Groups, inner: Inner, *tensors: Any) -> Tensor:
+        """[token, d_model] of x of that shape, share [token, top_k] and tensors [experts, d_out, d_in] and [experts, d_out]."""
         n = len(tensors) // 2  # matrices, and as many biases, which may be None
         matrices, biases = tensors[:n], tensors[n:]
         rows = x.index_select(0, groups.token)

@@ -13,7 +13,7 @@ from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MixerSpec, Place, Placed, Width, Workload, inside
+from anyformer.spec import Cost, MixerSpec, Place, Placed, Width, Workload
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -27,6 +27,9 @@ class ExpertSpec(MixerSpec, abstract=True):
     def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
         """What goes into the last map, given what comes out of the first ones."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return super().cost(place, workload).named("feed-forward")
 
 
 class FeedForwardSpec(ExpertSpec):
@@ -48,9 +51,6 @@ class FeedForwardSpec(ExpertSpec):
         (up,) = hidden
         return _dropped(self.activation(up), context)
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return super().cost(place, workload).named("feed-forward")
-
 
 class FeedForward(Part[FeedForwardSpec]):
     up: nn.Module
@@ -58,6 +58,7 @@ class FeedForward(Part[FeedForwardSpec]):
     down: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape; no notes."""
         return self.down(self.spec.inner(self.up(x), context=context)), {}
 
 
@@ -90,9 +91,6 @@ class GatedFeedForwardSpec(ExpertSpec):
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return gate, up + self.up_offset if self.up_offset else up
 
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return super().cost(place, workload).named("feed-forward")
-
 
 class GatedFeedForward(Part[GatedFeedForwardSpec]):
     gate: Linear
@@ -105,19 +103,13 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
         self.together: Together | None = None  # gate and up as one product, for decoding
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape; no notes."""
         fused = self.together is not None and self.together.holds()
         gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
         if saves_activations() and not context.dropout and isinstance(self.down, Linear):
             gate, up = self.spec.bounded(gate, up)
             return MemoryEfficientGatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
         return self.down(self.spec.inner(gate, up, context=context)), {}
-
-
-def linear_maps(spec: ExpertSpec, place: Place) -> list[tuple[str, LinearSpec, Place]]:
-    """(name, map, place) of an expert's linear maps, the one out last."""
-    return [
-        (name, part, inner_place) for name, part, inner_place in inside(spec, place) if isinstance(part, LinearSpec)
-    ]
 
 
 def _dropped(hidden: Tensor, context: ForwardContext) -> Tensor:

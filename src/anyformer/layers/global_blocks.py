@@ -65,6 +65,7 @@ class FirstBlockAgainSpec(ScoreSpec):
 
 class FirstBlockAgain(Part[FirstBlockAgainSpec]):
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch or 1, 1, query, key]."""
         q, k, last, few = _blocks(query, key, self.spec.size, self.spec.n_random)
         again = (k == 0) & (q > 0) & (q < last) & ~few
         return again.float() * math.log(1 + self.spec.n_random)

@@ -59,23 +59,23 @@ class Projection(Part[P], Generic[P]):
         raise TypeError(f"{self.spec.kind} stores nothing")
 
     def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """(queries, what is kept) where a layer attends to itself."""
+        """(`query`, `store`) of x [batch, token, d_model], where a layer attends to itself."""
         return self.query(x, context), self.store(x, context)
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """(q, k, v) of the queries and all that is stored, as the kernels take them."""
+        """(q, k, v), each [batch, heads or kv heads, token, width], of the queries and all that is stored."""
         return q, stored["key"], stored["value"]
 
     def absorb(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """(q, k, v) as `expand` does, but with keys and values as they are stored, where the spec `absorbs`."""
+        """(q, k, v), each [batch, heads or kv heads, token, one of `absorbed_sizes`]: keys and values as they are stored."""
         raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
 
     def unfold(self, y: Tensor) -> Tensor:
-        """What `output` takes, given what the kernel made of what `absorb` gave."""
+        """[batch, heads, query, width of a value] of what the kernel made of what `absorb` gave."""
         raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
 
     def output(self, y: Tensor) -> Tensor:
-        """Return [batch, query, d_model] for y [batch, heads, query, width of a value]."""
+        """[batch, query, d_model] of y [batch, heads, query, width of a value]."""
         raise TypeError(f"{self.spec.kind} gives nothing out")
 
 
@@ -156,20 +156,20 @@ class GQASpec(ProjectionSpec):
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
         kept = None if self.n_kv_heads is None else Count(n_kv_heads)
-        norms = {"norm_query": to.field(MapSpec, self.norm_query), "norm_key": to.field(MapSpec, self.norm_key)}
         rotary = self.rotary and self.rotary.resized(to).fitted(head_dim or to.d_model // n_heads)
         value_dim = None
         if self.value_dim is not None:  # in the old proportion to a key's, so that what differs stays different
             old, new = self.head_dim or self.value_dim, head_dim or to.d_model // n_heads
             value_dim = max(8, 8 * round(self.value_dim * new / old / 8))
-        sizes = {
-            "n_heads": n_heads,
-            "n_kv_heads": kept,
-            "head_dim": head_dim,
-            "value_dim": value_dim,
-            "rotary": rotary,
-        }
-        return self.but(**norms, **sizes)
+        return self.but(
+            n_heads=n_heads,
+            n_kv_heads=kept,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            rotary=rotary,
+            norm_query=to.field(MapSpec, self.norm_query),
+            norm_key=to.field(MapSpec, self.norm_key),
+        )
 
 
 class GQA(Projection[GQASpec]):
@@ -187,18 +187,22 @@ class GQA(Projection[GQASpec]):
         self.together: Together | None = None  # q, k and v as one product, for decoding
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """Queries [batch, heads, query, head_dim] of x [batch, query, d_model]."""
         return self._queries(self.q(x), context)
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
+        """Keys [batch, kv heads, token, head_dim] and values [batch, kv heads, token, value_dim] of [batch, token, d_source]."""
         return self._kept(self.k(source), self.v(source), context)
 
     def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps lie together."""
         if self.together is None or not self.together.holds():
             return self.query(x, context), self.store(x, context)
         q, k, v = self.together(x)
         return self._queries(q, context), self._kept(k, v, context)
 
     def output(self, y: Tensor) -> Tensor:
+        """[batch, query, d_model] of y [batch, heads, query, value_dim]."""
         return self.o(y.transpose(1, 2).flatten(2))
 
     def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:

@@ -40,6 +40,7 @@ class Linear(Part[LinearSpec]):
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
+        """[…, d_out] of x […, d_in]."""
         return F.linear(x, self.weight, self.bias)
 
 
@@ -75,7 +76,7 @@ class Together:
         return self.first.weight.data_ptr() == self.weight.data_ptr()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What each map makes of x."""
+        """What each map makes [batch, token, d_out] of x [batch, token, d_in]."""
         return F.linear(x, self.weight, self.bias).split(self.sizes, -1)
 
 
@@ -94,6 +95,7 @@ class Gain(Part[GainSpec]):
     weight: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
+        """The product of x [batch, token, width] and the weight, of the shape of x."""
         return x * self.weight
 
 
@@ -112,6 +114,7 @@ class Shift(Part[ShiftSpec]):
     bias: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
+        """The sum of x [batch, token, width] and the bias, of the shape of x."""
         return x + self.bias
 
 
@@ -129,6 +132,7 @@ class Chain(Part[ChainSpec]):
     maps: list[torch.nn.Module]
 
     def forward(self, x: Tensor) -> Tensor:
+        """[batch, token, width of the last] of x [batch, token, width of the first]."""
         for step in self.maps:
             x = step(x)
         return x

@@ -60,17 +60,20 @@ class LocalAndGlobalSpec(ProjectionSpec):
 
 class LocalAndGlobal(Projection[LocalAndGlobalSpec]):
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """Queries [batch, heads of both sets, query, head_dim] of x [batch, query, d_model]."""
         return self._sets("q", x)
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
+        """Keys and values [batch, heads of both sets, token, head_dim] of [batch, token, d_source]."""
         return {"key": self._sets("k", source), "value": self._sets("v", source)}
 
     def output(self, y: Tensor) -> Tensor:
+        """[batch, query, d_model] of y [batch, heads of both sets, query, head_dim]."""
         both = y.unflatten(1, (self.spec.n_heads, 2)).sum(2)
         return self.get_submodule("o")(both.transpose(1, 2).flatten(2))
 
     def _sets(self, name: str, x: Tensor) -> Tensor:
-        """Return [batch, heads, token, head_dim], the local and the global set taking turns."""
+        """[batch, heads, token, head_dim], the local and the global set taking turns."""
         each = [self.get_submodule(one)(x).unflatten(-1, (self.spec.n_heads, -1)) for one in (name, f"{name}_global")]
         return torch.stack(each, 3).flatten(2, 3).transpose(1, 2)
 

@@ -1,14 +1,22 @@
-"""Steps of differentiation that keep less: what is cheap to make again is not held until the backward pass."""
+"""Passes that keep less until the backward pass, and make again what is cheap to make, or all that a layer makes.
+
+Recomputation of layers: Chen et al. 2016, arXiv:1604.06174; of attention alone, "selective": Korthikanti et al. 2022,
+arXiv:2205.05198, section 5.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from anyformer.layers.tokens import ForwardContext
 
 
 class MemoryEfficientGatedDown(torch.autograd.Function):
@@ -21,6 +29,7 @@ class MemoryEfficientGatedDown(torch.autograd.Function):
     def forward(
         ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor]
     ) -> Tensor:
+        """[…, d_model] of gate and up […, d_ff], weight [d_model, d_ff] and bias [d_model]."""
         ctx.activation = activation
         ctx.save_for_backward(gate, up, weight, bias)
         return F.linear(activation(gate) * up, weight, bias)
@@ -47,6 +56,7 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        """The normed x […, width]; weight [width]."""
         ctx.eps = eps
         ctx.save_for_backward(x, weight)
         return F.rms_norm(x, x.shape[-1:], weight, eps)
@@ -68,3 +78,21 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
 def saves_activations() -> bool:
     """Whether a backward pass may follow in plain PyTorch; a compiler decides by itself what is made again."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: ForwardContext) -> Any:
+    """step(*tensors), of which only the tensors stay until the backward pass; dropout is drawn as it was."""
+    return checkpoint(step, *tensors, use_reentrant=False, preserve_rng_state=context.dropout is not None)
+
+
+def checkpointed_layer(step: Callable[[Tensor, ForwardContext], Any], state: Tensor, context: ForwardContext) -> Any:
+    """step(state [batch, token, width], context) likewise; what layers share the first time makes and the second finds."""
+    known, compiling = dict(context.memo), torch.compiler.is_compiling()
+    passes = iter((context,)) if not compiling else iter(())
+
+    def run(state: Tensor, memory: Tensor | None) -> Any:
+        # The second time starts from what the first found in the memo: autograd asks for the same steps again.
+        here = next(passes, None) or replace(context, memo=dict(known), again=not compiling)
+        return step(state, replace(here, memory=memory, recompute="none"))
+
+    return checkpointed(run, state, context.memory, context=context)

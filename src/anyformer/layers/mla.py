@@ -95,7 +95,7 @@ class MLASpec(ProjectionSpec):
         return self.kv_rank + self.turning, self.kv_rank
 
     def between(self, query: int, keys: int, *, absorbed: bool) -> int:
-        """Return k and v of each key; or, absorbed, the same matrices applied to each query and each result."""
+        """Of k and v of each key; or, absorbed, of the same matrices applied to each query and each result."""
         return 2 * self.n_heads * self.kv_rank * (self.head_dim + self.value_width) * (query if absorbed else keys)
 
     def cost(self, place: Place, workload: Workload) -> Cost:
@@ -141,6 +141,7 @@ class MLA(Projection[MLASpec]):
     o: Linear
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """Queries [batch, heads, query, head_dim + rotary_dim] of x [batch, query, d_model]."""
         spec = self.spec
         if self.q_down is not None:
             x = self.q_down(x)
@@ -152,6 +153,7 @@ class MLA(Projection[MLASpec]):
         return torch.cat((plain, spec.rotary.rotate(turning, context)), -1)
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
+        """The latent, then the rotary key, [batch, token, kv_rank + rotary_dim] of [batch, token, d_source]."""
         latent = self.kv_down(source)
         latent = latent if self.norm_kv is None else self.norm_kv(latent)
         if self.k_rotary is None or self.spec.rotary is None:
@@ -160,6 +162,7 @@ class MLA(Projection[MLASpec]):
         return {"latent": torch.cat((latent, key), -1)}
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """(q, k, v): q as it is, k [batch, heads, key, head_dim + rotary_dim] and v [batch, heads, key, value_dim]."""
         n_heads, turning = self.spec.n_heads, self.spec.turning
         latent, key = stored["latent"].split((self.spec.kv_rank, turning), -1)
         k, v = (up(latent).unflatten(-1, (n_heads, -1)).transpose(1, 2) for up in (self.k, self.v))
@@ -168,7 +171,10 @@ class MLA(Projection[MLASpec]):
         return q, k, v
 
     def absorb(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """One key and value head: q·(W c) = (Wᵀq)·c, and the sum of W c is W times the sum of c."""
+        """(q, k, v): q [batch, heads, query, kv_rank + rotary_dim], and k and v of one head [batch, 1, key, width].
+
+        q·(W c) = (Wᵀq)·c, and the sum of W c is W times the sum of c.
+        """
         spec = self.spec
         plain, turning = q.split((spec.head_dim, spec.turning), -1)
         folded = plain @ self.k.weight.unflatten(0, (spec.n_heads, -1))
@@ -176,7 +182,9 @@ class MLA(Projection[MLASpec]):
         return torch.cat((folded, turning), -1), latent, latent[..., : spec.kv_rank]
 
     def unfold(self, y: Tensor) -> Tensor:
+        """[batch, heads, query, value_dim] of y [batch, heads, query, kv_rank]."""
         return y @ self.v.weight.unflatten(0, (self.spec.n_heads, -1)).mT
 
     def output(self, y: Tensor) -> Tensor:
+        """[batch, query, d_model] of y [batch, heads, query, value_dim]."""
         return self.o(y.transpose(1, 2).flatten(2))

@@ -1,22 +1,64 @@
-"""Mixtures of experts: a token goes through the few networks that a router chooses. Shazeer et al. 2017, arXiv:1701.06538."""
+"""Mixtures of experts: a token goes through the few networks that a router chooses. Shazeer et al. 2017, arXiv:1701.06538.
+
+An expert may have a capacity: tokens beyond it pass it by (Lepikhin et al. 2020, arXiv:2006.16668; Fedus et al. 2021,
+arXiv:2101.03961).
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from anyformer.layers.capacity import CapacitySpec, admitted
 from anyformer.layers.experts import Experts, ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Width, Workload
+from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Spec, Width, Window, Workload
+
+
+class CapacitySpec(Spec, abstract=True):
+    """Places that an expert has for the tokens of one sequence."""
+
+    def places(self, n_tokens: int, n_experts: int, top_k: int) -> int:
+        """How many tokens of a sequence of `n_tokens` an expert takes."""
+        raise TypeError(f"{self.kind} does not say how many places there are")
+
+
+class CapacityFactor(CapacitySpec):
+    """factor · top_k · tokens / experts, rounded up: 1 is exactly enough for an even load (Switch, section 2.2)."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        if not self.factor > 0 or not math.isfinite(self.factor):
+            raise self.refusal("factor", "must be above 0; leave the capacity out so that no token is dropped")
+
+    def places(self, n_tokens: int, n_experts: int, top_k: int) -> int:
+        return math.ceil(self.factor * top_k * n_tokens / n_experts)
+
+
+class FixedCapacity(CapacitySpec):
+    """A number of tokens, whatever the length (the released Switch models)."""
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise self.refusal("tokens", "must be at least 1; leave the capacity out so that no token is dropped")
+
+    def places(self, n_tokens: int, n_experts: int, top_k: int) -> int:
+        return self.tokens
+
+    def resized(self, to: Sizes) -> FixedCapacity:
+        """A number of tokens, as a window's is: it stays small enough to matter."""
+        return self.but(tokens=to.field(Window, self.tokens))
 
 
 class MoESpec(MixerSpec):
@@ -90,6 +132,7 @@ class MoE(Part[MoESpec]):
     shared_gate: nn.Module | None
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape, and the notes."""
         spec, rows = self.spec, x.flatten(0, 1)
         weights, chosen, logits = self.router(rows, context)
         shape = x.shape[:2]
@@ -114,3 +157,13 @@ class MoE(Part[MoESpec]):
         assert capacity is not None
         places = capacity.places(chosen.shape[1], router.n_experts, router.top_k)
         return admitted(chosen, router.n_experts, places, real)
+
+
+def admitted(chosen: Tensor, n_experts: int, places: int, real: Tensor) -> Tensor:
+    """Which choices [batch, token, top_k] get a place: first come first served, so that nothing depends on later tokens.
+
+    Of one token the better choice comes first. Padding (`real` [batch, token] is False) takes no place.
+    """
+    wanted = nn.functional.one_hot(chosen, n_experts) * real[..., None, None]
+    queue = wanted.flatten(1, 2).cumsum(1).view_as(wanted)
+    return queue.gather(-1, chosen[..., None])[..., 0] <= places

@@ -50,6 +50,7 @@ class LayerNorm(Part[LayerNormSpec]):
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The x […, *place.shape] normed over its last axis."""
         weight = self.weight
         if weight is not None and self.spec.weight_offset:
             weight = weight + self.spec.weight_offset
@@ -77,6 +78,7 @@ class RMSNorm(Part[RMSNormSpec]):
     weight: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The x […, *place.shape] normed over its last axis."""
         spec, weight = self.spec, self.weight
         if weight is not None and spec.weight_offset:
             weight = weight + spec.weight_offset

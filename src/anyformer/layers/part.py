@@ -72,7 +72,7 @@ def attach(owner: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def assemble(spec: PartSpec, place: Place) -> nn.Module:
-    """Build a part, or return the one of its shared name. Raises SpecError for parts of one name that differ."""
+    """The module of a part, or the one there is of its shared name. Raises SpecError for parts of one name that differ."""
     if spec.shared is None:
         return spec.build(place)
     if spec.shared not in place.modules:

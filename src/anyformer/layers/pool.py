@@ -20,6 +20,7 @@ class FirstTokenSpec(PoolSpec):
 
 class FirstToken(Part[FirstTokenSpec]):
     def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """[batch, width] of x [batch, token, width]."""
         if tokens.document is None:
             return x[:, 0]
         return _row_at(x, (tokens.document > 0).int().argmax(1))
@@ -33,6 +34,7 @@ class LastTokenSpec(PoolSpec):
 
 class LastToken(Part[LastTokenSpec]):
     def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """[batch, width] of x [batch, token, width]."""
         if tokens.document is None:
             return x[:, -1]
         return _row_at(x, tokens.n - 1 - (tokens.document > 0).int().flip(1).argmax(1))
@@ -44,6 +46,7 @@ class MeanTokensSpec(PoolSpec):
 
 class MeanTokens(Part[MeanTokensSpec]):
     def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """[batch, width] of x [batch, token, width]."""
         if tokens.document is None:
             return x.mean(1)
         real = (tokens.document > 0).to(x.dtype)[..., None]
@@ -58,9 +61,10 @@ class UnitLengthSpec(MapSpec):
 
 class UnitLength(Part[UnitLengthSpec]):
     def forward(self, x: Tensor) -> Tensor:
+        """The x […, width] at length 1."""
         return F.normalize(x, dim=-1, eps=self.spec.least)
 
 
 def _row_at(x: Tensor, column: Tensor) -> Tensor:
-    """Return x [batch, token, width] at one column [batch or 1] of each row."""
+    """[batch, width]: x [batch, token, width] at one column [batch or 1] of each row."""
     return x[torch.arange(len(x), device=x.device), column.expand(len(x))]

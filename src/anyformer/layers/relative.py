@@ -58,7 +58,7 @@ class RelativeSinusoidSpec(ScoreSpec):
         return (queries if folded else distances) * place.d_model * n_heads * width, between
 
     def sinusoids(self, distances: Tensor, d_model: int) -> Tensor:
-        """Return [distance, d_model] for distances in tokens."""
+        """[distance, d_model] for distances in tokens."""
         pairs = torch.arange(0, d_model, 2, device=distances.device, dtype=torch.float32)
         angles = distances.float()[:, None] * self.base ** -(pairs / d_model)
         return torch.cat((angles.sin(), angles.cos()), -1)[:, :d_model]
@@ -70,13 +70,14 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
     bias_position: Tensor
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch, heads, query, key]."""
         q, k = content.q, content.k
         groups = q.shape[1] // k.shape[1]
         of_keys = (self.bias_key[:, None] * (k.repeat_interleave(groups, 1) if groups > 1 else k)).sum(-1)[:, :, None]
         return (self.by_distance(q + self.bias_position[:, None], query, key) + of_keys) * content.scale
 
     def by_distance(self, q: Tensor, query: Tokens, key: Tokens) -> Tensor:
-        """Return q·(W r) for q [batch, heads, query, head_dim]; [batch, heads, query, key]."""
+        """q·(W r) for q [batch, heads, query, head_dim]; [batch, heads, query, key]."""
         n, keys = q.shape[2], key.position.shape[-1]
         in_order = query.span and key.span and query.span[1] == key.span[1] and not key.turned
         if in_order and not self.spec.bidirectional:
@@ -91,7 +92,7 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
         return every.gather(-1, wanted.expand(*every.shape[:-1], -1))
 
     def products(self, q: Tensor, keys: int, start: int, stop: int) -> Tensor:
-        """Return q·(W r) for the distances from start down to stop [batch, heads, query, distance]."""
+        """q·(W r) for the distances from start down to stop [batch, heads, query, distance]."""
         if not self.spec.folds(self.place, q.shape[0], q.shape[2], keys):
             return q @ self.distances(start, stop).mT
         folded = q @ self.r.unflatten(0, (len(self.bias_key), -1))
@@ -103,7 +104,7 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
         return folded @ table[length - 1 - start : length - stop].mT
 
     def distances(self, start: int, stop: int) -> Tensor:
-        """Return W r for the distances from start down to stop, as [heads, distance, head_dim]."""
+        """W r for the distances from start down to stop, as [heads, distance, head_dim]."""
         steps = torch.arange(start, stop - 1, -1, device=self.r.device)
         sinusoids = self.spec.sinusoids(steps, self.place.d_model).to(self.r.dtype)
         return F.linear(sinusoids, self.r).unflatten(-1, (len(self.bias_key), -1)).transpose(0, 1)
@@ -150,6 +151,7 @@ class ShawKeys(Part[ShawKeysSpec]):
     weight: Tensor
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch, heads, query, key]."""
         every = content.q @ (self.weight.mT * content.scale)  # [batch, heads, query, distance]
         return every.gather(-1, _clipped(query, key, self.spec.farthest).expand(*every.shape[:-1], -1))
 
@@ -162,6 +164,7 @@ class ShawValues(Part[ShawValuesSpec]):
     weight: Tensor
 
     def forward(self, weights: Tensor, query: Tokens, key: Tokens) -> Tensor:
+        """[batch, heads, query, head_dim] of weights [batch, heads, query, key]."""
         rows = _clipped(query, key, self.spec.farthest).expand(weights.shape)
         shares = weights.new_zeros(*weights.shape[:-1], len(self.weight)).scatter_add(-1, rows, weights)
         return shares.to(self.weight.dtype) @ self.weight

@@ -26,19 +26,19 @@ class AddByDepthSpec(ResidualSpec):
 
 class Add(Part[AddSpec]):
     def open(self, x: Tensor) -> Tensor:
-        """The state of the stream that starts from x."""
+        """The state [batch, token, d_model] of the stream that starts from x."""
         return x
 
     def read(self, state: Tensor) -> Tensor:
-        """What branches see."""
+        """What branches see [batch, token, d_model]."""
         return state
 
     def write(self, state: Tensor, y: Tensor) -> Tensor:
-        """The state after a branch has given y."""
+        """The state after a branch has given y [batch, token, d_model]."""
         return state + y if self.spec.scale == 1.0 else self.spec.scale * state + y
 
     def close(self, state: Tensor) -> Tensor:
-        """What the final norm sees."""
+        """What the final norm sees [batch, token, d_model]."""
         return state
 
 
@@ -51,18 +51,18 @@ class ReversibleSpec(ResidualSpec):
 
 class Reversible(Part[ReversibleSpec]):
     def open(self, x: Tensor) -> Tensor:
-        """Return [x, x]."""
+        """[x, x], [batch, token, 2 · d_model]."""
         return torch.cat((x, x), -1)
 
     def read(self, state: Tensor) -> Tensor:
-        """The second stream."""
+        """The second stream [batch, token, d_model]."""
         return state.chunk(2, -1)[1]
 
     def write(self, state: Tensor, y: Tensor) -> Tensor:
-        """(b, a + y) for the state (a, b)."""
+        """(b, a + y) for the state (a, b), [batch, token, 2 · d_model]."""
         a, b = state.chunk(2, -1)
         return torch.cat((b, a + y), -1)
 
     def close(self, state: Tensor) -> Tensor:
-        """Both streams side by side."""
+        """Both streams side by side [batch, token, 2 · d_model]."""
         return state

@@ -39,7 +39,7 @@ class ScalingByLength(RotaryScalingSpec, abstract=True):
     """
 
     def stretched(self, frequencies: list[float], length: Tensor) -> Tensor:
-        """Return [batch or 1, token or 1, pair] for the length of each token's document [batch or 1, token or 1, 1]."""
+        """[batch or 1, token or 1, pair] for the length of each token's document [batch or 1, token or 1, 1]."""
         raise TypeError(f"{self.kind} is a scaling by length that does not say how; give it a method stretched")
 
     def magnitudes(self, length: Tensor) -> Tensor | float:

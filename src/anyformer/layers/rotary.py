@@ -22,7 +22,7 @@ class RotarySpec(Spec):
     scaling: RotaryScalingSpec | None = None
 
     def dims(self, head_dim: int) -> int:
-        """Return r, the number of features that rotate. Raises SpecError if it is odd, or not what the scaling is for."""
+        """The number r of features that rotate. Raises SpecError if it is odd, or not what the scaling is for."""
         r = self._dims(head_dim)
         if self.scaling is not None:
             self.scaling.check(r // 2)
@@ -68,7 +68,7 @@ class RotarySpec(Spec):
         return pairs[0].to(dtype), pairs[1].to(dtype)
 
     def rotate(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """Return x [batch, heads, token, head_dim] rotated by its tokens' positions."""
+        """The x [batch, heads, token, head_dim] rotated by its tokens' positions."""
         head_dim = x.shape[-1]
         key = f"rotary {self.key} {head_dim} {x.dtype}"
         cos, sin = context.once(key, lambda: self.tables(context.tokens, head_dim, x.dtype))
@@ -80,7 +80,7 @@ class RotarySpec(Spec):
         return torch.cat((before, torch.addcmul(turning * cos, self.swapped(turning), sin), after), -1)
 
     def swapped(self, x: Tensor) -> Tensor:
-        """Return x with the two features of each pair exchanged."""
+        """The x [batch, heads, token, r] with the two features of each pair exchanged."""
         if self.layout == "half":
             first, second = x.chunk(2, -1)
             return torch.cat((second, first), -1)

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.layers.precision import as_given
-from anyformer.layers.tokens import ForwardContext
+from anyformer.layers.tokens import ForwardContext, as_given
 from anyformer.spec import Cost, Count, PartSpec, Place, Sizes, Weight, Workload
 
 TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
@@ -87,9 +86,8 @@ class RouterSpec(PartSpec):
         groups = to.count(self.n_groups)
         groups = groups if n % groups == 0 and n // groups > 1 else 1
         top_groups = _share(self.top_groups, self.n_groups, groups)
-        least = (
-            top_groups + 1 if self.top_k > self.top_groups > 1 else 1
-        )  # else the best groups had all of the best experts
+        # with fewer, the best groups would have all of the best experts
+        least = top_groups + 1 if self.top_k > self.top_groups > 1 else 1
         top_k = min(max(least, _share(self.top_k, self.n_experts, n)), top_groups * n // groups)
         score = self.group_score if n // groups > 1 else "max"
         factor = self.factor

@@ -1,4 +1,4 @@
-"""What is added to attention's scores: ALiBi (Press et al. 2021, arXiv:2108.12409), T5's buckets (Raffel et al. 2019)."""
+"""Summands of attention's scores: ALiBi (Press et al. 2021, arXiv:2108.12409), T5's buckets (Raffel et al. 2019), segments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Count, PartSpec, Place, ScaleSpec, Sizes, Weight, Window
+from anyformer.spec import Cost, Count, PartSpec, Place, ScaleSpec, Sizes, Weight, Window, Workload
 
 
 class Content(NamedTuple):
@@ -53,7 +53,7 @@ class ALiBiSpec(ScoreSpec):
     rounding: Literal["none", "bfloat16"] = "none"
 
     def slopes(self, n_heads: int) -> list[float]:
-        """Return 2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
+        """2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
         n = 2 ** int(math.log2(n_heads))
         between = [2 ** (-4 * i / n) for i in range(1, 2 * n, 2)]
         return [*(2 ** (-8 * i / n) for i in range(1, n + 1)), *between][:n_heads]
@@ -61,6 +61,7 @@ class ALiBiSpec(ScoreSpec):
 
 class ALiBi(Part[ALiBiSpec]):
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch or 1, heads, query, key]."""
         spec, (n_heads, head_dim) = self.spec, self.place.shape
         slopes = torch.tensor(spec.slopes(n_heads), device=key.position.device).view(1, -1, 1, 1)
         if spec.rounding == "none":
@@ -110,5 +111,36 @@ class RelativeBuckets(Part[RelativeBucketsSpec]):
         return offset + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
+        """Scores [batch or 1, heads, query, key]."""
         buckets = self.buckets(key.position - query.position)  # [batch, 1, query, key]
         return F.embedding(buckets[:, 0], self.weight).permute(0, 3, 1, 2)
+
+
+class BySegmentSpec(ScoreSpec):
+    """(q + s)·e, scaled as q·k is: e is one of two vectors a head, for keys of the query's segment and for others (XLNet,
+    Yang et al. 2019, arXiv:1906.08237, section 2.5).
+
+    Rows of one segment, which token_type_ids do not divide, have nothing added: cost and memory are theirs.
+    """
+
+    reads_content = True
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        n_heads, width = place.shape
+        table = Weight((2, n_heads, width), ("segment", "heads", "head_dim"), "table")
+        return {"weight": table, "bias_segment": Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)}
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return Cost({})
+
+
+class BySegment(Part[BySegmentSpec]):
+    weight: Tensor
+    bias_segment: Tensor
+
+    def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor | None:
+        """Scores [batch, heads, query, key]; None for rows of one segment."""
+        if query.segment is None or key.segment is None:
+            return None
+        both = (content.q + self.bias_segment[:, None]) @ self.weight.permute(1, 2, 0) * content.scale
+        return torch.where(query.segment == key.segment, both[..., :1], both[..., 1:])

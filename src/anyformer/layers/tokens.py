@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -73,11 +74,11 @@ class Store:
     memory: Mapping[str, Tensor] | None = None
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Add what is new, each [batch, …, token, width], and return all that is seen."""
+        """All that is seen, each [batch, …, key, width]: what is new [batch, …, token, width] among it."""
         return new
 
     def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        """What was made at the first call."""
+        """What was made at the first call, each [batch, …, source, width]."""
         return make()
 
 
@@ -87,7 +88,7 @@ class Kernel(Protocol):
     name: str
 
     def prepare(self, mask: Any, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
-        """What all layers of one mask share in a pass."""
+        """What all layers of one mask share in a pass; `bias` is [batch or 1, heads, query, key]."""
         ...
 
     def __call__(
@@ -103,7 +104,11 @@ class Kernel(Protocol):
         scores: Tensor | None,
         dropout: float,
     ) -> tuple[Tensor, Tensor | None]:
-        """(values [batch, heads, query, head_dim], the weights if the kernel has them)."""
+        """(values [batch, heads, query, value_dim], the weights [batch, heads, query, key] if the kernel has them).
+
+        q is [batch, heads, query, head_dim], k and v are [batch, kv heads, key, head_dim or value_dim], and
+        scores [batch, heads, query, key].
+        """
         ...
 
 
@@ -139,3 +144,14 @@ class ForwardContext:
 
 
 Notes = dict[str, Tensor]  # what a mixer reports beside its result: attention weights, expert loads
+
+
+def as_given(x: Tensor) -> AbstractContextManager[object]:
+    """A context in which operations on the device of x keep the dtypes that they are given."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype to which autocast would cast the operands of products with x now; None where it would not."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if not x.is_meta and torch.is_autocast_enabled(kind) else None

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.spec.has_spec import Architecture, specification
+from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec
 
@@ -48,7 +48,7 @@ def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:
 
 
 def dumps(architecture: Architecture, form: Literal["json", "yaml"] = "yaml") -> str:
-    """Return a model's specification as text."""
+    """A model's specification as text."""
     data = {HEADER: ModelSpec.version, **encode(specification(architecture), ModelSpec)}
     if form == "json":
         return json.dumps(data, indent=1) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from anyformer.spec.has_spec import Architecture, specification
+from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, tensors
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up

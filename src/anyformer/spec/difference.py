@@ -7,9 +7,8 @@ from typing import Any
 
 from anyformer.spec.part import Spec
 
-Difference = tuple[
-    str, Any, Any
-]  # path such as "stack.blocks[0].sublayers[1].norm_in.eps", the first's value, the second's
+# path such as "stack.blocks[0].sublayers[1].norm_in.eps", the first's value, the second's
+Difference = tuple[str, Any, Any]
 
 
 def differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
@@ -33,7 +32,7 @@ def first_difference(a: Any, b: Any) -> Difference | None:
 
 
 def short(value: Any) -> str:
-    """Return a value for a message: a part by its kind, a tuple of parts by its length, a number in full."""
+    """A value in a message: a part by its kind, a tuple of parts by its length, a number in full."""
     if isinstance(value, Spec):
         return value.kind
     if isinstance(value, tuple) and value and isinstance(value[0], Spec):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
-from anyformer.spec.kinds import InitSpec, MapSpec
+from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
 from anyformer.spec.part import Length, PartSpec, Place, Placed, inside
-from anyformer.spec.structure import BlockSpec, StackSpec
+from anyformer.spec.structure import BlockSpec, BranchSpec, StackSpec, SublayerSpec
 
 if TYPE_CHECKING:
     from anyformer.spec.sizes import Sizes
@@ -140,3 +140,22 @@ class ModelSpec(PartSpec):
             fewer = dataclasses.replace(workload, query=max(0, workload.query - k))
             total += module.cost(inner_place, fewer) + heads[0][0].cost(heads[0][1], fewer)
         return total
+
+
+def cached_calls(spec: ModelSpec) -> Iterator[tuple[MixerSpec, Mapping[str, tuple[int, ...]]]]:
+    """Each mixer that keeps something for later tokens, with what it keeps of one, in the order of the calls.
+
+    They are the main stack's, then those of the heads' own layers: the layout of a cache, for building one and for costing it.
+    """
+    for name, part, place in inside(spec, Place()):
+        if name == "stack" or isinstance(part, HeadSpec):
+            yield from _calls(part, place)
+
+
+def _calls(part: PartSpec, place: Place) -> Iterator[tuple[MixerSpec, Mapping[str, tuple[int, ...]]]]:
+    for _, inner, inner_place in inside(part, place):
+        if isinstance(inner, BranchSpec):
+            if (shapes := inner.mixer.cache_shapes(inner_place)) is not None:
+                yield inner.mixer, shapes
+        elif isinstance(inner, HeadLayersSpec | BlockSpec | SublayerSpec):
+            yield from _calls(inner, inner_place)

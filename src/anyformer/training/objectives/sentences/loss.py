@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.families.heads import row_classes, with_head
-from anyformer.layers.by_segment import BySegmentSpec
+from anyformer.layers import BySegmentSpec
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.embedding import SegmentsSpec
 from anyformer.spec import ModelSpec

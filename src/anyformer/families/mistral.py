@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from anyformer.families.compose import changed
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import AttentionSpec, Causal, SlidingWindow
 from anyformer.spec import ModelSpec, Window
@@ -22,29 +22,17 @@ def windowed(model: ModelSpec, size: int) -> ModelSpec:
 LATER = "the releases of March and May 2024 (from memory): theta 1,000,000, no window"
 BPE = "SentencePiece BPE with byte fallback, {}"
 
-LINEAGES = (
-    Lineage(
-        "mistral",
-        parent="llama2",
-        year=2023,
-        source="arXiv:2310.06825, section 2",
-        changed="a window of 4,096 in every layer, grouped queries",
-        sizes="Jiang et al. 2023, arXiv:2310.06825, table 1",
-        tokenizer=BPE.format("32,000"),
-        presets=(Preset("mistral-7b-v0.1", windowed(mistral(context=8192), 4096), "7B", alias="mistral"),),
-    ),
-    Lineage(
-        "mistral-v0.2",
-        parent="mistral",
-        year=2024,
-        source="the releases of 2024, from memory",
-        changed="no window, theta 1,000,000, 32,768 tokens",
-        known="mistral-7b-v0.2",
-        family="mistral",
-        sizes=LATER,
-        presets=(
-            Preset("mistral-7b-v0.2", mistral(theta=1e6), "7B", tokenizer=BPE.format("32,000")),
-            Preset("mistral-7b-v0.3", mistral(theta=1e6, vocab_size=32_768), "7B", tokenizer=BPE.format("32,768")),
-        ),
-    ),
+MISTRAL = Origin("mistral", "llama2", 2023, "arXiv:2310.06825, section 2").lineage(
+    "a window of 4,096 in every layer, grouped queries",
+    Preset("mistral-7b-v0.1", windowed(mistral(context=8192), 4096), "7B", alias="mistral"),
+    sizes="Jiang et al. 2023, arXiv:2310.06825, table 1",
+    tokenizer=BPE.format("32,000"),
+)
+MISTRAL_V0_2 = Origin("mistral-v0.2", "mistral", 2024, "the releases of 2024, from memory").lineage(
+    "no window, theta 1,000,000, 32,768 tokens",
+    Preset("mistral-7b-v0.2", mistral(theta=1e6), "7B", tokenizer=BPE.format("32,000")),
+    Preset("mistral-7b-v0.3", mistral(theta=1e6, vocab_size=32_768), "7B", tokenizer=BPE.format("32,768")),
+    known="mistral-7b-v0.2",
+    family="mistral",
+    sizes=LATER,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import block, layered, pre_norm
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import MoESpec, RouterSpec
 from anyformer.spec import Count, MixerSpec, ModelSpec
@@ -50,30 +50,22 @@ def mixtral(
 
 BPE = "SentencePiece BPE with byte fallback, {}"
 
-LINEAGES = (
-    Lineage(
-        "mixtral",
-        parent="mistral",
-        year=2024,
-        source="arXiv:2401.04088, section 2",
-        known="mixtral-8x7b",
-        changed="eight experts for each feed-forward, two for a token, no window",
-        presets=(
-            Preset(
-                "mixtral-8x7b",
-                mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336),
-                "46.7B",
-                source="Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
-                tokenizer=BPE.format("32,000"),
-                alias="mixtral",
-            ),
-            Preset(
-                "mixtral-8x22b",
-                mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536),
-                "141B",
-                source="Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
-                tokenizer=BPE.format("32,768"),
-            ),
-        ),
+MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").lineage(
+    "eight experts for each feed-forward, two for a token, no window",
+    Preset(
+        "mixtral-8x7b",
+        mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336),
+        "46.7B",
+        source="Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
+        tokenizer=BPE.format("32,000"),
+        alias="mixtral",
     ),
+    Preset(
+        "mixtral-8x22b",
+        mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536),
+        "141B",
+        source="Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
+        tokenizer=BPE.format("32,768"),
+    ),
+    known="mixtral-8x7b",
 )

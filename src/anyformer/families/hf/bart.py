@@ -15,14 +15,7 @@ from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.hf.stacks import Side, feeds, first_attention, placed, shared_table_rows, sides
 from anyformer.families.marian import marian
 from anyformer.families.transformer import ROOT
-from anyformer.layers import (
-    AttentionSpec,
-    FeedForwardSpec,
-    GQASpec,
-    LearnedPositionsSpec,
-    SinusoidSpec,
-    TokensSpec,
-)
+from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, LearnedPositionsSpec, SinusoidSpec, TokensSpec
 from anyformer.spec import HeadSpec, ModelSpec
 
 BIAS = "final_logits_bias"

@@ -7,17 +7,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.deberta import convolved, deberta_v2
-from anyformer.families.hf.deberta import (
-    IN_FILES,
-    LAYER,
-    POOLED,
-    SCORES,
-    TABLE,
-    TWINS,
-    heads,
-    outside_layers,
-    relative,
-)
+from anyformer.families.hf.deberta import IN_FILES, LAYER, POOLED, SCORES, TABLE, TWINS, heads, outside_layers, relative
 from anyformer.families.hf.encoder import SIZES, encoder_family, eps, of_layers
 from anyformer.families.hf.layout import Link, link
 from anyformer.families.hf.mapping import one

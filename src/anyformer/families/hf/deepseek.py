@@ -120,8 +120,7 @@ def _router(spec: ModelSpec) -> dict[str, Any]:
 
 EXPERTS = gated_experts("mlp.gate", "mlp.experts", "mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj"))
 ROWS = table.ExpertRows(
-    lambda spec: [*latent_rows(spec), *EXPERTS.held(spec)],
-    lambda spec: [*latent_rows(spec), *EXPERTS.filed(spec)],
+    lambda spec: [*latent_rows(spec), *EXPERTS.held(spec)], lambda spec: [*latent_rows(spec), *EXPERTS.filed(spec)]
 )
 SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
 MODULES: table.Modules = {**NORMS, **GATED, **SHARED}

@@ -18,10 +18,7 @@ SIZES = (
     table.tables(tied=False),
     table.layers(),
 )
-NORMS = {
-    "0.branches.0.norm_out": "post_attention_layernorm",
-    "1.branches.0.norm_out": "post_feedforward_layernorm",
-}
+NORMS = {"0.branches.0.norm_out": "post_attention_layernorm", "1.branches.0.norm_out": "post_feedforward_layernorm"}
 
 OLMO = table.family(
     "olmo",

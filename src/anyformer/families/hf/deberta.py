@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.deberta import deberta
 from anyformer.families.electra import replaced
-from anyformer.families.hf.encoder import SIZES, encoder_family, eps, of_layers
+from anyformer.families.hf.encoder import SIZES, encoder_family, eps
 from anyformer.families.hf.headings import (
     LABELLED,
     Heading,
@@ -18,7 +18,7 @@ from anyformer.families.hf.headings import (
     usual_classes,
     words,
 )
-from anyformer.families.hf.layout import Link, link
+from anyformer.families.hf.layout import Link, link, of_layers
 from anyformer.families.hf.mapping import TensorRow, fused, one, same
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import FEED, PROJECTION, Pair
@@ -92,7 +92,7 @@ def outside_layers(spec: ModelSpec) -> Iterator[Link]:
 def links(spec: ModelSpec) -> Iterator[Link]:
     """The encoder's modules, but for queries, keys and values."""
     yield from outside_layers(spec)
-    yield from of_layers(spec, "encoder.layer", LAYER | OWN)
+    yield from of_layers(spec.stack, "encoder.layer", LAYER | OWN)
 
 
 def queries_keys_and_values(spec: ModelSpec) -> Iterator[TensorRow]:

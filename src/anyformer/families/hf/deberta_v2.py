@@ -8,8 +8,8 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.deberta import convolved, deberta_v2
 from anyformer.families.hf.deberta import IN_FILES, LAYER, POOLED, SCORES, TABLE, TWINS, heads, outside_layers, relative
-from anyformer.families.hf.encoder import SIZES, encoder_family, eps, of_layers
-from anyformer.families.hf.layout import Link, link
+from anyformer.families.hf.encoder import SIZES, encoder_family, eps
+from anyformer.families.hf.layout import Link, link, of_layers
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings, spelling
 from anyformer.families.hf.table import PROJECTION, Pair
@@ -79,7 +79,7 @@ def links(spec: ModelSpec) -> Iterator[Link]:
     layer = LAYER | {f"{PROJECTION}.{ours}": f"attention.self.{theirs}_proj" for ours, theirs in names}
     own = {f"{SCORES}.{i}.projection": f"attention.self.pos_{x}_proj" for i, x in enumerate(("key", "query"))}
     yield from outside_layers(spec)
-    yield from of_layers(spec, "encoder.layer", layer | own)
+    yield from of_layers(spec.stack, "encoder.layer", layer | own)
     yield link(f"{CONVOLUTION}.branches.0.mixer", "encoder.conv.conv")
     yield link(f"{CONVOLUTION}.norm_sum", "encoder.conv.LayerNorm")
 

@@ -9,7 +9,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.headings import HeadNames
-from anyformer.families.hf.layout import Link, link, rows_of
+from anyformer.families.hf.layout import Link, link, of_layers, rows_of
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, SegmentsSpec
@@ -115,16 +115,9 @@ def laid_out(
             yield link(f"stack.embedding.terms.{i}", f"embeddings.{name}_embeddings")
         yield link("stack.embedding.norm", "embeddings.LayerNorm")
         yield from (link(ours, theirs) for ours, theirs in (outside or {}).items())
-        yield from of_layers(spec, layer, modules)
+        yield from of_layers(spec.stack, layer, modules)
 
     return links
-
-
-def of_layers(spec: ModelSpec, stack: str, modules: Mapping[str, str]) -> Iterator[Link]:
-    """The modules of every layer: ours within it → theirs within `stack`.i."""
-    for i in range(spec.n_layers):
-        for ours, theirs in modules.items():
-            yield Link((f"stack.blocks.{i}.sublayers.{ours}",), f"{stack}.{i}.{theirs}")
 
 
 def n_positions(offset_by_padding: bool = False) -> table.Pair:

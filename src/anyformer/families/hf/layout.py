@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from anyformer.families.hf.mapping import TensorRow, fused, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, Normal
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, StackSpec
 
 
 class Link(NamedTuple):
@@ -24,6 +24,12 @@ class Link(NamedTuple):
 def link(ours: str, theirs: str, *, turned: bool = False) -> Link:
     """The link of one module with one."""
     return Link((ours,), theirs, turned=turned)
+
+
+def of_layers(stack: StackSpec, theirs: str, modules: Mapping[str, str], ours: str = "stack") -> Iterator[Link]:
+    """The modules of every layer: ours within it → theirs within `theirs`.i; `ours` is the stack's name."""
+    for i in range(len(stack.blocks)):
+        yield from (link(f"{ours}.blocks.{i}.sublayers.{own}", f"{theirs}.{i}.{name}") for own, name in modules.items())
 
 
 def rows_of(spec: ModelSpec, links: Iterable[Link]) -> Iterator[TensorRow]:

@@ -21,8 +21,9 @@ from anyformer.layers import (
     Normal,
     RotarySpec,
     SlidingWindow,
+    TokensSpec,
 )
-from anyformer.spec import BlockSpec, ModelSpec, Spec, StackSpec, TableSpec, Window
+from anyformer.spec import BlockSpec, ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec, Window
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
@@ -207,6 +208,28 @@ def fixed(**settings: Any) -> Pair:
     return Pair(lambda _, spec: spec, lambda spec: settings)
 
 
+def only(**allowed: Any) -> Pair:
+    """Settings whose other values are refused: they would change what is computed."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        for name, value in allowed.items():
+            settings.require(name, value)
+        return spec
+
+    return Pair(read, lambda spec: {})
+
+
+def repeated(name: str, fact: Callable[[ModelSpec], Any]) -> Pair:
+    """A setting that may say once more what others have said, and nothing else."""
+    return Pair(lambda settings, spec: (settings.require(name, fact(spec)), spec)[1], lambda spec: {})
+
+
+def scaled_tokens(name: str, scale: ScaleSpec) -> Pair:
+    """Whether the tokens' vectors are multiplied by `scale`."""
+    into = {True: scale, False: None}.get
+    return at(name, bool, TokensSpec, "scale", default=False, into=into, out=lambda found: found is not None)
+
+
 def window(default: int | None) -> Pair:
     """The window of every layer; null is none, and `default` goes where nothing is said."""
 
@@ -303,6 +326,24 @@ def feeds(**names: str) -> dict[str, str]:
     return {f"{place}.{ours}": theirs for place in (FEED, BESIDE) for ours, theirs in names.items()}
 
 
+def both_ways(
+    template: ModelSpec, pairs: Iterable[Pair], ignored: tuple[str, ...] = ()
+) -> tuple[Callable[[Settings], ModelSpec], Callable[[ModelSpec], dict[str, Any]]]:
+    """A configuration as a model and back: pairs are read in order, and `ignored` are settings that change no number."""
+    pairs = tuple(pairs)
+
+    def to_spec(settings: Settings) -> ModelSpec:
+        settings.ignore(*ignored)
+        spec = reduce(lambda found, pair: pair.read(settings, found), pairs, template)
+        settings.close()
+        return spec
+
+    def to_config(spec: ModelSpec) -> dict[str, Any]:
+        return {name: value for pair in pairs for name, value in pair.write(spec).items()}
+
+    return to_spec, to_config
+
+
 def family(
     hf_type: str,
     architecture: str,
@@ -320,22 +361,13 @@ def family(
     experts: ExpertRows | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Family:
-    """The family of a class: pairs are read in order, and `ignored` are settings that change no number of it.
+    """The family of a class; for the pairs see `both_ways`.
 
     Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, the last `norm`, what is `outside` the
     layers, ours → theirs. Old files hold `buffers` in each layer, which nobody needs; `heads` are the head's names, the first
     the one that is written. A module of ours that a model lacks, or whose bias it lacks, has no row.
     """
-    pairs = tuple(pairs)
-
-    def to_spec(settings: Settings) -> ModelSpec:
-        settings.ignore(*ignored)
-        spec = reduce(lambda found, pair: pair.read(settings, found), pairs, template)
-        settings.close()
-        return spec
-
-    def to_config(spec: ModelSpec) -> dict[str, Any]:
-        return {name: value for pair in pairs for name, value in pair.write(spec).items()}
+    to_spec, to_config = both_ways(template, pairs, ignored)
 
     def usual(spec: ModelSpec) -> list[TensorRow]:
         old = (f"{stack}.{layer}.{i}.{name}" for i in range(spec.n_layers) for name in buffers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyformer.families.compose import gated
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mixtral import with_experts
+from anyformer.families.mistral import with_experts
 from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.layers import RouterSpec, SiLU
 from anyformer.spec import Count, ModelSpec

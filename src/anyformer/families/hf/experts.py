@@ -13,7 +13,7 @@ import torch
 
 from anyformer.families.compose import block, changed, pre_norm
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import TensorRow, Tensors, fused, one, same, shapes
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import ExpertRows, Pair
@@ -109,11 +109,8 @@ MIXTRAL = table.family(
     "MixtralForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        D_FF,
+        *WIDTHS,
         table.heads(n_kv_heads=8),
-        SWIGLU,
         table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
         table.window(None),
@@ -211,12 +208,9 @@ PHI_MOE = table.family(
     "PhimoeForCausalLM",
     TEMPLATE_OF_PHI,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        D_FF,
+        *WIDTHS,
         table.heads(n_kv_heads=8),
         table.BIASES,
-        SWIGLU,
         table.at("rms_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
         table.positions(RotarySpec(theta=1_000_000.0), context=131_072, magnitudes=True),
         table.window(None),

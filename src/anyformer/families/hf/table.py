@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.layout import Link, deviation, link, rows_of, table_rows
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one, shapes
+from anyformer.families.hf.layout import Modules, decoder_links, deviation, link, rows_of, table_rows
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
@@ -29,20 +29,6 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
 BESIDE = "0.branches.1.mixer"  # a feed-forward that reads what attention reads
 QKV = tuple(f"{PROJECTION}.{x}" for x in "qkv")
-
-
-class Theirs(NamedTuple):
-    """A module of theirs that is laid out otherwise than ours."""
-
-    name: str
-    # Its weight is (in, out).
-    turned: bool = False
-    # Queries, keys and values of one head, or of one key/value head, after one another.
-    by_head: bool = False
-
-
-# Of a layer: ours → theirs; several of ours lie side by side in theirs.
-Modules = Mapping[str, str | Theirs] | Mapping[str | tuple[str, ...], str | Theirs]
 
 
 class ExpertRows(NamedTuple):
@@ -82,6 +68,21 @@ def at(
     def write(spec: ModelSpec) -> dict[str, Any]:
         value = getattr(one(spec, part, part.kind), fields[0])
         return {name: None if value is None and nullable else out(value)}
+
+    return Pair(read, write)
+
+
+def together(part: type[Spec], settings: Mapping[str, tuple[str, type[Any], Any]]) -> Pair:
+    """Settings that are (field, type, default) of every `part`, set at once: a part checks its fields against each other."""
+
+    def read(found: Settings, spec: ModelSpec) -> ModelSpec:
+        return changed(
+            spec, part, **{own: found.take(name, kind, default) for name, (own, kind, default) in settings.items()}
+        )
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        found = one(spec, part, part.kind)
+        return {name: getattr(found, own) for name, (own, *_) in settings.items()}
 
     return Pair(read, write)
 
@@ -373,24 +374,10 @@ def family(
         old = (f"{stack}.{layer}.{i}.{name}" for i in range(spec.n_layers) for name in buffers)
         found = [*table_rows(spec, f"{stack}.{tokens}", *heads), dropped(*old)]
         links = [link(ours, f"{stack}.{theirs}") for ours, theirs in {"stack.norm": norm, **(outside or {})}.items()]
-        return [*found, *rows_of(spec, [*links, *_links(spec, f"{stack}.{layer}", modules)])]
+        return [*found, *rows_of(spec, [*links, *decoder_links(spec, f"{stack}.{layer}", modules)])]
 
     prefix = f"{stack.partition('.')[0]}."
     if experts is None:
         return Family(hf_type, architecture, prefix, to_spec, to_config, usual)
     held, filed = (lambda spec, more=more: [*usual(spec), *more(spec)] for more in experts)
     return Family(hf_type, architecture, prefix, to_spec, to_config, held, filed)
-
-
-def _links(spec: ModelSpec, layer: str, modules: Modules) -> Iterator[Link]:
-    sizes = shapes(spec)
-    for i in range(spec.n_layers):
-        for one_or_more, theirs in modules.items():
-            each = (one_or_more,) if isinstance(one_or_more, str) else one_or_more
-            ours = tuple(f"stack.blocks.{i}.sublayers.{name}" for name in each)
-            name, turned, by_head = theirs if isinstance(theirs, Theirs) else Theirs(theirs)
-            shares, groups = tuple(sizes[f"{module}.weight"][0] for module in ours) if len(ours) > 1 else (), 1
-            if by_head:
-                found = one(spec, GQASpec, "grouped-query attention")
-                shares, groups = (found.n_heads // found.kv_heads, 1, 1), found.kv_heads
-            yield Link(ours, f"{layer}.{i}.{name}", shares, groups, turned)

@@ -90,24 +90,16 @@ def test_names_in_tables_are_known() -> None:
 
 
 TOY = """
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 
-LINEAGES = (
-    Lineage(
-        "toy",
-        parent="llama2",
-        year=2031,
-        source="this test",
-        changed="smaller",
-        sizes="this test, table 1",
-        tokenizer="bytes, 256",
-        training={"source": "this test, section 2"},
-        presets=(
-            Preset("toy-1m", llama(2, 64, 2, 128), "4.2M", alias="toy"),
-            Preset("toy-2m", llama(4, 64, 2, 128)),
-        ),
-    ),
+TOY = Origin("toy", "llama2", 2031, "this test").lineage(
+    "smaller",
+    Preset("toy-1m", llama(2, 64, 2, 128), "4.2M", alias="toy"),
+    Preset("toy-2m", llama(4, 64, 2, 128)),
+    sizes="this test, table 1",
+    tokenizer="bytes, 256",
+    training={"source": "this test, section 2"},
 )
 """
 # The package with one folder more, before anything in it is imported.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyformer.families.bert import bert, layer
 from anyformer.families.compose import repeat
 from anyformer.families.heads import masked_words, row_classes
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, LayerNormSpec
 from anyformer.spec import ModelSpec
 
@@ -24,36 +24,28 @@ def pretraining(model: ModelSpec) -> ModelSpec:
     return model.but(heads=(masked_words(model, GELU(form="tanh")), row_classes(2, "sop")))
 
 
-LINEAGES = (
-    Lineage(
-        "albert",
-        parent="bert",
-        year=2019,
-        source="arXiv:1909.11942, section 3.1",
-        changed="one layer used for all, a narrow table projected, sentences in order or not",
-        sizes="Lan et al. 2019, arXiv:1909.11942, table 1",
-        tokenizer="SentencePiece unigram, 30,000",
-        training={
-            "source": "Lan et al. 2019, arXiv:1909.11942, section 4.1 (from memory)",
-            "objective": "masked words, in runs of up to three; and which of two segments came first",
-            "optimiser": "LAMB, learning rate 1.76e-3",
-            "batch": "4,096 sequences of up to 512 tokens, 125,000 steps",
-        },
-        presets=(
-            Preset("albert-base", pretraining(albert(n_layers=12, d_model=768, n_heads=12)), "12M", alias="albert"),
-            Preset("albert-large", pretraining(albert(n_layers=24, d_model=1024, n_heads=16)), "18M"),
-            Preset(
-                "albert-xlarge",
-                pretraining(albert(n_layers=24, d_model=2048, n_heads=32)),
-                "60M",
-                "59.0M with both heads, 54.5M without; the paper's sizes add up to no 60M",
-            ),
-            Preset(
-                "albert-xxlarge",
-                pretraining(albert(n_layers=12, d_model=4096, n_heads=64)),
-                "235M",
-                "223.2M with both heads, 205.8M without; the paper's sizes add up to no 235M",
-            ),
-        ),
+ALBERT = Origin("albert", "bert", 2019, "arXiv:1909.11942, section 3.1").lineage(
+    "one layer used for all, a narrow table projected, sentences in order or not",
+    Preset("albert-base", pretraining(albert(n_layers=12, d_model=768, n_heads=12)), "12M", alias="albert"),
+    Preset("albert-large", pretraining(albert(n_layers=24, d_model=1024, n_heads=16)), "18M"),
+    Preset(
+        "albert-xlarge",
+        pretraining(albert(n_layers=24, d_model=2048, n_heads=32)),
+        "60M",
+        "59.0M with both heads, 54.5M without; the paper's sizes add up to no 60M",
     ),
+    Preset(
+        "albert-xxlarge",
+        pretraining(albert(n_layers=12, d_model=4096, n_heads=64)),
+        "235M",
+        "223.2M with both heads, 205.8M without; the paper's sizes add up to no 235M",
+    ),
+    sizes="Lan et al. 2019, arXiv:1909.11942, table 1",
+    tokenizer="SentencePiece unigram, 30,000",
+    training={
+        "source": "Lan et al. 2019, arXiv:1909.11942, section 4.1 (from memory)",
+        "objective": "masked words, in runs of up to three; and which of two segments came first",
+        "optimiser": "LAMB, learning rate 1.76e-3",
+        "batch": "4,096 sequences of up to 512 tokens, 125,000 steps",
+    },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.transformer import post_norm_stacks
 from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, LearnedPositionsSpec
 from anyformer.spec import Length, ModelSpec, ScaleSpec
@@ -39,27 +39,17 @@ def bart(
     )
 
 
-LINEAGES = (
-    Lineage(
-        "bart",
-        parent="transformer",
-        year=2019,
-        source="arXiv:1910.13461, section 2.1",
-        changed="learned positions, GELU, a norm after the embedding; restores noised text",
-        sizes="Lewis et al. 2019, arXiv:1910.13461, section 2.1; totals of the released checkpoints",
-        tokenizer="GPT-2's byte-level BPE, 50,257, and special tokens: 50,265 rows",
-        training={
-            "source": "Lewis et al. 2019, arXiv:1910.13461, sections 3.2 and 5.1, of the large (from memory)",
-            "objective": "spans of 3 tokens on average (Poisson), 30 % of the tokens, one mask each; sentences in random order",
-            "batch": "8,000 sequences, 500,000 steps",
-            "dropout": "0.1, none in the last tenth of the steps",
-            "corpus": "160 GB of text",
-        },
-        presets=(
-            Preset(
-                "bart-base", bart(d_model=768, layers=(6, 6), n_heads=(12, 12), d_ff=(3072, 3072)), "139M", alias="bart"
-            ),
-            Preset("bart-large", bart(d_model=1024, layers=(12, 12), n_heads=(16, 16), d_ff=(4096, 4096)), "406M"),
-        ),
-    ),
+BART = Origin("bart", "transformer", 2019, "arXiv:1910.13461, section 2.1").lineage(
+    "learned positions, GELU, a norm after the embedding; restores noised text",
+    Preset("bart-base", bart(d_model=768, layers=(6, 6), n_heads=(12, 12), d_ff=(3072, 3072)), "139M", alias="bart"),
+    Preset("bart-large", bart(d_model=1024, layers=(12, 12), n_heads=(16, 16), d_ff=(4096, 4096)), "406M"),
+    sizes="Lewis et al. 2019, arXiv:1910.13461, section 2.1; totals of the released checkpoints",
+    tokenizer="GPT-2's byte-level BPE, 50,257, and special tokens: 50,265 rows",
+    training={
+        "source": "Lewis et al. 2019, arXiv:1910.13461, sections 3.2 and 5.1, of the large (from memory)",
+        "objective": "spans of 3 tokens on average (Poisson), 30 % of the tokens, one mask each; sentences in random order",
+        "batch": "8,000 sequences, 500,000 steps",
+        "dropout": "0.1, none in the last tenth of the steps",
+        "corpus": "160 GB of text",
+    },
 )

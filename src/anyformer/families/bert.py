@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyformer.families.compose import block, post_norm, repeat, with_biases
 from anyformer.families.heads import masked_words, row_classes
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
     ActivationSpec,
@@ -118,7 +118,7 @@ def distilled(model: ModelSpec) -> ModelSpec:
 WORDPIECE, BYTES = "WordPiece, 30,522", "byte-level BPE, 50,265"
 LINEAR = "linear over {} steps to {}, then linear to 0"
 ADAM = "Adam, betas 0.9 and {}, eps 1e-6, decay 0.01, dropout 0.1"
-ROBERTA = {
+TRAINING_ROBERTA = {
     "source": "Liu et al. 2019, arXiv:1907.11692, sections 4 and 5, table 9 (from memory)",
     "objective": "15 % of the tokens, of which 80 % masked, 10 % random, 10 % kept, drawn anew each time; no next sentence",
     "optimiser": ADAM.format("0.98"),
@@ -126,109 +126,83 @@ ROBERTA = {
     "corpus": "160 GB of text",
 }
 
-LINEAGES = (
-    Lineage(
-        "bert",
-        parent="transformer",
-        year=2018,
-        source="arXiv:1810.04805, section 3",
-        changed="the encoder alone, learned positions, segments, GELU, masked words",
-        sizes="Devlin et al. 2018, arXiv:1810.04805, section 3",
-        tokenizer=WORDPIECE,
-        training={
-            "source": "Devlin et al. 2018, arXiv:1810.04805, appendix A.2",
-            "objective": "15 % of the tokens, of which 80 % masked, 10 % random, 10 % kept; and the next sentence",
-            "batch": "256 sequences of 512 tokens, 1,000,000 steps; 90 % of the steps at 128 tokens",
-            "optimiser": "Adam, betas 0.9 and 0.999, decay 0.01, dropout 0.1",
-            "schedule": "linear over 10,000 steps to 1e-4, then linear to 0",
-        },
-        presets=(
-            Preset("bert-base", pretraining(bert(n_layers=12, d_model=768, n_heads=12)), "110M", alias="bert"),
-            Preset(
-                "bert-large",
-                pretraining(bert(n_layers=24, d_model=1024, n_heads=16)),
-                "340M",
-                "336.2M with both heads, 335.1M with the pooler alone; the paper rounds up",
-            ),
-        ),
+BERT = Origin("bert", "transformer", 2018, "arXiv:1810.04805, section 3").lineage(
+    "the encoder alone, learned positions, segments, GELU, masked words",
+    Preset("bert-base", pretraining(bert(n_layers=12, d_model=768, n_heads=12)), "110M", alias="bert"),
+    Preset(
+        "bert-large",
+        pretraining(bert(n_layers=24, d_model=1024, n_heads=16)),
+        "340M",
+        "336.2M with both heads, 335.1M with the pooler alone; the paper rounds up",
     ),
-    Lineage(
-        "roberta",
-        parent="bert",
-        year=2019,
-        source="arXiv:1907.11692, section 4",
-        changed="bytes, one segment, no next sentence, trained longer",
-        family="bert",
-        sizes="Liu et al. 2019, arXiv:1907.11692, section 5; sizes as released",
-        tokenizer=BYTES,
-        presets=(
-            Preset(
-                "roberta-base",
-                roberta(n_layers=12, d_model=768, n_heads=12),
-                "125M",
-                training={**ROBERTA, "schedule": LINEAR.format("24,000", "6e-4")},
-                alias="roberta",
-            ),
-            Preset(
-                "roberta-large",
-                roberta(n_layers=24, d_model=1024, n_heads=16),
-                "355M",
-                training={**ROBERTA, "schedule": LINEAR.format("30,000", "4e-4")},
-            ),
-        ),
+    sizes="Devlin et al. 2018, arXiv:1810.04805, section 3",
+    tokenizer=WORDPIECE,
+    training={
+        "source": "Devlin et al. 2018, arXiv:1810.04805, appendix A.2",
+        "objective": "15 % of the tokens, of which 80 % masked, 10 % random, 10 % kept; and the next sentence",
+        "batch": "256 sequences of 512 tokens, 1,000,000 steps; 90 % of the steps at 128 tokens",
+        "optimiser": "Adam, betas 0.9 and 0.999, decay 0.01, dropout 0.1",
+        "schedule": "linear over 10,000 steps to 1e-4, then linear to 0",
+    },
+)
+ROBERTA = Origin("roberta", "bert", 2019, "arXiv:1907.11692, section 4").lineage(
+    "bytes, one segment, no next sentence, trained longer",
+    Preset(
+        "roberta-base",
+        roberta(n_layers=12, d_model=768, n_heads=12),
+        "125M",
+        training={**TRAINING_ROBERTA, "schedule": LINEAR.format("24,000", "6e-4")},
+        alias="roberta",
     ),
-    Lineage(
-        "distilbert",
-        parent="bert",
-        year=2019,
-        source="arXiv:1910.01108, section 2",
-        changed="half of the layers, no segments",
-        family="bert",
-        sizes="Sanh et al. 2019, arXiv:1910.01108, section 2 and table 3",
-        tokenizer=WORDPIECE,
-        training={
-            "source": "Sanh et al. 2019, arXiv:1910.01108, sections 2 and 3 (from memory)",
-            "objective": "the teacher's distribution, masked words, and the cosine between hidden states; no next sentence",
-            "start": "every second layer of bert-base",
-            "batch": "up to 4,000 sequences",
-        },
-        presets=(
-            Preset(
-                "distilbert-base",
-                distilled(bert(n_layers=6, d_model=768, n_heads=12, n_segments=0)),
-                "66M",
-                "67.0M with the head; the 66M are the encoder's 66,362,880",
-                alias="distilbert",
-            ),
-        ),
+    Preset(
+        "roberta-large",
+        roberta(n_layers=24, d_model=1024, n_heads=16),
+        "355M",
+        training={**TRAINING_ROBERTA, "schedule": LINEAR.format("30,000", "4e-4")},
     ),
-    Lineage(
-        "minilm",
-        parent="bert",
-        year=2020,
-        source="arXiv:2002.10957, section 3",
-        changed="half as wide, taught by a larger one's attention",
-        known="minilm-l12-h384",
-        family="bert",
-        sizes="Wang et al. 2020, arXiv:2002.10957, table 3 (sizes from memory)",
-        tokenizer=WORDPIECE,
-        training={
-            "source": "Wang et al. 2020, arXiv:2002.10957, sections 3 and 4 (from memory)",
-            "objective": "of the teacher's last layer the attention and the products of values, each by Kullback–Leibler "
-            "divergence",
-            "optimiser": "Adam, betas 0.9 and 0.999, decay 0.01, dropout 0.1",
-            "schedule": LINEAR.format("4,000", "5e-4"),
-            "batch": "1,024 sequences of up to 512 tokens, 400,000 steps",
-        },
-        presets=(
-            Preset("minilm-l12-h384", distilled(bert(n_layers=12, d_model=384, n_heads=12)), "33M"),
-            Preset(
-                "minilm-l6-h384",
-                distilled(bert(n_layers=6, d_model=384, n_heads=12)),
-                "22M",
-                "22.7M with the head; the encoder's 22,565,376 are cut",
-                alias="minilm",
-            ),
-        ),
+    family="bert",
+    sizes="Liu et al. 2019, arXiv:1907.11692, section 5; sizes as released",
+    tokenizer=BYTES,
+)
+DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").lineage(
+    "half of the layers, no segments",
+    Preset(
+        "distilbert-base",
+        distilled(bert(n_layers=6, d_model=768, n_heads=12, n_segments=0)),
+        "66M",
+        "67.0M with the head; the 66M are the encoder's 66,362,880",
+        alias="distilbert",
     ),
+    family="bert",
+    sizes="Sanh et al. 2019, arXiv:1910.01108, section 2 and table 3",
+    tokenizer=WORDPIECE,
+    training={
+        "source": "Sanh et al. 2019, arXiv:1910.01108, sections 2 and 3 (from memory)",
+        "objective": "the teacher's distribution, masked words, and the cosine between hidden states; no next sentence",
+        "start": "every second layer of bert-base",
+        "batch": "up to 4,000 sequences",
+    },
+)
+MINILM = Origin("minilm", "bert", 2020, "arXiv:2002.10957, section 3").lineage(
+    "half as wide, taught by a larger one's attention",
+    Preset("minilm-l12-h384", distilled(bert(n_layers=12, d_model=384, n_heads=12)), "33M"),
+    Preset(
+        "minilm-l6-h384",
+        distilled(bert(n_layers=6, d_model=384, n_heads=12)),
+        "22M",
+        "22.7M with the head; the encoder's 22,565,376 are cut",
+        alias="minilm",
+    ),
+    known="minilm-l12-h384",
+    family="bert",
+    sizes="Wang et al. 2020, arXiv:2002.10957, table 3 (sizes from memory)",
+    tokenizer=WORDPIECE,
+    training={
+        "source": "Wang et al. 2020, arXiv:2002.10957, sections 3 and 4 (from memory)",
+        "objective": "of the teacher's last layer the attention and the products of values, each by Kullback–Leibler "
+        "divergence",
+        "optimiser": "Adam, betas 0.9 and 0.999, decay 0.01, dropout 0.1",
+        "schedule": LINEAR.format("4,000", "5e-4"),
+        "batch": "1,024 sequences of up to 512 tokens, 400,000 steps",
+    },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyformer.families.bert import bert
 from anyformer.families.compose import changed
 from anyformer.families.heads import masked_words, row_classes
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, AttentionSpec, FeedForwardSpec, FirstBlockAgainSpec, GlobalBlocks
 from anyformer.spec import Count, ModelSpec, Window
 
@@ -27,29 +27,21 @@ def pretraining(model: ModelSpec) -> ModelSpec:
     return model.but(heads=(masked_words(model, GELU(form="tanh")), row_classes(2, "nsp")))
 
 
-LINEAGES = (
-    Lineage(
-        "bigbird",
-        parent="bert",
-        year=2020,
-        source="arXiv:2007.14062, section 2",
-        changed="each token sees the first, the last and three near blocks; 4,096 tokens",
-        sizes="Zaheer et al. 2020, arXiv:2007.14062, section 4 and table 8; total of the released checkpoint",
-        tokenizer="SentencePiece BPE, 50,358",
-        training={
-            "source": "Zaheer et al. 2020, arXiv:2007.14062, section 4 and appendix E.1 (from memory)",
-            "objective": "masked words, 15 % of the tokens",
-            "start": "RoBERTa's weights",
-            "optimiser": "Adam, learning rate 1e-4, dropout 0.1",
-            "batch": "256 sequences of 4,096 tokens",
-        },
-        presets=(
-            Preset(
-                "bigbird-base",
-                pretraining(block_sparse(bigbird(n_layers=12, d_model=768, n_heads=12), 64, 3)),
-                "128M",
-                alias="bigbird",
-            ),
-        ),
+BIGBIRD = Origin("bigbird", "bert", 2020, "arXiv:2007.14062, section 2").lineage(
+    "each token sees the first, the last and three near blocks; 4,096 tokens",
+    Preset(
+        "bigbird-base",
+        pretraining(block_sparse(bigbird(n_layers=12, d_model=768, n_heads=12), 64, 3)),
+        "128M",
+        alias="bigbird",
     ),
+    sizes="Zaheer et al. 2020, arXiv:2007.14062, section 4 and table 8; total of the released checkpoint",
+    tokenizer="SentencePiece BPE, 50,358",
+    training={
+        "source": "Zaheer et al. 2020, arXiv:2007.14062, section 4 and appendix E.1 (from memory)",
+        "objective": "masked words, 15 % of the tokens",
+        "start": "RoBERTa's weights",
+        "optimiser": "Adam, learning rate 1e-4, dropout 0.1",
+        "batch": "256 sequences of 4,096 tokens",
+    },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Misprint, Preset
+from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.layers import GELU, ALiBiSpec, LayerNormSpec
 from anyformer.spec import ModelSpec
 
@@ -25,13 +25,7 @@ def bloom(
         pre_norm(norm, feed(4 * d_model, GELU(form="tanh"))),
     )
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=norm,
-        tied=tied,
-        embedding_norm=norm,
-        context=context,
+        vocab_size, d_model, repeat(layer, n_layers), norm, tied=tied, embedding_norm=norm, context=context
     )
 
 
@@ -43,29 +37,21 @@ TRAINING = {
     "optimiser state": "float32, ZeRO stage 1",
 }
 
-LINEAGES = (
-    Lineage(
-        "bloom",
-        parent="gpt3",
-        year=2022,
-        source="arXiv:2211.05100, section 3.2",
-        changed="ALiBi, a norm after the embedding, 250,680 tokens",
-        sizes="Le Scao et al. 2022, arXiv:2211.05100, table 3 (from memory)",
-        tokenizer="byte-level BPE, 250,680, padded to 250,880",
-        misprints=(
-            Misprint(
-                "branches",
-                "parallel",
-                "arXiv:2211.05100, figure 5, and the released code take attention and feed-forward in turn",
-            ),
-        ),
-        presets=(
-            Preset("bloom-560m", bloom(24, 1024, 16), "559M", TURN),
-            Preset("bloom-1b1", bloom(24, 1536, 16), "1065M", TURN),
-            Preset("bloom-1b7", bloom(24, 2048, 16), "1722M", TURN),
-            Preset("bloom-3b", bloom(30, 2560, 32), "3003M", TURN),
-            Preset("bloom-7b1", bloom(30, 4096, 32), "7069M", TURN, training=TRAINING, alias="bloom"),
-            Preset("bloom-176b", bloom(70, 14_336, 112), "176247M", TURN, training=TRAINING),
+BLOOM = Origin("bloom", "gpt3", 2022, "arXiv:2211.05100, section 3.2").lineage(
+    "ALiBi, a norm after the embedding, 250,680 tokens",
+    Preset("bloom-560m", bloom(24, 1024, 16), "559M", TURN),
+    Preset("bloom-1b1", bloom(24, 1536, 16), "1065M", TURN),
+    Preset("bloom-1b7", bloom(24, 2048, 16), "1722M", TURN),
+    Preset("bloom-3b", bloom(30, 2560, 32), "3003M", TURN),
+    Preset("bloom-7b1", bloom(30, 4096, 32), "7069M", TURN, training=TRAINING, alias="bloom"),
+    Preset("bloom-176b", bloom(70, 14_336, 112), "176247M", TURN, training=TRAINING),
+    sizes="Le Scao et al. 2022, arXiv:2211.05100, table 3 (from memory)",
+    tokenizer="byte-level BPE, 250,680, padded to 250,880",
+    misprints=(
+        Misprint(
+            "branches",
+            "parallel",
+            "arXiv:2211.05100, figure 5, and the released code take attention and feed-forward in turn",
         ),
     ),
 )

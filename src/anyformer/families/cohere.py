@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import block, changed, gated, language_model, layered, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.mistral import windowed
 from anyformer.layers import AttentionSpec, Causal, GQASpec, LayerNormSpec, RotarySpec, SiLU
 from anyformer.spec import Count, ModelSpec, ScaleSpec
@@ -35,10 +35,10 @@ def cohere(
     )
     attention = AttentionSpec(projection=heads, mask=Causal())
     return language_model(
-        vocab_size=256_000,
-        d_model=d_model,
-        blocks=repeat(block(pre_norm(NORM, attention, gated(d_ff, SiLU()))), n_layers),
-        norm=NORM,
+        256_000,
+        d_model,
+        repeat(block(pre_norm(NORM, attention, gated(d_ff, SiLU()))), n_layers),
+        NORM,
         tied=True,
         logit_scale=ScaleSpec(factor=logit_scale),
         context=context,
@@ -56,61 +56,43 @@ RELEASE = "Cohere 2024, the release of {} and its configuration (theta and logit
 BPE = "byte-level BPE, 255,029 padded to 256,000"
 R_PLUS = cohere(64, 12_288, 96, 33_792, 8, theta=75e6, logit_scale=0.8333, qk_norm=True)
 
-LINEAGES = (
-    Lineage(
+COMMAND_R = Origin("command-r", "palm", 2024, "the release of Command R, from memory").lineage(
+    "all heads have keys and values, 131,072 tokens",
+    Preset(
         "command-r",
-        parent="palm",
-        year=2024,
-        source="the release of Command R, from memory",
-        changed="all heads have keys and values, 131,072 tokens",
-        known="command-r",
-        family="cohere",
-        tokenizer=BPE,
-        presets=(
-            Preset(
-                "command-r",
-                cohere(40, 8192, 64, 22_528, 64, theta=8e6, logit_scale=0.0625),
-                "35B",
-                source=RELEASE.format("Command R"),
-            ),
-            Preset(
-                "command-r-08-2024",
-                cohere(40, 8192, 64, 24_576, 8, theta=4e6, logit_scale=0.0625),
-                "32B",
-                source=RELEASE.format("Command R 08-2024"),
-            ),
-        ),
+        cohere(40, 8192, 64, 22_528, 64, theta=8e6, logit_scale=0.0625),
+        "35B",
+        source=RELEASE.format("Command R"),
     ),
-    Lineage(
-        "command-r-plus",
-        parent="command-r",
-        year=2024,
-        source="the release of Command R+, from memory",
-        changed="QK-norm, grouped queries",
-        family="cohere",
-        sizes=RELEASE.format("Command R+"),
-        tokenizer=BPE,
-        presets=(Preset("command-r-plus", R_PLUS, "104B"),),
+    Preset(
+        "command-r-08-2024",
+        cohere(40, 8192, 64, 24_576, 8, theta=4e6, logit_scale=0.0625),
+        "32B",
+        source=RELEASE.format("Command R 08-2024"),
     ),
-    Lineage(
-        "command-a",
-        parent="command-r",
-        year=2025,
-        source="arXiv:2504.00698, section 2",
-        changed="three windows to a full layer without positions",
-        known="command-a",
-        family="cohere2",
-        sizes="Cohere 2025, arXiv:2504.00698, section 2; sizes as released",
-        tokenizer=BPE,
-        presets=(
-            Preset("command-a", cohere2(64, 12_288, 96, 36_864, 8), "111B"),
-            Preset(
-                "command-r7b",
-                cohere2(32, 4096, 32, 14_336, 8),
-                "7B",
-                "8.03B, which the name leaves the embedding of 1.05B out of",
-                source=RELEASE.format("Command R7B"),
-            ),
-        ),
+    known="command-r",
+    family="cohere",
+    tokenizer=BPE,
+)
+COMMAND_R_PLUS = Origin("command-r-plus", "command-r", 2024, "the release of Command R+, from memory").lineage(
+    "QK-norm, grouped queries",
+    Preset("command-r-plus", R_PLUS, "104B"),
+    family="cohere",
+    sizes=RELEASE.format("Command R+"),
+    tokenizer=BPE,
+)
+COMMAND_A = Origin("command-a", "command-r", 2025, "arXiv:2504.00698, section 2").lineage(
+    "three windows to a full layer without positions",
+    Preset("command-a", cohere2(64, 12_288, 96, 36_864, 8), "111B"),
+    Preset(
+        "command-r7b",
+        cohere2(32, 4096, 32, 14_336, 8),
+        "7B",
+        "8.03B, which the name leaves the embedding of 1.05B out of",
+        source=RELEASE.format("Command R7B"),
     ),
+    known="command-a",
+    family="cohere2",
+    sizes="Cohere 2025, arXiv:2504.00698, section 2; sizes as released",
+    tokenizer=BPE,
 )

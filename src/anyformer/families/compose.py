@@ -102,11 +102,11 @@ def embedding(
 
 
 def language_model(
-    *,
     vocab_size: int,
     d_model: int,
     blocks: tuple[BlockSpec, ...],
     norm: MapSpec | None,
+    *,
     tied: bool,
     positions: Sequence[TermSpec] = (),
     token_scale: ScaleSpec | None = None,
@@ -143,11 +143,11 @@ def language_model(
 
 
 def encoder_decoder(
-    *,
     vocab_size: int,
     d_model: int,
     encoder: tuple[BlockSpec, ...],
     decoder: tuple[BlockSpec, ...],
+    *,
     norm: MapSpec | None = None,
     tied: bool = True,
     positions: Sequence[TermSpec] = (),

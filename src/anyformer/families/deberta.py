@@ -11,7 +11,7 @@ from typing import TypeVar
 from anyformer.families.bert import ADAM, BYTES, LINEAR, encoder
 from anyformer.families.compose import block, changed, feed, post_norm, repeat, with_biases
 from anyformer.families.heads import masked_words
-from anyformer.families.lineage import Facts, Lineage, Preset
+from anyformer.families.lineage import Facts, Origin, Preset
 from anyformer.layers import (
     GELU,
     ActivationSpec,
@@ -26,17 +26,7 @@ from anyformer.layers import (
     RelativeTableSpec,
     ScoreSpec,
 )
-from anyformer.spec import (
-    BlockSpec,
-    Count,
-    HeadLayersSpec,
-    Length,
-    MapSpec,
-    MixerSpec,
-    ModelSpec,
-    PartSpec,
-    ScaleSpec,
-)
+from anyformer.spec import BlockSpec, Count, HeadLayersSpec, Length, MapSpec, MixerSpec, ModelSpec, PartSpec, ScaleSpec
 
 P = TypeVar("P", bound=PartSpec)
 
@@ -60,12 +50,7 @@ def deberta(
     )
     layer = block(post_norm(NORM, attend), post_norm(NORM, feed(d_ff or 4 * d_model, GELU())))
     return encoder(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=NORM,
-        masked=True,
-        context=context,
+        vocab_size=vocab_size, d_model=d_model, blocks=repeat(layer, n_layers), norm=NORM, masked=True, context=context
     )
 
 
@@ -178,75 +163,48 @@ def _training_v3(size: str, rate: str) -> Facts:
 
 OF_BASE, OF_LARGE = _training_v3("base", "6e-4"), _training_v3("large", "3e-4")
 
-LINEAGES = (
-    Lineage(
-        "deberta",
-        parent="roberta",
-        year=2020,
-        source="arXiv:2006.03654, section 3",
-        changed="content and distance apart in the scores, no segments",
-        known="deberta-large",
-        sizes="He et al. 2020, arXiv:2006.03654, tables 1 and 2",
-        tokenizer=BYTES,
-        presets=(
-            Preset("deberta-base", with_head(_BASE), "139M", training=TRAINING, alias="deberta"),
-            Preset("deberta-large", with_head(_LARGE), "406M", training=TRAINING),
-            Preset("deberta-xlarge", with_head(_XLARGE), "759M"),
-            Preset("deberta-base-emd", with_decoder(_BASE), source=EMD, training=TRAINING),
-            Preset("deberta-large-emd", with_decoder(_LARGE), source=EMD, training=TRAINING),
-        ),
+DEBERTA = Origin("deberta", "roberta", 2020, "arXiv:2006.03654, section 3").lineage(
+    "content and distance apart in the scores, no segments",
+    Preset("deberta-base", with_head(_BASE), "139M", training=TRAINING, alias="deberta"),
+    Preset("deberta-large", with_head(_LARGE), "406M", training=TRAINING),
+    Preset("deberta-xlarge", with_head(_XLARGE), "759M"),
+    Preset("deberta-base-emd", with_decoder(_BASE), source=EMD, training=TRAINING),
+    Preset("deberta-large-emd", with_decoder(_LARGE), source=EMD, training=TRAINING),
+    known="deberta-large",
+    sizes="He et al. 2020, arXiv:2006.03654, tables 1 and 2",
+    tokenizer=BYTES,
+)
+DEBERTA_V2 = Origin("deberta-v2", "deberta", 2021, "arXiv:2006.03654, section 5 and the release of v2").lineage(
+    "logarithmic buckets, distances through the content's projections, a convolution, 128,000 tokens",
+    Preset("deberta-v2-xlarge", with_head(_V2_XLARGE), "885M", _HEADED.format("887.1M"), alias="deberta-v2"),
+    Preset("deberta-v2-xxlarge", with_head(_V2_XXLARGE), "1.56B", _HEADED.format("1.567B")),
+    Preset("deberta-v2-xlarge-emd", with_decoder(_V2_XLARGE), source=EMD),
+    Preset("deberta-v2-xxlarge-emd", with_decoder(_V2_XXLARGE), source=EMD),
+    known="deberta-v2-xxlarge",
+    family="deberta",
+    sizes="He et al. 2020, arXiv:2006.03654, section 5.3; sizes as released",
+    tokenizer=SPM,
+    training={
+        "source": "He et al. 2020, arXiv:2006.03654, section 5.3 and appendix A (from memory)",
+        "objective": OBJECTIVE,
+        "corpus": CORPUS,
+    },
+)
+DEBERTA_V3 = Origin("deberta-v3", "deberta-v2", 2021, "arXiv:2111.09543, section 3").lineage(
+    "trained as ELECTRA is, no convolution",
+    Preset("deberta-v3-base-generator", with_decoder(_V3_BASE_GENERATOR), source=GENERATOR, training=OF_BASE),
+    Preset("deberta-v3-large-generator", with_decoder(_V3_LARGE_GENERATOR), source=GENERATOR, training=OF_LARGE),
+    Preset(
+        "deberta-v3-base", with_head(_V3_BASE), "184M", _HEADED.format("184.6M"), training=OF_BASE, alias="deberta-v3"
     ),
-    Lineage(
-        "deberta-v2",
-        parent="deberta",
-        year=2021,
-        source="arXiv:2006.03654, section 5 and the release of v2",
-        changed="logarithmic buckets, distances through the content's projections, a convolution, 128,000 tokens",
-        known="deberta-v2-xxlarge",
-        family="deberta",
-        sizes="He et al. 2020, arXiv:2006.03654, section 5.3; sizes as released",
-        tokenizer=SPM,
-        training={
-            "source": "He et al. 2020, arXiv:2006.03654, section 5.3 and appendix A (from memory)",
-            "objective": OBJECTIVE,
-            "corpus": CORPUS,
-        },
-        presets=(
-            Preset("deberta-v2-xlarge", with_head(_V2_XLARGE), "885M", _HEADED.format("887.1M"), alias="deberta-v2"),
-            Preset("deberta-v2-xxlarge", with_head(_V2_XXLARGE), "1.56B", _HEADED.format("1.567B")),
-            Preset("deberta-v2-xlarge-emd", with_decoder(_V2_XLARGE), source=EMD),
-            Preset("deberta-v2-xxlarge-emd", with_decoder(_V2_XXLARGE), source=EMD),
-        ),
+    Preset(
+        "deberta-v3-large",
+        with_head(_V3_LARGE),
+        "434M",
+        f"{_HEADED.format('435.2M')}; 434.0M without",
+        training=OF_LARGE,
     ),
-    Lineage(
-        "deberta-v3",
-        parent="deberta-v2",
-        year=2021,
-        source="arXiv:2111.09543, section 3",
-        changed="trained as ELECTRA is, no convolution",
-        family="deberta",
-        sizes="He et al. 2021, arXiv:2111.09543, section 5; electra.replaced() is the head it was trained with",
-        tokenizer=SPM,
-        presets=(
-            Preset("deberta-v3-base-generator", with_decoder(_V3_BASE_GENERATOR), source=GENERATOR, training=OF_BASE),
-            Preset(
-                "deberta-v3-large-generator", with_decoder(_V3_LARGE_GENERATOR), source=GENERATOR, training=OF_LARGE
-            ),
-            Preset(
-                "deberta-v3-base",
-                with_head(_V3_BASE),
-                "184M",
-                _HEADED.format("184.6M"),
-                training=OF_BASE,
-                alias="deberta-v3",
-            ),
-            Preset(
-                "deberta-v3-large",
-                with_head(_V3_LARGE),
-                "434M",
-                f"{_HEADED.format('435.2M')}; 434.0M without",
-                training=OF_LARGE,
-            ),
-        ),
-    ),
+    family="deberta",
+    sizes="He et al. 2021, arXiv:2111.09543, section 5; electra.replaced() is the head it was trained with",
+    tokenizer=SPM,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import block, gated, language_model, pre_norm
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import (
     AttentionSpec,
@@ -68,10 +68,10 @@ def deepseek(
     expert, shared = gated(d_expert, SiLU()), gated(n_shared * d_expert, SiLU())
     sparse = layer(MoESpec(router=router, expert=expert, shared_expert=shared))
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=(*[dense] * n_dense, *[sparse] * (n_layers - n_dense)),
-        norm=norm,
+        vocab_size,
+        d_model,
+        (*[dense] * n_dense, *[sparse] * (n_layers - n_dense)),
+        norm,
         tied=False,
         init=INIT,
         context=163_840,
@@ -149,89 +149,67 @@ TWICE = (
 BPE = "byte-level BPE, {}"
 RAMP = "grows from {} to {} sequences over the first {} tokens; the recipe has the full size throughout"
 NO_EPS = {"eps": "not said; 1e-8 in the recipe"}
-TRAINING_V2 = {
-    "source": "DeepSeek-AI 2024, arXiv:2405.04434, sections 2.2.3 and 3.1.2; the Lite: appendix B",
-    **NO_EPS,
-}
+TRAINING_V2 = {"source": "DeepSeek-AI 2024, arXiv:2405.04434, sections 2.2.3 and 3.1.2; the Lite: appendix B", **NO_EPS}
 
-LINEAGES = (
-    Lineage(
-        "deepseek",
-        parent="llama",
-        year=2024,
-        source="arXiv:2401.02954, section 2.2",
-        changed="102,400 tokens, grouped queries in the 67B, a smaller start",
-        sizes="DeepSeek-AI 2024, arXiv:2401.02954, table 2",
-        tokenizer=BPE.format("102,400"),
-        training={
-            "source": "DeepSeek-AI 2024, arXiv:2401.02954, section 2.3 and table 2",
-            "precision": "bfloat16",
-            "gradient reduction": "float32",
-            **NO_EPS,
-        },
-        presets=(Preset("deepseek-7b", _7B, "7B"), Preset("deepseek-67b", _67B, "67B")),
+DEEPSEEK = Origin("deepseek", "llama", 2024, "arXiv:2401.02954, section 2.2").lineage(
+    "102,400 tokens, grouped queries in the 67B, a smaller start",
+    Preset("deepseek-7b", _7B, "7B"),
+    Preset("deepseek-67b", _67B, "67B"),
+    sizes="DeepSeek-AI 2024, arXiv:2401.02954, table 2",
+    tokenizer=BPE.format("102,400"),
+    training={
+        "source": "DeepSeek-AI 2024, arXiv:2401.02954, section 2.3 and table 2",
+        "precision": "bfloat16",
+        "gradient reduction": "float32",
+        **NO_EPS,
+    },
+)
+DEEPSEEK_V2 = Origin("deepseek-v2", "deepseek", 2024, "arXiv:2405.04434, section 2").lineage(
+    "latent attention, many small experts beside shared ones",
+    Preset(
+        "deepseek-v2-lite",
+        V2_LITE,
+        "15.7B",
+        source="DeepSeek-AI 2024, arXiv:2405.04434, appendix B and the released configuration; active parameters: 2.4B",
+        training=TRAINING_V2,
     ),
-    Lineage(
+    Preset(
         "deepseek-v2",
-        parent="deepseek",
-        year=2024,
-        source="arXiv:2405.04434, section 2",
-        changed="latent attention, many small experts beside shared ones",
-        family="deepseek",
-        tokenizer=BPE.format("102,400"),
-        presets=(
-            Preset(
-                "deepseek-v2-lite",
-                V2_LITE,
-                "15.7B",
-                source="DeepSeek-AI 2024, arXiv:2405.04434, appendix B and the released configuration; active parameters: 2.4B",
-                training=TRAINING_V2,
-            ),
-            Preset(
-                "deepseek-v2",
-                V2,
-                "236B",
-                source="DeepSeek-AI 2024, arXiv:2405.04434, section 3.1.2 and the released configuration; "
-                "active parameters: 21B",
-                training={
-                    **TRAINING_V2,
-                    "batch": RAMP.format("2,304", "9,216", "225B"),
-                    "auxiliary losses": "beside the experts' 0.003 those of devices 0.05 and of communication 0.02, which the "
-                    "recipe lacks",
-                },
-            ),
-        ),
-    ),
-    Lineage(
-        "deepseek-v3",
-        parent="deepseek-v2",
-        year=2024,
-        source="arXiv:2412.19437, section 2.1",
-        changed="sigmoid scores with corrections instead of balancing losses, 256 experts",
-        family="deepseek",
-        sizes="DeepSeek-AI 2024, arXiv:2412.19437, section 4.2, without the layer of multi-token prediction; active: 37B",
-        tokenizer=BPE.format("129,280"),
+        V2,
+        "236B",
+        source="DeepSeek-AI 2024, arXiv:2405.04434, section 3.1.2 and the released configuration; "
+        "active parameters: 21B",
         training={
-            "source": "DeepSeek-AI 2024, arXiv:2412.19437, sections 3.3 and 4.2",
-            "batch": RAMP.format("3,072", "15,360", "469B"),
-            "precision": "float8 products, bfloat16 elsewhere; the recipe has bf16",
-            "optimiser state": "bfloat16 moments, float32 weights",
-            "gradient reduction": "float32 accumulation",
-            "correction": "moved by 0.001 for 14.3T tokens, then kept; the recipe goes on",
-            "auxiliary losses": "one token further, weight 0.3 for 10T tokens, then 0.1: the preset deepseek-v3-mtp",
-            **NO_EPS,
+            **TRAINING_V2,
+            "batch": RAMP.format("2,304", "9,216", "225B"),
+            "auxiliary losses": "beside the experts' 0.003 those of devices 0.05 and of communication 0.02, which the "
+            "recipe lacks",
         },
-        presets=(Preset("deepseek-v3", V3, "671B"),),
     ),
-    Lineage(
-        "deepseek-v3-mtp",
-        parent="deepseek-v3",
-        year=2024,
-        source="arXiv:2412.19437, section 2.2",
-        changed="a module that predicts one token further, in training",
-        family="deepseek",
-        sizes="DeepSeek-AI 2024, arXiv:2412.19437, sections 2.2 and 4.2, and the released weights; the total as on Hugging Face",
-        tokenizer=BPE.format("129,280"),
-        presets=(Preset("deepseek-v3-mtp", predicting_further(V3, 1), "685B", TWICE),),
-    ),
+    family="deepseek",
+    tokenizer=BPE.format("102,400"),
+)
+DEEPSEEK_V3 = Origin("deepseek-v3", "deepseek-v2", 2024, "arXiv:2412.19437, section 2.1").lineage(
+    "sigmoid scores with corrections instead of balancing losses, 256 experts",
+    Preset("deepseek-v3", V3, "671B"),
+    family="deepseek",
+    sizes="DeepSeek-AI 2024, arXiv:2412.19437, section 4.2, without the layer of multi-token prediction; active: 37B",
+    tokenizer=BPE.format("129,280"),
+    training={
+        "source": "DeepSeek-AI 2024, arXiv:2412.19437, sections 3.3 and 4.2",
+        "batch": RAMP.format("3,072", "15,360", "469B"),
+        "precision": "float8 products, bfloat16 elsewhere; the recipe has bf16",
+        "optimiser state": "bfloat16 moments, float32 weights",
+        "gradient reduction": "float32 accumulation",
+        "correction": "moved by 0.001 for 14.3T tokens, then kept; the recipe goes on",
+        "auxiliary losses": "one token further, weight 0.3 for 10T tokens, then 0.1: the preset deepseek-v3-mtp",
+        **NO_EPS,
+    },
+)
+DEEPSEEK_V3_MTP = Origin("deepseek-v3-mtp", "deepseek-v3", 2024, "arXiv:2412.19437, section 2.2").lineage(
+    "a module that predicts one token further, in training",
+    Preset("deepseek-v3-mtp", predicting_further(V3, 1), "685B", TWICE),
+    family="deepseek",
+    sizes="DeepSeek-AI 2024, arXiv:2412.19437, sections 2.2 and 4.2, and the released weights; the total as on Hugging Face",
+    tokenizer=BPE.format("129,280"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.bert import ADAM, LINEAR, WORDPIECE, bert
 from anyformer.families.heads import masked_words, token_scores
-from anyformer.families.lineage import Facts, Lineage, Preset
+from anyformer.families.lineage import Facts, Origin, Preset
 from anyformer.spec import HeadSpec, ModelSpec
 
 
@@ -53,23 +53,15 @@ OF_SMALL = _training(15, "5e-4", "128 sequences of 128 tokens, 1,000,000 steps")
 OF_BASE = _training(15, "2e-4", "256 sequences of 512 tokens, 766,000 steps")
 OF_LARGE = _training(25, "2e-4", "2,048 sequences of 512 tokens, 1,750,000 steps")
 
-LINEAGES = (
-    Lineage(
-        "electra",
-        parent="bert",
-        year=2020,
-        source="arXiv:2003.10555, section 3",
-        changed="tells which tokens a small generator has replaced",
-        known="electra-large",
-        sizes="Clark et al. 2020, arXiv:2003.10555, tables 1, 6 and 8",
-        tokenizer=WORDPIECE,
-        presets=(
-            Preset("electra-small", discriminator(_SMALL), "14M", _SMALL_NOTE, training=OF_SMALL),
-            Preset("electra-base", discriminator(_BASE), "110M", _BASE_NOTE, training=OF_BASE, alias="electra"),
-            Preset("electra-large", discriminator(_LARGE), "335M", training=OF_LARGE),
-            Preset("electra-small-generator", generator(_SMALL_GENERATOR), training=OF_SMALL),
-            Preset("electra-base-generator", generator(_BASE_GENERATOR), training=OF_BASE),
-            Preset("electra-large-generator", generator(_LARGE_GENERATOR), training=OF_LARGE),
-        ),
-    ),
+ELECTRA = Origin("electra", "bert", 2020, "arXiv:2003.10555, section 3").lineage(
+    "tells which tokens a small generator has replaced",
+    Preset("electra-small", discriminator(_SMALL), "14M", _SMALL_NOTE, training=OF_SMALL),
+    Preset("electra-base", discriminator(_BASE), "110M", _BASE_NOTE, training=OF_BASE, alias="electra"),
+    Preset("electra-large", discriminator(_LARGE), "335M", training=OF_LARGE),
+    Preset("electra-small-generator", generator(_SMALL_GENERATOR), training=OF_SMALL),
+    Preset("electra-base-generator", generator(_BASE_GENERATOR), training=OF_BASE),
+    Preset("electra-large-generator", generator(_LARGE_GENERATOR), training=OF_LARGE),
+    known="electra-large",
+    sizes="Clark et al. 2020, arXiv:2003.10555, tables 1, 6 and 8",
+    tokenizer=WORDPIECE,
 )

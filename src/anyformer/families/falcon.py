@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from anyformer.families.compose import attend, block, feed, language_model, parallel, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, ActivationSpec, ALiBiSpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
@@ -39,9 +39,7 @@ def falcon(
         "one norm": block(pre_norm(norm, attention, after)),
         "two norms": block(parallel(norm, attention, after)),
     }[wiring]
-    return language_model(
-        vocab_size=vocab_size, d_model=d_model, blocks=repeat(layer, n_layers), norm=norm, tied=tied, context=context
-    )
+    return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=tied, context=context)
 
 
 def refined_web(n_layers: int, d_model: int, n_heads: int, *, vocab_size: int) -> ModelSpec:
@@ -60,87 +58,67 @@ TRAINING = {
 SCHEDULE = "over 4B tokens to {}, then a cosine to a tenth"
 BATCH = "{} sequences of 2,048 tokens, grown over 100B tokens"
 
-LINEAGES = (
-    Lineage(
-        "falcon-rw",
-        parent="gpt3",
-        year=2023,
-        source="arXiv:2306.01116, section 4.1",
-        changed="ALiBi, every layer dense",
-        family="falcon",
-        sizes=WEB,
-        tokenizer=BPE,
-        presets=(
-            Preset(
-                "falcon-rw-1b",
-                refined_web(24, 2048, 32, vocab_size=50_304),
-                "1.3B",
-                tokenizer="byte-level BPE of GPT-2, padded to 50,304",
-            ),
-            Preset("falcon-rw-7b", refined_web(36, 4096, 64, vocab_size=65_024), "7.5B"),
-        ),
+FALCON_RW = Origin("falcon-rw", "gpt3", 2023, "arXiv:2306.01116, section 4.1").lineage(
+    "ALiBi, every layer dense",
+    Preset(
+        "falcon-rw-1b",
+        refined_web(24, 2048, 32, vocab_size=50_304),
+        "1.3B",
+        tokenizer="byte-level BPE of GPT-2, padded to 50,304",
     ),
-    Lineage(
-        "falcon",
-        parent="palm",
-        year=2023,
-        source="arXiv:2311.16867, section 4",
-        changed="GELU without a gate, grouped queries above 7B",
-        sizes="Almazrouei et al. 2023, arXiv:2311.16867, table 15 and the released config.json",
-        tokenizer=BPE,
-        presets=(
-            Preset("falcon-7b", falcon(32, 4544, 71, 1, wiring="one norm", rotary=PLAIN), "7B", alias="falcon"),
-            Preset(
-                "falcon-40b",
-                falcon(60, 8192, 128, 8, rotary=PLAIN),
-                "40B",
-                "41.3B, which the paper cuts to the name",
-                training={
-                    **TRAINING,
-                    "schedule": SCHEDULE.format("1.85e-4"),
-                    "batch": BATCH.format("1,152"),
-                    "pretraining tokens": "1T",
-                },
-            ),
-            Preset(
-                "falcon-180b",
-                falcon(80, 14_848, 232, 8, rotary=PLAIN),
-                "180B",
-                "178.6B with one table for tokens and head",
-                training={
-                    **TRAINING,
-                    "schedule": SCHEDULE.format("1.25e-4"),
-                    "batch": BATCH.format("2,048"),
-                    "pretraining tokens": "3.5T",
-                },
-            ),
-        ),
+    Preset("falcon-rw-7b", refined_web(36, 4096, 64, vocab_size=65_024), "7.5B"),
+    family="falcon",
+    sizes=WEB,
+    tokenizer=BPE,
+)
+FALCON = Origin("falcon", "palm", 2023, "arXiv:2311.16867, section 4").lineage(
+    "GELU without a gate, grouped queries above 7B",
+    Preset("falcon-7b", falcon(32, 4544, 71, 1, wiring="one norm", rotary=PLAIN), "7B", alias="falcon"),
+    Preset(
+        "falcon-40b",
+        falcon(60, 8192, 128, 8, rotary=PLAIN),
+        "40B",
+        "41.3B, which the paper cuts to the name",
+        training={
+            **TRAINING,
+            "schedule": SCHEDULE.format("1.85e-4"),
+            "batch": BATCH.format("1,152"),
+            "pretraining tokens": "1T",
+        },
     ),
-    Lineage(
-        "falcon2",
-        parent="falcon",
-        year=2024,
-        source="arXiv:2407.14885, section 2",
-        changed="one norm for both branches, untied, 8,192 tokens",
-        family="falcon",
-        sizes="Malartic et al. 2024, arXiv:2407.14885, table 2",
-        tokenizer=BPE,
-        presets=(
-            Preset(
-                "falcon2-11b",
-                falcon(
-                    60,
-                    4096,
-                    32,
-                    8,
-                    d_ff=16_384,
-                    wiring="one norm",
-                    rotary=RotarySpec(theta=500_042.0),
-                    tied=False,
-                    context=8192,
-                ),
-                "11B",
-            ),
-        ),
+    Preset(
+        "falcon-180b",
+        falcon(80, 14_848, 232, 8, rotary=PLAIN),
+        "180B",
+        "178.6B with one table for tokens and head",
+        training={
+            **TRAINING,
+            "schedule": SCHEDULE.format("1.25e-4"),
+            "batch": BATCH.format("2,048"),
+            "pretraining tokens": "3.5T",
+        },
     ),
+    sizes="Almazrouei et al. 2023, arXiv:2311.16867, table 15 and the released config.json",
+    tokenizer=BPE,
+)
+FALCON2 = Origin("falcon2", "falcon", 2024, "arXiv:2407.14885, section 2").lineage(
+    "one norm for both branches, untied, 8,192 tokens",
+    Preset(
+        "falcon2-11b",
+        falcon(
+            60,
+            4096,
+            32,
+            8,
+            d_ff=16_384,
+            wiring="one norm",
+            rotary=RotarySpec(theta=500_042.0),
+            tied=False,
+            context=8192,
+        ),
+        "11B",
+    ),
+    family="falcon",
+    sizes="Malartic et al. 2024, arXiv:2407.14885, table 2",
+    tokenizer=BPE,
 )

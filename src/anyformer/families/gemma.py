@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed, layered
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import windowed
 from anyformer.layers import (
@@ -104,47 +104,27 @@ PADDED = "the paper counts 256,128 rows of the vocabulary, the released files ha
 ROWS = "27.01B: the paper prints 1,416M for the embedding, whose 262,208 released rows are 1,410M"
 _1B = gemma3(26, 1152, 4, 6912, 1, vocab_size=262_144, window=512, stretch=None, context=32_768)
 
-LINEAGES = (
-    Lineage(
-        "gemma",
-        parent="llama",
-        year=2024,
-        source="arXiv:2403.08295, section 2",
-        changed="GeGLU, embeddings × √d_model, tied tables, heads of 256",
-        sizes="Gemma Team 2024, arXiv:2403.08295, tables 1 and 2 (totals: embedding and the rest)",
-        tokenizer=SENTENCEPIECE,
-        presets=(
-            Preset("gemma-2b", gemma(18, 2048, 8, 16_384, 1), "2.51B", PADDED),
-            Preset("gemma-7b", gemma(28, 3072, 16, 24_576, 16), "8.54B", PADDED, alias="gemma"),
-        ),
-    ),
-    Lineage(
-        "gemma2",
-        parent="gemma",
-        year=2024,
-        source="arXiv:2408.00118, section 2",
-        changed="norms after each branch too, capped scores and logits, windows in every other layer, grouped queries",
-        sizes="Gemma Team 2024, arXiv:2408.00118, tables 1 and 2 (totals: embedding and the rest)",
-        tokenizer=SENTENCEPIECE,
-        presets=(
-            Preset("gemma2-2b", gemma2(26, 2304, 8, 9216, 4), "2.61B"),
-            Preset("gemma2-9b", gemma2(42, 3584, 16, 14_336, 8), "9.24B", alias="gemma2"),
-            Preset("gemma2-27b", gemma2(46, 4608, 32, 36_864, 16, head_dim=128, scores_as_of=144), "27.23B"),
-        ),
-    ),
-    Lineage(
-        "gemma3",
-        parent="gemma2",
-        year=2025,
-        source="arXiv:2503.19786, section 2",
-        changed="QK-norm for the caps, five windows to a full layer, two thetas",
-        sizes="Gemma Team 2025, arXiv:2503.19786, tables 1 and 2, the text model (totals: embedding and the rest)",
-        tokenizer="SentencePiece with byte fallback, 262,144",
-        presets=(
-            Preset("gemma3-1b", _1B, "1.00B"),
-            Preset("gemma3-4b", gemma3(34, 2560, 8, 10_240, 4), "3.88B", alias="gemma3"),
-            Preset("gemma3-12b", gemma3(48, 3840, 16, 15_360, 8), "11.77B"),
-            Preset("gemma3-27b", gemma3(62, 5376, 32, 21_504, 16, head_dim=128, scores_as_of=168), "27.02B", ROWS),
-        ),
-    ),
+GEMMA = Origin("gemma", "llama", 2024, "arXiv:2403.08295, section 2").lineage(
+    "GeGLU, embeddings × √d_model, tied tables, heads of 256",
+    Preset("gemma-2b", gemma(18, 2048, 8, 16_384, 1), "2.51B", PADDED),
+    Preset("gemma-7b", gemma(28, 3072, 16, 24_576, 16), "8.54B", PADDED, alias="gemma"),
+    sizes="Gemma Team 2024, arXiv:2403.08295, tables 1 and 2 (totals: embedding and the rest)",
+    tokenizer=SENTENCEPIECE,
+)
+GEMMA2 = Origin("gemma2", "gemma", 2024, "arXiv:2408.00118, section 2").lineage(
+    "norms after each branch too, capped scores and logits, windows in every other layer, grouped queries",
+    Preset("gemma2-2b", gemma2(26, 2304, 8, 9216, 4), "2.61B"),
+    Preset("gemma2-9b", gemma2(42, 3584, 16, 14_336, 8), "9.24B", alias="gemma2"),
+    Preset("gemma2-27b", gemma2(46, 4608, 32, 36_864, 16, head_dim=128, scores_as_of=144), "27.23B"),
+    sizes="Gemma Team 2024, arXiv:2408.00118, tables 1 and 2 (totals: embedding and the rest)",
+    tokenizer=SENTENCEPIECE,
+)
+GEMMA3 = Origin("gemma3", "gemma2", 2025, "arXiv:2503.19786, section 2").lineage(
+    "QK-norm for the caps, five windows to a full layer, two thetas",
+    Preset("gemma3-1b", _1B, "1.00B"),
+    Preset("gemma3-4b", gemma3(34, 2560, 8, 10_240, 4), "3.88B", alias="gemma3"),
+    Preset("gemma3-12b", gemma3(48, 3840, 16, 15_360, 8), "11.77B"),
+    Preset("gemma3-27b", gemma3(62, 5376, 32, 21_504, 16, head_dim=128, scores_as_of=168), "27.02B", ROWS),
+    sizes="Gemma Team 2025, arXiv:2503.19786, tables 1 and 2, the text model (totals: embedding and the rest)",
+    tokenizer="SentencePiece with byte fallback, 262,144",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Misprint, Preset
+from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.layers import GELU, RelativeSinusoidSpec, RMSNormSpec
 from anyformer.spec import ModelSpec
 
@@ -15,14 +15,7 @@ def gopher(n_layers: int, d_model: int, n_heads: int, *, vocab_size: int = 32_00
         pre_norm(norm, attend(n_heads, bias=True, scores=(RelativeSinusoidSpec(),))),
         pre_norm(norm, feed(4 * d_model, GELU(form="tanh"))),
     )
-    return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=norm,
-        tied=True,
-        context=2048,
-    )
+    return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=True, context=2048)
 
 
 ASSUMED = "biases, the form of GELU, eps and the tied table are not published and are those of GPT-2"
@@ -37,48 +30,36 @@ TRAINING = {
 }
 GROWN = {"batch": "3M tokens, doubled to 6M on the way; the recipe has 6M throughout"}
 
-LINEAGES = (
-    Lineage(
-        "gopher",
-        parent="gpt2",
-        year=2021,
-        source="arXiv:2112.11446, section 3.1",
-        changed="RMSNorm, Transformer-XL's relative positions, SentencePiece",
-        sizes=f"Rae et al. 2021, arXiv:2112.11446, table 1; {ASSUMED}",
-        tokenizer="SentencePiece BPE with byte fallback, 32,000",
-        training=TRAINING,
-        misprints=(
-            Misprint("activation", "ReLU", f"{STARTS}, neither of them the activation: GPT-2's GELU stays"),
-            Misprint("positions", RELATIVE, f"{STARTS}: one is the relative positions of Transformer-XL, not T5's"),
-        ),
-        presets=(
-            Preset("gopher-44m", gopher(8, 512, 16), "44M", ERRATUM),
-            Preset("gopher-117m", gopher(12, 768, 12), "117M", ERRATUM),
-            Preset("gopher-417m", gopher(12, 1536, 12), "417M", ERRATUM),
-            Preset("gopher-1.4b", gopher(24, 2048, 16), "1.4B", ERRATUM),
-            Preset("gopher-7.1b", gopher(32, 4096, 32), "7.1B", ERRATUM),
-            Preset("gopher-280b", gopher(80, 16_384, 128), "280B", ERRATUM, training=TRAINING | GROWN, alias="gopher"),
-        ),
+GOPHER = Origin("gopher", "gpt2", 2021, "arXiv:2112.11446, section 3.1").lineage(
+    "RMSNorm, Transformer-XL's relative positions, SentencePiece",
+    Preset("gopher-44m", gopher(8, 512, 16), "44M", ERRATUM),
+    Preset("gopher-117m", gopher(12, 768, 12), "117M", ERRATUM),
+    Preset("gopher-417m", gopher(12, 1536, 12), "417M", ERRATUM),
+    Preset("gopher-1.4b", gopher(24, 2048, 16), "1.4B", ERRATUM),
+    Preset("gopher-7.1b", gopher(32, 4096, 32), "7.1B", ERRATUM),
+    Preset("gopher-280b", gopher(80, 16_384, 128), "280B", ERRATUM, training=TRAINING | GROWN, alias="gopher"),
+    sizes=f"Rae et al. 2021, arXiv:2112.11446, table 1; {ASSUMED}",
+    tokenizer="SentencePiece BPE with byte fallback, 32,000",
+    training=TRAINING,
+    misprints=(
+        Misprint("activation", "ReLU", f"{STARTS}, neither of them the activation: GPT-2's GELU stays"),
+        Misprint("positions", RELATIVE, f"{STARTS}: one is the relative positions of Transformer-XL, not T5's"),
     ),
-    Lineage(
-        "chinchilla",
-        parent="gopher",
-        year=2022,
-        source="arXiv:2203.15556, section 4.1",
-        changed="a quarter of the size on four times the tokens",
-        family="gopher",
-        sizes=f"Hoffmann et al. 2022, arXiv:2203.15556, table 4; {ASSUMED}",
-        tokenizer="SentencePiece BPE, 32,000, without NFKC",
-        training={
-            "source": "Hoffmann et al. 2022, arXiv:2203.15556, table 4 and section 4.1",
-            "batch": "1.5M tokens, doubled to 3M midway; the recipe has 3M throughout",
-            "optimiser state": "a float32 copy of the weights beside bfloat16 ones",
-            "betas, eps, decay, warm-up, clipping": "not said; AdamW's own, Gopher's warm-up and 1.0 in the recipe",
-        },
-        misprints=(
-            Misprint("activation", "ReLU", f"{KEEPS}: GELU"),
-            Misprint("positions", RELATIVE, f"{KEEPS}: Transformer-XL's positions"),
-        ),
-        presets=(Preset("chinchilla-70b", gopher(80, 8192, 64), "70B", ERRATUM, alias="chinchilla"),),
+)
+CHINCHILLA = Origin("chinchilla", "gopher", 2022, "arXiv:2203.15556, section 4.1").lineage(
+    "a quarter of the size on four times the tokens",
+    Preset("chinchilla-70b", gopher(80, 8192, 64), "70B", ERRATUM, alias="chinchilla"),
+    family="gopher",
+    sizes=f"Hoffmann et al. 2022, arXiv:2203.15556, table 4; {ASSUMED}",
+    tokenizer="SentencePiece BPE, 32,000, without NFKC",
+    training={
+        "source": "Hoffmann et al. 2022, arXiv:2203.15556, table 4 and section 4.1",
+        "batch": "1.5M tokens, doubled to 3M midway; the recipe has 3M throughout",
+        "optimiser state": "a float32 copy of the weights beside bfloat16 ones",
+        "betas, eps, decay, warm-up, clipping": "not said; AdamW's own, Gopher's warm-up and 1.0 in the recipe",
+    },
+    misprints=(
+        Misprint("activation", "ReLU", f"{KEEPS}: GELU"),
+        Misprint("positions", RELATIVE, f"{KEEPS}: Transformer-XL's positions"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anyformer.families.compose import block, feed, language_model, pre_norm
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
     ActivationSpec,
@@ -43,32 +43,22 @@ def gpt_neo(
 
     kinds = {window: layer(window) for window in windows}
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=tuple(kinds[window] for window in windows),
-        norm=norm,
+        vocab_size,
+        d_model,
+        tuple(kinds[window] for window in windows),
+        norm,
         tied=tied,
         positions=(LearnedPositionsSpec(n_positions=Length(context)),),
         context=context,
     )
 
 
-LINEAGES = (
-    Lineage(
-        "gpt-neo",
-        parent="gpt3",
-        year=2021,
-        source="the repository gpt-neo, from memory",
-        changed="scores not scaled, no biases of queries, keys and values",
-        family="gpt_neo",
-        sizes="Black et al. 2021, the repository gpt-neo and the released config.json (from memory)",
-        tokenizer="byte-level BPE of GPT-2, 50,257",
-        presets=(
-            Preset("gpt-neo-125m", gpt_neo(windows=(None, 256) * 6, d_model=768, n_heads=12), "125M"),
-            Preset("gpt-neo-1.3b", gpt_neo(windows=(None, 256) * 12, d_model=2048, n_heads=16), "1.3B"),
-            Preset(
-                "gpt-neo-2.7b", gpt_neo(windows=(None, 256) * 16, d_model=2560, n_heads=20), "2.7B", alias="gpt-neo"
-            ),
-        ),
-    ),
+GPT_NEO = Origin("gpt-neo", "gpt3", 2021, "the repository gpt-neo, from memory").lineage(
+    "scores not scaled, no biases of queries, keys and values",
+    Preset("gpt-neo-125m", gpt_neo(windows=(None, 256) * 6, d_model=768, n_heads=12), "125M"),
+    Preset("gpt-neo-1.3b", gpt_neo(windows=(None, 256) * 12, d_model=2048, n_heads=16), "1.3B"),
+    Preset("gpt-neo-2.7b", gpt_neo(windows=(None, 256) * 16, d_model=2560, n_heads=20), "2.7B", alias="gpt-neo"),
+    family="gpt_neo",
+    sizes="Black et al. 2021, the repository gpt-neo and the released config.json (from memory)",
+    tokenizer="byte-level BPE of GPT-2, 50,257",
 )

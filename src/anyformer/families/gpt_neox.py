@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, feed, language_model, parallel, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
@@ -31,14 +31,7 @@ def gpt_neox(
         block(pre_norm(norm, attention), pre_norm(norm, after)) if serial else block(parallel(norm, attention, after))
     )
     # The papers start matrices at √(2/5d) and outputs at 2/(n_layers √d); the released files say 0.02, as is used here.
-    return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=norm,
-        tied=tied,
-        context=context,
-    )
+    return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=tied, context=context)
 
 
 BPE = "byte-level BPE trained on the Pile, 50,257 and spaces"
@@ -54,38 +47,26 @@ def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_304)
     return gpt_neox(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size)
 
 
-LINEAGES = (
-    Lineage(
-        "gpt-neox",
-        parent="gptj",
-        year=2022,
-        source="arXiv:2204.06745, section 2.1",
-        changed="a norm for each branch, a quarter of each head rotates",
-        family="gpt_neox",
-        sizes="Black et al. 2022, arXiv:2204.06745, section 2 and table 1 (vocabulary padded to 50,432)",
-        tokenizer=BPE,
-        training=TRAINING,
-        presets=(Preset("gpt-neox-20b", _20B, "20B", "20.55B, which the paper cuts to the name", alias="gpt-neox"),),
-    ),
-    Lineage(
-        "pythia",
-        parent="gpt-neox",
-        year=2023,
-        source="arXiv:2304.01373, section 2",
-        changed="GELU not approximated; eight sizes on the same data",
-        family="gpt_neox",
-        sizes="Biderman et al. 2023, arXiv:2304.01373, table 1 (from memory; rows of the vocabulary as released)",
-        tokenizer=BPE,
-        training=TRAINING,
-        presets=(
-            Preset("pythia-70m", _pythia(6, 512, 8), "70M"),
-            Preset("pythia-160m", _pythia(12, 768, 12), "160M", "162M, which the name rounds"),
-            Preset("pythia-410m", _pythia(24, 1024, 16), "410M", "405M, which the name rounds"),
-            Preset("pythia-1b", _pythia(16, 2048, 8), "1.0B"),
-            Preset("pythia-1.4b", _pythia(24, 2048, 16), "1.4B"),
-            Preset("pythia-2.8b", _pythia(32, 2560, 32), "2.8B"),
-            Preset("pythia-6.9b", _pythia(32, 4096, 32, 50_432), "6.9B", alias="pythia"),
-            Preset("pythia-12b", _pythia(36, 5120, 40, 50_688), "12B"),
-        ),
-    ),
+GPT_NEOX = Origin("gpt-neox", "gptj", 2022, "arXiv:2204.06745, section 2.1").lineage(
+    "a norm for each branch, a quarter of each head rotates",
+    Preset("gpt-neox-20b", _20B, "20B", "20.55B, which the paper cuts to the name", alias="gpt-neox"),
+    family="gpt_neox",
+    sizes="Black et al. 2022, arXiv:2204.06745, section 2 and table 1 (vocabulary padded to 50,432)",
+    tokenizer=BPE,
+    training=TRAINING,
+)
+PYTHIA = Origin("pythia", "gpt-neox", 2023, "arXiv:2304.01373, section 2").lineage(
+    "GELU not approximated; eight sizes on the same data",
+    Preset("pythia-70m", _pythia(6, 512, 8), "70M"),
+    Preset("pythia-160m", _pythia(12, 768, 12), "160M", "162M, which the name rounds"),
+    Preset("pythia-410m", _pythia(24, 1024, 16), "410M", "405M, which the name rounds"),
+    Preset("pythia-1b", _pythia(16, 2048, 8), "1.0B"),
+    Preset("pythia-1.4b", _pythia(24, 2048, 16), "1.4B"),
+    Preset("pythia-2.8b", _pythia(32, 2560, 32), "2.8B"),
+    Preset("pythia-6.9b", _pythia(32, 4096, 32, 50_432), "6.9B", alias="pythia"),
+    Preset("pythia-12b", _pythia(36, 5120, 40, 50_688), "12B"),
+    family="gpt_neox",
+    sizes="Biderman et al. 2023, arXiv:2304.01373, table 1 (from memory; rows of the vocabulary as released)",
+    tokenizer=BPE,
+    training=TRAINING,
 )

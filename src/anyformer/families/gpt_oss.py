@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Misprint, Preset
+from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.layers import (
     GELU,
     Causal,
@@ -48,35 +48,21 @@ def gpt_oss(
         return block(pre_norm(norm, attention.but(mask=mask)), pre_norm(norm, MoESpec(router=router, expert=expert)))
 
     blocks = repeat([layer(Causal() & SlidingWindow(size=Window(window))), layer(Causal())], n_layers)
-    return language_model(vocab_size=vocab_size, d_model=d_model, blocks=blocks, norm=norm, tied=False, context=context)
+    return language_model(vocab_size, d_model, blocks, norm, tied=False, context=context)
 
 
 SIZES = "OpenAI 2025, arXiv:2508.10925, table 1 and released configuration; active parameters, less the input table: {}"
 
-LINEAGES = (
-    Lineage(
-        "gpt-oss",
-        parent="gpt3",
-        year=2025,
-        source="arXiv:2508.10925, section 2",
-        changed="experts, RMSNorm, rotary positions, grouped queries, sinks, windows in every other layer",
-        tokenizer="byte-level BPE (tiktoken o200k_harmony), 201,088",
-        misprints=(
-            Misprint(
-                "activation",
-                "SwiGLU",
-                "arXiv:2508.10925, section 2, calls its gate x·σ(1.702 x) a swish; the same function is the quick form of GELU",
-            ),
-        ),
-        presets=(
-            Preset(
-                "gpt-oss-20b",
-                gpt_oss(n_layers=24, n_experts=32),
-                "20.91B",
-                source=SIZES.format("3.61B"),
-                alias="gpt-oss",
-            ),
-            Preset("gpt-oss-120b", gpt_oss(n_layers=36, n_experts=128), "116.83B", source=SIZES.format("5.13B")),
+GPT_OSS = Origin("gpt-oss", "gpt3", 2025, "arXiv:2508.10925, section 2").lineage(
+    "experts, RMSNorm, rotary positions, grouped queries, sinks, windows in every other layer",
+    Preset("gpt-oss-20b", gpt_oss(n_layers=24, n_experts=32), "20.91B", source=SIZES.format("3.61B"), alias="gpt-oss"),
+    Preset("gpt-oss-120b", gpt_oss(n_layers=36, n_experts=128), "116.83B", source=SIZES.format("5.13B")),
+    tokenizer="byte-level BPE (tiktoken o200k_harmony), 201,088",
+    misprints=(
+        Misprint(
+            "activation",
+            "SwiGLU",
+            "arXiv:2508.10925, section 2, calls its gate x·σ(1.702 x) a swish; the same function is the quick form of GELU",
         ),
     ),
 )

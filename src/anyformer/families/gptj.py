@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
@@ -26,27 +26,19 @@ def gptj(
     norm = LayerNormSpec(eps=eps)
     after = feed(d_ff or 4 * d_model, activation or GELU(form="tanh"))
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(block(pre_norm(norm, attend(n_heads, rotary=rotary), after)), n_layers),
-        norm=norm,
+        vocab_size,
+        d_model,
+        repeat(block(pre_norm(norm, attend(n_heads, rotary=rotary), after)), n_layers),
+        norm,
         tied=False,
         head_bias=True,
         context=context,
     )
 
 
-LINEAGES = (
-    Lineage(
-        "gptj",
-        parent="gpt3",
-        year=2021,
-        source="the repository mesh-transformer-jax, from memory",
-        changed="attention beside the feed-forward, rotary positions",
-        sizes="Wang & Komatsuzaki 2021, the repository mesh-transformer-jax (from memory); released config.json",
-        tokenizer="byte-level BPE of GPT-2, 50,257, padded to 50,400",
-        presets=(
-            Preset("gptj-6b", gptj(n_layers=28, d_model=4096, n_heads=16, vocab_size=50_400), "6B", alias="gptj"),
-        ),
-    ),
+GPTJ = Origin("gptj", "gpt3", 2021, "the repository mesh-transformer-jax, from memory").lineage(
+    "attention beside the feed-forward, rotary positions",
+    Preset("gptj-6b", gptj(n_layers=28, d_model=4096, n_heads=16, vocab_size=50_400), "6B", alias="gptj"),
+    sizes="Wang & Komatsuzaki 2021, the repository mesh-transformer-jax (from memory); released config.json",
+    tokenizer="byte-level BPE of GPT-2, 50,257, padded to 50,400",
 )

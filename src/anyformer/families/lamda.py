@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, gated, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, ByRole, Normal, RelativeBucketsSpec, RMSNormSpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
@@ -16,34 +16,21 @@ def lamda(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: i
         pre_norm(norm, attend(n_heads, head_dim=128, scores=(distances,), scale=ScaleSpec())),
         pre_norm(norm, gated(d_ff, GELU(form="tanh"))),
     )
+    start = ByRole(table=Normal(scale=1.0), matrix=Normal(scale=1.0, fan_in_power=-0.5))  # T5's, but for its queries
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=norm,
-        tied=True,
-        logit_scale=ScaleSpec(power=-0.5),
-        init=ByRole(table=Normal(scale=1.0), matrix=Normal(scale=1.0, fan_in_power=-0.5)),  # T5's, but for its queries
+        vocab_size, d_model, repeat(layer, n_layers), norm, tied=True, logit_scale=ScaleSpec(power=-0.5), init=start
     )
 
 
-LINEAGES = (
-    Lineage(
-        "lamda",
-        parent="t5-v1.1",
-        year=2022,
-        source="arXiv:2201.08239, section 3",
-        changed="the decoder alone",
-        sizes="Thoppilan et al. 2022, arXiv:2201.08239, section 3; norms, scale, buckets and the tied table as in T5",
-        tokenizer="SentencePiece, 32,000",
-        presets=(
-            Preset(
-                "lamda-137b",
-                lamda(n_layers=64, d_model=8192, n_heads=128, d_ff=65_536),
-                "137B",
-                "137.4B without the table of tokens, which the paper leaves out, 137.7B with it",
-                alias="lamda",
-            ),
-        ),
+LAMDA = Origin("lamda", "t5-v1.1", 2022, "arXiv:2201.08239, section 3").lineage(
+    "the decoder alone",
+    Preset(
+        "lamda-137b",
+        lamda(n_layers=64, d_model=8192, n_heads=128, d_ff=65_536),
+        "137B",
+        "137.4B without the table of tokens, which the paper leaves out, 137.7B with it",
+        alias="lamda",
     ),
+    sizes="Thoppilan et al. 2022, arXiv:2201.08239, section 3; norms, scale, buckets and the tied table as in T5",
+    tokenizer="SentencePiece, 32,000",
 )

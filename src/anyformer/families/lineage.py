@@ -61,29 +61,47 @@ class Lineage:
     # From its parent, in a phrase.
     changed: str
     presets: tuple[Preset, ...]
-    # The preset that it is known by; the last where nothing is said.
-    known: str = ""
-    misprints: tuple[Misprint, ...] = ()
-    # What the presets have where they do not say otherwise: their family (the lineage's name), where their sizes are printed,
-    # their tokenizer, what is published of their training.
-    family: str = ""
-    sizes: str = ""
-    tokenizer: str = ""
-    training: Facts | None = field(default=None, hash=False)
+    # The preset that it is known by.
+    known: str
+    misprints: tuple[Misprint, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "presets", tuple(map(self._completed, self.presets)))
-        object.__setattr__(self, "known", self.known or self.presets[-1].name)
 
-    def _completed(self, preset: Preset) -> Preset:
-        return replace(
-            preset,
-            family=preset.family or self.family or self.name,
-            source=preset.source or self.sizes,
-            tokenizer=preset.tokenizer or self.tokenizer,
-            recipe=preset.recipe or RECIPES.get(preset.name),
-            training=preset.training or self.training,
+class Origin(NamedTuple):
+    """Where a lineage comes from: its name, its parent, the year, and where its architecture is described."""
+
+    name: str
+    parent: str | None
+    year: int
+    source: str
+
+    def lineage(
+        self,
+        changed: str,
+        *presets: Preset,
+        known: str = "",
+        misprints: tuple[Misprint, ...] = (),
+        family: str = "",
+        sizes: str = "",
+        tokenizer: str = "",
+        training: Facts | None = None,
+    ) -> Lineage:
+        """The lineage: what it changed, and its presets; where nothing is said it is known by the last.
+
+        The others are what presets have that do not say otherwise: their family (the lineage's name), where their sizes are
+        printed, their tokenizer, what is published of their training.
+        """
+        completed = (
+            replace(
+                preset,
+                family=preset.family or family or self.name,
+                source=preset.source or sizes,
+                tokenizer=preset.tokenizer or tokenizer,
+                recipe=preset.recipe or RECIPES.get(preset.name),
+                training=preset.training or training,
+            )
+            for preset in presets
         )
+        return Lineage(*self, changed, tuple(completed), known or presets[-1].name, misprints)
 
 
 def modules(package: str, paths: Iterable[str], first: tuple[str, ...]) -> Iterator[ModuleType]:

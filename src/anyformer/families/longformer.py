@@ -6,7 +6,7 @@ from anyformer.families.bart import bart
 from anyformer.families.bert import BYTES, bert
 from anyformer.families.compose import changed
 from anyformer.families.heads import masked_words
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     ActivationSpec,
     AttentionSpec,
@@ -101,53 +101,31 @@ def masked(model: ModelSpec) -> ModelSpec:
     return model.but(heads=(masked_words(model),))
 
 
-LINEAGES = (
-    Lineage(
-        "longformer",
-        parent="roberta",
-        year=2020,
-        source="arXiv:2004.05150, section 3.1",
-        changed="a window of 512, and marked tokens, with projections of their own, that see all; 4,096 tokens",
-        sizes=SIZES,
-        tokenizer=BYTES,
-        training={
-            "source": "Beltagy et al. 2020, arXiv:2004.05150, section 5 (from memory)",
-            "objective": "masked words",
-            "start": "RoBERTa's weights, its 512 positions copied eight times",
-            "schedule": "linear over 500 steps to 3e-5, then a power of 3 to 0",
-            "batch": "64 sequences of 4,096 tokens, 65,000 steps",
-        },
-        presets=(
-            Preset(
-                "longformer-base-4096",
-                masked(longformer(n_layers=12, d_model=768, n_heads=12)),
-                "149M",
-                alias="longformer",
-            ),
-            Preset("longformer-large-4096", masked(longformer(n_layers=24, d_model=1024, n_heads=16)), "435M"),
-        ),
+LONGFORMER = Origin("longformer", "roberta", 2020, "arXiv:2004.05150, section 3.1").lineage(
+    "a window of 512, and marked tokens, with projections of their own, that see all; 4,096 tokens",
+    Preset(
+        "longformer-base-4096", masked(longformer(n_layers=12, d_model=768, n_heads=12)), "149M", alias="longformer"
     ),
-    Lineage(
-        "led",
-        parent="bart",
-        year=2020,
-        source="arXiv:2004.05150, section 7",
-        changed="Longformer's encoder: windows, and marked tokens that see all; 16,384 tokens",
-        family="longformer",
-        sizes=SIZES,
-        tokenizer=BYTES,
-        training={
-            "source": "Beltagy et al. 2020, arXiv:2004.05150, section 7 (from memory)",
-            "start": "BART's weights, its 1,024 positions copied sixteen times in the encoder; not trained further before tasks",
-        },
-        presets=(
-            Preset(
-                "led-base-16384",
-                led(d_model=768, layers=(6, 6), n_heads=(12, 12), d_ff=(3072, 3072)),
-                "162M",
-                alias="led",
-            ),
-            Preset("led-large-16384", led(d_model=1024, layers=(12, 12), n_heads=(16, 16), d_ff=(4096, 4096)), "460M"),
-        ),
-    ),
+    Preset("longformer-large-4096", masked(longformer(n_layers=24, d_model=1024, n_heads=16)), "435M"),
+    sizes=SIZES,
+    tokenizer=BYTES,
+    training={
+        "source": "Beltagy et al. 2020, arXiv:2004.05150, section 5 (from memory)",
+        "objective": "masked words",
+        "start": "RoBERTa's weights, its 512 positions copied eight times",
+        "schedule": "linear over 500 steps to 3e-5, then a power of 3 to 0",
+        "batch": "64 sequences of 4,096 tokens, 65,000 steps",
+    },
+)
+LED = Origin("led", "bart", 2020, "arXiv:2004.05150, section 7").lineage(
+    "Longformer's encoder: windows, and marked tokens that see all; 16,384 tokens",
+    Preset("led-base-16384", led(d_model=768, layers=(6, 6), n_heads=(12, 12), d_ff=(3072, 3072)), "162M", alias="led"),
+    Preset("led-large-16384", led(d_model=1024, layers=(12, 12), n_heads=(16, 16), d_ff=(4096, 4096)), "460M"),
+    family="longformer",
+    sizes=SIZES,
+    tokenizer=BYTES,
+    training={
+        "source": "Beltagy et al. 2020, arXiv:2004.05150, section 7 (from memory)",
+        "start": "BART's weights, its 1,024 positions copied sixteen times in the encoder; not trained further before tasks",
+    },
 )

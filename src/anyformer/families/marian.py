@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from anyformer.families.bart import NORM
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.transformer import INIT, ROOT, post_norm_stacks
 from anyformer.layers import SiLU, SinusoidSpec
 from anyformer.spec import ModelSpec
@@ -33,36 +33,28 @@ def opus(*, layers: tuple[int, int], d_model: int, n_heads: int, vocab_size: int
 
 SIZES = "Tiedemann & Thottingal 2020, OPUS-MT: transformer-align models of Marian, as released on Hugging Face"
 
-LINEAGES = (
-    Lineage(
-        "marian",
-        parent="transformer",
-        year=2018,
-        source="arXiv:1804.00344 and the released models",
-        changed="sinusoids side by side, SiLU, a bias of the logits",
-        known="opus-mt-en-de",
-        sizes=SIZES,
-        training={
-            "source": "Tiedemann & Thottingal 2020, OPUS-MT, EAMT; Marian's configuration of the Transformer (from memory)",
-            "objective": "translation, labels smoothed by 0.1",
-            "optimiser": "Adam, betas 0.9 and 0.98, eps 1e-9, dropout 0.1",
-            "schedule": "linear over 16,000 steps to 3e-4, then 1/√step",
-            "corpus": "OPUS",
-        },
-        presets=(
-            Preset(
-                "opus-mt-en-de",
-                opus(layers=(6, 6), d_model=512, n_heads=8, vocab_size=58_101),
-                "74M",
-                tokenizer="two SentencePiece models, one for each language, on one vocabulary of 58,101",
-                alias="marian",
-            ),
-            Preset(
-                "opus-mt-tc-big",
-                opus(layers=(6, 6), d_model=1024, n_heads=16, vocab_size=60_001),
-                source=f"{SIZES}; sizes of the transformer-big models and their vocabulary from memory",
-                tokenizer="SentencePiece, about 60,000",
-            ),
-        ),
+MARIAN = Origin("marian", "transformer", 2018, "arXiv:1804.00344 and the released models").lineage(
+    "sinusoids side by side, SiLU, a bias of the logits",
+    Preset(
+        "opus-mt-en-de",
+        opus(layers=(6, 6), d_model=512, n_heads=8, vocab_size=58_101),
+        "74M",
+        tokenizer="two SentencePiece models, one for each language, on one vocabulary of 58,101",
+        alias="marian",
     ),
+    Preset(
+        "opus-mt-tc-big",
+        opus(layers=(6, 6), d_model=1024, n_heads=16, vocab_size=60_001),
+        source=f"{SIZES}; sizes of the transformer-big models and their vocabulary from memory",
+        tokenizer="SentencePiece, about 60,000",
+    ),
+    known="opus-mt-en-de",
+    sizes=SIZES,
+    training={
+        "source": "Tiedemann & Thottingal 2020, OPUS-MT, EAMT; Marian's configuration of the Transformer (from memory)",
+        "objective": "translation, labels smoothed by 0.1",
+        "optimiser": "Adam, betas 0.9 and 0.98, eps 1e-9, dropout 0.1",
+        "schedule": "linear over 16,000 steps to 3e-4, then 1/√step",
+        "corpus": "OPUS",
+    },
 )

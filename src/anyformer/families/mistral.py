@@ -1,14 +1,14 @@
-"""Mistral 7B, which is LLaMA with grouped heads and, at first, a window: Jiang et al. 2023, arXiv:2310.06825."""
+"""Mistral 7B, LLaMA with grouped heads and, at first, a window, and Mixtral, with eight experts: arXiv:2310.06825, 2401.04088."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import changed
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.compose import block, changed, layered, pre_norm
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import AttentionSpec, Causal, SlidingWindow
-from anyformer.spec import ModelSpec, Window
+from anyformer.layers import AttentionSpec, Causal, MoESpec, RouterSpec, SlidingWindow
+from anyformer.spec import Count, MixerSpec, ModelSpec, Window
 
 # LLaMA 2 with 8 key/value heads and a d_ff of 3.5 d_model (table 1).
 mistral = partial(llama, 32, 4096, 32, 14_336, 8, head_dim=128, eps=1e-5, context=32_768)
@@ -22,29 +22,77 @@ def windowed(model: ModelSpec, size: int) -> ModelSpec:
 LATER = "the releases of March and May 2024 (from memory): theta 1,000,000, no window"
 BPE = "SentencePiece BPE with byte fallback, {}"
 
-LINEAGES = (
-    Lineage(
-        "mistral",
-        parent="llama2",
-        year=2023,
-        source="arXiv:2310.06825, section 2",
-        changed="a window of 4,096 in every layer, grouped queries",
-        sizes="Jiang et al. 2023, arXiv:2310.06825, table 1",
+MISTRAL = Origin("mistral", "llama2", 2023, "arXiv:2310.06825, section 2").lineage(
+    "a window of 4,096 in every layer, grouped queries",
+    Preset("mistral-7b-v0.1", windowed(mistral(context=8192), 4096), "7B", alias="mistral"),
+    sizes="Jiang et al. 2023, arXiv:2310.06825, table 1",
+    tokenizer=BPE.format("32,000"),
+)
+MISTRAL_V0_2 = Origin("mistral-v0.2", "mistral", 2024, "the releases of 2024, from memory").lineage(
+    "no window, theta 1,000,000, 32,768 tokens",
+    Preset("mistral-7b-v0.2", mistral(theta=1e6), "7B", tokenizer=BPE.format("32,000")),
+    Preset("mistral-7b-v0.3", mistral(theta=1e6, vocab_size=32_768), "7B", tokenizer=BPE.format("32,768")),
+    known="mistral-7b-v0.2",
+    family="mistral",
+    sizes=LATER,
+)
+
+
+def with_experts(
+    model: ModelSpec, router: RouterSpec, shared: MixerSpec | None = None, *, gate: bool = False
+) -> ModelSpec:
+    """The model with its feed-forwards as the experts of a mixture, beside one for all tokens where there is one."""
+    attend, feed = model.stack.blocks[0].sublayers
+    expert = feed.branches[0].mixer
+    mixture = MoESpec(router=router, expert=expert, shared_expert=shared, shared_gate=gate)
+    assert feed.norm_in is not None
+    return layered(model, block(attend, pre_norm(feed.norm_in, mixture)))
+
+
+def mixtral(
+    *,
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int,
+    n_kv_heads: int = 8,
+    n_experts: int = 8,
+    top_k: int = 2,
+    vocab_size: int = 32_000,
+    context: int = 32_768,
+) -> ModelSpec:
+    """LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
+    dense = llama(
+        n_layers,
+        d_model,
+        n_heads,
+        d_ff,
+        n_kv_heads,
+        head_dim=d_model // n_heads,
+        vocab_size=vocab_size,
+        eps=1e-5,
+        theta=1_000_000.0,
+        context=context,
+    )
+    return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
+
+
+MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").lineage(
+    "eight experts for each feed-forward, two for a token, no window",
+    Preset(
+        "mixtral-8x7b",
+        mixtral(n_layers=32, d_model=4096, n_heads=32, d_ff=14_336),
+        "46.7B",
+        source="Jiang et al. 2024, arXiv:2401.04088, table 1; active parameters: 12.9B",
         tokenizer=BPE.format("32,000"),
-        presets=(Preset("mistral-7b-v0.1", windowed(mistral(context=8192), 4096), "7B", alias="mistral"),),
+        alias="mixtral",
     ),
-    Lineage(
-        "mistral-v0.2",
-        parent="mistral",
-        year=2024,
-        source="the releases of 2024, from memory",
-        changed="no window, theta 1,000,000, 32,768 tokens",
-        known="mistral-7b-v0.2",
-        family="mistral",
-        sizes=LATER,
-        presets=(
-            Preset("mistral-7b-v0.2", mistral(theta=1e6), "7B", tokenizer=BPE.format("32,000")),
-            Preset("mistral-7b-v0.3", mistral(theta=1e6, vocab_size=32_768), "7B", tokenizer=BPE.format("32,768")),
-        ),
+    Preset(
+        "mixtral-8x22b",
+        mixtral(n_layers=56, d_model=6144, n_heads=48, d_ff=16_384, vocab_size=32_768, context=65_536),
+        "141B",
+        source="Mistral AI, April 2024, the released configuration (from memory); active parameters: 39B",
+        tokenizer=BPE.format("32,768"),
     ),
+    known="mixtral-8x7b",
 )

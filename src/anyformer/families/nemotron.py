@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import ByRole, LayerNormSpec, Normal, ReLU2, RotarySpec
 from anyformer.spec import ModelSpec
 
@@ -16,40 +16,32 @@ def nemotron(n_layers: int, d_model: int, n_heads: int, n_kv_heads: int) -> Mode
     attention = attend(n_heads, n_kv_heads, rotary=RotarySpec(fraction=0.5))
     layer = block(pre_norm(norm, attention), pre_norm(norm, feed(4 * d_model, ReLU2(), bias=False)))
     return language_model(
-        vocab_size=256_000,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=norm,
+        256_000,
+        d_model,
+        repeat(layer, n_layers),
+        norm,
         tied=False,
         init=ByRole(table=DEVIATION, matrix=DEVIATION),
         context=4096,
     )
 
 
-LINEAGES = (
-    Lineage(
-        "nemotron4",
-        parent="gpt3",
-        year=2024,
-        source="arXiv:2402.16819, section 2",
-        changed="rotary positions, squared ReLU, grouped queries, no biases, untied",
-        family="nemotron",
-        tokenizer="SentencePiece BPE with byte fallback, 256,000",
-        presets=(
-            Preset(
-                "nemotron4-15b",
-                nemotron(32, 6144, 48, 8),
-                "15.6B",
-                "the paper's 3.2B + 12.5B are rounded each",
-                source="Parmar et al. 2024, arXiv:2402.16819, table 1 (3.2B in the tables and 12.5B elsewhere)",
-                alias="nemotron4",
-            ),
-            Preset(
-                "nemotron4-340b",
-                nemotron(96, 18_432, 96, 8),
-                "341.0B",
-                source="Adler et al. 2024, arXiv:2406.11704, table 1 (9.4B in the tables and 331.6B elsewhere)",
-            ),
-        ),
+NEMOTRON4 = Origin("nemotron4", "gpt3", 2024, "arXiv:2402.16819, section 2").lineage(
+    "rotary positions, squared ReLU, grouped queries, no biases, untied",
+    Preset(
+        "nemotron4-15b",
+        nemotron(32, 6144, 48, 8),
+        "15.6B",
+        "the paper's 3.2B + 12.5B are rounded each",
+        source="Parmar et al. 2024, arXiv:2402.16819, table 1 (3.2B in the tables and 12.5B elsewhere)",
+        alias="nemotron4",
     ),
+    Preset(
+        "nemotron4-340b",
+        nemotron(96, 18_432, 96, 8),
+        "341.0B",
+        source="Adler et al. 2024, arXiv:2406.11704, table 1 (9.4B in the tables and 331.6B elsewhere)",
+    ),
+    family="nemotron",
+    tokenizer="SentencePiece BPE with byte fallback, 256,000",
 )

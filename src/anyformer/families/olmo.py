@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import changed
-from anyformer.families.lineage import Lineage, Misprint, Preset
+from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import GQASpec, LayerNormSpec, RMSNormSpec
 from anyformer.spec import BranchSpec, ModelSpec, StackSpec, SublayerSpec
@@ -38,97 +38,67 @@ def olmo2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int 
 
 OF_2024 = "the release of {} and its configuration"
 BPE = "byte-level BPE (GPT-NeoX-20B's, modified), 50,280 padded to 50,304"
-OLMO_2 = {
-    "source": "Walsh et al. 2024, arXiv:2501.00656, section 2 and appendix (from memory)",
-    "z-loss": "1e-5",
-}
+OLMO_2 = {"source": "Walsh et al. 2024, arXiv:2501.00656, section 2 and appendix (from memory)", "z-loss": "1e-5"}
 
-LINEAGES = (
-    Lineage(
-        "olmo",
-        parent="llama",
-        year=2024,
-        source="arXiv:2402.00838, section 2.1",
-        changed="LayerNorm without weights, 50,304 tokens",
-        sizes="Groeneveld et al. 2024, arXiv:2402.00838, tables 1 and 2",
-        tokenizer=BPE,
+OLMO = Origin("olmo", "llama", 2024, "arXiv:2402.00838, section 2.1").lineage(
+    "LayerNorm without weights, 50,304 tokens",
+    Preset("olmo-1b", olmo(16, 2048, 16, 8192, tied=True), "1.18B"),
+    Preset("olmo-7b", olmo(32, 4096, 32, 11_008), "6.89B", alias="olmo"),
+    sizes="Groeneveld et al. 2024, arXiv:2402.00838, tables 1 and 2",
+    tokenizer=BPE,
+    training={
+        "source": "Groeneveld et al. 2024, arXiv:2402.00838, section 3.2 and table 5 (from memory)",
+        "gradient reduction": "float32",
+        "optimiser state": "float32",
+    },
+    misprints=(Misprint("norm", "RMSNorm", "arXiv:2402.00838, section 2.1: layer norms without weights or biases"),),
+)
+OLMO_0424 = Origin("olmo-0424", "olmo", 2024, "the release of April 2024, from memory").lineage(
+    "queries, keys and values clamped to ±8, 4,096 tokens",
+    Preset(
+        "olmo-7b-0424", olmo(32, 4096, 32, 11_008, clip=8.0, context=4096), "6.89B", source=OF_2024.format("April 2024")
+    ),
+    Preset(
+        "olmo-1b-0724",
+        olmo(16, 2048, 16, 8192, context=4096),
+        "1.28B",
+        source=OF_2024.format("July 2024") + " (from memory: no clipping)",
+    ),
+    Preset("olmo-7b-0724", olmo(32, 4096, 32, 11_008, clip=8.0, context=4096), "6.89B"),
+    known="olmo-7b-0424",
+    family="olmo",
+    sizes=OF_2024.format("July 2024"),
+    tokenizer=BPE,
+    misprints=(Misprint("norm", "RMSNorm", "the releases of 2024 keep OLMo's layer norms without weights or biases"),),
+)
+OLMO2 = Origin("olmo2", "olmo-0424", 2024, "arXiv:2501.00656, section 3").lineage(
+    "RMSNorm after each branch instead of before, QK-norm, theta 500,000",
+    Preset("olmo2-1b", olmo2(16, 2048, 16, 8192), "1.48B"),
+    Preset(
+        "olmo2-7b",
+        olmo2(32, 4096, 32, 11_008),
+        "7.3B",
         training={
-            "source": "Groeneveld et al. 2024, arXiv:2402.00838, section 3.2 and table 5 (from memory)",
-            "gradient reduction": "float32",
-            "optimiser state": "float32",
+            **OLMO_2,
+            "schedule": "linear over 2,000 steps to 3e-4, a cosine to a tenth planned for 5T tokens and cut at 4T",
+            "annealing": "50B tokens linearly to 0, three times with other data, weights averaged",
+            "batch": "1,024 sequences of 4,096 tokens",
         },
-        misprints=(
-            Misprint("norm", "RMSNorm", "arXiv:2402.00838, section 2.1: layer norms without weights or biases"),
-        ),
-        presets=(
-            Preset("olmo-1b", olmo(16, 2048, 16, 8192, tied=True), "1.18B"),
-            Preset("olmo-7b", olmo(32, 4096, 32, 11_008), "6.89B", alias="olmo"),
-        ),
+        alias="olmo2",
     ),
-    Lineage(
-        "olmo-0424",
-        parent="olmo",
-        year=2024,
-        source="the release of April 2024, from memory",
-        changed="queries, keys and values clamped to ±8, 4,096 tokens",
-        known="olmo-7b-0424",
-        family="olmo",
-        sizes=OF_2024.format("July 2024"),
-        tokenizer=BPE,
-        misprints=(
-            Misprint("norm", "RMSNorm", "the releases of 2024 keep OLMo's layer norms without weights or biases"),
-        ),
-        presets=(
-            Preset(
-                "olmo-7b-0424",
-                olmo(32, 4096, 32, 11_008, clip=8.0, context=4096),
-                "6.89B",
-                source=OF_2024.format("April 2024"),
-            ),
-            Preset(
-                "olmo-1b-0724",
-                olmo(16, 2048, 16, 8192, context=4096),
-                "1.28B",
-                source=OF_2024.format("July 2024") + " (from memory: no clipping)",
-            ),
-            Preset("olmo-7b-0724", olmo(32, 4096, 32, 11_008, clip=8.0, context=4096), "6.89B"),
-        ),
+    Preset(
+        "olmo2-13b",
+        olmo2(40, 5120, 40, 13_824),
+        "13.7B",
+        training={
+            **OLMO_2,
+            "schedule": "linear over 2,000 steps to 9e-4, a cosine to a tenth over 5T tokens",
+            "annealing": "100B tokens linearly to 0, three times with other data, and once 300B; weights averaged",
+            "batch": "2,048 sequences of 4,096 tokens",
+        },
     ),
-    Lineage(
-        "olmo2",
-        parent="olmo-0424",
-        year=2024,
-        source="arXiv:2501.00656, section 3",
-        changed="RMSNorm after each branch instead of before, QK-norm, theta 500,000",
-        known="olmo2-13b",
-        sizes="Walsh et al. 2024, arXiv:2501.00656, table 3; the 1B and 32B as released (from memory)",
-        tokenizer="byte-level BPE (cl100k's, modified), 100,278 padded to 100,352",
-        presets=(
-            Preset("olmo2-1b", olmo2(16, 2048, 16, 8192), "1.48B"),
-            Preset(
-                "olmo2-7b",
-                olmo2(32, 4096, 32, 11_008),
-                "7.3B",
-                training={
-                    **OLMO_2,
-                    "schedule": "linear over 2,000 steps to 3e-4, a cosine to a tenth planned for 5T tokens and cut at 4T",
-                    "annealing": "50B tokens linearly to 0, three times with other data, weights averaged",
-                    "batch": "1,024 sequences of 4,096 tokens",
-                },
-                alias="olmo2",
-            ),
-            Preset(
-                "olmo2-13b",
-                olmo2(40, 5120, 40, 13_824),
-                "13.7B",
-                training={
-                    **OLMO_2,
-                    "schedule": "linear over 2,000 steps to 9e-4, a cosine to a tenth over 5T tokens",
-                    "annealing": "100B tokens linearly to 0, three times with other data, and once 300B; weights averaged",
-                    "batch": "2,048 sequences of 4,096 tokens",
-                },
-            ),
-            Preset("olmo2-32b", olmo2(64, 5120, 40, 27_648, 8), "32.2B"),
-        ),
-    ),
+    Preset("olmo2-32b", olmo2(64, 5120, 40, 27_648, 8), "32.2B"),
+    known="olmo2-13b",
+    sizes="Walsh et al. 2024, arXiv:2501.00656, table 3; the 1B and 32B as released (from memory)",
+    tokenizer="byte-level BPE (cl100k's, modified), 100,278 padded to 100,352",
 )

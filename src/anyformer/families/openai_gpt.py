@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, feed, language_model, post_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, LearnedPositionsSpec
 from anyformer.spec import Length, ModelSpec
 
@@ -22,36 +22,29 @@ def openai_gpt(
     """The decoder of 2017 without its encoder: norms after each sum and none at the end, positions learned."""
     norm = LayerNormSpec(eps=eps)
     layer = block(
-        post_norm(norm, attend(n_heads, bias=True)),
-        post_norm(norm, feed(4 * d_model, activation or GELU(form="tanh"))),
+        post_norm(norm, attend(n_heads, bias=True)), post_norm(norm, feed(4 * d_model, activation or GELU(form="tanh")))
     )
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=None,
+        vocab_size,
+        d_model,
+        repeat(layer, n_layers),
+        None,
         tied=tied,
         positions=(LearnedPositionsSpec(n_positions=Length(context)),),
         context=context,
     )
 
 
-LINEAGES = (
-    Lineage(
-        "gpt",
-        parent="transformer-lm",
-        year=2018,
-        source="Radford et al. 2018, section 4.1",
-        changed="learned positions, GELU, a larger stack",
-        family="openai-gpt",
-        sizes="Radford et al. 2018, section 4.1; the total as in the literature after it",
-        tokenizer="BPE with 40,000 merges, 40,478",
-        training={
-            "source": "Radford et al. 2018, section 4.1",
-            "optimiser": "Adam, decay 0.01 of all but biases and gains, dropout 0.1",
-            "schedule": "linear over 2,000 steps to 2.5e-4, then a cosine to 0",
-            "batch": "64 sequences of 512 tokens, 100 passes over BooksCorpus",
-        },
-        presets=(Preset("gpt", openai_gpt(n_layers=12, d_model=768, n_heads=12), "117M"),),
-    ),
+GPT = Origin("gpt", "transformer-lm", 2018, "Radford et al. 2018, section 4.1").lineage(
+    "learned positions, GELU, a larger stack",
+    Preset("gpt", openai_gpt(n_layers=12, d_model=768, n_heads=12), "117M"),
+    family="openai-gpt",
+    sizes="Radford et al. 2018, section 4.1; the total as in the literature after it",
+    tokenizer="BPE with 40,000 merges, 40,478",
+    training={
+        "source": "Radford et al. 2018, section 4.1",
+        "optimiser": "Adam, decay 0.01 of all but biases and gains, dropout 0.1",
+        "schedule": "linear over 2,000 steps to 2.5e-4, then a cosine to 0",
+        "batch": "64 sequences of 512 tokens, 100 passes over BooksCorpus",
+    },
 )

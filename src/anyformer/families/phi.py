@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from anyformer.families.compose import attend, block, changed, feed, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import windowed
 from anyformer.layers import GELU, LayerNormSpec, LongRoPE, RotarySpec
@@ -21,13 +21,7 @@ def phi2(
     attention = attend(n_heads, head_dim=d_model // n_heads, bias=True, rotary=rotary)
     layer = block(pre_norm(norm, attention, feed(4 * d_model, GELU(form="tanh"))))
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=norm,
-        tied=False,
-        head_bias=True,
-        context=context,
+        vocab_size, d_model, repeat(layer, n_layers), norm, tied=False, head_bias=True, context=context
     )
 
 
@@ -45,60 +39,36 @@ PHI_4_MINI_STRETCH = (
 LONGROPE = LongRoPE(short=(1.0,) * 48, long=PHI_4_MINI_STRETCH, factor=32.0, original_context=Length(4096))
 PHI_4_MINI = phi3(32, 3072, 24, 8192, 8, vocab_size=200_064, tied=True, context=131_072)
 
-LINEAGES = (
-    Lineage(
-        "phi",
-        parent="gptj",
-        year=2023,
-        source="the release of Phi-2, from memory",
-        changed="a share of each head rotates, biases everywhere",
-        sizes="Javaheripi et al. 2023, the release of Phi-2 and its configuration",
-        tokenizer="byte-level BPE (CodeGen's), 50,295 padded to 51,200",
-        presets=(
-            Preset("phi-2", phi2(n_layers=32, d_model=2560, n_heads=32), "2.7B", "2.78B, which the release cuts"),
-        ),
+PHI = Origin("phi", "gptj", 2023, "the release of Phi-2, from memory").lineage(
+    "a share of each head rotates, biases everywhere",
+    Preset("phi-2", phi2(n_layers=32, d_model=2560, n_heads=32), "2.7B", "2.78B, which the release cuts"),
+    sizes="Javaheripi et al. 2023, the release of Phi-2 and its configuration",
+    tokenizer="byte-level BPE (CodeGen's), 50,295 padded to 51,200",
+)
+PHI3 = Origin("phi3", "llama2", 2024, "arXiv:2404.14219, section 2").lineage(
+    "a window of 2,047",
+    Preset("phi3-mini-4k", windowed(phi3(32, 3072, 32, 8192, 32), 2047), "3.8B", alias="phi3"),
+    Preset("phi3-medium-4k", windowed(phi3(40, 5120, 40, 17_920, 10), 2047), "14B"),
+    sizes="Abdin et al. 2024, arXiv:2404.14219, section 2; window and padded vocabulary as released",
+    tokenizer="SentencePiece BPE with byte fallback (LLaMA 2's), 32,064",
+)
+PHI4 = Origin("phi4", "phi3", 2024, "arXiv:2412.08905, section 3").lineage(
+    "no window, 100,352 tokens, theta 250,000",
+    Preset(
+        "phi4-14b",
+        phi3(40, 5120, 40, 17_920, 10, vocab_size=100_352, theta=250_000.0, context=16_384),
+        "14B",
+        "14.66B, which the paper cuts to the name",
+        alias="phi4",
     ),
-    Lineage(
-        "phi3",
-        parent="llama2",
-        year=2024,
-        source="arXiv:2404.14219, section 2",
-        changed="a window of 2,047",
-        sizes="Abdin et al. 2024, arXiv:2404.14219, section 2; window and padded vocabulary as released",
-        tokenizer="SentencePiece BPE with byte fallback (LLaMA 2's), 32,064",
-        presets=(
-            Preset("phi3-mini-4k", windowed(phi3(32, 3072, 32, 8192, 32), 2047), "3.8B", alias="phi3"),
-            Preset("phi3-medium-4k", windowed(phi3(40, 5120, 40, 17_920, 10), 2047), "14B"),
-        ),
-    ),
-    Lineage(
-        "phi4",
-        parent="phi3",
-        year=2024,
-        source="arXiv:2412.08905, section 3",
-        changed="no window, 100,352 tokens, theta 250,000",
-        family="phi3",
-        sizes="Abdin et al. 2024, arXiv:2412.08905, section 3; theta and context as released",
-        tokenizer="byte-level BPE (tiktoken), 100,352",
-        presets=(
-            Preset(
-                "phi4-14b",
-                phi3(40, 5120, 40, 17_920, 10, vocab_size=100_352, theta=250_000.0, context=16_384),
-                "14B",
-                "14.66B, which the paper cuts to the name",
-                alias="phi4",
-            ),
-        ),
-    ),
-    Lineage(
-        "phi4-mini",
-        parent="phi3",
-        year=2025,
-        source="arXiv:2503.01743, section 2",
-        changed="three quarters of each head rotate, stretched to 131,072 tokens, tied tables",
-        family="phi3",
-        sizes="Microsoft 2025, arXiv:2503.01743, section 2; stretch of its frequencies as released",
-        tokenizer="byte-level BPE (tiktoken, o200k), 200,064",
-        presets=(Preset("phi4-mini", changed(PHI_4_MINI, RotarySpec, fraction=0.75, scaling=LONGROPE), "3.8B"),),
-    ),
+    family="phi3",
+    sizes="Abdin et al. 2024, arXiv:2412.08905, section 3; theta and context as released",
+    tokenizer="byte-level BPE (tiktoken), 100,352",
+)
+PHI4_MINI = Origin("phi4-mini", "phi3", 2025, "arXiv:2503.01743, section 2").lineage(
+    "three quarters of each head rotate, stretched to 131,072 tokens, tied tables",
+    Preset("phi4-mini", changed(PHI_4_MINI, RotarySpec, fraction=0.75, scaling=LONGROPE), "3.8B"),
+    family="phi3",
+    sizes="Microsoft 2025, arXiv:2503.01743, section 2; stretch of its frequencies as released",
+    tokenizer="byte-level BPE (tiktoken, o200k), 200,064",
 )

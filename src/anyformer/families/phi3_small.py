@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Misprint, Preset
-from anyformer.layers import (
-    GELU,
-    Causal,
-    GatedFeedForwardSpec,
-    LayerNormSpec,
-    LocalAndVertical,
-    Mask,
-    RotarySpec,
-)
+from anyformer.families.lineage import Misprint, Origin, Preset
+from anyformer.layers import GELU, Causal, GatedFeedForwardSpec, LayerNormSpec, LocalAndVertical, Mask, RotarySpec
 from anyformer.spec import BlockSpec, ModelSpec, ScaleSpec, Width, Window
 
 
@@ -41,10 +33,10 @@ def phi3_small(
 
     blocks = LocalAndVertical(size=Window(block_size), near=Window(near), stride=Window(8))
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat([layer(Causal() & blocks), layer(Causal())], n_layers),
-        norm=norm,
+        vocab_size,
+        d_model,
+        repeat([layer(Causal() & blocks), layer(Causal())], n_layers),
+        norm,
         tied=True,
         token_scale=ScaleSpec(factor=10.0),
         logit_scale=ScaleSpec(factor=1 / 8),
@@ -52,36 +44,26 @@ def phi3_small(
     )
 
 
-LINEAGES = (
-    Lineage(
-        "phi3-small",
-        parent="phi3",
-        year=2024,
-        source="arXiv:2404.14219, section 2",
-        changed="blocks of keys that differ by head, GeGLU with bounds, muP's scales, LayerNorm",
-        family="phi3_small",
-        sizes="Abdin et al. 2024, arXiv:2404.14219, section 2; blocks, limit and muP's constants as released (from memory)",
-        tokenizer="byte-level BPE (tiktoken), 100,352",
-        misprints=(
-            Misprint(
-                "activation",
-                "SwiGLU",
-                "arXiv:2404.14219, section 2, has GeGLU; SwiGLU is that of Phi-3 mini and medium",
-            ),
-            Misprint(
-                "norm",
-                "RMSNorm",
-                "the released code of Phi-3 small (from memory) has layer norms with biases; RMSNorm is that of mini and medium",
-            ),
+PHI3_SMALL = Origin("phi3-small", "phi3", 2024, "arXiv:2404.14219, section 2").lineage(
+    "blocks of keys that differ by head, GeGLU with bounds, muP's scales, LayerNorm",
+    Preset(
+        "phi3-small-8k",
+        phi3_small(),
+        "7B",
+        "7.39B, which the paper cuts to the name; the code also sets the logits of unused tokens to -∞, which is left "
+        "out",
+    ),
+    family="phi3_small",
+    sizes="Abdin et al. 2024, arXiv:2404.14219, section 2; blocks, limit and muP's constants as released (from memory)",
+    tokenizer="byte-level BPE (tiktoken), 100,352",
+    misprints=(
+        Misprint(
+            "activation", "SwiGLU", "arXiv:2404.14219, section 2, has GeGLU; SwiGLU is that of Phi-3 mini and medium"
         ),
-        presets=(
-            Preset(
-                "phi3-small-8k",
-                phi3_small(),
-                "7B",
-                "7.39B, which the paper cuts to the name; the code also sets the logits of unused tokens to -∞, which is left "
-                "out",
-            ),
+        Misprint(
+            "norm",
+            "RMSNorm",
+            "the released code of Phi-3 small (from memory) has layer norms with biases; RMSNorm is that of mini and medium",
         ),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, gated, language_model, pre_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import LayerNormSpec, MoESpec, RotarySpec, RouterSpec, SiLU
 from anyformer.spec import Count, ModelSpec
 
@@ -23,40 +23,23 @@ def phi_moe(
     """Pre-norm LayerNorm, rotary positions, SwiGLU experts, biases in attention and in the head."""
     norm = LayerNormSpec(eps=1e-5)
     mixture = MoESpec(
-        router=RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sparsemixer"),
-        expert=gated(d_ff, SiLU()),
+        router=RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sparsemixer"), expert=gated(d_ff, SiLU())
     )
     attention = attend(n_heads, n_kv_heads, bias=True, rotary=RotarySpec())
     layer = block(pre_norm(norm, attention), pre_norm(norm, mixture))
     blocks = repeat(layer, n_layers)
-    return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=blocks,
-        norm=norm,
-        tied=False,
-        head_bias=True,
-        context=context,
-    )
+    return language_model(vocab_size, d_model, blocks, norm, tied=False, head_bias=True, context=context)
 
 
-LINEAGES = (
-    Lineage(
-        "phi-moe",
-        parent="phi3",
-        year=2024,
-        source="arXiv:2404.14219, section 2",
-        changed="sixteen experts, two for a token, LayerNorm, biases of attention",
-        sizes="Abdin et al. 2024, arXiv:2404.14219, section 2 and released configuration (from memory); active parameters: 6.6B",
-        tokenizer="SentencePiece BPE with byte fallback, 32,064",
-        presets=(
-            Preset(
-                "phi3.5-moe",
-                phi_moe(context=4096),
-                "42B",
-                "41.87B; here at the context of 4,096 that its LongRoPE starts from: the factors come with the released "
-                "configuration",
-            ),
-        ),
+PHI_MOE = Origin("phi-moe", "phi3", 2024, "arXiv:2404.14219, section 2").lineage(
+    "sixteen experts, two for a token, LayerNorm, biases of attention",
+    Preset(
+        "phi3.5-moe",
+        phi_moe(context=4096),
+        "42B",
+        "41.87B; here at the context of 4,096 that its LongRoPE starts from: the factors come with the released "
+        "configuration",
     ),
+    sizes="Abdin et al. 2024, arXiv:2404.14219, section 2 and released configuration (from memory); active parameters: 6.6B",
+    tokenizer="SentencePiece BPE with byte fallback, 32,064",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from anyformer.families.compose import changed
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import GQASpec
 from anyformer.spec import ModelSpec
@@ -59,66 +59,44 @@ qwen25 = partial(
 )
 LONG = 131_072
 
-LINEAGES = (
-    Lineage(
-        "qwen",
-        parent="llama",
-        year=2023,
-        source="arXiv:2309.16609, section 2.3",
-        changed="biases of queries, keys and values, 151,936 tokens",
-        known="qwen-14b",
-        sizes="Bai et al. 2023, arXiv:2309.16609, table 1; within the training length, past which the code scales by "
-        "its logarithm",
-        tokenizer=TOKENIZER,
-        presets=(
-            Preset("qwen-1.8b", with_qkv_biases(_1_8B), "1.8B"),
-            Preset("qwen-7b", with_qkv_biases(_7B), "7B", CUT.format("7.72B"), alias="qwen"),
-            Preset("qwen-14b", with_qkv_biases(_14B), "14B"),
-            Preset(
-                "qwen-72b",
-                with_qkv_biases(_72B),
-                "72B",
-                source="the release of November 2023; sizes of its code",
-            ),
-        ),
+QWEN = Origin("qwen", "llama", 2023, "arXiv:2309.16609, section 2.3").lineage(
+    "biases of queries, keys and values, 151,936 tokens",
+    Preset("qwen-1.8b", with_qkv_biases(_1_8B), "1.8B"),
+    Preset("qwen-7b", with_qkv_biases(_7B), "7B", CUT.format("7.72B"), alias="qwen"),
+    Preset("qwen-14b", with_qkv_biases(_14B), "14B"),
+    Preset("qwen-72b", with_qkv_biases(_72B), "72B", source="the release of November 2023; sizes of its code"),
+    known="qwen-14b",
+    sizes="Bai et al. 2023, arXiv:2309.16609, table 1; within the training length, past which the code scales by "
+    "its logarithm",
+    tokenizer=TOKENIZER,
+)
+QWEN2 = Origin("qwen2", "qwen", 2024, "arXiv:2407.10671, section 2.2; arXiv:2412.15115").lineage(
+    "grouped queries, theta 1,000,000",
+    Preset("qwen2-0.5b", qwen2(24, 896, 14, 4864, 2, small=True), "0.5B"),
+    Preset("qwen2-1.5b", qwen2(28, 1536, 12, 8960, 2, small=True), "1.5B"),
+    Preset("qwen2-7b", qwen2(28, 3584, 28, 18_944, 4), "7B", CUT.format("7.62B"), alias="qwen2"),
+    Preset("qwen2-72b", qwen2(80, 8192, 64, 29_568, 8, eps=1e-5), "72B", CUT.format("72.71B")),
+    qwen25("qwen2.5-0.5b", qwen2(24, 896, 14, 4864, 2, small=True), "0.49B"),
+    qwen25("qwen2.5-1.5b", qwen2(28, 1536, 12, 8960, 2, small=True), "1.54B"),
+    qwen25("qwen2.5-3b", qwen2(36, 2048, 16, 11_008, 2, small=True), "3.09B"),
+    qwen25(
+        "qwen2.5-7b",
+        qwen2(28, 3584, 28, 18_944, 4, context=LONG),
+        "7.61B",
+        "7.616B, which the card cuts",
+        alias="qwen2.5",
     ),
-    Lineage(
-        "qwen2",
-        parent="qwen",
-        year=2024,
-        source="arXiv:2407.10671, section 2.2; arXiv:2412.15115",
-        changed="grouped queries, theta 1,000,000",
-        known="qwen2-72b",
-        sizes="Yang et al. 2024, arXiv:2407.10671, table 1",
-        tokenizer=TOKENIZER,
-        presets=(
-            Preset("qwen2-0.5b", qwen2(24, 896, 14, 4864, 2, small=True), "0.5B"),
-            Preset("qwen2-1.5b", qwen2(28, 1536, 12, 8960, 2, small=True), "1.5B"),
-            Preset("qwen2-7b", qwen2(28, 3584, 28, 18_944, 4), "7B", CUT.format("7.62B"), alias="qwen2"),
-            Preset("qwen2-72b", qwen2(80, 8192, 64, 29_568, 8, eps=1e-5), "72B", CUT.format("72.71B")),
-            qwen25("qwen2.5-0.5b", qwen2(24, 896, 14, 4864, 2, small=True), "0.49B"),
-            qwen25("qwen2.5-1.5b", qwen2(28, 1536, 12, 8960, 2, small=True), "1.54B"),
-            qwen25("qwen2.5-3b", qwen2(36, 2048, 16, 11_008, 2, small=True), "3.09B"),
-            qwen25(
-                "qwen2.5-7b",
-                qwen2(28, 3584, 28, 18_944, 4, context=LONG),
-                "7.61B",
-                "7.616B, which the card cuts",
-                alias="qwen2.5",
-            ),
-            qwen25(
-                "qwen2.5-14b",
-                qwen2(48, 5120, 40, 13_824, 8, eps=1e-5, context=LONG),
-                "14.7B",
-                "14.77B, which the card cuts",
-            ),
-            qwen25(
-                "qwen2.5-32b",
-                qwen2(64, 5120, 40, 27_648, 8, eps=1e-5, context=LONG),
-                "32.5B",
-                "the released file holds 32.76B; the card's total does not follow from its sizes",
-            ),
-            qwen25("qwen2.5-72b", qwen2(80, 8192, 64, 29_568, 8, eps=1e-5, context=LONG), "72.7B"),
-        ),
+    qwen25(
+        "qwen2.5-14b", qwen2(48, 5120, 40, 13_824, 8, eps=1e-5, context=LONG), "14.7B", "14.77B, which the card cuts"
     ),
+    qwen25(
+        "qwen2.5-32b",
+        qwen2(64, 5120, 40, 27_648, 8, eps=1e-5, context=LONG),
+        "32.5B",
+        "the released file holds 32.76B; the card's total does not follow from its sizes",
+    ),
+    qwen25("qwen2.5-72b", qwen2(80, 8192, 64, 29_568, 8, eps=1e-5, context=LONG), "72.7B"),
+    known="qwen2-72b",
+    sizes="Yang et al. 2024, arXiv:2407.10671, table 1",
+    tokenizer=TOKENIZER,
 )

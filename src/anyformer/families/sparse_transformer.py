@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from anyformer.families.compose import block, feed, language_model, pre_norm, repeat, with_biases
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
     AttentionSpec,
@@ -59,10 +59,10 @@ def sparse_transformer(
     layer = block(pre_norm(norm, attention), pre_norm(norm, feed(d_ff or 4 * d_model, GELU(form="quick"))))
     start = Normal(scale=0.125, fan_in_power=-0.5)
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=norm,
+        vocab_size,
+        d_model,
+        repeat(layer, n_layers),
+        norm,
         tied=False,
         positions=(FactorisedPositionsSpec(shape=positions),),
         init=ByRole(table=start, matrix=start, output=start.but(depth_power=-0.5)),
@@ -83,21 +83,13 @@ _SMALL_PICTURES = sparse_transformer(
     value_dim=128,
 )
 
-LINEAGES = (
-    Lineage(
-        "sparse-transformer",
-        parent="transformer-lm",
-        year=2019,
-        source="arXiv:1904.10509, section 5",
-        changed="factorised attention and positions, norms before each branch",
-        known="sparse-transformer-enwik8",
-        family="sparse_transformer",
-        sizes="Child et al. 2019, arXiv:1904.10509, section 7",
-        tokenizer="bytes, 256",
-        presets=(
-            Preset("sparse-transformer-cifar10", _SMALL_PICTURES, "59M"),
-            Preset("sparse-transformer-enwik8", _TEXT, "95M", alias="sparse-transformer"),
-            Preset("sparse-transformer-imagenet64", _PICTURES, "152M"),
-        ),
-    ),
+SPARSE_TRANSFORMER = Origin("sparse-transformer", "transformer-lm", 2019, "arXiv:1904.10509, section 5").lineage(
+    "factorised attention and positions, norms before each branch",
+    Preset("sparse-transformer-cifar10", _SMALL_PICTURES, "59M"),
+    Preset("sparse-transformer-enwik8", _TEXT, "95M", alias="sparse-transformer"),
+    Preset("sparse-transformer-imagenet64", _PICTURES, "152M"),
+    known="sparse-transformer-enwik8",
+    family="sparse_transformer",
+    sizes="Child et al. 2019, arXiv:1904.10509, section 7",
+    tokenizer="bytes, 256",
 )

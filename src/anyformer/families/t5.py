@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from anyformer.families.compose import block, encoder_decoder, pre_norm
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
     AttentionSpec,
@@ -72,10 +72,10 @@ def t5(
     past, every = itself(Causal(), "decoder"), itself(Everything(), "encoder")
     fan_in = Normal(scale=1.0, fan_in_power=-0.5)
     return encoder_decoder(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        encoder=tuple(block(every, pre_norm(norm, feed)) for feed in encoder),
-        decoder=tuple(block(past, memory, pre_norm(norm, feed)) for feed in decoder),
+        vocab_size,
+        d_model,
+        tuple(block(every, pre_norm(norm, feed)) for feed in encoder),
+        tuple(block(past, memory, pre_norm(norm, feed)) for feed in decoder),
         norm=norm,
         tied=tied,
         logit_scale=ScaleSpec(power=-0.5) if scaled else None,
@@ -109,83 +109,60 @@ XL = {"n_layers": 24, "d_model": 2048, "n_heads": 32, "d_ff": 5120}
 XXL = {"n_layers": 24, "d_model": 4096, "n_heads": 64, "d_ff": 10_240}
 multilingual = partial(v1_1, vocab_size=250_112)
 
-LINEAGES = (
-    Lineage(
-        "t5",
-        parent="transformer",
-        year=2019,
-        source="arXiv:1910.10683, section 2.1",
-        changed="norms before each branch, RMSNorm, learned distances, no biases",
-        sizes="Raffel et al. 2019, arXiv:1910.10683, section 3.7",
-        tokenizer=TOKENIZER,
-        training={
-            "source": "Raffel et al. 2019, arXiv:1910.10683, sections 3.1.2 and 3.7",
-            "objective": SPANS,
-            "optimiser": "Adafactor",
-            "schedule": SCHEDULE,
-            "batch": "2,048 sequences of 512 tokens, 1,000,000 steps: about 1T tokens",
-        },
-        presets=(
-            Preset("t5-small", original(6, 512, 8, 2048), "60M", ROUNDED.format(60_506_624)),
-            Preset("t5-base", original(12, 768, 12, 3072), "220M", ROUNDED.format(222_903_552), alias="t5"),
-            Preset(
-                "t5-large",
-                original(24, 1024, 16, 4096),
-                "770M",
-                "its sizes give 737,668,096, 4 % less than the paper prints",
-            ),
-            Preset("t5-3b", original(24, 1024, 32, 16_384, 128), "2.8B", "the paper cuts off: 2,851,598,336"),
-            Preset("t5-11b", original(24, 1024, 128, 65_536, 128), "11B"),
-        ),
+T5 = Origin("t5", "transformer", 2019, "arXiv:1910.10683, section 2.1").lineage(
+    "norms before each branch, RMSNorm, learned distances, no biases",
+    Preset("t5-small", original(6, 512, 8, 2048), "60M", ROUNDED.format(60_506_624)),
+    Preset("t5-base", original(12, 768, 12, 3072), "220M", ROUNDED.format(222_903_552), alias="t5"),
+    Preset(
+        "t5-large", original(24, 1024, 16, 4096), "770M", "its sizes give 737,668,096, 4 % less than the paper prints"
     ),
-    Lineage(
-        "t5-v1.1",
-        parent="t5",
-        year=2020,
-        source="arXiv:2002.05202 and the release of T5 1.1",
-        changed="GeGLU, untied tables",
-        family="t5",
-        sizes="Shazeer 2020, arXiv:2002.05202, and the released configurations of T5.1.1, from memory",
-        tokenizer=TOKENIZER,
-        training={
-            "source": "Shazeer 2020, arXiv:2002.05202, section 3.1, and the notes on the released checkpoints (from memory)",
-            "objective": UNTASKED,
-            "dropout": "none",
-            "optimiser": "Adafactor",
-            "schedule": SCHEDULE,
-            "corpus": "C4",
-        },
-        presets=(
-            Preset("t5-v1.1-small", v1_1(**SMALL), "77M"),
-            Preset("t5-v1.1-base", v1_1(**BASE), "248M", alias="t5-v1.1"),
-            Preset("t5-v1.1-large", v1_1(**LARGE), "783M"),
-            Preset("t5-v1.1-xl", v1_1(**XL), "2.85B"),
-            Preset("t5-v1.1-xxl", v1_1(**XXL), "11.1B"),
-        ),
-    ),
-    Lineage(
-        "mt5",
-        parent="t5-v1.1",
-        year=2020,
-        source="arXiv:2010.11934, section 3.2",
-        changed="250,112 tokens of 101 languages",
-        family="t5",
-        sizes="Xue et al. 2020, arXiv:2010.11934, table 1; sizes as T5.1.1's",
-        tokenizer="SentencePiece with byte fallback, 250,000 pieces; the table has 250,112 rows",
-        training={
-            "source": "Xue et al. 2020, arXiv:2010.11934, section 3 (from memory)",
-            "objective": UNTASKED,
-            "dropout": "none",
-            "schedule": SCHEDULE,
-            "batch": "1,024 sequences of 1,024 tokens, 1,000,000 steps: about 1T tokens",
-            "corpus": "mC4, 101 languages, each drawn by the 0.3rd power of its size",
-        },
-        presets=(
-            Preset("mt5-small", multilingual(**SMALL), "300M"),
-            Preset("mt5-base", multilingual(**BASE), "580M", ROUNDED.format(582_401_280), alias="mt5"),
-            Preset("mt5-large", multilingual(**LARGE), "1.2B"),
-            Preset("mt5-xl", multilingual(**XL), "3.7B"),
-            Preset("mt5-xxl", multilingual(**XXL), "13B"),
-        ),
-    ),
+    Preset("t5-3b", original(24, 1024, 32, 16_384, 128), "2.8B", "the paper cuts off: 2,851,598,336"),
+    Preset("t5-11b", original(24, 1024, 128, 65_536, 128), "11B"),
+    sizes="Raffel et al. 2019, arXiv:1910.10683, section 3.7",
+    tokenizer=TOKENIZER,
+    training={
+        "source": "Raffel et al. 2019, arXiv:1910.10683, sections 3.1.2 and 3.7",
+        "objective": SPANS,
+        "optimiser": "Adafactor",
+        "schedule": SCHEDULE,
+        "batch": "2,048 sequences of 512 tokens, 1,000,000 steps: about 1T tokens",
+    },
+)
+T5_V1_1 = Origin("t5-v1.1", "t5", 2020, "arXiv:2002.05202 and the release of T5 1.1").lineage(
+    "GeGLU, untied tables",
+    Preset("t5-v1.1-small", v1_1(**SMALL), "77M"),
+    Preset("t5-v1.1-base", v1_1(**BASE), "248M", alias="t5-v1.1"),
+    Preset("t5-v1.1-large", v1_1(**LARGE), "783M"),
+    Preset("t5-v1.1-xl", v1_1(**XL), "2.85B"),
+    Preset("t5-v1.1-xxl", v1_1(**XXL), "11.1B"),
+    family="t5",
+    sizes="Shazeer 2020, arXiv:2002.05202, and the released configurations of T5.1.1, from memory",
+    tokenizer=TOKENIZER,
+    training={
+        "source": "Shazeer 2020, arXiv:2002.05202, section 3.1, and the notes on the released checkpoints (from memory)",
+        "objective": UNTASKED,
+        "dropout": "none",
+        "optimiser": "Adafactor",
+        "schedule": SCHEDULE,
+        "corpus": "C4",
+    },
+)
+MT5 = Origin("mt5", "t5-v1.1", 2020, "arXiv:2010.11934, section 3.2").lineage(
+    "250,112 tokens of 101 languages",
+    Preset("mt5-small", multilingual(**SMALL), "300M"),
+    Preset("mt5-base", multilingual(**BASE), "580M", ROUNDED.format(582_401_280), alias="mt5"),
+    Preset("mt5-large", multilingual(**LARGE), "1.2B"),
+    Preset("mt5-xl", multilingual(**XL), "3.7B"),
+    Preset("mt5-xxl", multilingual(**XXL), "13B"),
+    family="t5",
+    sizes="Xue et al. 2020, arXiv:2010.11934, table 1; sizes as T5.1.1's",
+    tokenizer="SentencePiece with byte fallback, 250,000 pieces; the table has 250,112 rows",
+    training={
+        "source": "Xue et al. 2020, arXiv:2010.11934, section 3 (from memory)",
+        "objective": UNTASKED,
+        "dropout": "none",
+        "schedule": SCHEDULE,
+        "batch": "1,024 sequences of 1,024 tokens, 1,000,000 steps: about 1T tokens",
+        "corpus": "mC4, 101 languages, each drawn by the 0.3rd power of its size",
+    },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import attend, block, encoder_decoder, feed, language_model, post_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import ActivationSpec, ByRole, Everything, LayerNormSpec, Normal, ReLU, SinusoidSpec, Xavier
 from anyformer.recipe import TRANSFORMER_2017
 from anyformer.spec import InitSpec, MapSpec, ModelSpec, ScaleSpec, TermSpec
@@ -38,10 +38,10 @@ def post_norm_stacks(
     encoder = (every[0], feed(d_ff[0], activation))
     decoder = (past, memory, feed(d_ff[1], activation))
     return encoder_decoder(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        encoder=repeat(block(*(post_norm(norm, mixer) for mixer in encoder)), layers[0]),
-        decoder=repeat(block(*(post_norm(norm, mixer) for mixer in decoder)), layers[1]),
+        vocab_size,
+        d_model,
+        repeat(block(*(post_norm(norm, mixer) for mixer in encoder)), layers[0]),
+        repeat(block(*(post_norm(norm, mixer) for mixer in decoder)), layers[1]),
         positions=(positions,),
         token_scale=token_scale,
         embedding_norm=embedding_norm,
@@ -72,10 +72,10 @@ def transformer_lm(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, voca
     """The decoder without cross-attention, as a language model."""
     layer = block(post_norm(NORM, attend(n_heads, bias=True)), post_norm(NORM, feed(d_ff, ReLU())))
     return language_model(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer, n_layers),
-        norm=None,
+        vocab_size,
+        d_model,
+        repeat(layer, n_layers),
+        None,
         tied=True,
         positions=(SinusoidSpec(),),
         token_scale=ROOT,
@@ -89,37 +89,27 @@ BIG = {"n_layers": 6, "d_model": 1024, "n_heads": 16, "d_ff": 4096}
 ROWS = "the exact size of the vocabulary is not published; with 37,000 rows it is {}"
 TOKENIZER = "byte-pair encoding, about 37,000, shared by source and target"
 
-LINEAGES = (
-    Lineage(
-        "transformer",
-        parent=None,
-        year=2017,
-        source="arXiv:1706.03762",
-        changed="the first",
-        known="transformer-base",
-        sizes="Vaswani et al. 2017, arXiv:1706.03762, table 3",
-        tokenizer=TOKENIZER,
-        presets=(
-            Preset(
-                "transformer-base",
-                transformer(**BASE),
-                "65M",
-                ROWS.format("63.1M"),
-                recipe=TRANSFORMER_2017,
-                alias="transformer",
-            ),
-            Preset("transformer-big", transformer(**BIG), "213M", ROWS.format("214.3M")),
-        ),
+TRANSFORMER = Origin("transformer", None, 2017, "arXiv:1706.03762").lineage(
+    "the first",
+    Preset(
+        "transformer-base",
+        transformer(**BASE),
+        "65M",
+        ROWS.format("63.1M"),
+        recipe=TRANSFORMER_2017,
+        alias="transformer",
     ),
-    Lineage(
-        "transformer-lm",
-        parent="transformer",
-        year=2018,
-        source="Liu et al. 2018, arXiv:1801.10198, section 4.2.3",
-        changed="the decoder alone, as a language model",
-        family="transformer",
-        sizes="the decoder of Vaswani et al. 2017, arXiv:1706.03762, without cross-attention",
-        tokenizer=TOKENIZER,
-        presets=(Preset("transformer-lm", transformer_lm(**BASE)),),
-    ),
+    Preset("transformer-big", transformer(**BIG), "213M", ROWS.format("214.3M")),
+    known="transformer-base",
+    sizes="Vaswani et al. 2017, arXiv:1706.03762, table 3",
+    tokenizer=TOKENIZER,
+)
+TRANSFORMER_LM = Origin(
+    "transformer-lm", "transformer", 2018, "Liu et al. 2018, arXiv:1801.10198, section 4.2.3"
+).lineage(
+    "the decoder alone, as a language model",
+    Preset("transformer-lm", transformer_lm(**BASE)),
+    family="transformer",
+    sizes="the decoder of Vaswani et al. 2017, arXiv:1706.03762, without cross-attention",
+    tokenizer=TOKENIZER,
 )

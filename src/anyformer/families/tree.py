@@ -13,8 +13,8 @@ PACKAGE = "anyformer.families"
 # fmt: off
 FILES = (
     "transformer", "openai_gpt", "bert", "albert", "xlnet", "electra", "deberta", "marian", "t5", "bart", "longformer",
-    "bigbird", "switch", "sparse_transformer", "gpt2", "gpt3", "gpt_neo", "gptj", "gopher", "lamda", "palm", "gpt_neox", "opt",
-    "bloom", "falcon", "llama", "mistral", "mixtral", "qwen2", "qwen_moe", "phi_moe", "gpt_oss", "deepseek", "gemma",
+    "bigbird", "switch", "sparse_transformer", "gpt2", "gpt_neo", "gptj", "gopher", "lamda", "palm", "gpt_neox", "opt",
+    "bloom", "falcon", "llama", "mistral", "qwen2", "qwen_moe", "phi_moe", "gpt_oss", "deepseek", "gemma",
     "llama_like", "olmo", "phi", "cohere", "nemotron", "phi3_small",
 )
 GENERATIONS = (
@@ -30,13 +30,10 @@ GENERATIONS = (
 
 
 def _found() -> tuple[Lineage, ...]:
-    each = [
-        (module.__name__, module.LINEAGES)
-        for module in modules(PACKAGE, import_module(PACKAGE).__path__, FILES)
-        if hasattr(module, "LINEAGES")
-    ]
-    new = sorted(each[len(FILES) :], key=lambda found: (found[1][0].year, found[0]))
-    return tuple(line for _, lineages in (*each[: len(FILES)], *new) for line in lineages)
+    files = modules(PACKAGE, import_module(PACKAGE).__path__, FILES)
+    each = [[value for value in vars(file).values() if isinstance(value, Lineage)] for file in files]
+    new = sorted(filter(None, each[len(FILES) :]), key=lambda lineages: lineages[0].year)
+    return tuple(line for lineages in (*each[: len(FILES)], *new) for line in lineages)
 
 
 # In the catalogue's order, a file's lineages together; the tree is in the history's.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.compose import block, post_norm, repeat
-from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
     AddSpec,
@@ -56,34 +56,26 @@ TRAINING = {
     "optimiser": "Adam, eps 1e-6, decay 0.01, dropout 0.1",
 }
 
-LINEAGES = (
-    Lineage(
-        "xlnet",
-        parent="bert",
-        year=2019,
-        source="arXiv:1906.08237, section 2",
-        changed="words predicted in any order by a second stream, Transformer-XL's distances, segments in the scores",
-        sizes="Yang et al. 2019, arXiv:1906.08237, appendix A.4; totals of the released checkpoints",
-        tokenizer="SentencePiece unigram, 32,000",
-        presets=(
-            Preset(
-                "xlnet-base",
-                trained(xlnet(n_layers=12, d_model=768, n_heads=12)),
-                "117M",
-                training={**TRAINING, "corpus": "BookCorpus and Wikipedia"},
-                alias="xlnet",
-            ),
-            Preset(
-                "xlnet-large",
-                trained(xlnet(n_layers=24, d_model=1024, n_heads=16)),
-                "360M",
-                training={
-                    **TRAINING,
-                    "schedule": "linear over 40,000 steps to 4e-4, then linear to 0",
-                    "batch": "8,192 sequences of 512 tokens, 500,000 steps",
-                    "corpus": "32.9B pieces of words",
-                },
-            ),
-        ),
+XLNET = Origin("xlnet", "bert", 2019, "arXiv:1906.08237, section 2").lineage(
+    "words predicted in any order by a second stream, Transformer-XL's distances, segments in the scores",
+    Preset(
+        "xlnet-base",
+        trained(xlnet(n_layers=12, d_model=768, n_heads=12)),
+        "117M",
+        training={**TRAINING, "corpus": "BookCorpus and Wikipedia"},
+        alias="xlnet",
     ),
+    Preset(
+        "xlnet-large",
+        trained(xlnet(n_layers=24, d_model=1024, n_heads=16)),
+        "360M",
+        training={
+            **TRAINING,
+            "schedule": "linear over 40,000 steps to 4e-4, then linear to 0",
+            "batch": "8,192 sequences of 512 tokens, 500,000 steps",
+            "corpus": "32.9B pieces of words",
+        },
+    ),
+    sizes="Yang et al. 2019, arXiv:1906.08237, appendix A.4; totals of the released checkpoints",
+    tokenizer="SentencePiece unigram, 32,000",
 )

@@ -9,9 +9,9 @@ from anyformer.families.lineage import modules
 # named follows, by name.
 # fmt: off
 FILES = (
-    "gpt2", "openai_gpt", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon", "llama", "mixtral", "qwen_moe",
-    "phi_moe", "gpt_oss", "qwen2", "deepseek", "gemma", "olmo", "phi", "cohere", "nemotron", "bert", "distilbert",
-    "albert", "electra", "deberta", "deberta_v2", "xlnet", "longformer", "bigbird", "t5", "switch", "bart", "led",
+    "gpt2", "openai_gpt", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon", "llama", "experts",
+    "gpt_oss", "qwen2", "deepseek", "gemma", "olmo", "phi", "cohere", "nemotron", "bert",
+    "albert", "electra", "deberta", "xlnet", "longformer", "bigbird", "t5", "bart",
 )
 # fmt: on
 FAMILIES: dict[str, Family] = {

@@ -69,11 +69,7 @@ def depth() -> Pair:
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         _, groups, inner = grouped(spec)
-        return {
-            "num_hidden_layers": spec.n_layers // inner,
-            "num_hidden_groups": groups,
-            "inner_group_num": inner,
-        }
+        return {"num_hidden_layers": spec.n_layers // inner, "num_hidden_groups": groups, "inner_group_num": inner}
 
     return Pair(read, write)
 

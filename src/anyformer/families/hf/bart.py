@@ -1,162 +1,114 @@
-"""BART and Marian to and from transformers' BartForConditionalGeneration and MarianMTModel: post-norm stacks.
+"""BART, Marian and LED to and from transformers' BartForConditionalGeneration, MarianMTModel and LEDForConditionalGeneration.
 
 Whether the bias of the logits is anything but zeros only files say: their classes hold it as a buffer, never trained there.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from anyformer.errors import SpecError
 from anyformer.families.bart import bart
-from anyformer.families.hf.layout import Link, deviation, link, rows_of, starts
-from anyformer.families.hf.mapping import Family, Files, TensorRow, Tensors, dropped, one
-from anyformer.families.hf.settings import Settings, spelling
-from anyformer.families.hf.stacks import Side, feeds, first_attention, placed, shared_table_rows, sides
+from anyformer.families.hf import table
+from anyformer.families.hf.layout import Link, deviation, link, of_layers
+from anyformer.families.hf.longformer import WINDOWS
+from anyformer.families.hf.mapping import Family, Files, TensorRow, Tensors, dropped
+from anyformer.families.hf.stacks import encoder_decoder_family, encoder_of, in_decoder, in_encoder, two_stacks
+from anyformer.families.longformer import led
 from anyformer.families.marian import marian
 from anyformer.families.transformer import ROOT
-from anyformer.layers import (
-    AttentionSpec,
-    FeedForwardSpec,
-    GQASpec,
-    LearnedPositionsSpec,
-    SinusoidSpec,
-    TokensSpec,
-)
-from anyformer.spec import HeadSpec, ModelSpec
+from anyformer.layers import FeedForwardSpec, GQASpec, LearnedPositionsSpec, LocalAndGlobalSpec
+from anyformer.spec import HeadSpec, ModelSpec, StackSpec
 
 BIAS = "final_logits_bias"
-TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 POSITIONS = tuple(f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
-HARMLESS = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "output_past")
+# Rates of dropout; an old word.
+IGNORED = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "output_past")
+TEMPLATE = {"d_model": 8, "layers": (1, 1), "n_heads": (1, 1), "d_ff": (8, 8)}
 
 
-def sizes(settings: Settings, vocab_size: int, activation: str) -> dict[str, Any]:
-    """What both classes say alike, as arguments of `bart` and `marian`. Raises CheckpointError."""
-    settings.ignore(*HARMLESS)
-    for name in ("is_encoder_decoder", "tie_word_embeddings"):
-        settings.require(name, True)
-    for name in ("normalize_before", "add_final_layer_norm"):  # of older files
-        settings.require(name, False)
-
-    def both(name: str) -> tuple[int, int]:
-        return settings.take(f"encoder_{name}", int), settings.take(f"decoder_{name}", int)
-
-    layers = both("layers")
-    settings.require("num_hidden_layers", layers[0])
-    return {
-        "d_model": settings.take("d_model", int),
-        "vocab_size": settings.take("vocab_size", int, vocab_size),
-        "layers": layers,
-        "n_heads": both("attention_heads"),
-        "d_ff": both("ffn_dim"),
-        "activation": settings.activation("activation_function", activation),
-        "token_scale": ROOT if settings.take("scale_embedding", bool, False) else None,
-        "head_bias": settings.take("add_bias_logits", bool, False),
-    }
+def attention(sublayer: int, theirs: str) -> dict[str, str]:
+    """The modules of an attention and of the norm after it."""
+    projection = f"{sublayer}.branches.0.mixer.projection"
+    qkv = {f"{projection}.{x}": f"{theirs}.{x}_proj" for x in "qkv"}
+    return {**qkv, f"{projection}.o": f"{theirs}.out_proj", f"{sublayer}.norm_sum": f"{theirs}_layer_norm"}
 
 
-def to_bart(settings: Settings) -> ModelSpec:
-    """The model that a configuration of BART describes. Raises CheckpointError."""
-    settings.require("static_position_embeddings", False)
-    settings.require("normalize_embedding", True)
-    settings.require("extra_pos_embeddings", 2)
-    n_positions = settings.take("max_position_embeddings", int, 1024)
-    spec = bart(**sizes(settings, 50_265, "gelu"), n_positions=n_positions).but(init=starts(settings, "init_std"))
-    settings.close()
-    return spec
+def feed(sublayer: int) -> dict[str, str]:
+    """The modules of a feed-forward and of the norm after it."""
+    mixer = f"{sublayer}.branches.0.mixer"
+    return {f"{mixer}.up": "fc1", f"{mixer}.down": "fc2", f"{sublayer}.norm_sum": "final_layer_norm"}
 
 
-def to_marian(settings: Settings) -> ModelSpec:
-    """The model that a configuration of Marian describes. Raises CheckpointError."""
-    found = sizes(settings, 58_101, "gelu")
-    settings.require("static_position_embeddings", True)
-    settings.require("normalize_embedding", False)
-    settings.require("share_encoder_decoder_embeddings", True)
-    settings.require("decoder_vocab_size", found["vocab_size"])
-    settings.ignore("init_std")  # Marian has a start of its own
-    spec = marian(**found, context=settings.take("max_position_embeddings", int, 1024))
-    settings.close()
-    return spec
+ENCODER = attention(0, "self_attn") | feed(1)
+DECODER = attention(0, "self_attn") | attention(1, "encoder_attn") | feed(2)
+OF_LED = {
+    f"{table.PROJECTION}.{name[0]}{of}": f"self_attn.longformer_self_attn.{name}{of}"
+    for name in ("query", "key", "value")
+    for of in ("", "_global")
+}
 
 
-def written(spec: ModelSpec) -> dict[str, Any]:
-    """The settings that `sizes` reads. Raises SpecError for a model that lacks a whole part."""
-    found: dict[str, Any] = {}
-    for side in sides(spec):
-        heads, feed = first_attention(side.stack).projection, feeds(side.stack)[0]
-        if not isinstance(heads, GQASpec) or not isinstance(feed, FeedForwardSpec):
-            raise SpecError("the model has no multi-head attention, or no feed-forward without a gate")
-        found |= {
-            f"{side.theirs}_layers": len(side.stack.blocks),
-            f"{side.theirs}_attention_heads": heads.n_heads,
-            f"{side.theirs}_ffn_dim": feed.d_ff,
-            f"{side.theirs}_layerdrop": 0.0,
-        }
-    return {
-        "vocab_size": spec.vocab_size,
-        "d_model": spec.stack.d_model,
-        **found,
-        "activation_function": spelling(one(spec, FeedForwardSpec, "feed-forward without a gate").activation) or "relu",
-        "scale_embedding": one(spec, TokensSpec, "table of tokens").scale is not None,
-        "add_bias_logits": one(spec, HeadSpec, "head").bias,
-        "init_std": deviation(spec),
-        "tie_word_embeddings": True,
-        "is_encoder_decoder": True,
-        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0),
-    }
+def _sizes(vocab_size: int, heads: type[GQASpec | LocalAndGlobalSpec] = GQASpec) -> tuple[table.Pair, ...]:
+    """What all classes say alike; `heads` are the encoder's."""
+    return (
+        table.only(is_encoder_decoder=True, tie_word_embeddings=True),
+        # Of older files.
+        table.only(normalize_before=False, add_final_layer_norm=False),
+        table.at("vocab_size", int, table.TableSpec, "rows", default=vocab_size),
+        table.at("d_model", int, StackSpec, "d_model"),
+        in_encoder(table.at("encoder_attention_heads", int, heads, "n_heads")),
+        in_encoder(table.at("encoder_ffn_dim", int, FeedForwardSpec, "d_ff")),
+        in_encoder(table.layers("encoder_layers")),
+        in_decoder(table.at("decoder_attention_heads", int, GQASpec, "n_heads")),
+        in_decoder(table.at("decoder_ffn_dim", int, FeedForwardSpec, "d_ff")),
+        in_decoder(table.layers("decoder_layers")),
+        table.repeated("num_hidden_layers", lambda spec: len(encoder_of(spec).blocks)),
+        table.activation("activation_function", "gelu", FeedForwardSpec),
+        table.at("add_bias_logits", bool, HeadSpec, "bias", default=False),
+        table.fixed(is_encoder_decoder=True, tie_word_embeddings=True, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
+        table.fixed(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0),
+    )
 
 
-def to_config_of_bart(spec: ModelSpec) -> dict[str, Any]:
-    """The nearest configuration of BART. Raises SpecError for a model that lacks a whole part of it."""
-    positions = one(spec, LearnedPositionsSpec, "learned positions")
-    return written(spec) | {"max_position_embeddings": positions.n_positions}
+def _family(
+    hf_type: str,
+    architecture: str,
+    template: ModelSpec,
+    pairs: tuple[table.Pair, ...],
+    *,
+    stack: str = "model",
+    encoder: Mapping[str, str] = ENCODER,
+    unneeded: tuple[str, ...] = (),
+    ignored: tuple[str, ...] = IGNORED,
+) -> Family:
+    """The family of a class whose tensors are below `stack`; `unneeded` are tensors of its files."""
+
+    def links(spec: ModelSpec) -> Iterator[Link]:
+        for (ours, side, layers), modules in zip(two_stacks(spec), (encoder, DECODER), strict=True):
+            yield link(f"{ours}.embedding.norm", f"{stack}.{side}.layernorm_embedding")
+            yield link(f"{ours}.embedding.terms.1", f"{stack}.{side}.embed_positions")
+            yield from of_layers(layers, f"{stack}.{side}.layers", modules, ours)
+
+    def further(spec: ModelSpec) -> list[TensorRow]:
+        biased = bool(spec.heads and spec.heads[0].bias)
+        bias = TensorRow(("heads.0.bias",), (BIAS,), _one_row_less, _one_row_more) if biased else dropped(BIAS)
+        return [bias, dropped(*unneeded)]
+
+    return encoder_decoder_family(
+        hf_type,
+        architecture,
+        template,
+        pairs,
+        links,
+        prefix=f"{stack}.",
+        tables=(f"{stack}.encoder.embed_tokens.weight", f"{stack}.decoder.embed_tokens.weight"),
+        further=further,
+        of_files=_biased,
+        ignored=ignored,
+    )
 
 
-def to_config_of_marian(spec: ModelSpec) -> dict[str, Any]:
-    """The nearest configuration of Marian. Raises SpecError for a model that lacks a whole part of it."""
-    one(spec, SinusoidSpec, "sinusoids for positions")
-    shared = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": spec.vocab_size}
-    return written(spec) | shared | {"max_position_embeddings": spec.context or 1024}
-
-
-def links(side: Side) -> list[Link]:
-    """The links of a stack's norms, matrices and learned positions."""
-    theirs, embedding = f"model.{side.theirs}", f"{side.ours}.embedding"
-    found = [
-        link(f"{embedding}.norm", f"{theirs}.layernorm_embedding"),
-        link(f"{embedding}.terms.1", f"{theirs}.embed_positions"),
-    ]
-    for at in placed(side):
-        layer = f"{theirs}.layers.{at.layer}"
-        if not isinstance(at.mixer, AttentionSpec):
-            found += [link(f"{at.path}.up", f"{layer}.fc1"), link(f"{at.path}.down", f"{layer}.fc2")]
-            found.append(link(f"{at.sublayer}.norm_sum", f"{layer}.final_layer_norm"))
-            continue
-        attention = f"{layer}.{'encoder_attn' if at.mixer.reads == 'memory' else 'self_attn'}"
-        found += [link(f"{at.path}.projection.{x}", f"{attention}.{x}_proj") for x in "qkv"]
-        found.append(link(f"{at.path}.projection.o", f"{attention}.out_proj"))
-        found.append(link(f"{at.sublayer}.norm_sum", f"{attention}_layer_norm"))
-    return found
-
-
-def bias_row(spec: ModelSpec) -> TensorRow:
-    """The row of the bias of the logits."""
-    return TensorRow(("heads.0.bias",), (BIAS,), _one_row_less, _one_row_more) if spec.heads[0].bias else dropped(BIAS)
-
-
-def rows(spec: ModelSpec) -> list[TensorRow]:
-    """The table of tensors."""
-    found = shared_table_rows(spec, "model.shared.weight", "lm_head.weight", TABLES)
-    return [*found, bias_row(spec), *(row for side in sides(spec) for row in rows_of(spec, links(side)))]
-
-
-def rows_of_marian(spec: ModelSpec) -> list[TensorRow]:
-    """The table of tensors; files may hold the sinusoids too."""
-    return [*rows(spec), dropped(*POSITIONS)]
-
-
-def biased(spec: ModelSpec, files: Files) -> ModelSpec:
+def _biased(spec: ModelSpec, files: Files) -> ModelSpec:
     """The model with a bias of the logits where files hold one that is not zero, whatever was said."""
     if BIAS not in files or not bool(files.read(BIAS).any()):
         return spec
@@ -171,5 +123,56 @@ def _one_row_more(one_tensor: Tensors) -> Tensors:
     return (one_tensor[0][None],)
 
 
-BART = Family("bart", "BartForConditionalGeneration", "model.", to_bart, to_config_of_bart, rows, of_files=biased)
-MARIAN = Family("marian", "MarianMTModel", "model.", to_marian, to_config_of_marian, rows_of_marian, of_files=biased)
+SCALE = table.scaled_tokens("scale_embedding", ROOT)
+START = table.starts(name="init_std")
+BART = _family(
+    "bart",
+    "BartForConditionalGeneration",
+    bart(**TEMPLATE),
+    (
+        *_sizes(50_265),
+        table.only(static_position_embeddings=False, normalize_embedding=True, extra_pos_embeddings=2),
+        SCALE,
+        START,
+        table.learned("max_position_embeddings", 1024),
+    ),
+)
+MARIAN = _family(
+    "marian",
+    "MarianMTModel",
+    marian(**TEMPLATE, vocab_size=8),
+    (
+        *_sizes(58_101),
+        table.only(static_position_embeddings=True, normalize_embedding=False, share_encoder_decoder_embeddings=True),
+        table.repeated("decoder_vocab_size", lambda spec: spec.vocab_size),
+        SCALE,
+        table.context("max_position_embeddings", 1024),
+        table.fixed(share_encoder_decoder_embeddings=True),
+        table.Pair(
+            lambda _, spec: spec, lambda spec: {"decoder_vocab_size": spec.vocab_size, "init_std": deviation(spec)}
+        ),
+    ),
+    unneeded=POSITIONS,
+    # Marian has a start of its own.
+    ignored=(*IGNORED, "init_std"),
+)
+LED = _family(
+    "led",
+    "LEDForConditionalGeneration",
+    led(**TEMPLATE),
+    (
+        *_sizes(50_265, LocalAndGlobalSpec),
+        table.only(scale_embedding=False),
+        START,
+        in_encoder(
+            table.at("max_encoder_position_embeddings", int, LearnedPositionsSpec, "n_positions", default=16_384)
+        ),
+        in_decoder(table.learned("max_decoder_position_embeddings", 1024)),
+        in_encoder(WINDOWS),
+        # Their class fills a row up with padding, to a multiple of the window.
+        table.fixed(scale_embedding=False, pad_token_id=1),
+    ),
+    stack="led",
+    encoder={f"{table.PROJECTION}.o": "self_attn.output", "0.norm_sum": "self_attn_layer_norm", **OF_LED, **feed(1)},
+    ignored=(*IGNORED, "attention_mode"),
+)

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa to and from transformers' BertModel and RobertaModel and the classes that put heads on them."""
+"""BERT, RoBERTa and DistilBERT to and from transformers' BertModel and its like and the classes that put heads on them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from anyformer.families.hf.headings import (
     usual_classes,
     words,
 )
+from anyformer.layers import FeedForwardSpec, GQASpec, ReLU
+from anyformer.spec import StackSpec
 
 LAYER = {
     f"{table.PROJECTION}.q": "attention.self.query",
@@ -71,4 +73,41 @@ ROBERTA = encoder_family(
     ROBERTA_HEADS,
     laid_out(LAYER),
     twins=copies("roberta.embeddings.word_embeddings", "lm_head"),
+)
+
+LAYER_OF_DISTILBERT = {
+    **{f"{table.PROJECTION}.{x}": f"attention.{x}_lin" for x in "qkv"},
+    f"{table.PROJECTION}.o": "attention.out_lin",
+    "0.norm_sum": "sa_layer_norm",
+    f"{table.FEED}.up": "ffn.lin1",
+    f"{table.FEED}.down": "ffn.lin2",
+    "1.norm_sum": "output_layer_norm",
+}
+DISTILBERT_HEADS = usual_classes(
+    "DistilBert",
+    "distilbert.",
+    {
+        "mlm": words("vocab_transform", "vocab_layer_norm", "vocab_projector", of_feed_forwards),
+        "classes": row_labels("pre_classifier", "classifier", lambda spec: ReLU()),
+        **LABELLED,
+    },
+)
+DISTILBERT = encoder_family(
+    "distilbert",
+    bert(n_layers=1, d_model=8, n_heads=1, n_segments=0),
+    (
+        table.VOCABULARY,
+        table.at("dim", int, StackSpec, "d_model"),
+        table.at("hidden_dim", int, FeedForwardSpec, "d_ff"),
+        table.at("n_heads", int, GQASpec, "n_heads"),
+        table.EVEN,
+        table.activation("activation", "gelu", FeedForwardSpec),
+        table.starts(),
+        table.layers("n_layers"),
+        n_positions(),
+    ),
+    DISTILBERT_HEADS,
+    laid_out(LAYER_OF_DISTILBERT, terms=("position",), layer="transformer.layer"),
+    twins={"distilbert.embeddings.word_embeddings.weight": ("vocab_projector.weight",)},
+    ignored=("sinusoidal_pos_embds", "tie_weights_"),  # how the table of positions starts; an old word for tied
 )

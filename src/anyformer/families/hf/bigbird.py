@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from anyformer.families.bigbird import bigbird, block_sparse
-from anyformer.families.compose import changed
 from anyformer.families.hf.bert import LAYER, MLM, NEXT, TWINS
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
 from anyformer.families.hf.headings import (
@@ -20,14 +19,13 @@ from anyformer.families.hf.headings import (
     row_labels,
     usual_classes,
 )
-from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.mapping import TensorRow
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hf.table import Pair, at
-from anyformer.layers import GlobalBlocks, GQASpec, TokensSpec
+from anyformer.families.hf.table import Pair, at, scaled_tokens
+from anyformer.layers import GlobalBlocks, GQASpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
 FULL, SPARSE = "original_full", "block_sparse"
-ROOT = ScaleSpec(power=0.5)
 BIASES = at("use_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=True)
 
 
@@ -46,16 +44,7 @@ def _written_attention(spec: ModelSpec) -> Mapping[str, Any]:
     return {"attention_type": SPARSE, "block_size": found.size, "num_random_blocks": found.n_random}
 
 
-def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    scaled = settings.take("rescale_embeddings", bool, False)
-    return changed(spec, TokensSpec, scale=ROOT) if scaled else spec
-
-
-def _written_scale(spec: ModelSpec) -> Mapping[str, Any]:
-    return {"rescale_embeddings": one(spec, TokensSpec, "table of tokens").scale is not None}
-
-
-SCALE = Pair(_read_scale, _written_scale)
+SCALE = scaled_tokens("rescale_embeddings", ScaleSpec(power=0.5))
 ATTENTION = Pair(_read_attention, _written_attention)
 HEADS = usual_classes(
     "BigBird",

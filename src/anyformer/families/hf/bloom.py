@@ -7,6 +7,7 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.gpt2 import EPS, N_HEADS
 from anyformer.families.hf.gpt_neox import DENSE
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec
 from anyformer.spec import ModelSpec, StackSpec
@@ -35,7 +36,7 @@ BLOOM = table.family(
     ),
     {
         **table.norms("input_layernorm", "post_attention_layernorm"),
-        table.QKV: table.Theirs("self_attention.query_key_value", by_head=True),
+        table.QKV: Theirs("self_attention.query_key_value", by_head=True),
         f"{table.PROJECTION}.o": "self_attention.dense",
         **DENSE,
     },

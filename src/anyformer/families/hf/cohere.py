@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.cohere import cohere, cohere2
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF, QK_NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec
@@ -32,12 +32,9 @@ LOGITS = table.at(
 )
 EPS = table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5)
 SIZES = (
-    table.VOCABULARY,
-    table.D_MODEL,
-    D_FF,
+    *WIDTHS,
     table.heads(),
     table.BIASES,
-    SWIGLU,
     EPS,
     LOGITS,
     table.tables(tied=True),

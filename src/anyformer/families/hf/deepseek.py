@@ -11,9 +11,10 @@ from anyformer.families.hf import table
 from anyformer.families.hf.experts import expert_width, gated_experts
 from anyformer.families.hf.further import further, further_rows
 from anyformer.families.hf.latent import latent_heads, latent_rows, latent_scale, layer_eps
-from anyformer.families.hf.llama import D_FF, GATED, NORMS, SWIGLU
+from anyformer.families.hf.layout import Modules
+from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import Family, one
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.settings import REQUIRED, Settings
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
@@ -58,73 +59,39 @@ def _depth(first: int) -> table.Pair:
     return table.Pair(read, write)
 
 
-def _v2_router() -> table.Pair:
-    """V2's router: one method looks at groups of experts, and no weight is divided by their sum."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        settings.require("norm_topk_prob", False)
-        settings.require("scoring_func", "softmax")
-        settings.require("topk_method", "greedy", "group_limited_greedy")
-        limited = settings.take("topk_method", str, "greedy") == "group_limited_greedy"
-        groups, best = settings.take("n_group", int, 1), settings.take("topk_group", int, 1)
-        return changed(
-            spec,
-            RouterSpec,
-            n_experts=settings.take("n_routed_experts", int, 64),
-            top_k=settings.take("num_experts_per_tok", int),
-            factor=settings.take("routed_scaling_factor", float, 1.0),
-            n_groups=groups if limited else 1,
-            top_groups=best if limited else 1,
-        )
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        limited = one(spec, RouterSpec, MIXTURE).n_groups > 1
-        return {**_router(spec), "topk_method": "group_limited_greedy" if limited else "greedy"}
-
-    return table.Pair(read, write)
+def _read_groups(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """One of V2's methods looks at groups of experts, the other at all."""
+    settings.require("topk_method", "greedy", "group_limited_greedy")
+    groups, best = settings.take("n_group", int, 1), settings.take("topk_group", int, 1)
+    limited = settings.take("topk_method", str, "greedy") == "group_limited_greedy"
+    return changed(spec, RouterSpec, n_groups=groups, top_groups=best) if limited else spec
 
 
-def _v3_router() -> table.Pair:
-    """V3's router."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        settings.require("scoring_func", "sigmoid")
-        settings.require("topk_method", "noaux_tc")
-        return changed(
-            spec,
-            RouterSpec,
-            n_experts=settings.take("n_routed_experts", int, 256),
-            top_k=settings.take("num_experts_per_tok", int, 8),
-            factor=settings.take("routed_scaling_factor", float, 2.5),
-            renormalise=settings.take("norm_topk_prob", bool, True),
-            n_groups=settings.take("n_group", int, 8),
-            top_groups=settings.take("topk_group", int, 4),
-        )
-
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        return {**_router(spec), "norm_topk_prob": one(spec, RouterSpec, MIXTURE).renormalise}
-
-    return table.Pair(read, write)
-
-
-def _router(spec: ModelSpec) -> dict[str, Any]:
+def _write_groups(spec: ModelSpec) -> dict[str, Any]:
     router = one(spec, RouterSpec, MIXTURE)
-    return {
-        "n_routed_experts": router.n_experts,
-        "num_experts_per_tok": router.top_k,
-        "routed_scaling_factor": router.factor,
-        "n_group": router.n_groups,
-        "topk_group": router.top_groups,
-    }
+    method = "group_limited_greedy" if router.n_groups > 1 else "greedy"
+    return {"topk_method": method, "n_group": router.n_groups, "topk_group": router.top_groups}
 
 
+V2_ROUTING = {
+    "n_routed_experts": ("n_experts", int, 64),
+    "num_experts_per_tok": ("top_k", int, REQUIRED),
+    "routed_scaling_factor": ("factor", float, 1.0),
+}
+V3_ROUTING = {
+    "n_routed_experts": ("n_experts", int, 256),
+    "num_experts_per_tok": ("top_k", int, 8),
+    "routed_scaling_factor": ("factor", float, 2.5),
+    "n_group": ("n_groups", int, 8),
+    "topk_group": ("top_groups", int, 4),
+    "norm_topk_prob": ("renormalise", bool, True),
+}
 EXPERTS = gated_experts("mlp.gate", "mlp.experts", "mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj"))
 ROWS = table.ExpertRows(
-    lambda spec: [*latent_rows(spec), *EXPERTS.held(spec)],
-    lambda spec: [*latent_rows(spec), *EXPERTS.filed(spec)],
+    lambda spec: [*latent_rows(spec), *EXPERTS.held(spec)], lambda spec: [*latent_rows(spec), *EXPERTS.filed(spec)]
 )
 SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
-MODULES: table.Modules = {**NORMS, **GATED, **SHARED}
+MODULES: Modules = {**NORMS, **GATED, **SHARED}
 # What sets losses, the spread of experts over machines, and code that another program would run.
 IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size", "auto_map")
 
@@ -143,12 +110,9 @@ def _family(
     """The family of a class; the sizes are its defaults."""
     template = deepseek(n_layers=2, n_dense=1, d_model=8, n_heads=1, d_ff=8, d_expert=8, n_shared=1, router=router)
     pairs = (
-        table.VOCABULARY,
-        table.D_MODEL,
-        D_FF,
+        *WIDTHS,
         expert_width("moe_intermediate_size", "expert", d_expert),
         _shared(n_shared),
-        SWIGLU,
         latent_heads(),
         layer_eps(),
         table.positions(RotarySpec(layout="interleaved"), context=context),
@@ -161,7 +125,6 @@ def _family(
     return table.family(hf_type, architecture, template, pairs, MODULES, experts=ROWS, ignored=IDLE)
 
 
-NO_BIASES = table.Pair(lambda settings, spec: (settings.require("mlp_bias", False), spec)[1], lambda spec: {})
 LAYOUT = table.at(
     "rope_interleave",
     bool,
@@ -171,7 +134,16 @@ LAYOUT = table.at(
     into=lambda interleaved: "interleaved" if interleaved else "half",
     out=lambda layout: layout == "interleaved",
 )
-V2_OWN, V3_OWN = (_v2_router(), NO_BIASES), (_v3_router(), LAYOUT)
+V2_OWN = (
+    table.only(norm_topk_prob=False, scoring_func="softmax", mlp_bias=False),
+    table.together(RouterSpec, V2_ROUTING),
+    table.Pair(_read_groups, _write_groups),
+)
+V3_OWN = (
+    table.only(scoring_func="sigmoid", topk_method="noaux_tc"),
+    table.together(RouterSpec, V3_ROUTING),
+    LAYOUT,
+)
 DEEPSEEK_V2 = _family(
     "deepseek_v2", "DeepseekV2ForCausalLM", LITE_ROUTER, V2_OWN, n_dense=0, n_shared=2, d_expert=1407, context=2048
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import reduce
 from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.headings import HeadNames
-from anyformer.families.hf.layout import Link, link, rows_of
+from anyformer.families.hf.layout import Link, link, of_layers, rows_of
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, SegmentsSpec
@@ -41,23 +40,14 @@ def encoder_family(
     `further` are rows of the encoder's that are no links. `twins`: what files hold twice, by the first name: a tied table,
     a bias under two names. `buffers` are what old files hold and nobody needs; `ignored` settings change no number.
     """
-    pairs, first = tuple(pairs), next(iter(heads.classes))
-
-    def to_spec(settings: Settings) -> ModelSpec:
-        settings.require("is_decoder", False)
-        settings.require("add_cross_attention", False)
-        settings.require("tie_word_embeddings", True)
-        settings.require("position_embedding_type", "absolute")
-        settings.ignore(*ignored)
-        spec = reduce(lambda found, pair: pair.read(settings, found), pairs, template)
-        spec = heads.read(settings, spec)
-        settings.close()
-        return spec
+    usual = table.only(
+        is_decoder=False, add_cross_attention=False, tie_word_embeddings=True, position_embedding_type="absolute"
+    )
+    all_pairs = (usual, *pairs, table.Pair(heads.read, lambda spec: {}))
+    to_spec, write = table.both_ways(template, all_pairs, ignored)
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
-        bare = spec.but(heads=())
-        said = {name: value for pair in pairs for name, value in pair.write(bare).items()}
-        return {**said, **heads.written(spec)}
+        return {**write(spec.but(heads=())), **heads.written(spec)}
 
     def rows(spec: ModelSpec) -> list[TensorRow]:
         stripped = not spec.heads or heads.architecture(spec) == heads.bare
@@ -85,7 +75,9 @@ def encoder_family(
     def head(spec: ModelSpec, n: int, name: str) -> HeadSpec | None:
         return heads.headings[name].make(spec.but(heads=()), n) if name in heads.headings else None
 
-    return Family(hf_type, first, heads.prefix, to_spec, to_config, rows, of_files=of_files, head=head)
+    return Family(
+        hf_type, next(iter(heads.classes)), heads.prefix, to_spec, to_config, rows, of_files=of_files, head=head
+    )
 
 
 def _aliased(row: TensorRow, twins: Mapping[str, tuple[str, ...]]) -> TensorRow:
@@ -115,16 +107,9 @@ def laid_out(
             yield link(f"stack.embedding.terms.{i}", f"embeddings.{name}_embeddings")
         yield link("stack.embedding.norm", "embeddings.LayerNorm")
         yield from (link(ours, theirs) for ours, theirs in (outside or {}).items())
-        yield from of_layers(spec, layer, modules)
+        yield from of_layers(spec.stack, layer, modules)
 
     return links
-
-
-def of_layers(spec: ModelSpec, stack: str, modules: Mapping[str, str]) -> Iterator[Link]:
-    """The modules of every layer: ours within it → theirs within `stack`.i."""
-    for i in range(spec.n_layers):
-        for ours, theirs in modules.items():
-            yield Link((f"stack.blocks.{i}.sublayers.{ours}",), f"{stack}.{i}.{theirs}")
 
 
 def n_positions(offset_by_padding: bool = False) -> table.Pair:

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.falcon import Wiring, falcon
 from anyformer.families.hf import table
 from anyformer.families.hf.gpt_neox import DENSE
-from anyformer.families.hf.layout import deviation, starts, tied
+from anyformer.families.hf.layout import Theirs, deviation, starts, tied
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings, spelling
@@ -87,7 +87,7 @@ FALCON = table.family(
         **table.norms("input_layernorm", "post_attention_layernorm"),
         "0.branches.0.norm_in": "ln_attn",
         "0.branches.1.norm_in": "ln_mlp",
-        table.QKV: table.Theirs("self_attention.query_key_value", by_head=True),
+        table.QKV: Theirs("self_attention.query_key_value", by_head=True),
         f"{table.PROJECTION}.o": "self_attention.dense",
         **DENSE,
     },

@@ -78,10 +78,7 @@ def _own_rows(spec: ModelSpec) -> Iterator[TensorRow]:
         ours, theirs = f"ahead.{k}", f"model.layers.{spec.n_layers + k}"
         yield from rows_of(spec, (link(f"{ours}.{own}", f"{theirs}.{name}") for own, name in OURS.items()))
         yield TensorRow(
-            (f"{ours}.token.weight", f"{ours}.hidden.weight"),
-            (f"{theirs}.eh_proj.weight",),
-            _columns,
-            _side_by_side,
+            (f"{ours}.token.weight", f"{ours}.hidden.weight"), (f"{theirs}.eh_proj.weight",), _columns, _side_by_side
         )
 
 

@@ -8,6 +8,7 @@ from anyformer.families.compose import changed
 from anyformer.families.gpt2 import gpt2
 from anyformer.families.hf import table
 from anyformer.families.hf.classifiers import ClassificationHead, classifying
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, LayerNormSpec
 from anyformer.spec import ModelSpec, ScaleSpec, StackSpec
@@ -55,10 +56,10 @@ GPT2 = classifying(
         ),
         {
             **table.norms("ln_1", "ln_2"),
-            table.QKV: table.Theirs("attn.c_attn", turned=True),
-            f"{table.PROJECTION}.o": table.Theirs("attn.c_proj", turned=True),
-            "1.branches.0.mixer.up": table.Theirs("mlp.c_fc", turned=True),
-            "1.branches.0.mixer.down": table.Theirs("mlp.c_proj", turned=True),
+            table.QKV: Theirs("attn.c_attn", turned=True),
+            f"{table.PROJECTION}.o": Theirs("attn.c_proj", turned=True),
+            "1.branches.0.mixer.up": Theirs("mlp.c_fc", turned=True),
+            "1.branches.0.mixer.down": Theirs("mlp.c_proj", turned=True),
         },
         stack="transformer",
         layer="h",

@@ -7,6 +7,7 @@ from typing import Any
 from anyformer.families.compose import block, pre_norm
 from anyformer.families.gpt_neox import gpt_neox
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
@@ -45,7 +46,7 @@ GPT_NEOX = table.family(
     ),
     {
         **table.norms("input_layernorm", "post_attention_layernorm"),
-        table.QKV: table.Theirs("attention.query_key_value", by_head=True),
+        table.QKV: Theirs("attention.query_key_value", by_head=True),
         f"{table.PROJECTION}.o": "attention.dense",
         **DENSE,
     },

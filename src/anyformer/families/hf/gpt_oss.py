@@ -89,11 +89,7 @@ GPT_OSS = table.family(
         table.heads(n_kv_heads=8),
         table.Pair(_head_dim, lambda spec: {}),
         table.at(
-            "attention_bias",
-            bool,
-            GQASpec,
-            *(f"bias_{x}" for x in ("query", "key", "value", "output")),
-            default=True,
+            "attention_bias", bool, GQASpec, *(f"bias_{x}" for x in ("query", "key", "value", "output")), default=True
         ),
         table.Pair(_activation, _alpha),
         table.at("swiglu_limit", float, GatedFeedForwardSpec, "limit", default=7.0),

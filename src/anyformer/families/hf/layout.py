@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from anyformer.families.hf.mapping import TensorRow, fused, shapes
+from anyformer.families.hf.mapping import TensorRow, fused, one, shapes
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import ByRole, Normal
-from anyformer.spec import ModelSpec
+from anyformer.layers import ByRole, GQASpec, Normal
+from anyformer.spec import ModelSpec, StackSpec
 
 
 class Link(NamedTuple):
@@ -21,9 +21,44 @@ class Link(NamedTuple):
     turned: bool = False  # their weight is (in, out)
 
 
+class Theirs(NamedTuple):
+    """A module of theirs that is laid out otherwise than ours."""
+
+    name: str
+    # Its weight is (in, out).
+    turned: bool = False
+    # Queries, keys and values of one head, or of one key/value head, after one another.
+    by_head: bool = False
+
+
+# Of a layer: ours → theirs; several of ours lie side by side in theirs.
+Modules = Mapping[str, str | Theirs] | Mapping[str | tuple[str, ...], str | Theirs]
+
+
 def link(ours: str, theirs: str, *, turned: bool = False) -> Link:
     """The link of one module with one."""
     return Link((ours,), theirs, turned=turned)
+
+
+def of_layers(stack: StackSpec, theirs: str, modules: Mapping[str, str], ours: str = "stack") -> Iterator[Link]:
+    """The modules of every layer: ours within it → theirs within `theirs`.i; `ours` is the stack's name."""
+    for i in range(len(stack.blocks)):
+        yield from (link(f"{ours}.blocks.{i}.sublayers.{own}", f"{theirs}.{i}.{name}") for own, name in modules.items())
+
+
+def decoder_links(spec: ModelSpec, layer: str, modules: Modules) -> Iterator[Link]:
+    """The modules of every layer of a decoder, laid out as `Theirs` says."""
+    sizes = shapes(spec)
+    for i in range(spec.n_layers):
+        for one_or_more, theirs in modules.items():
+            each = (one_or_more,) if isinstance(one_or_more, str) else one_or_more
+            ours = tuple(f"stack.blocks.{i}.sublayers.{name}" for name in each)
+            name, turned, by_head = theirs if isinstance(theirs, Theirs) else Theirs(theirs)
+            shares, groups = tuple(sizes[f"{module}.weight"][0] for module in ours) if len(ours) > 1 else (), 1
+            if by_head:
+                found = one(spec, GQASpec, "grouped-query attention")
+                shares, groups = (found.n_heads // found.kv_heads, 1, 1), found.kv_heads
+            yield Link(ours, f"{layer}.{i}.{name}", shares, groups, turned)
 
 
 def rows_of(spec: ModelSpec, links: Iterable[Link]) -> Iterator[TensorRow]:

@@ -15,6 +15,9 @@ D_FF = table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff")
 EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-6)
 SWIGLU = table.activation("hidden_act", "silu", GatedFeedForwardSpec)
 
+# The vocabulary, and the widths of stream and feed-forwards.
+WIDTHS = (table.VOCABULARY, table.D_MODEL, D_FF, SWIGLU)
+
 ATTENTION = {f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkvo"}
 GATED = {f"{table.FEED}.{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
 QK_NORMS = {f"{table.PROJECTION}.norm_query": "self_attn.q_norm", f"{table.PROJECTION}.norm_key": "self_attn.k_norm"}
@@ -26,14 +29,11 @@ LLAMA = classifying(
         "LlamaForCausalLM",
         TEMPLATE,
         (
-            table.VOCABULARY,
-            table.D_MODEL,
-            D_FF,
+            *WIDTHS,
             table.heads(),
             table.EVEN,
             table.BIASES,
             table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
-            SWIGLU,
             EPS,
             table.positions(),
             table.tables(tied=False),
@@ -51,11 +51,8 @@ MISTRAL = table.family(
     "MistralForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        D_FF,
+        *WIDTHS,
         table.heads(n_kv_heads=8),
-        SWIGLU,
         EPS,
         table.positions(context=131_072),
         table.window(4096),

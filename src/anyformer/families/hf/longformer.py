@@ -43,11 +43,9 @@ def windows_of(stack: StackSpec) -> dict[str, Any]:
     return {WINDOW: [2 * one(block, SymmetricWindow, "window to both sides").radius for block in stack.blocks]}
 
 
-def _windows() -> table.Pair:
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return spec.but(stack=with_windows(settings, spec.stack))
-
-    return table.Pair(read, lambda spec: windows_of(spec.stack))
+WINDOWS = table.Pair(
+    lambda settings, spec: spec.but(stack=with_windows(settings, spec.stack)), lambda spec: windows_of(spec.stack)
+)
 
 
 def _divided() -> table.Pair:
@@ -95,7 +93,7 @@ LONGFORMER = encoder_family(
         table.activation("hidden_act", "gelu", FeedForwardSpec),
         table.starts(),
         table.layers(),
-        _windows(),
+        WINDOWS,
         _first(),
         SEGMENTS,
         eps(1e-12),

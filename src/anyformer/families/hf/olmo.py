@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF, GATED, QK_NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
 from anyformer.families.olmo import olmo, olmo2
 from anyformer.layers import GQASpec, RMSNormSpec
 
 SIZES = (
-    table.VOCABULARY,
-    table.D_MODEL,
-    D_FF,
+    *WIDTHS,
     table.heads(),
     table.BIASES,
-    SWIGLU,
     table.positions(),
     table.tables(tied=False),
     table.layers(),
 )
-NORMS = {
-    "0.branches.0.norm_out": "post_attention_layernorm",
-    "1.branches.0.norm_out": "post_feedforward_layernorm",
-}
+NORMS = {"0.branches.0.norm_out": "post_attention_layernorm", "1.branches.0.norm_out": "post_feedforward_layernorm"}
 
 OLMO = table.family(
     "olmo",

@@ -7,6 +7,7 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.gpt2 import D_MODEL, EPS, N_HEADS
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.openai_gpt import openai_gpt
@@ -47,10 +48,10 @@ _FAMILY = table.family(
     ),
     {
         **table.norms("ln_1", "ln_2"),
-        table.QKV: table.Theirs("attn.c_attn", turned=True),
-        f"{table.PROJECTION}.o": table.Theirs("attn.c_proj", turned=True),
-        f"{table.FEED}.up": table.Theirs("mlp.c_fc", turned=True),
-        f"{table.FEED}.down": table.Theirs("mlp.c_proj", turned=True),
+        table.QKV: Theirs("attn.c_attn", turned=True),
+        f"{table.PROJECTION}.o": Theirs("attn.c_proj", turned=True),
+        f"{table.FEED}.up": Theirs("mlp.c_fc", turned=True),
+        f"{table.FEED}.down": Theirs("mlp.c_proj", turned=True),
     },
     stack="transformer",
     layer="h",

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import D_FF, NORMS, SWIGLU
+from anyformer.families.hf.llama import NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL
 from anyformer.families.hf.settings import Settings
@@ -74,11 +74,8 @@ PHI3 = table.family(
     "Phi3ForCausalLM",
     phi3(1, 8, 1, 8, 1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        D_FF,
+        *WIDTHS,
         table.heads(),
-        SWIGLU,
         table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
         table.positions(fraction=FRACTION, context=4096),
         table.Pair(_read_original, _write_original),

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.families.compose import layered
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, SWIGLU
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama import llama
 from anyformer.families.mistral import windowed
@@ -44,11 +44,8 @@ QWEN2 = table.family(
     "Qwen2ForCausalLM",
     TEMPLATE,
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        D_FF,
+        *WIDTHS,
         table.heads(n_kv_heads=32),
-        SWIGLU,
         EPS,
         table.positions(context=32_768),
         table.tables(tied=False),

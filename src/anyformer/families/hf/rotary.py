@@ -7,15 +7,7 @@ from typing import Any
 
 from anyformer.errors import did_you_mean
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import (
-    DynamicNTK,
-    LinearScaling,
-    Llama3Scaling,
-    LongRoPE,
-    RotaryScalingSpec,
-    RotarySpec,
-    YaRN,
-)
+from anyformer.layers import DynamicNTK, LinearScaling, Llama3Scaling, LongRoPE, RotaryScalingSpec, RotarySpec, YaRN
 from anyformer.layers.rope_scaling import sharpening
 from anyformer.spec import Length
 

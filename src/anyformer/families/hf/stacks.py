@@ -1,72 +1,73 @@
-"""What the classes of transformers for encoder–decoders share: two stacks, their layers, what files alone can say."""
+"""What the classes of transformers for encoder–decoders share: settings of one stack alone, rows of both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 from anyformer.errors import SpecError
-from anyformer.families.hf.mapping import TensorRow, fused
-from anyformer.layers import AttentionSpec
-from anyformer.spec import MixerSpec, ModelSpec, StackSpec
+from anyformer.families.hf.layout import Link, rows_of
+from anyformer.families.hf.mapping import Family, Files, TensorRow, fused
+from anyformer.families.hf.table import Pair, both_ways
+from anyformer.spec import ModelSpec, StackSpec
 
 
-class Side(NamedTuple):
-    """One of the two stacks, and what each side calls it."""
-
-    theirs: str
-    ours: str
-    stack: StackSpec
-
-
-class Placed(NamedTuple):
-    """A mixer, the layer it is in, and the sublayer of ours that holds it as its only branch."""
-
-    mixer: MixerSpec
-    layer: int
-    sublayer: str
-    number: int  # of the sublayer in its layer
-
-    @property
-    def path(self) -> str:
-        """The mixer's own name."""
-        return f"{self.sublayer}.branches.0.mixer"
-
-
-def sides(spec: ModelSpec) -> tuple[Side, Side]:
-    """Encoder and decoder. Raises SpecError for a model that has one stack."""
+def encoder_of(spec: ModelSpec) -> StackSpec:
+    """The encoder. Raises SpecError for a model that has one stack."""
     if spec.encoder is None:
         raise SpecError("the model has no encoder")
-    return Side("encoder", "encoder", spec.encoder), Side("decoder", "stack", spec.stack)
+    return spec.encoder
 
 
-def placed(side: Side) -> Iterator[Placed]:
-    """Each mixer of a stack, layer by layer."""
-    for i, block in enumerate(side.stack.blocks):
-        for j, sublayer in enumerate(block.sublayers):
-            yield Placed(sublayer.branches[0].mixer, i, f"{side.ours}.blocks.{i}.sublayers.{j}", j)
+def in_encoder(pair: Pair) -> Pair:
+    """The settings of the encoder alone."""
+
+    def alone(spec: ModelSpec) -> ModelSpec:
+        return spec.but(stack=encoder_of(spec), encoder=None, heads=())
+
+    return Pair(
+        lambda settings, spec: spec.but(encoder=pair.read(settings, alone(spec)).stack),
+        lambda spec: pair.write(alone(spec)),
+    )
 
 
-def feeds(stack: StackSpec) -> tuple[MixerSpec, ...]:
-    """The mixer of each layer that is no attention, the last where there are several. Raises SpecError for none."""
-    found = [[s.branches[0].mixer for s in block.sublayers] for block in stack.blocks]
-    each = [[mixer for mixer in layer if not isinstance(mixer, AttentionSpec)] for layer in found]
-    if not all(each):
-        raise SpecError("a layer has no feed-forward")
-    return tuple(layer[-1] for layer in each)
+def in_decoder(pair: Pair) -> Pair:
+    """The settings of the decoder alone, and of the context."""
+    return Pair(
+        lambda settings, spec: pair.read(settings, spec.but(encoder=None)).but(encoder=spec.encoder),
+        lambda spec: pair.write(spec.but(encoder=None)),
+    )
 
 
-def first_attention(stack: StackSpec) -> AttentionSpec:
-    """The first attention of a stack. Raises SpecError for none."""
-    for value in stack.nested():
-        if isinstance(value, AttentionSpec):
-            return value
-    raise SpecError("the model has no attention")
+def two_stacks(spec: ModelSpec) -> Iterator[tuple[str, str, StackSpec]]:
+    """(our name, theirs, stack) of encoder and decoder. Raises SpecError for a model that has one stack."""
+    yield "encoder", "encoder", encoder_of(spec)
+    yield "stack", "decoder", spec.stack
 
 
-def shared_table_rows(spec: ModelSpec, tokens: str, head: str, aliases: Iterable[str] = ()) -> list[TensorRow]:
-    """The rows of the table that both stacks read, and of the head's where it has its own."""
-    table = "shared.tokens.weight"  # as `encoder_decoder` calls it
-    if spec.heads and spec.heads[0].tied:
-        return [fused((table,), tokens, also=(*aliases, head))]
-    return [fused((table,), tokens, also=tuple(aliases)), fused(("heads.0.table.weight",), head)]
+def encoder_decoder_family(
+    hf_type: str,
+    architecture: str,
+    template: ModelSpec,
+    pairs: Iterable[Pair],
+    links: Callable[[ModelSpec], Iterable[Link]],
+    *,
+    prefix: str,
+    tables: tuple[str, ...],
+    further: Callable[[ModelSpec], Iterable[TensorRow]],
+    of_files: Callable[[ModelSpec, Files], ModelSpec] | None = None,
+    ignored: tuple[str, ...] = (),
+) -> Family:
+    """The family of a class of two stacks on one table of tokens; for the pairs see `table.both_ways`.
+
+    `links` are the modules of both stacks, `further` rows that are no links; `tables` other names of the table in files.
+    """
+    to_spec, to_config = both_ways(template, pairs, ignored)
+
+    def rows(spec: ModelSpec) -> list[TensorRow]:
+        ours, theirs, tied = "shared.tokens.weight", f"{prefix}shared.weight", bool(spec.heads and spec.heads[0].tied)
+        found = [fused((ours,), theirs, also=(*tables, "lm_head.weight") if tied else tables)]
+        if not tied:
+            found.append(fused(("heads.0.table.weight",), "lm_head.weight"))
+        return [*found, *further(spec), *rows_of(spec, links(spec))]
+
+    return Family(hf_type, architecture, prefix, to_spec, to_config, rows, of_files=of_files)

@@ -1,27 +1,33 @@
-"""T5 to and from transformers' T5ForConditionalGeneration and MT5ForConditionalGeneration.
+"""T5, mT5 and Switch to and from transformers' T5, MT5 and SwitchTransformersForConditionalGeneration.
 
-Both classes say of every model that its head is tied; whether it is, they see by what files hold.
+The classes say of every model that its head is tied; whether T5's is, they see by what files hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from anyformer.errors import SpecError
-from anyformer.families.hf.layout import Link, link, rows_of
-from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.experts import each_alone, router_rows
+from anyformer.families.hf.layout import Link, link, of_layers
+from anyformer.families.hf.mapping import Files, TensorRow, dropped, one, shapes
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
-from anyformer.families.hf.stacks import Placed, feeds, first_attention, placed, shared_table_rows, sides
-from anyformer.families.t5 import t5
+from anyformer.families.hf.stacks import encoder_decoder_family, two_stacks
+from anyformer.families.switch import CAPACITY, sparse
+from anyformer.families.t5 import dense, t5
 from anyformer.layers import (
     AttentionSpec,
     ByRole,
     FeedForwardSpec,
+    FixedCapacity,
     GatedFeedForwardSpec,
     GQASpec,
+    MoESpec,
     Normal,
     RelativeBucketsSpec,
     RMSNormSpec,
@@ -31,11 +37,9 @@ from anyformer.spec import HeadSpec, MixerSpec, ModelSpec, StackSpec, Width
 HEAD = "lm_head.weight"
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 GATED = "gated-"
-# Dropout, how weights start, and what repeats feed_forward_proj.
-HARMLESS = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
 
 
-def feed_forward(settings: Settings) -> MixerSpec:
+def _feed(settings: Settings) -> MixerSpec:
     """The feed-forward that "relu", "gated-gelu" and the like stand for. Raises CheckpointError."""
     word = settings.take("feed_forward_proj", str, "relu")
     name = {"gated-gelu": "gelu_new"}.get(word, word.removeprefix(GATED))
@@ -45,121 +49,116 @@ def feed_forward(settings: Settings) -> MixerSpec:
     d_ff, activation = Width(settings.take("d_ff", int)), ACTIVATIONS[name]
     if word.startswith(GATED):
         return GatedFeedForwardSpec(d_ff=d_ff, activation=activation)
-    return FeedForwardSpec(d_ff=d_ff, activation=activation, bias_in=False, bias_out=False)
+    return dense(d_ff).but(activation=activation)
 
 
-def sizes(settings: Settings, default_vocab: int) -> dict[str, Any]:
-    """What the classes of this lineage say alike, as arguments of `t5`."""
-    settings.ignore(*HARMLESS)
-    settings.require("is_encoder_decoder", True)
-    return {
-        "d_model": settings.take("d_model", int),
-        "n_heads": settings.take("num_heads", int),
-        "head_dim": settings.take("d_kv", int, 64),
-        "vocab_size": settings.take("vocab_size", int, default_vocab),
-        "n_buckets": settings.take("relative_attention_num_buckets", int, 32),
-        "max_distance": settings.take("relative_attention_max_distance", int, 128),
-        "eps": settings.take("layer_norm_epsilon", float, 1e-6),
-        "context": settings.optional("n_positions", int),
-    }
-
-
-def depths(settings: Settings) -> tuple[int, int]:
+def _depths(settings: Settings) -> tuple[int, int]:
     """The layers of encoder and decoder."""
     n_layers = settings.take("num_layers", int)
     return n_layers, settings.take("num_decoder_layers", int, n_layers)
 
 
-def _spec(settings: Settings, tied: bool, scaled: bool, default_vocab: int) -> ModelSpec:
-    feed, (n_encoder, n_decoder) = feed_forward(settings), depths(settings)
-    found = sizes(settings, default_vocab)
-    spec = t5(**found, encoder=(feed,) * n_encoder, decoder=(feed,) * n_decoder, tied=tied, scaled=scaled)
-    settings.close()
-    return spec
+def _written_depths(spec: ModelSpec) -> dict[str, Any]:
+    (*_, encoder), (*_, decoder) = two_stacks(spec)
+    return {"num_layers": len(encoder.blocks), "num_decoder_layers": len(decoder.blocks)}
 
 
-def to_spec(settings: Settings) -> ModelSpec:
-    """The model that a T5 configuration describes. Raises CheckpointError."""
-    tied = settings.take("tie_word_embeddings", bool, True)
-    return _spec(settings, tied, settings.take("scale_decoder_outputs", bool, tied), 32_128)
+def _tied(spec: ModelSpec) -> dict[str, Any]:
+    return {"tie_word_embeddings": bool(one(spec, HeadSpec, "head").tied)}
 
 
-def multilingual(settings: Settings) -> ModelSpec:
-    """The model that an mT5 configuration describes; none of its heads is scaled. Raises CheckpointError."""
-    return _spec(settings, settings.take("tie_word_embeddings", bool, True), False, 250_112)
+def _layers(*, scaled: bool) -> table.Pair:
+    """The feed-forward of every layer, the depths and the head, which a class scales, or not, where it is tied."""
+
+    def read(settings: Settings, _: ModelSpec) -> ModelSpec:
+        feed, (n_encoder, n_decoder) = _feed(settings), _depths(settings)
+        tied = settings.take("tie_word_embeddings", bool, True)
+        scales = scaled and settings.take("scale_decoder_outputs", bool, tied)
+        return _template((feed,) * n_encoder, (feed,) * n_decoder, tied=tied, scaled=scales)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        feeds = (found for found in spec.stack.nested() if isinstance(found, FeedForwardSpec | GatedFeedForwardSpec))
+        feed = next(feeds, None)
+        if feed is None:
+            raise SpecError("the model has no feed-forward")
+        name = spelling(feed.activation) or "relu"
+        if isinstance(feed, GatedFeedForwardSpec):
+            name = GATED + ("gelu" if name == "gelu_new" else name)
+        scale = {"scale_decoder_outputs": one(spec, HeadSpec, "head").scale is not None} if scaled else {}
+        return {**_written_depths(spec), "d_ff": feed.d_ff, "feed_forward_proj": name, **_tied(spec), **scale}
+
+    return table.Pair(read, write)
 
 
-def written(spec: ModelSpec) -> dict[str, Any]:
-    """The settings that `sizes` and `depths` read. Raises SpecError for a model that lacks a whole part."""
-    encoder, decoder = sides(spec)
-    heads, buckets = one(spec, GQASpec, "multi-head attention"), one(spec, RelativeBucketsSpec, "buckets of distance")
+def _template(encoder: tuple[MixerSpec, ...], decoder: tuple[MixerSpec, ...], *, tied: bool, scaled: bool) -> ModelSpec:
+    """The model of which `_sizes` says the rest."""
+    return t5(d_model=8, n_heads=1, encoder=encoder, decoder=decoder, tied=tied, scaled=scaled)
+
+
+def _read_rest(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The width of a head, which the start of queries follows, and the context."""
+    head_dim = settings.take("d_kv", int, 64)
+    start = spec.init
+    if isinstance(start, ByRole) and isinstance(start.query, Normal):
+        spec = spec.but(init=start.but(query=start.query.but(scale=head_dim**-0.5)))
+    return changed(spec, GQASpec, head_dim=head_dim).but(context=settings.optional("n_positions", int))
+
+
+def _write_rest(spec: ModelSpec) -> dict[str, Any]:
+    heads = one(spec, GQASpec, "multi-head attention")
+    start = spec.init.table if isinstance(spec.init, ByRole) else None
     return {
-        "vocab_size": spec.vocab_size,
-        "d_model": spec.stack.d_model,
         "d_kv": heads.head_dim or spec.stack.d_model // heads.n_heads,
-        "num_layers": len(encoder.stack.blocks),
-        "num_decoder_layers": len(decoder.stack.blocks),
-        "num_heads": heads.n_heads,
-        "relative_attention_num_buckets": buckets.n_buckets,
-        "relative_attention_max_distance": buckets.max_distance,
-        "layer_norm_epsilon": one(spec, RMSNormSpec, "RMS norm").eps,
-        "initializer_factor": _start(spec),
-        "dropout_rate": 0.0,
-        "is_encoder_decoder": True,
+        "initializer_factor": start.scale if isinstance(start, Normal) else 1.0,
         **({} if spec.context is None else {"n_positions": spec.context}),
     }
 
 
-def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """The nearest configuration of T5. Raises SpecError for a model that lacks a whole part of it."""
-    head = one(spec, HeadSpec, "head")
-    tied = {"tie_word_embeddings": bool(head.tied), "scale_decoder_outputs": head.scale is not None}
-    return written(spec) | spelled_feed(spec) | tied
+def _sizes(vocab_size: int) -> tuple[table.Pair, ...]:
+    """What the classes say alike."""
+    return (
+        table.only(is_encoder_decoder=True),
+        table.at("vocab_size", int, table.TableSpec, "rows", default=vocab_size),
+        table.at("d_model", int, StackSpec, "d_model"),
+        table.at("num_heads", int, GQASpec, "n_heads"),
+        table.at("relative_attention_num_buckets", int, RelativeBucketsSpec, "n_buckets", default=32),
+        table.at("relative_attention_max_distance", int, RelativeBucketsSpec, "max_distance", default=128),
+        table.at("layer_norm_epsilon", float, RMSNormSpec, "eps", default=1e-6),
+        table.Pair(_read_rest, _write_rest),
+        table.fixed(dropout_rate=0.0, is_encoder_decoder=True),
+    )
 
 
-def to_multilingual(spec: ModelSpec) -> dict[str, Any]:
-    """The nearest configuration of mT5. Raises SpecError for a model that lacks a whole part of it."""
-    return written(spec) | spelled_feed(spec) | {"tie_word_embeddings": bool(one(spec, HeadSpec, "head").tied)}
+def _attention(sublayer: int, kind: str) -> dict[str, str]:
+    projection = f"{sublayer}.branches.0.mixer.projection"
+    return {f"{projection}.{x}": f"layer.{sublayer}.{kind}.{x}" for x in "qkvo"}
 
 
-def spelled_feed(spec: ModelSpec) -> dict[str, Any]:
-    """The settings that `feed_forward` reads."""
-    feed = feeds(spec.stack)[0]
-    if not isinstance(feed, FeedForwardSpec | GatedFeedForwardSpec):
-        raise SpecError("the model has no feed-forward")
-    name = spelling(feed.activation) or "relu"
-    if isinstance(feed, FeedForwardSpec):
-        return {"d_ff": feed.d_ff, "feed_forward_proj": name}
-    return {"d_ff": feed.d_ff, "feed_forward_proj": GATED + ("gelu" if name == "gelu_new" else name)}
+def _rest(sublayers: int, feed: Mapping[str, str]) -> dict[str, str]:
+    """The norms of a layer, and the feed-forward that is its last sublayer."""
+    last = sublayers - 1
+    names = {f"{last}.branches.0.mixer.{ours}": f"layer.{last}.{theirs}" for ours, theirs in feed.items()}
+    return {**names, **{f"{i}.norm_in": f"layer.{i}.layer_norm" for i in range(sublayers)}}
 
 
-def attention_links(at: Placed, theirs: str) -> Iterator[Link]:
-    """The links of an attention, theirs the layer's name; nothing for another mixer."""
-    if isinstance(at.mixer, AttentionSpec):
-        kind = "EncDecAttention" if at.mixer.reads == "memory" else "SelfAttention"
-        yield from (link(f"{at.path}.projection.{x}", f"{theirs}.{kind}.{x}") for x in "qkvo")
+def _links(spec: ModelSpec, feed: Mapping[str, str]) -> Iterator[Link]:
+    itself = _attention(0, "SelfAttention")
+    each = itself | _rest(2, feed), itself | _attention(1, "EncDecAttention") | _rest(3, feed)
+    for (ours, side, stack), modules in zip(two_stacks(spec), each, strict=True):
+        buckets = next((score.shared for score in one(stack, AttentionSpec, "attention").scores), None)
+        yield link(f"{ours}.norm", f"{side}.final_layer_norm")
+        yield link(f"shared.{buckets}", f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias")
+        yield from of_layers(stack, f"{side}.block", modules, ours)
 
 
-def rows_with(spec: ModelSpec, feed: Callable[[Placed, str], Iterator[Link]]) -> list[TensorRow]:
-    """The table of tensors; `feed` gives the links of what is no attention, its layer's name being theirs."""
-    found = shared_table_rows(spec, "shared.weight", HEAD, TABLES)
-    links: list[Link] = []
-    for side in sides(spec):
-        links.append(link(f"{side.ours}.norm", f"{side.theirs}.final_layer_norm"))
-        buckets = f"{side.theirs}.block.0.layer.{{}}.relative_attention_bias"
-        links.append(link(f"shared.{_buckets(side.stack)}", buckets.format("0.SelfAttention")))
-        for at in placed(side):
-            theirs = f"{side.theirs}.block.{at.layer}.layer.{at.number}"
-            links += [link(f"{at.sublayer}.norm_in", f"{theirs}.layer_norm"), *attention_links(at, theirs)]
-            if not isinstance(at.mixer, AttentionSpec):
-                links += feed(at, theirs)
-    old = dropped("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")  # of no use
-    return [*found, old, *rows_of(spec, links)]
+def _links_of_t5(spec: ModelSpec) -> Iterator[Link]:
+    gated = any(isinstance(value, GatedFeedForwardSpec) for value in spec.stack.nested())
+    names = {"gate": "wi_0", "up": "wi_1" if gated else "wi", "down": "wo"}
+    return _links(spec, {ours: f"DenseReluDense.{theirs}" for ours, theirs in names.items()})
 
 
-def rows(spec: ModelSpec) -> list[TensorRow]:
-    """The table of tensors."""
-    return rows_with(spec, _dense)
+# Of no use, in old files.
+OLD = dropped("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")
 
 
 def untied(spec: ModelSpec, files: Files) -> ModelSpec:
@@ -170,20 +169,102 @@ def untied(spec: ModelSpec, files: Files) -> ModelSpec:
     return spec.but(heads=tuple(head.but(table=head.table and head.table.but(shared=None)) for head in spec.heads))
 
 
-def _buckets(stack: StackSpec) -> str | None:
-    return next((score.shared for score in first_attention(stack).scores), None)
+TEMPLATE = _template((dense(8),), (dense(8),), tied=True, scaled=True)
+# Dropout, how weights start, and what repeats feed_forward_proj.
+IGNORED = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
+T5, MT5 = (
+    encoder_decoder_family(
+        hf_type,
+        f"{name}ForConditionalGeneration",
+        TEMPLATE,
+        (_layers(scaled=scaled), *_sizes(vocab_size)),
+        _links_of_t5,
+        prefix="",
+        tables=TABLES,
+        further=lambda _: [OLD],
+        of_files=untied,
+        ignored=IGNORED,
+    )
+    for hf_type, name, scaled, vocab_size in (("t5", "T5", True, 32_128), ("mt5", "MT5", False, 250_112))
+)
 
 
-def _start(spec: ModelSpec) -> float:
-    table = spec.init.table if isinstance(spec.init, ByRole) else None
-    return table.scale if isinstance(table, Normal) else 1.0
+def which(n_layers: int, n_sparse: int) -> tuple[bool, ...]:
+    """Which layers are sparse: those whose number leaves 1 when divided by the step; all where the step is 1."""
+    step = n_layers // n_sparse if n_sparse > 0 else n_layers
+    return tuple(step == 1 or (step > 0 and i % step == 1) for i in range(n_layers))
 
 
-def _dense(at: Placed, theirs: str) -> Iterator[Link]:
-    several = isinstance(at.mixer, GatedFeedForwardSpec)
-    names = {"gate": "wi_0", "up": "wi_1" if several else "wi", "down": "wo"}
-    yield from (link(f"{at.path}.{ours}", f"{theirs}.DenseReluDense.{name}") for ours, name in names.items())
+def _n_sparse(stack: StackSpec) -> int:
+    """The number that makes the layers sparse that are; any where none does."""
+    wanted = tuple(any(isinstance(value, MoESpec) for value in block.nested()) for block in stack.blocks)
+    return next((n for n in range(len(wanted) + 1) if which(len(wanted), n) == wanted), sum(wanted))
 
 
-T5 = Family("t5", "T5ForConditionalGeneration", "", to_spec, to_config, rows, of_files=untied)
-MT5 = Family("mt5", "MT5ForConditionalGeneration", "", multilingual, to_multilingual, rows, of_files=untied)
+def _read_mixtures(settings: Settings, _: ModelSpec) -> ModelSpec:
+    activation = settings.activation("dense_act_fn", "relu")
+    plain = dense(settings.take("d_ff", int, 2048)).but(activation=activation)
+    n_experts = settings.take("num_experts", int, 8)
+    mixture = sparse(plain, n_experts, settings.take("expert_capacity", int, CAPACITY))
+    if settings.take("router_bias", bool, False):
+        mixture = mixture.but(router=mixture.router.but(bias=True))
+
+    def stack(name: str, n_layers: int) -> tuple[MixerSpec, ...]:
+        n_sparse = settings.take(f"num_sparse_{name}_layers", int, 3)
+        return tuple(mixture if is_sparse else plain for is_sparse in which(n_layers, n_sparse))
+
+    n_encoder, n_decoder = _depths(settings)
+    tied = settings.take("tie_word_embeddings", bool, True)
+    return _template(stack("encoder", n_encoder), stack("decoder", n_decoder), tied=tied, scaled=tied)
+
+
+def _write_mixtures(spec: ModelSpec) -> dict[str, Any]:
+    mixture = one(spec, MoESpec, "mixture of experts")
+    expert = one(mixture, FeedForwardSpec, "plain expert")
+    return {
+        **_written_depths(spec),
+        **{f"num_sparse_{side}_layers": _n_sparse(stack) for _, side, stack in two_stacks(spec)},
+        "d_ff": expert.d_ff,
+        "dense_act_fn": spelling(expert.activation) or "relu",
+        "num_experts": mixture.router.n_experts,
+        "expert_capacity": one(mixture, FixedCapacity, "fixed capacity").tokens,
+        "router_bias": mixture.router.bias,
+        "router_jitter_noise": 0.0,
+        **_tied(spec),
+    }
+
+
+def _rows_of_experts(spec: ModelSpec) -> Iterable[TensorRow]:
+    yield OLD
+    mixtures = [name.removesuffix(".router.weight") for name in shapes(spec) if name.endswith(".router.weight")]
+    for ours in mixtures:
+        stack, _, layer, _, sublayer, *_ = ours.split(".")
+        theirs = f"{'encoder' if stack == 'encoder' else 'decoder'}.block.{layer}.layer.{sublayer}.mlp"
+        yield from router_rows(spec, f"{ours}.router", f"{theirs}.router.classifier")
+        for own, name in FEED.items():
+            n_experts = one(spec, MoESpec, "mixture of experts").router.n_experts
+            each = (f"{theirs}.experts.expert_{i}.{name}.weight" for i in range(n_experts))
+            yield each_alone(f"{ours}.experts.{own}.weight", tuple(each))
+
+
+FEED = {"up": "wi", "down": "wo"}
+SWITCH = encoder_decoder_family(
+    "switch_transformers",
+    "SwitchTransformersForConditionalGeneration",
+    TEMPLATE,
+    (
+        table.Pair(_read_mixtures, _write_mixtures),
+        *_sizes(32_128),
+        table.only(router_dtype="float32", router_ignore_padding_tokens=False, add_cross_attention=False),
+    ),
+    lambda spec: _links(spec, {ours: f"mlp.{theirs}" for ours, theirs in FEED.items()}),
+    prefix="",
+    tables=TABLES,
+    further=_rows_of_experts,
+    ignored=(
+        *IGNORED,
+        # Rates of noise and losses, which belong to a recipe; what follows from the numbers of sparse layers.
+        *("router_jitter_noise", "router_z_loss_coef", "router_aux_loss_coef", "add_router_probs"),
+        *("encoder_sparse_step", "decoder_sparse_step"),
+    ),
+)

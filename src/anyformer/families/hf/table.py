@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.layout import Link, deviation, link, rows_of, table_rows
-from anyformer.families.hf.mapping import Family, TensorRow, dropped, one, shapes
+from anyformer.families.hf.layout import Modules, decoder_links, deviation, link, rows_of, table_rows
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
@@ -21,27 +21,14 @@ from anyformer.layers import (
     Normal,
     RotarySpec,
     SlidingWindow,
+    TokensSpec,
 )
-from anyformer.spec import BlockSpec, ModelSpec, Spec, StackSpec, TableSpec, Window
+from anyformer.spec import BlockSpec, ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec, Window
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 PROJECTION, FEED = "0.branches.0.mixer.projection", "1.branches.0.mixer"
 BESIDE = "0.branches.1.mixer"  # a feed-forward that reads what attention reads
 QKV = tuple(f"{PROJECTION}.{x}" for x in "qkv")
-
-
-class Theirs(NamedTuple):
-    """A module of theirs that is laid out otherwise than ours."""
-
-    name: str
-    # Its weight is (in, out).
-    turned: bool = False
-    # Queries, keys and values of one head, or of one key/value head, after one another.
-    by_head: bool = False
-
-
-# Of a layer: ours → theirs; several of ours lie side by side in theirs.
-Modules = Mapping[str, str | Theirs] | Mapping[str | tuple[str, ...], str | Theirs]
 
 
 class ExpertRows(NamedTuple):
@@ -81,6 +68,21 @@ def at(
     def write(spec: ModelSpec) -> dict[str, Any]:
         value = getattr(one(spec, part, part.kind), fields[0])
         return {name: None if value is None and nullable else out(value)}
+
+    return Pair(read, write)
+
+
+def together(part: type[Spec], settings: Mapping[str, tuple[str, type[Any], Any]]) -> Pair:
+    """Settings that are (field, type, default) of every `part`, set at once: a part checks its fields against each other."""
+
+    def read(found: Settings, spec: ModelSpec) -> ModelSpec:
+        return changed(
+            spec, part, **{own: found.take(name, kind, default) for name, (own, kind, default) in settings.items()}
+        )
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        found = one(spec, part, part.kind)
+        return {name: getattr(found, own) for name, (own, *_) in settings.items()}
 
     return Pair(read, write)
 
@@ -207,6 +209,28 @@ def fixed(**settings: Any) -> Pair:
     return Pair(lambda _, spec: spec, lambda spec: settings)
 
 
+def only(**allowed: Any) -> Pair:
+    """Settings whose other values are refused: they would change what is computed."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        for name, value in allowed.items():
+            settings.require(name, value)
+        return spec
+
+    return Pair(read, lambda spec: {})
+
+
+def repeated(name: str, fact: Callable[[ModelSpec], Any]) -> Pair:
+    """A setting that may say once more what others have said, and nothing else."""
+    return Pair(lambda settings, spec: (settings.require(name, fact(spec)), spec)[1], lambda spec: {})
+
+
+def scaled_tokens(name: str, scale: ScaleSpec) -> Pair:
+    """Whether the tokens' vectors are multiplied by `scale`."""
+    into = {True: scale, False: None}.get
+    return at(name, bool, TokensSpec, "scale", default=False, into=into, out=lambda found: found is not None)
+
+
 def window(default: int | None) -> Pair:
     """The window of every layer; null is none, and `default` goes where nothing is said."""
 
@@ -303,6 +327,24 @@ def feeds(**names: str) -> dict[str, str]:
     return {f"{place}.{ours}": theirs for place in (FEED, BESIDE) for ours, theirs in names.items()}
 
 
+def both_ways(
+    template: ModelSpec, pairs: Iterable[Pair], ignored: tuple[str, ...] = ()
+) -> tuple[Callable[[Settings], ModelSpec], Callable[[ModelSpec], dict[str, Any]]]:
+    """A configuration as a model and back: pairs are read in order, and `ignored` are settings that change no number."""
+    pairs = tuple(pairs)
+
+    def to_spec(settings: Settings) -> ModelSpec:
+        settings.ignore(*ignored)
+        spec = reduce(lambda found, pair: pair.read(settings, found), pairs, template)
+        settings.close()
+        return spec
+
+    def to_config(spec: ModelSpec) -> dict[str, Any]:
+        return {name: value for pair in pairs for name, value in pair.write(spec).items()}
+
+    return to_spec, to_config
+
+
 def family(
     hf_type: str,
     architecture: str,
@@ -320,45 +362,22 @@ def family(
     experts: ExpertRows | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Family:
-    """The family of a class: pairs are read in order, and `ignored` are settings that change no number of it.
+    """The family of a class; for the pairs see `both_ways`.
 
     Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, the last `norm`, what is `outside` the
     layers, ours → theirs. Old files hold `buffers` in each layer, which nobody needs; `heads` are the head's names, the first
     the one that is written. A module of ours that a model lacks, or whose bias it lacks, has no row.
     """
-    pairs = tuple(pairs)
-
-    def to_spec(settings: Settings) -> ModelSpec:
-        settings.ignore(*ignored)
-        spec = reduce(lambda found, pair: pair.read(settings, found), pairs, template)
-        settings.close()
-        return spec
-
-    def to_config(spec: ModelSpec) -> dict[str, Any]:
-        return {name: value for pair in pairs for name, value in pair.write(spec).items()}
+    to_spec, to_config = both_ways(template, pairs, ignored)
 
     def usual(spec: ModelSpec) -> list[TensorRow]:
         old = (f"{stack}.{layer}.{i}.{name}" for i in range(spec.n_layers) for name in buffers)
         found = [*table_rows(spec, f"{stack}.{tokens}", *heads), dropped(*old)]
         links = [link(ours, f"{stack}.{theirs}") for ours, theirs in {"stack.norm": norm, **(outside or {})}.items()]
-        return [*found, *rows_of(spec, [*links, *_links(spec, f"{stack}.{layer}", modules)])]
+        return [*found, *rows_of(spec, [*links, *decoder_links(spec, f"{stack}.{layer}", modules)])]
 
     prefix = f"{stack.partition('.')[0]}."
     if experts is None:
         return Family(hf_type, architecture, prefix, to_spec, to_config, usual)
     held, filed = (lambda spec, more=more: [*usual(spec), *more(spec)] for more in experts)
     return Family(hf_type, architecture, prefix, to_spec, to_config, held, filed)
-
-
-def _links(spec: ModelSpec, layer: str, modules: Modules) -> Iterator[Link]:
-    sizes = shapes(spec)
-    for i in range(spec.n_layers):
-        for one_or_more, theirs in modules.items():
-            each = (one_or_more,) if isinstance(one_or_more, str) else one_or_more
-            ours = tuple(f"stack.blocks.{i}.sublayers.{name}" for name in each)
-            name, turned, by_head = theirs if isinstance(theirs, Theirs) else Theirs(theirs)
-            shares, groups = tuple(sizes[f"{module}.weight"][0] for module in ours) if len(ours) > 1 else (), 1
-            if by_head:
-                found = one(spec, GQASpec, "grouped-query attention")
-                shares, groups = (found.n_heads // found.kv_heads, 1, 1), found.kv_heads
-            yield Link(ours, f"{layer}.{i}.{name}", shares, groups, turned)

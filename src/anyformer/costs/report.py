@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any, get_args
 
 from anyformer.costs.activations import Activations, Precision, activations
-from anyformer.costs.cache import CacheKind, cache_kinds
 from anyformer.costs.conventions import convention_of
 from anyformer.costs.formulas import active_parameters
-from anyformer.costs.state import StateBytes, state_nbytes
+from anyformer.costs.state import CacheKind, StateBytes, cache_kinds, state_nbytes
 from anyformer.errors import SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen

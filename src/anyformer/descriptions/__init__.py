@@ -9,8 +9,7 @@ from anyformer.descriptions.diagram.svg import as_svg
 from anyformer.descriptions.diagram.text import as_text
 from anyformer.descriptions.diff.as_variant import as_variant
 from anyformer.descriptions.diff.diff import Comparison, Diff, DiffRow, Effect, Measure, diff, side_by_side
-from anyformer.descriptions.history import Entry, History, Mark, history
-from anyformer.descriptions.lineage import Step, lineage
+from anyformer.descriptions.history import Entry, History, Mark, Step, history, lineage
 
 __all__ = [
     "Card",

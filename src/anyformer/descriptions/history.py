@@ -1,15 +1,18 @@
-"""The field's table: norms, wiring, positions, activations and tricks for stability, a row a generation of models."""
+"""The field's history: a table with a row for each generation of models, and what each generation changed of the one before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from anyformer.descriptions import words
+from anyformer.descriptions.diff.diff import DiffRow, rows_of
+from anyformer.descriptions.diff.rows import SIZES
 from anyformer.descriptions.facts import head_sharing, norm_places, position_parts, position_terms
 from anyformer.families import PRESETS, Preset
-from anyformer.families.tree import TREE
+from anyformer.families.tree import TREE, lineage_of, path
 from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec
 from anyformer.spec import BlockSpec, parameters
 from anyformer.variants.parts import attentions, feeds, layers, norms
@@ -48,6 +51,27 @@ class History:
         return {"version": 1, "columns": list(self.columns), "entries": [asdict(entry) for entry in self.entries]}
 
 
+@dataclass(frozen=True)
+class Step:
+    """From one generation to the next, or, `back`, to the one that it descends from."""
+
+    names: tuple[str, str]  # presets
+    back: bool
+    year: int  # of the younger one
+    changed: str  # in a phrase: what the younger one did
+    source: str
+    rows: tuple[DiffRow, ...]  # parts that differ, sizes last
+
+    @property
+    def parts(self) -> tuple[DiffRow, ...]:
+        """The parts that differ, sizes left out."""
+        return tuple(row for row in self.rows if row.part not in SIZES)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
 def history() -> History:
     """The table of every lineage of the family tree, read off the preset that it is known by."""
     entries = []
@@ -61,6 +85,27 @@ def history() -> History:
     of = {line.known: line.name for line in TREE.values()}
     entries.sort(key=lambda entry: (entry.year, order.index(of[entry.model])))
     return History(tuple(COLUMNS), tuple(entries))
+
+
+def lineage(a: Preset, b: Preset) -> tuple[Step, ...]:
+    """The steps from a to b: up to the common ancestor, and down; one step within a lineage."""
+    lines = path(lineage_of(a.name), lineage_of(b.name))
+    if len(lines) == 1:
+        rows = _rows(a, b)
+        return (Step((a.name, b.name), False, lines[0].year, "another size", lines[0].source, rows),) if rows else ()
+    presets = [a, *(PRESETS[line.known] for line in lines[1:-1]), b]
+    steps = []
+    for (older, newer), (before, after) in zip(pairwise(presets), pairwise(lines), strict=True):
+        back = before.parent == after.name
+        younger = before if back else after
+        rows = _rows(older, newer)
+        steps.append(Step((older.name, newer.name), back, younger.year, younger.changed, younger.source, rows))
+    return tuple(steps)
+
+
+def _rows(a: Preset, b: Preset) -> tuple[DiffRow, ...]:
+    found = [row for row in rows_of(a, b) if row.differs]
+    return tuple(sorted(found, key=lambda row: row.part in SIZES))
 
 
 def _blocks(preset: Preset) -> list[BlockSpec]:

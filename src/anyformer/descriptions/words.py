@@ -45,6 +45,7 @@ from anyformer.layers import (
 )
 from anyformer.layers.causality import sees_later_tokens
 from anyformer.spec import HeadLayersSpec, InitSpec, MapSpec, ScaleSpec, Spec
+from anyformer.variants.parts import GATED
 
 KINDS = {
     "Rotary": "RoPE",
@@ -81,7 +82,6 @@ FIELDS = {
     "factor": "×",
     "unsaid": "default",
 }
-GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
 SHARING = {"MHA": "multi-head", "GQA": "grouped-query", "MQA": "multi-query", "MLA": "multi-head latent"}
 PLACEMENTS: dict[frozenset[Where], str] = {
     frozenset(): "no norm",

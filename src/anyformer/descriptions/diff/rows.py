@@ -12,15 +12,7 @@ from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsS
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import (
-    BlockSpec,
-    HeadSpec,
-    MapSpec,
-    ModelSpec,
-    ScaleSpec,
-    StackSpec,
-    SublayerSpec,
-)
+from anyformer.spec import BlockSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
 from anyformer.variants.parts import attentions, feeds, layers, mixers, norms, role
 
 Reading = Callable[[ModelSpec], str]

@@ -75,15 +75,11 @@ class Step:
 def history() -> History:
     """The table of every lineage of the family tree, read off the preset that it is known by."""
     entries = []
-    for line in TREE.values():
+    for line in sorted(TREE.values(), key=lambda line: line.year):
         preset = PRESETS[line.known]
         cells = {name: read(preset) for name, read in COLUMNS.items()}
         marks = tuple(Mark(m.column, m.printed, m.reason) for m in line.misprints)
-        size = parameters(preset.spec).total
-        entries.append(Entry(line.year, preset.name, size, cells, marks, preset.source))
-    order = list(TREE)
-    of = {line.known: line.name for line in TREE.values()}
-    entries.sort(key=lambda entry: (entry.year, order.index(of[entry.model])))
+        entries.append(Entry(line.year, preset.name, parameters(preset.spec).total, cells, marks, preset.source))
     return History(tuple(COLUMNS), tuple(entries))
 
 
@@ -138,8 +134,7 @@ def _positions(preset: Preset) -> str:
     for stack in preset.spec.stacks.values():
         terms = position_terms(stack)
         found += map(words.kind, terms)
-        for attention in (attention for block in layers(stack) for attention in attentions(block)):
-            own = position_parts(attention)
+        for own in (position_parts(attention) for block in layers(stack) for attention in attentions(block)):
             found += map(words.kind, own) if own or terms else ["none in some layers"]
     return words.each(found, " + ") or "none"
 
@@ -158,9 +153,9 @@ def _experts(preset: Preset) -> str:
 
 
 def _tricks(preset: Preset) -> str:
-    spec, said, own = preset.spec, list[str](), _attentions(preset)
+    spec, own = preset.spec, _attentions(preset)
     projections = [a.projection for a in own]
-    said += ["QK-norm"] if any(isinstance(p, GQASpec) and p.norm_query for p in projections) else []
+    said = ["QK-norm"] if any(isinstance(p, GQASpec) and p.norm_query for p in projections) else []
     clips = dict.fromkeys(words.number(c) for p in projections if (c := getattr(p, "clip", None)) is not None)
     said += [f"q, k, v within ±{clip}" for clip in clips]
     caps = dict.fromkeys(words.number(a.softcap) for a in own if a.softcap is not None)
@@ -168,13 +163,12 @@ def _tricks(preset: Preset) -> str:
     said += ["sinks"] if any(a.sink for a in own) else []
     said += [f"logits capped at {words.number(h.softcap)}" for h in spec.heads if h.softcap is not None]
     said += [f"logits × {words.scale(h.scale, 'd_model')}" for h in spec.heads if h.scale is not None]
-    embedding = spec.stack.embedding
-    said += ["embedding norm"] if embedding.norm is not None else []
+    said += ["embedding norm"] if spec.stack.embedding.norm is not None else []
     residual = getattr(spec.stack.residual, "scale", 1.0)
     said += [f"residual × {words.number(residual)}"] if residual != 1 else []
     z_loss = preset.recipe.z_loss if preset.recipe else 0.0
-    told = "" if z_loss else (preset.training or {}).get("z-loss", "")
-    said += [f"z-loss {words.number(z_loss)}"] if z_loss else [f"z-loss {told}"] if told else []
+    told = words.number(z_loss) if z_loss else (preset.training or {}).get("z-loss", "")
+    said += [f"z-loss {told}"] if told else []
     return ", ".join(said) or "–"
 
 

@@ -126,7 +126,7 @@ def _branches(preset: Preset) -> str:
 
 def _place(preset: Preset) -> str:
     found = (norm_places(sublayer) for block in _blocks(preset) for sublayer in block.sublayers)
-    return words.each(words.placement(place) for place in found)
+    return words.each(words.PLACEMENTS[place] for place in found)
 
 
 def _positions(preset: Preset) -> str:

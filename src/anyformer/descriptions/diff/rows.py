@@ -89,7 +89,7 @@ def _placement(stack: StackSpec) -> str:
 
 def placed(sublayer: SublayerSpec) -> str:
     """Where the norms of a sublayer are, and the other maps that stand there."""
-    said = words.placement(norm_places(sublayer))
+    said = words.PLACEMENTS[norm_places(sublayer)]
     if len(sublayer.branches) > 1 and isinstance(sublayer.norm_in, NormSpec):
         said += ", one for all branches"
     others = (words.phrase(value) for _, value in maps(sublayer) if not isinstance(value, NormSpec))

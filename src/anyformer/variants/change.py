@@ -8,10 +8,10 @@ from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, SegmentsSpec, TokensSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
-from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, StackSpec, TableSpec, TermSpec
+from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec
 from anyformer.variants import layers
 from anyformer.variants.layers import Impossible, LayerChange, only
-from anyformer.variants.parts import norms, with_layers, with_maps
+from anyformer.variants.parts import is_tied, norms, with_layers, with_maps
 
 Terms = tuple[TermSpec, ...]
 StackChange = Callable[[StackSpec, StackSpec], StackSpec]
@@ -136,11 +136,11 @@ def _final_norm(a: StackSpec, b: StackSpec) -> StackSpec:
 
 def tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     """The head's table the embedding's where b's is, or its own."""
-    tied, name = only(_is_tied(b, head) for head in b.heads if head.table), "tokens"
+    tied, name = only(is_tied(head, b) for head in b.heads if head.table), "tokens"
     heads = [head for head in a.heads if head.table and head.table.rows == a.vocab_size]
     if not heads:
         raise Impossible("a head over the vocabulary")
-    if all(_is_tied(a, head) == tied for head in heads):
+    if all(is_tied(head, a) == tied for head in heads):
         return a
     if tied:
         table = next(t.table for t in a.stack.embedding.terms if isinstance(t, TokensSpec)).but(shared=name)
@@ -149,11 +149,6 @@ def tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     if a.encoder is not None:  # the two stacks may go on sharing
         return a.but(heads=tuple(changed(head, TableSpec, shared=None) for head in a.heads))
     return changed(a, TableSpec, shared=None)
-
-
-def _is_tied(spec: ModelSpec, head: HeadSpec) -> bool:
-    own = {v.shared for v in spec.stack.embedding.nested() if isinstance(v, TableSpec)}
-    return head.table is not None and head.table.shared is not None and head.table.shared in own
 
 
 def output(a: ModelSpec, b: ModelSpec) -> ModelSpec:

@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.layers import AttentionSpec, MoESpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import BlockSpec, BranchSpec, MapSpec, MixerSpec, Spec, StackSpec
+from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, MixerSpec, ModelSpec, Spec, StackSpec, TableSpec
 
 GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
 """What a gated feed-forward is called, by its activation. Shazeer 2020, arXiv:2002.05202."""
@@ -95,3 +95,9 @@ def role(mixer: MixerSpec) -> str:
     if isinstance(mixer, AttentionSpec):
         return {"self": "attention", "memory": "cross-attention"}.get(mixer.reads, "attention to the embedding")
     return "feed-forward" if isinstance(mixer, ExpertSpec | MoESpec) else mixer.kind
+
+
+def is_tied(head: HeadSpec, spec: ModelSpec) -> bool:
+    """Whether a head's table is the embedding's."""
+    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
+    return head.tied is not None and head.tied in tables

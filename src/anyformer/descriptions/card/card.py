@@ -10,10 +10,11 @@ from typing import Any
 from anyformer.descriptions import words
 from anyformer.descriptions.card.stack import CardRow, stack_rows
 from anyformer.descriptions.card.training import training_rows
-from anyformer.descriptions.facts import is_tied, place_in
+from anyformer.descriptions.facts import place_in
 from anyformer.families import Preset
 from anyformer.recipe import Recipe
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, parameters, parameters_by_part, specification
+from anyformer.variants.parts import is_tied
 
 PUBLISHED = ", as published"
 

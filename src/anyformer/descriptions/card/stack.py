@@ -219,10 +219,13 @@ def _d_ff(block: BlockSpec, _: Place) -> int | None:
 
 def _other(block: BlockSpec, _: Place) -> str:
     """Mixers, and projections of attention, that have no rows of their own."""
-    parts = (m.projection if isinstance(m, AttentionSpec) else m for m in mixers(block) if not _is_feed(m))
-    return each(
-        (words.phrase(part) for part in parts if not isinstance(part, MoESpec) and not head_sharing(part)), ", "
-    )
+    said = []
+    for mixer in mixers(block):
+        if isinstance(mixer, AttentionSpec):
+            said += [] if head_sharing(mixer.projection) else [words.phrase(mixer.projection)]
+        elif not isinstance(mixer, MoESpec) and not _is_feed(mixer):
+            said.append(words.phrase(mixer))
+    return each(said, ", ")
 
 
 def _experts(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow]:

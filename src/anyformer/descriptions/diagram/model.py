@@ -21,7 +21,6 @@ from anyformer.descriptions.diagram.grid import (
 from anyformer.descriptions.facts import (
     head_sharing,
     head_sizes,
-    is_tied,
     looks_up,
     n_shared_experts,
     place_in,
@@ -51,6 +50,7 @@ from anyformer.spec import (
     SublayerSpec,
     specification,
 )
+from anyformer.variants.parts import is_tied
 
 WIDTH = 26  # characters of a line in a box
 SHOWN = 5  # kinds of layers that are drawn; more are counted

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from anyformer.descriptions import words
-from anyformer.descriptions.facts import head_sharing, is_tied, maps, norm_places, position_parts
+from anyformer.descriptions.facts import head_sharing, maps, norm_places, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.spec import BlockSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
-from anyformer.variants.parts import attentions, feeds, layers, mixers, norms, role
+from anyformer.variants.parts import attentions, feeds, is_tied, layers, mixers, norms, role
 
 Reading = Callable[[ModelSpec], str]
 BIASES = {

@@ -11,7 +11,7 @@ import pytest
 import anyformer as af
 from anyformer.costs import cost
 from anyformer.descriptions import Effect, diff, side_by_side
-from anyformer.descriptions.diff.keys import KeyChange, key_changes, ranges
+from anyformer.descriptions.diff.diff import KeyChange, key_changes, ranges
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS

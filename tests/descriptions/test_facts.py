@@ -10,10 +10,11 @@ import pytest
 from anyformer.descriptions import card, diagram, words
 from anyformer.descriptions.card.card import Card
 from anyformer.descriptions.card.stack import CardRow
-from anyformer.descriptions.facts import head_sharing, is_tied, norm_places
+from anyformer.descriptions.facts import head_sharing, norm_places
 from anyformer.families import PRESETS, preset
 from anyformer.layers import AttentionSpec, Causal, Mask, Prefix, SlidingWindow, SymmetricWindow
 from anyformer.spec import SublayerSpec, Window, parameters
+from anyformer.variants.parts import is_tied
 
 # Multi-query (Shazeer 2019) and multi-head latent attention by the words of their papers.
 MQA = {"palm-8b", "palm-62b", "palm-540b", "falcon-7b", "gemma-2b"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyformer.descriptions import Comparison, Diff, DiffRow, Effect, Measure
-    from anyformer.descriptions.diff.keys import KeyChange
+    from anyformer.descriptions.diff.diff import KeyChange
 
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
 FEW = 12  # groups of keys that are listed without --keys

@@ -13,6 +13,7 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec, PartSpec, Place, Recompute, Workload, inside, parameters
 
 Flops = Mapping[str, int]  # of the whole batch, by part
+Count = Callable[[ModelSpec, Workload], Flops]
 BACKWARD = 2  # a backward pass has two products for each of the forward's: for the input's gradient and the weight's
 CORE = ("scores", "values", "sinusoids", "distances")  # what selective recomputation makes again
 CONSTANTS = ("sinusoids",)  # projected, but never changed: they need no gradient
@@ -28,9 +29,9 @@ class Convention:
     name: str
     says: str
     source: str
-    forward: Callable[[ModelSpec, Workload], Flops]
+    forward: Count
     # what predicting further tokens adds to a pass of training
-    ahead: Callable[[ModelSpec, Workload], Flops] = lambda spec, workload: {}
+    ahead: Count = lambda spec, workload: {}
     unit: Literal["FLOPs", "MACs"] = "FLOPs"
     times: Mapping[str, int] = field(default_factory=dict)  # of a part in training; by default 3
     by_formula: bool = False  # of sizes, not of what is executed: a policy of recomputation changes nothing
@@ -44,26 +45,21 @@ class Convention:
         return {**flops, AHEAD: ahead} if ahead else flops
 
     def _times(self, part: str, recompute: Recompute) -> int:
-        again = 0
-        if not self.by_formula:
-            again = {"none": False, "selective": part in CORE, "full": part not in OUTSIDE_LAYERS}[recompute]
+        made = {"none": False, "selective": part in CORE, "full": part not in OUTSIDE_LAYERS}[recompute]
+        again = made and not self.by_formula
         return self.times.get(part, BACKWARD if part in CONSTANTS else 1 + BACKWARD) + again
 
 
-def _exact(spec: ModelSpec, workload: Workload) -> Flops:
-    return dict(spec.cost(Place(), replace(workload, causal_exact=True)))
+def _products(*, exact: bool) -> tuple[Count, Count]:
+    """Every product of a pass, and of what predicts further tokens; `exact`: only the pairs that the masks show."""
+    return (
+        lambda spec, workload: dict(spec.cost(Place(), replace(workload, causal_exact=exact))),
+        lambda spec, workload: dict(spec.cost_ahead(Place(), replace(workload, causal_exact=exact))),
+    )
 
 
-def _exact_ahead(spec: ModelSpec, workload: Workload) -> Flops:
-    return dict(spec.cost_ahead(Place(), replace(workload, causal_exact=True)))
-
-
-def _full(spec: ModelSpec, workload: Workload) -> Flops:
-    return dict(spec.cost(Place(), replace(workload, causal_exact=False)))
-
-
-def _full_ahead(spec: ModelSpec, workload: Workload) -> Flops:
-    return dict(spec.cost_ahead(Place(), replace(workload, causal_exact=False)))
+_exact, _exact_ahead = _products(exact=True)
+_full, _full_ahead = _products(exact=False)
 
 
 def _half(spec: ModelSpec, workload: Workload) -> Flops:
@@ -76,8 +72,7 @@ def _half(spec: ModelSpec, workload: Workload) -> Flops:
 
 
 def _half_ahead(spec: ModelSpec, workload: Workload) -> Flops:
-    every = _full_ahead(spec, workload)
-    return {part: flops // 2 if part in PAIRS else flops for part, flops in every.items()}
+    return {part: flops // (1 + (part in PAIRS)) for part, flops in _full_ahead(spec, workload).items()}
 
 
 def _palm(spec: ModelSpec, workload: Workload) -> Flops:
@@ -156,15 +151,13 @@ def _chinchilla(spec: ModelSpec, workload: Workload) -> Flops:
 
 
 def _narang(spec: ModelSpec, workload: Workload) -> Flops:
-    macs = _macs(_full(spec, workload))
-    gathered = 0
-    for stack, tokens in ((spec.encoder, workload.batch * workload.memory), (spec.stack, workload.tokens)):
-        terms = stack.embedding.terms if stack is not None else ()
-        for term in terms:
-            if stack is not None and isinstance(term, TokensSpec):
+    gathered, tokens = 0, {"encoder": workload.batch * workload.memory}
+    for name, stack in spec.stacks.items():
+        for term in stack.embedding.terms:
+            if isinstance(term, TokensSpec):
                 width = term.table.width or stack.embedding.width or stack.d_model
-                gathered += tokens * term.table.rows * width
-    return {**macs, "embeddings": gathered}
+                gathered += tokens.get(name, workload.tokens) * term.table.rows * width
+    return {**_macs(_full(spec, workload)), "embeddings": gathered}
 
 
 def _macs(flops: Flops) -> Flops:

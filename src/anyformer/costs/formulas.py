@@ -38,16 +38,14 @@ def uniform(spec: ModelSpec, *, any_width: bool = False) -> Uniform | str:
         return "an encoder and a decoder"
     if spec.ahead:
         return "modules that predict further tokens"
-    found = {_sizes(block, spec.stack.d_model) for block in spec.stack.blocks}
-    odd = next((each for each in found if isinstance(each, str)), None)
-    if odd is not None:
+    d_model = spec.stack.d_model
+    sizes, *others = {_sizes(block, d_model): None for block in spec.stack.blocks}
+    if odd := next((each for each in (sizes, *others) if isinstance(each, str)), None):
         return odd
-    if len(found) > 1:
+    if others:
         return "layers of several sizes"
-    (sizes,) = found
     assert isinstance(sizes, tuple)
     n_heads, head_dim, d_ff = sizes
-    d_model = spec.stack.d_model
     if not any_width and d_ff != 4 * d_model:
         return f"a feed-forward of {d_ff / d_model:.3g} · d_model"
     if not any_width and n_heads * head_dim != d_model:
@@ -75,14 +73,14 @@ def _sizes(block: BlockSpec, d_model: int) -> tuple[int, int, int] | str:
 
 def parameters_multiplied(spec: ModelSpec) -> int:
     """What one token is multiplied with in a forward pass: shared layers at each call, no table but the first head's."""
-    ran = [(part, place) for _, part, place in inside(spec, Place()) if not isinstance(part, AheadSpec)]
-    return sum(parameters_met(part, place) for part, place in ran) + head_table(spec)
+    ran = (each for each in inside(spec, Place()) if not isinstance(each[1], AheadSpec))
+    return sum(parameters_met(part, place) for _, part, place in ran) + head_table(spec)
 
 
 def parameters_multiplied_ahead(spec: ModelSpec) -> int:
     """The same of what predicts further tokens, with the head that runs again for each."""
-    modules = [(part, place) for _, part, place in inside(spec, Place()) if isinstance(part, AheadSpec)]
-    return sum(parameters_met(part, place) for part, place in modules) + len(modules) * head_table(spec)
+    modules = [each for each in inside(spec, Place()) if isinstance(each[1], AheadSpec)]
+    return sum(parameters_met(part, place) for _, part, place in modules) + len(modules) * head_table(spec)
 
 
 def head_table(spec: ModelSpec) -> int:

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any, get_args
 
 from anyformer.costs.activations import Activations, Precision, activations
-from anyformer.costs.cache import CacheKind, cache_kinds
 from anyformer.costs.conventions import convention_of
 from anyformer.costs.formulas import active_parameters
-from anyformer.costs.state import StateBytes, state_nbytes
+from anyformer.costs.state import CacheKind, StateBytes, cache_kinds, state_nbytes
 from anyformer.errors import SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
@@ -125,7 +124,6 @@ class CostReport(ShowsItself):
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
-        count = self.parameters
         given = ("seq_len", "source_len", "batch", "convention", "unit", "dtype", "precision", "recompute")
         totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
@@ -133,16 +131,14 @@ class CostReport(ShowsItself):
             "version": 2,
             **{name: getattr(self, name) for name in given},
             "parameters": {
-                **asdict(count),
-                "non_embedding": count.non_embedding,
+                **asdict(self.parameters),
+                "non_embedding": self.parameters.non_embedding,
                 "active": dict(self.active),
                 "by_part": dict(self.by_part),
             },
-            "forward_flops": dict(self.forward_flops),
-            "training_flops": dict(self.training_flops),
-            "decode_flops": dict(self.decode_flops),
+            **{name: dict(getattr(self, name)) for name in ("forward_flops", "training_flops", "decode_flops")},
             "decode_flops_per_token": self.decode_flops_per_token,
-            "activations": {"saved": dict(self.activations.saved), "passing": dict(self.activations.passing)},
+            "activations": asdict(self.activations),
             "state": asdict(self.state),
             "cache": [asdict(kind) for kind in self.cache],
             **{name: getattr(self, name) for name in (*totals, *nbytes)},
@@ -166,11 +162,8 @@ def cost(
     are how a training step runs. Raises SpecError for sizes, names or a convention that make no sense.
     """
     spec, counts = specification(architecture), convention_of(convention)
-    for name, value, known in (
-        ("dtype", dtype, NBYTES),
-        ("precision", precision, get_args(Precision)),
-        ("recompute", recompute, get_args(Recompute)),
-    ):
+    names = {"dtype": (dtype, NBYTES), "precision": (precision, get_args(Precision))}
+    for name, (value, known) in {**names, "recompute": (recompute, get_args(Recompute))}.items():
         if value not in known:
             raise SpecError(unknown(name, value, known))
     seq_len = seq_len if seq_len is not None else (spec.context or 2048)
@@ -213,18 +206,15 @@ def source_tokens(spec: ModelSpec, seq_len: int, source_len: int | None) -> int:
 
 def check_length(spec: ModelSpec, seq_len: int, source_len: int = 0) -> None:
     """Raise SpecError where the positions that a stack or a head has learned end before its sequence does."""
-    embedded = [("encoder", spec.encoder.embedding.terms)] if spec.encoder else []
-    embedded += [("stack", spec.stack.embedding.terms), *(("head", h.layers.terms) for h in spec.heads if h.layers)]
-    for where, terms in embedded:
-        name, tokens = ("source_len", source_len) if where == "encoder" else ("seq_len", seq_len)
-        for term in terms:
-            most = term.n_positions if isinstance(term, LearnedPositionsSpec) else tokens
-            most = math.prod(term.shape) if isinstance(term, FactorisedPositionsSpec) else most
-            if tokens > most:
-                raise SpecError(
-                    f"{name} = {tokens:,} goes beyond the {most:,} learned positions of this model; "
-                    f"take at most {most:,}, or resize its context"
-                )
+    read = [("source_len", source_len, spec.encoder.embedding.terms)] if spec.encoder else []
+    read += [("seq_len", seq_len, spec.stack.embedding.terms)]
+    read += [("seq_len", seq_len, head.layers.terms) for head in spec.heads if head.layers]
+    for name, tokens, term in ((name, tokens, term) for name, tokens, terms in read for term in terms):
+        most = term.n_positions if isinstance(term, LearnedPositionsSpec) else tokens
+        most = math.prod(term.shape) if isinstance(term, FactorisedPositionsSpec) else most
+        if tokens > most:
+            beyond = f"{name} = {tokens:,} goes beyond the {most:,} learned positions of this model"
+            raise SpecError(f"{beyond}; take at most {most:,}, or resize its context")
 
 
 def _decode(spec: ModelSpec, workload: Workload) -> dict[str, int]:
@@ -232,8 +222,5 @@ def _decode(spec: ModelSpec, workload: Workload) -> dict[str, int]:
     if later_tokens_seen(spec.stack, after_prefix=True):
         return {}
     last = replace(workload, query=1, past=workload.query - 1)
-    total = Cost()
-    for _, part, place in inside(spec, Place()):
-        if part is not spec.encoder and not isinstance(part, AheadSpec):
-            total += part.cost(place, last)
-    return dict(total)
+    ran = (each for each in inside(spec, Place()) if each[1] is not spec.encoder and not isinstance(each[1], AheadSpec))
+    return dict(sum((part.cost(place, last) for _, part, place in ran), Cost()))

@@ -45,9 +45,8 @@ def _parameters(report: CostReport) -> Iterator[FigureLine]:
     count = report.parameters
     yield FigureLine("total", f"{count.total:,}", f"{count.embedding:,} in tables, {count.non_embedding:,} beside them")
     if count.inactive:
-        yield FigureLine(
-            "active", f"{report.active['all']:,}", "used by one token: the experts it chooses, and all else"
-        )
+        says = "used by one token: the experts it chooses, and all else"
+        yield FigureLine("active", f"{report.active['all']:,}", says)
     for name, number in report.active.items():
         if name != "all" and number != count.total:
             yield FigureLine(f"{'active ' if count.inactive else ''}{name}", f"{number:,}")
@@ -61,11 +60,8 @@ def _flops(report: CostReport) -> Iterator[FigureLine]:
     convention, unit = CONVENTIONS[report.convention], report.unit
     step = report.training_flops_total
     yield FigureLine("forward", f"{si(report.forward_flops_per_token)}{unit}/token", convention.says)
-    yield FigureLine(
-        "training",
-        f"{si(report.training_flops_per_token)}{unit}/token",
-        f"{si(step)}{unit} a step; {convention.source}",
-    )
+    training = f"{si(report.training_flops_per_token)}{unit}/token"
+    yield FigureLine("training", training, f"{si(step)}{unit} a step; {convention.source}")
     if report.decode_flops:
         decoding = f"{si(report.decode_flops_per_token)}FLOPs/token"
         yield FigureLine("decoding", decoding, "the last token, all others cached, visible pairs alone")
@@ -76,9 +72,8 @@ def _flops(report: CostReport) -> Iterator[FigureLine]:
 
 
 def _state(report: CostReport) -> Iterator[FigureLine]:
-    yield FigureLine(
-        "training state", binary(report.training_nbytes), f"with AdamW; {LAYOUTS[report.precision].source}"
-    )
+    says = f"with AdamW; {LAYOUTS[report.precision].source}"
+    yield FigureLine("training state", binary(report.training_nbytes), says)
     for name in ("weights", "gradients", "optimizer"):
         yield FigureLine(f"  {name}", binary(getattr(report.state, name)))
 
@@ -103,9 +98,9 @@ def _inference(report: CostReport) -> Iterator[FigureLine]:
 
 def si(value: float) -> str:
     """A number with a prefix of powers of ten, and a space for the unit."""
-    for power, prefix in ((24, "Y"), (21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= 10**power:
-            return f"{value / 10**power:.3g} {prefix}"
+    for i, prefix in enumerate("YZEPTGMk"):
+        if value >= (scale := 10 ** (24 - 3 * i)):
+            return f"{value / scale:.3g} {prefix}"
     return f"{value:.3g} "
 
 

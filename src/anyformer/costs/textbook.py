@@ -56,13 +56,6 @@ def ivanov_words(batch: int, seq_len: int, d_model: int, n_heads: int) -> int:
     the product with the output's matrix; its bias.
     """
     x, weights, scores = batch * seq_len * d_model, d_model**2, batch * n_heads * seq_len**2
-    moved = (
-        x + 3 * weights + 3 * x,
-        3 * x + 3 * d_model + 3 * x,
-        2 * x + scores,
-        scores + 3 * scores,
-        scores + x + x,
-        x + weights + x,
-        x + d_model + x,
-    )
-    return sum(moved)
+    products, bias = x + 3 * weights + 3 * x, 3 * x + 3 * d_model + 3 * x
+    attention = (2 * x + scores) + (scores + 3 * scores) + (scores + x + x)
+    return products + bias + attention + (x + weights + x) + (x + d_model + x)

@@ -1,7 +1,7 @@
 """What an architecture is, in the words of the field: facts of a specification, and views of them."""
 
 from anyformer.descriptions.card.card import Card, card
-from anyformer.descriptions.check.check import Finding, Severity, check
+from anyformer.descriptions.check.check import Finding, check
 from anyformer.descriptions.check.field_comparison import FieldPosition, field_comparison
 from anyformer.descriptions.diagram.grid import Diagram
 from anyformer.descriptions.diagram.model import diagram
@@ -9,8 +9,7 @@ from anyformer.descriptions.diagram.svg import as_svg
 from anyformer.descriptions.diagram.text import as_text
 from anyformer.descriptions.diff.as_variant import as_variant
 from anyformer.descriptions.diff.diff import Comparison, Diff, DiffRow, Effect, Measure, diff, side_by_side
-from anyformer.descriptions.history import Entry, History, Mark, history
-from anyformer.descriptions.lineage import Step, lineage
+from anyformer.descriptions.history import History, history, lineage
 
 __all__ = [
     "Card",
@@ -19,14 +18,10 @@ __all__ = [
     "Diff",
     "DiffRow",
     "Effect",
-    "Entry",
     "FieldPosition",
     "Finding",
     "History",
-    "Mark",
     "Measure",
-    "Severity",
-    "Step",
     "as_svg",
     "as_text",
     "as_variant",

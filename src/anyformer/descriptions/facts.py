@@ -22,7 +22,7 @@ from anyformer.layers import (
 )
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
-from anyformer.spec import HeadSpec, MapSpec, ModelSpec, Place, Spec, StackSpec, SublayerSpec, TableSpec, TermSpec
+from anyformer.spec import MapSpec, ModelSpec, Place, Spec, StackSpec, SublayerSpec, TableSpec, TermSpec
 
 PROBE = 17  # tokens on which masks are compared head by head: odd, so that patterns of blocks and strides don't fit
 Where = Literal["in", "out", "sum"]  # before a branch, after it, after the sum
@@ -116,12 +116,6 @@ def n_shared_experts(mixture: MoESpec) -> int:
     if mixture.shared_expert is None:
         return 0
     return several // one if one and several and several % one == 0 else 1
-
-
-def is_tied(head: HeadSpec, spec: ModelSpec) -> bool:
-    """Whether a head's table is the embedding's."""
-    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
-    return head.table is not None and head.table.shared is not None and head.table.shared in tables
 
 
 def reduced(spec: ModelSpec) -> ModelSpec:

@@ -1,15 +1,18 @@
-"""The field's table: norms, wiring, positions, activations and tricks for stability, a row a generation of models."""
+"""The field's history: a table with a row for each generation of models, and what each generation changed of the one before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from anyformer.descriptions import words
+from anyformer.descriptions.diff.diff import DiffRow, rows_of
+from anyformer.descriptions.diff.rows import SIZES
 from anyformer.descriptions.facts import head_sharing, norm_places, position_parts, position_terms
 from anyformer.families import PRESETS, Preset
-from anyformer.families.tree import TREE
+from anyformer.families.tree import TREE, lineage_of, path
 from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec
 from anyformer.spec import BlockSpec, parameters
 from anyformer.variants.parts import attentions, feeds, layers, norms
@@ -48,19 +51,57 @@ class History:
         return {"version": 1, "columns": list(self.columns), "entries": [asdict(entry) for entry in self.entries]}
 
 
+@dataclass(frozen=True)
+class Step:
+    """From one generation to the next, or, `back`, to the one that it descends from."""
+
+    names: tuple[str, str]  # presets
+    back: bool
+    year: int  # of the younger one
+    changed: str  # in a phrase: what the younger one did
+    source: str
+    rows: tuple[DiffRow, ...]  # parts that differ, sizes last
+
+    @property
+    def parts(self) -> tuple[DiffRow, ...]:
+        """The parts that differ, sizes left out."""
+        return tuple(row for row in self.rows if row.part not in SIZES)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
 def history() -> History:
     """The table of every lineage of the family tree, read off the preset that it is known by."""
     entries = []
-    for line in TREE.values():
+    for line in sorted(TREE.values(), key=lambda line: line.year):
         preset = PRESETS[line.known]
         cells = {name: read(preset) for name, read in COLUMNS.items()}
         marks = tuple(Mark(m.column, m.printed, m.reason) for m in line.misprints)
-        size = parameters(preset.spec).total
-        entries.append(Entry(line.year, preset.name, size, cells, marks, preset.source))
-    order = list(TREE)
-    of = {line.known: line.name for line in TREE.values()}
-    entries.sort(key=lambda entry: (entry.year, order.index(of[entry.model])))
+        entries.append(Entry(line.year, preset.name, parameters(preset.spec).total, cells, marks, preset.source))
     return History(tuple(COLUMNS), tuple(entries))
+
+
+def lineage(a: Preset, b: Preset) -> tuple[Step, ...]:
+    """The steps from a to b: up to the common ancestor, and down; one step within a lineage."""
+    lines = path(lineage_of(a.name), lineage_of(b.name))
+    if len(lines) == 1:
+        rows = _rows(a, b)
+        return (Step((a.name, b.name), False, lines[0].year, "another size", lines[0].source, rows),) if rows else ()
+    presets = [a, *(PRESETS[line.known] for line in lines[1:-1]), b]
+    steps = []
+    for (older, newer), (before, after) in zip(pairwise(presets), pairwise(lines), strict=True):
+        back = before.parent == after.name
+        younger = before if back else after
+        rows = _rows(older, newer)
+        steps.append(Step((older.name, newer.name), back, younger.year, younger.changed, younger.source, rows))
+    return tuple(steps)
+
+
+def _rows(a: Preset, b: Preset) -> tuple[DiffRow, ...]:
+    found = [row for row in rows_of(a, b) if row.differs]
+    return tuple(sorted(found, key=lambda row: row.part in SIZES))
 
 
 def _blocks(preset: Preset) -> list[BlockSpec]:
@@ -85,7 +126,7 @@ def _branches(preset: Preset) -> str:
 
 def _place(preset: Preset) -> str:
     found = (norm_places(sublayer) for block in _blocks(preset) for sublayer in block.sublayers)
-    return words.each(words.placement(place) for place in found)
+    return words.each(words.PLACEMENTS[place] for place in found)
 
 
 def _positions(preset: Preset) -> str:
@@ -93,8 +134,7 @@ def _positions(preset: Preset) -> str:
     for stack in preset.spec.stacks.values():
         terms = position_terms(stack)
         found += map(words.kind, terms)
-        for attention in (attention for block in layers(stack) for attention in attentions(block)):
-            own = position_parts(attention)
+        for own in (position_parts(attention) for block in layers(stack) for attention in attentions(block)):
             found += map(words.kind, own) if own or terms else ["none in some layers"]
     return words.each(found, " + ") or "none"
 
@@ -113,9 +153,9 @@ def _experts(preset: Preset) -> str:
 
 
 def _tricks(preset: Preset) -> str:
-    spec, said, own = preset.spec, list[str](), _attentions(preset)
+    spec, own = preset.spec, _attentions(preset)
     projections = [a.projection for a in own]
-    said += ["QK-norm"] if any(isinstance(p, GQASpec) and p.norm_query for p in projections) else []
+    said = ["QK-norm"] if any(isinstance(p, GQASpec) and p.norm_query for p in projections) else []
     clips = dict.fromkeys(words.number(c) for p in projections if (c := getattr(p, "clip", None)) is not None)
     said += [f"q, k, v within ±{clip}" for clip in clips]
     caps = dict.fromkeys(words.number(a.softcap) for a in own if a.softcap is not None)
@@ -123,13 +163,12 @@ def _tricks(preset: Preset) -> str:
     said += ["sinks"] if any(a.sink for a in own) else []
     said += [f"logits capped at {words.number(h.softcap)}" for h in spec.heads if h.softcap is not None]
     said += [f"logits × {words.scale(h.scale, 'd_model')}" for h in spec.heads if h.scale is not None]
-    embedding = spec.stack.embedding
-    said += ["embedding norm"] if embedding.norm is not None else []
+    said += ["embedding norm"] if spec.stack.embedding.norm is not None else []
     residual = getattr(spec.stack.residual, "scale", 1.0)
     said += [f"residual × {words.number(residual)}"] if residual != 1 else []
     z_loss = preset.recipe.z_loss if preset.recipe else 0.0
-    told = "" if z_loss else (preset.training or {}).get("z-loss", "")
-    said += [f"z-loss {words.number(z_loss)}"] if z_loss else [f"z-loss {told}"] if told else []
+    told = words.number(z_loss) if z_loss else (preset.training or {}).get("z-loss", "")
+    said += [f"z-loss {told}"] if told else []
     return ", ".join(said) or "–"
 
 

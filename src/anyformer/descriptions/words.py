@@ -45,6 +45,7 @@ from anyformer.layers import (
 )
 from anyformer.layers.causality import sees_later_tokens
 from anyformer.spec import HeadLayersSpec, InitSpec, MapSpec, ScaleSpec, Spec
+from anyformer.variants.parts import GATED
 
 KINDS = {
     "Rotary": "RoPE",
@@ -81,7 +82,6 @@ FIELDS = {
     "factor": "×",
     "unsaid": "default",
 }
-GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
 SHARING = {"MHA": "multi-head", "GQA": "grouped-query", "MQA": "multi-query", "MLA": "multi-head latent"}
 PLACEMENTS: dict[frozenset[Where], str] = {
     frozenset(): "no norm",
@@ -154,8 +154,8 @@ def scale(value: ScaleSpec, width: str) -> str:
     """A scale as a product: "√d_model", "1/√d_model", "0.0625"."""
     if value.power == 0:
         return number(value.factor)
-    power = {0.5: f"√{width}", -0.5: f"1/√{width}", 1.0: width, -1.0: f"1/{width}"}.get(value.power)
-    power = f"{width}^{number(value.power)}" if power is None else power
+    usual = {0.5: f"√{width}", -0.5: f"1/√{width}", 1.0: width, -1.0: f"1/{width}"}
+    power = usual.get(value.power, f"{width}^{number(value.power)}")
     return power if value.factor == 1 else f"{number(value.factor)} · {power}"
 
 
@@ -192,11 +192,6 @@ def norm(value: MapSpec | None, *, exact: bool = False) -> str:
     said += [f"gain stored minus {number(value.weight_offset)}"] if value.weight_offset else []
     said += [f"cast {value.cast} the gain"] if exact and getattr(value, "cast", "before") != "before" else []  # type: ignore[union-attr]
     return _with(value.kind, said)
-
-
-def placement(norms: frozenset[Where]) -> str:
-    """Where the norms of a sublayer stand, by `facts.norm_places`."""
-    return PLACEMENTS[norms]
 
 
 def direction(value: Mask) -> str:
@@ -310,15 +305,15 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
 def router(value: RouterSpec) -> str:
     """How experts are chosen and weighted."""
     said = [SCORES[value.score]]
-    if value.n_groups > 1:
-        said.append(f"within the best {value.top_groups} of {value.n_groups} groups")
+    said += [f"within the best {value.top_groups} of {value.n_groups} groups"] if value.n_groups > 1 else []
     said += ["groups by the sum of their two best"] if value.group_score == "top2-sum" else []
     said += ["a bias of the logits"] if value.bias else []
     said += ["a correction bias moved by the load"] if value.correction else []
     said += ["weights normalised"] if value.renormalise else []
     said += [f"weights × {number(value.factor)}"] if value.factor != 1 else []
-    tolerance = RouterSpec.__dataclass_fields__["tolerance"].default
-    return ", ".join([*said, *([f"tolerance {number(value.tolerance)}"] if value.tolerance != tolerance else [])])
+    usual = RouterSpec.__dataclass_fields__["tolerance"].default
+    said += [f"tolerance {number(value.tolerance)}"] if value.tolerance != usual else []
+    return ", ".join(said)
 
 
 def experts(mixer: Any) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from anyformer.families.compose import changed
 from anyformer.layers import AttentionSpec, SegmentsSpec, TokensSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
-from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, StackSpec, TableSpec, TermSpec
-from anyformer.variants.layers import LAYERS, Impossible, only
-from anyformer.variants.parts import norms
+from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec
+from anyformer.variants import layers
+from anyformer.variants.layers import Impossible, LayerChange, only
+from anyformer.variants.parts import is_tied, norms, with_layers, with_maps
 
 Terms = tuple[TermSpec, ...]
+StackChange = Callable[[StackSpec, StackSpec], StackSpec]
 Change = Callable[[ModelSpec, ModelSpec], ModelSpec]  # (a, b) → a with this one thing as in b; raises SpecError
 
 
-def _per_stack(change: Callable[[StackSpec, StackSpec], StackSpec], *, own: bool = False) -> Change:
+def per_stack(change: StackChange, *, own: bool = False) -> Change:
     """What changes both stacks of an encoder–decoder, each after the one of its kind, or after the only one.
 
     With `own`, an encoder stays as it is where the other model has none.
@@ -30,7 +32,7 @@ def _per_stack(change: Callable[[StackSpec, StackSpec], StackSpec], *, own: bool
     return both
 
 
-def _per_layer(change: Callable[[BlockSpec, BlockSpec], BlockSpec], *, own: bool = False) -> Change:
+def per_layer(change: LayerChange, *, own: bool = False) -> Change:
     """What changes each layer after one of the other's, whose pattern is fitted to this depth."""
 
     def stack(a: StackSpec, b: StackSpec) -> StackSpec:
@@ -45,10 +47,10 @@ def _per_layer(change: Callable[[BlockSpec, BlockSpec], BlockSpec], *, own: bool
             blocks.append(known[key])
         return a.but(blocks=tuple(blocks))
 
-    return _per_stack(stack, own=own)
+    return per_stack(stack, own=own)
 
 
-def _stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+def stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     """The decoder without its encoder and without what reads from it."""
     if a.encoder is None or b.encoder is not None:
         raise Impossible("an encoder")
@@ -56,12 +58,10 @@ def _stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     def alone(block: BlockSpec) -> BlockSpec:
         kept = []
         for sublayer in block.sublayers:
-            own = tuple(
-                branch
-                for branch in sublayer.branches
-                if not (isinstance(branch.mixer, AttentionSpec) and branch.mixer.reads == "memory")
+            own = (
+                b for b in sublayer.branches if not (isinstance(b.mixer, AttentionSpec) and b.mixer.reads == "memory")
             )
-            kept += [sublayer.but(branches=own)] if own else []
+            kept += [sublayer.but(branches=branches)] if (branches := tuple(own)) else []
         return block.but(sublayers=tuple(kept))
 
     model = a.but(encoder=None, stack=a.stack.but(blocks=tuple(alone(block) for block in a.stack.blocks)))
@@ -69,7 +69,9 @@ def _stacks(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     return model if len(tables) > 1 and tables[0] in tables[1:] else changed(model, TableSpec, shared=None)
 
 
-def _vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+def vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    """B's number of ids, in the tables that have as many rows as a has ids."""
+
     def rows(value: TableSpec) -> TableSpec:
         return value.but(rows=b.vocab_size) if value.rows == a.vocab_size else value
 
@@ -81,7 +83,8 @@ def _vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     return a.but(stack=tables(a.stack), encoder=a.encoder and tables(a.encoder), heads=heads)
 
 
-def _embedding(a: StackSpec, b: StackSpec) -> StackSpec:
+def embedding(a: StackSpec, b: StackSpec) -> StackSpec:
+    """B's embedding but for its positions and the number of rows."""
     tokens = [next(t for t in s.embedding.terms if isinstance(t, TokensSpec)) for s in (a, b)]
     if any(t.projection or t.table.width for t in tokens) or a.embedding.width or b.embedding.width:
         raise Impossible("a width of its own")  # the head may be as narrow
@@ -92,7 +95,7 @@ def _embedding(a: StackSpec, b: StackSpec) -> StackSpec:
 
 
 def _terms(a: Terms, b: Terms, theirs: Callable[[TermSpec], bool]) -> Terms:
-    """Return a's terms with those of one sort as in b, in b's order."""
+    """A's terms with those of one sort as in b, in b's order."""
     terms, order = [t for t in a if not theirs(t)] + [t for t in b if theirs(t)], [type(t) for t in b]
     return tuple(sorted(terms, key=lambda t: order.index(type(t)) if type(t) in order else len(order)))
 
@@ -103,38 +106,26 @@ def _position_terms(a: StackSpec, b: StackSpec) -> StackSpec:
     return a.but(embedding=ours.but(terms=terms))
 
 
-def _positions(a: ModelSpec, b: ModelSpec) -> ModelSpec:
-    return _per_layer(LAYERS["positions"])(_per_stack(_position_terms)(a, b), b)
+def positions(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    """B's position scheme, in the embedding and in attention."""
+    return per_layer(layers.positions)(per_stack(_position_terms)(a, b), b)
 
 
-def _norm(a: StackSpec, b: StackSpec) -> StackSpec:
-    norm, before = only(norms(b)), set(norms(a))
+def norm(a: StackSpec, b: StackSpec) -> StackSpec:
+    """B's one norm wherever a norm of the stream stands in a."""
+    theirs, before = only(norms(b)), set(norms(a))
     if not before:
         raise Impossible("norms of the stream")
 
     def replaced(value: object) -> object:
-        return norm if isinstance(value, NormSpec) and value in before else value
+        return theirs if isinstance(value, NormSpec) and value in before else value
 
-    def layer(block: BlockSpec) -> BlockSpec:
-        sublayers = []
-        for sublayer in block.sublayers:
-            branches = tuple(
-                branch.but(norm_in=replaced(branch.norm_in), norm_out=replaced(branch.norm_out))
-                for branch in sublayer.branches
-            )
-            sublayers.append(
-                sublayer.but(
-                    branches=branches, norm_in=replaced(sublayer.norm_in), norm_sum=replaced(sublayer.norm_sum)
-                )
-            )
-        return block.but(sublayers=tuple(sublayers))
-
-    known = {id(block): layer(block) for block in a.blocks}
-    return a.but(blocks=tuple(known[id(block)] for block in a.blocks), norm=replaced(a.norm))
+    return with_layers(a, lambda block: with_maps(block, replaced)).but(norm=replaced(a.norm))
 
 
-def _placement(a: ModelSpec, b: ModelSpec) -> ModelSpec:
-    return _per_stack(_final_norm)(_per_layer(LAYERS["norm placement"])(a, b), b)
+def placement(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    """A's norms where b has norms, in its layers and at its end."""
+    return per_stack(_final_norm)(per_layer(layers.placement)(a, b), b)
 
 
 def _final_norm(a: StackSpec, b: StackSpec) -> StackSpec:
@@ -143,32 +134,25 @@ def _final_norm(a: StackSpec, b: StackSpec) -> StackSpec:
     return a.but(norm=b.norm and only(norms(a)))
 
 
-def _tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
-    tied, name = only(_is_tied(b, head) for head in b.heads if head.table), "tokens"
+def tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    """The head's table the embedding's where b's is, or its own."""
+    tied, name = only(is_tied(head, b) for head in b.heads if head.table), "tokens"
     heads = [head for head in a.heads if head.table and head.table.rows == a.vocab_size]
     if not heads:
         raise Impossible("a head over the vocabulary")
-    if all(_is_tied(a, head) == tied for head in heads):
+    if all(is_tied(head, a) == tied for head in heads):
         return a
     if tied:
         table = next(t.table for t in a.stack.embedding.terms if isinstance(t, TokensSpec)).but(shared=name)
         model = changed(a, TokensSpec, table=table)
         return model.but(heads=tuple(head.but(table=table) if head in heads else head for head in a.heads))
     if a.encoder is not None:  # the two stacks may go on sharing
-        return a.but(heads=tuple(_untied(head) for head in a.heads))
+        return a.but(heads=tuple(changed(head, TableSpec, shared=None) for head in a.heads))
     return changed(a, TableSpec, shared=None)
 
 
-def _untied(head: HeadSpec) -> HeadSpec:
-    return head.but(table=head.table and head.table.but(shared=None))
-
-
-def _is_tied(spec: ModelSpec, head: HeadSpec) -> bool:
-    own = {v.shared for v in spec.stack.embedding.nested() if isinstance(v, TableSpec)}
-    return head.table is not None and head.table.shared is not None and head.table.shared in own
-
-
-def _output(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+def output(a: ModelSpec, b: ModelSpec) -> ModelSpec:
+    """B's head but for its table."""
     if len(a.heads) != 1 or len(b.heads) != 1 or a.heads[0].table is None or b.heads[0].table is None or b.ahead:
         raise Impossible("one head each")
     theirs = b.heads[0]
@@ -182,49 +166,14 @@ def _narrow(stack: StackSpec) -> bool:
     return any(isinstance(t, TokensSpec) and t.table.width for t in stack.embedding.terms)
 
 
-def _sharing(a: StackSpec, b: StackSpec) -> StackSpec:
+def sharing(a: StackSpec, b: StackSpec) -> StackSpec:
     """The layers as one set of weights where b's are, or each with its own."""
     name = only(block.shared for block in b.blocks)
     if name is not None and len(set(a.blocks)) > 1:
         raise Impossible("layers that are all alike")
-    known = {id(block): block.but(shared=name) for block in a.blocks}
-    return a.but(blocks=tuple(known[id(block)] for block in a.blocks))
+    return with_layers(a, lambda block: block.but(shared=name))
 
 
-def _depth(a: StackSpec, b: StackSpec) -> StackSpec:
+def depth(a: StackSpec, b: StackSpec) -> StackSpec:
+    """As many layers as b has, in a's pattern."""
     return a.but(blocks=cut(a.blocks, len(b.blocks)))
-
-
-# Of a layer, after the other model's layers of the same stack, or of its only one.
-PLAIN = (
-    "wiring",
-    "attention",
-    "QK-norm",
-    "scores",
-    "activation",
-    "experts",
-    "feed-forward",
-    "biases",
-    "heads",
-    "head_dim",
-    "d_ff",
-)
-CHANGES: Mapping[str, Change] = {
-    "stacks": _stacks,
-    "vocabulary": _vocabulary,
-    "context": lambda a, b: a.but(context=b.context),
-    "embedding": _per_stack(_embedding),
-    "positions": _positions,
-    "norm": _per_stack(_norm),
-    "norm placement": _placement,
-    "sharing": _per_stack(_sharing),
-    "tying": _tying,
-    "output": _output,
-    "residual": _per_stack(lambda a, b: a.but(residual=b.residual)),
-    "start of weights": lambda a, b: a.but(init=b.init),
-    "layers": _per_stack(_depth, own=True),
-    "d_model": _per_stack(lambda a, b: a.but(d_model=b.d_model)),
-    "who sees whom": _per_layer(LAYERS["who sees whom"], own=True),
-    **{name: _per_layer(LAYERS[name]) for name in PLAIN},
-}
-"""By row of a diff, and "feed-forward", the whole of it; rows without an entry cannot be changed by themselves."""

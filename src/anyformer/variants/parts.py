@@ -1,20 +1,53 @@
-"""The parts of a specification by what they are in it: attentions, feed-forwards, the norms of the stream."""
+"""The parts of a specification by what they are in it, to read and to change: attentions, feed-forwards, the stream's norms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from anyformer.layers import AttentionSpec, MoESpec
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import BlockSpec, MixerSpec, Spec, StackSpec
+from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, MixerSpec, ModelSpec, Spec, StackSpec, TableSpec
+
+GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "Identity": "bilinear"}
+"""What a gated feed-forward is called, by its activation. Shazeer 2020, arXiv:2002.05202."""
+
+
+def branches(block: BlockSpec) -> Iterator[BranchSpec]:
+    """The branches of a layer in order."""
+    for sublayer in block.sublayers:
+        yield from sublayer.branches
 
 
 def mixers(block: BlockSpec) -> Iterator[MixerSpec]:
     """The mixers of a layer in order."""
+    return (branch.mixer for branch in branches(block))
+
+
+def with_mixers(block: BlockSpec, change: Callable[[MixerSpec], MixerSpec]) -> BlockSpec:
+    """The layer with every mixer changed, in order."""
+    sublayers = []
     for sublayer in block.sublayers:
-        for branch in sublayer.branches:
-            yield branch.mixer
+        inner = tuple(branch.but(mixer=change(branch.mixer)) for branch in sublayer.branches)
+        sublayers.append(sublayer.but(branches=inner))
+    return block.but(sublayers=tuple(sublayers))
+
+
+def with_maps(block: BlockSpec, change: Callable[[MapSpec | None], Any]) -> BlockSpec:
+    """The layer with what stands before and after its branches and after their sum changed, places without any among them."""
+    sublayers = []
+    for sublayer in block.sublayers:
+        inner = (b.but(norm_in=change(b.norm_in), norm_out=change(b.norm_out)) for b in sublayer.branches)
+        around = {"norm_in": change(sublayer.norm_in), "norm_sum": change(sublayer.norm_sum)}
+        sublayers.append(sublayer.but(branches=tuple(inner), **around))
+    return block.but(sublayers=tuple(sublayers))
+
+
+def with_layers(stack: StackSpec, change: Callable[[BlockSpec], BlockSpec]) -> StackSpec:
+    """The stack with every layer changed, one that is tiled once."""
+    made = {id(block): change(block) for block in layers(stack)}
+    return stack.but(blocks=tuple(made[id(block)] for block in stack.blocks))
 
 
 def attentions(block: BlockSpec, *, reads: str | None = "self") -> list[AttentionSpec]:
@@ -44,15 +77,17 @@ def every(spec: Spec) -> Iterator[Spec]:
             waiting += [item for items in fields for item in reversed(items) if isinstance(item, Spec)][::-1]
 
 
-def norms(stack: StackSpec) -> Iterator[NormSpec]:
-    """The norms of the stream: of branches, of sums, the final one; not those inside attention or the embedding."""
-    for block in layers(stack):
-        for sublayer in block.sublayers:
-            places = [sublayer.norm_in, sublayer.norm_sum]
-            places += [place for branch in sublayer.branches for place in (branch.norm_in, branch.norm_out)]
-            yield from (place for place in places if isinstance(place, NormSpec))
-    if isinstance(stack.norm, NormSpec):
-        yield stack.norm
+def norms(part: StackSpec | BlockSpec) -> Iterator[NormSpec]:
+    """The norms of the stream: of branches, of sums, a stack's final one; not those inside attention or the embedding."""
+    if isinstance(part, StackSpec):
+        yield from (norm for block in layers(part) for norm in norms(block))
+        found = [part.norm]
+    else:
+        found = []
+        for sublayer in part.sublayers:
+            found += [sublayer.norm_in, sublayer.norm_sum]
+            found += [norm for branch in sublayer.branches for norm in (branch.norm_in, branch.norm_out)]
+    yield from (norm for norm in found if isinstance(norm, NormSpec))
 
 
 def role(mixer: MixerSpec) -> str:
@@ -60,3 +95,9 @@ def role(mixer: MixerSpec) -> str:
     if isinstance(mixer, AttentionSpec):
         return {"self": "attention", "memory": "cross-attention"}.get(mixer.reads, "attention to the embedding")
     return "feed-forward" if isinstance(mixer, ExpertSpec | MoESpec) else mixer.kind
+
+
+def is_tied(head: HeadSpec, spec: ModelSpec) -> bool:
+    """Whether a head's table is the embedding's."""
+    tables = {value.shared for value in spec.stack.embedding.nested() if isinstance(value, TableSpec)}
+    return head.tied is not None and head.tied in tables

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from anyformer.errors import SpecError, did_you_mean
@@ -48,16 +49,20 @@ from anyformer.spec import (
     Width,
     encode,
 )
-from anyformer.variants.change import CHANGES
-from anyformer.variants.layers import BIASES
-from anyformer.variants.parts import attentions, every, feeds
-from anyformer.variants.values import folded, read
+from anyformer.variants import change as models
+from anyformer.variants import layers
+from anyformer.variants.change import Change, StackChange
+from anyformer.variants.layers import BIASES, LayerChange, only
+from anyformer.variants.parts import GATED, attentions, every, feeds, norms
+from anyformer.variants.parts import layers as distinct
+from anyformer.variants.values import folded, read, text_of
 
 Put = Callable[[ModelSpec, Any], ModelSpec]
+Text = Callable[[ModelSpec], str]
 NORM, HEADS = RMSNormSpec(), GQASpec(n_heads=Count(1))
 ATTENTION, FEED = AttentionSpec(projection=HEADS), FeedForwardSpec(d_ff=Width(1), activation=ReLU())
 MOST_LAYERS = 10_000  # that are held as a tuple
-GATED = {"swiglu": "SiLU", "geglu": "GELU", "reglu": "ReLU", "glu": "Sigmoid", "bilinear": "Identity"}
+GATES = {name.lower(): activation for activation, name in GATED.items()}
 POSITIONS = {"rope": "Rotary", "sinusoidal": "Sinusoid", "learned": "LearnedPositions"}
 # Where norms stand, as fields of a sublayer and of a branch, and whether there is one at the end.
 PLACEMENTS: Mapping[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
@@ -171,8 +176,8 @@ def _activation(a: ModelSpec, data: Any) -> ModelSpec:
     """SwiGLU and its like have a gate, an activation by its own name has none."""
     fields = {"kind": data} if isinstance(data, str) else data
     kind = str(fields["kind"]).lower() if isinstance(fields, dict) else ""
-    gated = kind in GATED
-    value = read({**fields, "kind": GATED[kind]} if gated else data, ActivationSpec, "activation")
+    gated = kind in GATES
+    value = read({**fields, "kind": GATES[kind]} if gated else data, ActivationSpec, "activation")
     return _model(a, feed=(GatedFeedForwardSpec if gated else FeedForwardSpec)(d_ff=Width(1), activation=value))
 
 
@@ -249,6 +254,25 @@ def _context(a: ModelSpec, data: Any) -> ModelSpec:
     return (changed(a, LearnedPositionsSpec, n_positions=n) if tables and n else a).but(context=n)
 
 
+def _texts(find: Callable[[BlockSpec], list[Any]], field: str | None = None) -> Text:
+    """Reads a field of each part of this sort, or the part itself, as the value that would give it."""
+    take = attrgetter(field) if field else lambda part: part
+    return lambda a: text_of(only(take(part) for layer in distinct(a.stack) for part in find(layer)))
+
+
+def _positions_text(a: ModelSpec) -> str:
+    terms = [t for t in a.stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
+    own = [attention for layer in distinct(a.stack) for attention in attentions(layer)]
+    rotary = [value for attention in own if (value := getattr(attention.projection, "rotary", None))]
+    return text_of(only([*terms, *rotary, *(score for attention in own for score in attention.scores)]))
+
+
+def _activation_text(a: ModelSpec) -> str:
+    feed: Any = only(feed.but(d_ff=1) for layer in distinct(a.stack) for feed in feeds(layer))
+    kind, bracket, options = text_of(feed.activation).partition("(")
+    return f"{GATED[kind].lower() if isinstance(feed, GatedFeedForwardSpec) else kind}{bracket}{options}"
+
+
 FIELDS = ("d_model", "head_dim", "d_ff", "residual", "init")  # rows that are a field of the same name
 
 
@@ -257,41 +281,73 @@ class Row:
     """A row of a diff that a variant may name."""
 
     part: str  # as diff calls it
+    change: Change
     put: Put | None = None  # (a, data) → a with what the data mean; None: the key is a field, or takes models alone
     words: tuple[str, ...] = ()  # the values that are words
+    # the part of a model as the value that gives it; raises SpecError, AttributeError or KeyError where it is not one kind
+    text: Text | None = None
 
 
-def _row(part: str, like: Put | None = None, *words: str) -> Row:
+def _row(part: str, change: Change, like: Put | None = None, *words: str, text: Text | None = None) -> Row:
     """A row whose values stand for models to transplant from."""
-    return Row(part, like and (lambda a, data: CHANGES[part](a, like(a, data))), words)
+    return Row(part, change, like and (lambda a, data: change(a, like(a, data))), words, text)
 
 
+def _of_layers(part: str, change: LayerChange, like: Put | None = None, *words: str, text: Text | None = None) -> Row:
+    """A row of a layer, after the other model's layers of the same stack, or of its only one."""
+    return _row(part, models.per_layer(change), like, *words, text=text)
+
+
+def _of_stacks(part: str, change: StackChange, like: Put | None = None, *words: str, text: Text | None = None) -> Row:
+    return _row(part, models.per_stack(change), like, *words, text=text)
+
+
+KV_HEADS = _texts(attentions, "projection.kv_heads")
 ROWS: Mapping[str, Row] = {
-    "n_layers": _row("layers", _n_layers),
-    "stacks": _row("stacks"),
-    "vocab_size": _row("vocabulary", _vocab_size),
-    "context": Row("context", _context),
-    "d_model": _row("d_model"),
-    "attention": _row("attention", _attention, "MHA", "MQA"),
-    "n_heads": _row("heads", _n_heads),
-    "head_dim": _row("head_dim"),
-    "embedding": _row("embedding"),
-    "positions": _row("positions", _positions, "none", "rope", "alibi", "sinusoidal", "learned"),
-    "wiring": _row("wiring", _wiring, "serial", "parallel"),
-    "norm": _row("norm", _norm),
-    "placement": _row("norm placement", _placement, *PLACEMENTS),
-    "mask": _row("who sees whom", _mask),
-    "qk-norm": _row("QK-norm", _qk_norm, "none"),
-    "scores": _row("scores"),
-    "experts": _row("experts", _experts, "none"),
-    "activation": _row("activation", _activation, "SwiGLU", "GeGLU", "ReGLU"),
-    "d_ff": _row("d_ff"),
-    "feed-forward": _row("feed-forward", _feed_forward),
-    "biases": _row("biases", _biases, "all", "none"),
-    "sharing": _row("sharing", _sharing, "all", "none"),
-    "output": _row("output"),
-    "tied": _row("tying", _tied, "true", "false"),
-    "residual": _row("residual"),
-    "init": _row("start of weights"),
+    "n_layers": _row("layers", models.per_stack(models.depth, own=True), _n_layers, text=lambda a: f"{a.n_layers}"),
+    "stacks": _row("stacks", models.stacks),
+    "vocab_size": _row("vocabulary", models.vocabulary, _vocab_size, text=lambda a: f"{a.vocab_size}"),
+    "context": Row("context", lambda a, b: a.but(context=b.context), _context, text=lambda a: text_of(a.context)),
+    "d_model": _of_stacks("d_model", lambda a, b: a.but(d_model=b.d_model), text=lambda a: f"{a.stack.d_model}"),
+    "attention": _of_layers(
+        "attention", layers.grouping, _attention, "MHA", "MQA", text=lambda a: f"GQA(n_kv_heads={KV_HEADS(a)})"
+    ),
+    "n_heads": _of_layers("heads", layers.heads, _n_heads, text=_texts(attentions, "projection.n_heads")),
+    "head_dim": _of_layers("head_dim", layers.head_dim, text=_texts(attentions, "projection.head_dim")),
+    "embedding": _of_stacks("embedding", models.embedding),
+    "positions": _row(
+        "positions",
+        models.positions,
+        _positions,
+        "none",
+        "rope",
+        "alibi",
+        "sinusoidal",
+        "learned",
+        text=_positions_text,
+    ),
+    "wiring": _of_layers("wiring", layers.wiring, _wiring, "serial", "parallel"),
+    "norm": _of_stacks("norm", models.norm, _norm, text=lambda a: text_of(only(norms(a.stack)))),
+    "placement": _row("norm placement", models.placement, _placement, *PLACEMENTS),
+    "mask": _row("who sees whom", models.per_layer(layers.mask, own=True), _mask, text=_texts(attentions, "mask")),
+    "qk-norm": _of_layers(
+        "QK-norm", layers.qk_norm, _qk_norm, "none", text=_texts(attentions, "projection.norm_query")
+    ),
+    "scores": _of_layers("scores", layers.scores),
+    "experts": _of_layers("experts", layers.experts, _experts, "none"),
+    "activation": _of_layers(
+        "activation", layers.activation, _activation, "SwiGLU", "GeGLU", "ReGLU", text=_activation_text
+    ),
+    "d_ff": _of_layers("d_ff", layers.d_ff, text=_texts(feeds, "d_ff")),
+    "feed-forward": _of_layers("feed-forward", layers.feed_forward, _feed_forward, text=_texts(feeds)),
+    "biases": _of_layers("biases", layers.biases, _biases, "all", "none"),
+    "sharing": _of_stacks("sharing", models.sharing, _sharing, "all", "none"),
+    "output": _row("output", models.output),
+    "tied": _row("tying", models.tying, _tied, "true", "false"),
+    "residual": _of_stacks(
+        "residual", lambda a, b: a.but(residual=b.residual), text=lambda a: text_of(a.stack.residual)
+    ),
+    "init": _row("start of weights", lambda a, b: a.but(init=b.init), text=lambda a: text_of(a.init)),
 }
 """By key, in the order in which a variant is best written: what others build on comes first."""
+BY_PART = {row.part: row for row in ROWS.values()}

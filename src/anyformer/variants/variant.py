@@ -9,7 +9,6 @@ from anyformer.errors import SpecError, did_you_mean
 from anyformer.families import ALIASES, PRESETS
 from anyformer.families.compose import changed
 from anyformer.spec import HasSpec, ModelSpec, PartSpec, Place, Spec, encode, is_path, tensors
-from anyformer.variants.change import CHANGES
 from anyformer.variants.parts import every
 from anyformer.variants.rows import FIELDS, ROWS
 from anyformer.variants.values import parse, read, text_of
@@ -57,7 +56,7 @@ def vary_one(spec: ModelSpec, key: str, value: Any, find: Find) -> ModelSpec:
     if model is not None:
         if row is None:
             raise SpecError(f"a model's {key} is not taken by itself{did_you_mean(key, ROWS)}; {_ROWS}")
-        return CHANGES[row.part](spec, model)
+        return row.change(spec, model)
     try:
         data = parse(value) if isinstance(value, str) else encode(value)
         if row is not None and row.put is not None:

@@ -68,10 +68,8 @@ class Device:
     def as_json(self) -> dict[str, Any]:
         """Plain data; without the measured rates, these are the keys of a device's file."""
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "rates"}
-        return named | {
-            "peak_flops_per_second": dict(self.peak_flops_per_second),
-            "efficiency": dataclasses.asdict(self.efficiency),
-        }
+        peaks = dict(self.peak_flops_per_second)
+        return named | {"peak_flops_per_second": peaks, "efficiency": dataclasses.asdict(self.efficiency)}
 
 
 @lru_cache(maxsize=1)
@@ -98,9 +96,8 @@ def device(name: str | Path | Device) -> Device:
     nearest = did_you_mean(_plain(text), plain)
     for known, shown in plain.items():
         nearest = nearest.replace(f"'{known}'", f"'{shown}'")
-    raise UsageError(
-        f"no device {text!r}{nearest}; there are {', '.join(devices())}, {THIS!r} (calibrated), and files.yaml"
-    )
+    known = ", ".join(devices())
+    raise UsageError(f"no device {text!r}{nearest}; there are {known}, {THIS!r} (calibrated), and files.yaml")
 
 
 def read(path: Path) -> Device:
@@ -128,9 +125,8 @@ def _decoded(data: Any, path: str) -> Device:
     peaks = data["peak_flops_per_second"]
     if not isinstance(peaks, dict) or not peaks:
         raise UsageError(f"{path}: peak_flops_per_second = {peaks!r} must be a mapping of dtype to FLOPs a second")
-    data["peak_flops_per_second"] = {
-        str(dtype): _number(path, f"peak_flops_per_second.{dtype}", peak) for dtype, peak in peaks.items()
-    }
+    rates = {str(dtype): _number(path, f"peak_flops_per_second.{dtype}", peak) for dtype, peak in peaks.items()}
+    data["peak_flops_per_second"] = rates
     if "efficiency" in data:
         shares = data["efficiency"] or {}
         _known(shares, {f.name: f for f in dataclasses.fields(Efficiency)}, f"{path}: efficiency")
@@ -153,9 +149,8 @@ def _known(data: Any, fields: Mapping[str, Any], where: str) -> None:
         raise UsageError(f"{where} = {data!r} must be a mapping of {', '.join(fields)}")
     for key in data:
         if key not in fields:
-            raise UsageError(
-                f"{where}: {key!r} is no field{did_you_mean(str(key), fields)}; it has {', '.join(fields)}"
-            )
+            near = did_you_mean(str(key), fields)
+            raise UsageError(f"{where}: {key!r} is no field{near}; it has {', '.join(fields)}")
 
 
 def _number(path: str, key: str, value: Any, most: float | None = None, least: float | None = None) -> float:

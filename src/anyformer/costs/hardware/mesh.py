@@ -8,8 +8,9 @@ arXiv:2006.16668. Context (cp): Liu et al. 2023, arXiv:2310.01889.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from anyformer.costs.hardware.devices import Device
 from anyformer.errors import UsageError, did_you_mean
@@ -81,13 +82,11 @@ def parse(text: str, devices: int, facts: Facts) -> list[Mesh]:
             raise UsageError(f"--mesh {text!r}: {item!r} is no axis and number; write it as dp=4,tp=8")
         name, number = match[1], int(match[2])
         if name not in AXES:
-            raise UsageError(
-                f"--mesh {text!r}: {name!r} is no axis{did_you_mean(name, AXES)}; there are {', '.join(AXES)}"
-            )
-        if number < (0 if name == "zero" else 1) or (name == "zero" and number > 3):
-            raise UsageError(
-                f"--mesh {text!r}: {name} = {number} must be {'0 to 3' if name == 'zero' else 'at least 1'}"
-            )
+            near = did_you_mean(name, AXES)
+            raise UsageError(f"--mesh {text!r}: {name!r} is no axis{near}; there are {', '.join(AXES)}")
+        if number not in range(4) if name == "zero" else number < 1:
+            bounds = "0 to 3" if name == "zero" else "at least 1"
+            raise UsageError(f"--mesh {text!r}: {name} = {number} must be {bounds}")
         given[name] = number
     mesh = Mesh(**given)
     if "dp" not in given:
@@ -136,31 +135,21 @@ def refusal(mesh: Mesh, facts: Facts, rows: int, seq_len: int) -> str | None:
 
 def facts_of(spec: ModelSpec) -> Facts:
     """The facts of an architecture."""
-    heads: set[int] = set()
-    kv_heads: set[int] = set()
-    widths: set[int] = set()
-    experts: set[int] = set()
     blocks = {id(block): block for stack in spec.stacks.values() for block in stack.blocks}
-    shared = False
-    for block in blocks.values():
-        for value in block.nested():
-            shared = shared or bool(getattr(value, "shared", None))
-            if isinstance(value, AttentionSpec):
-                heads.add(getattr(value.projection, "n_heads", 1))
-                if kv := getattr(value.projection, "kv_heads", None):
-                    kv_heads.add(kv)
-            if isinstance(value, MoESpec):
-                experts.add(value.router.n_experts)
-            if width := getattr(value, "d_ff", None):
-                widths.add(width)
-    whole = "it has an encoder and a decoder" if spec.encoder else "its layers share weights" if shared else None
+    values: list[Any] = [value for block in blocks.values() for value in block.nested()]
+    projections = [value.projection for value in values if isinstance(value, AttentionSpec)]
+    shared = any(getattr(value, "shared", None) for value in values)
+
+    def numbers(found: Iterable[int | None]) -> tuple[int, ...]:
+        return tuple(sorted({n for n in found if n}))
+
     return Facts(
         n_layers=spec.n_layers,
-        heads=tuple(sorted(heads)),
-        kv_heads=tuple(sorted(kv_heads)),
-        widths=tuple(sorted(widths)),
-        experts=tuple(sorted(experts)),
-        whole=whole,
+        heads=numbers(getattr(projection, "n_heads", 1) for projection in projections),
+        kv_heads=numbers(getattr(projection, "kv_heads", None) for projection in projections),
+        widths=numbers(getattr(value, "d_ff", None) for value in values),
+        experts=numbers(value.router.n_experts for value in values if isinstance(value, MoESpec)),
+        whole="it has an encoder and a decoder" if spec.encoder else "its layers share weights" if shared else None,
     )
 
 
@@ -185,9 +174,8 @@ def meshes(devices: int, facts: Facts, where: Device, rows: int, seq_len: int) -
 
 def divisors(n: int) -> list[int]:
     """The divisors of n, ascending."""
-    return [d for d in range(1, int(n**0.5) + 1) if n % d == 0] + [
-        n // d for d in range(int(n**0.5), 0, -1) if n % d == 0 and d * d != n
-    ]
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
 
 
 def _stretches(mesh: Mesh, facts: Facts) -> tuple[int, ...]:

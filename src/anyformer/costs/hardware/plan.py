@@ -102,33 +102,29 @@ class Plan(ShowsItself):
         best, hours, watts = self.best, self.hours_needed or self.hours, self.hardware.device.power_watts
         device_hours = hours and hours * self.hardware.devices
         kwh = device_hours and watts and device_hours * 3600 * watts / JOULES_PER_KWH
+
+        def own(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names}
+
         return {
             "version": VERSION,
             "hardware": {"devices": self.hardware.devices, "device": self.hardware.device.as_json()},
-            "seq_len": self.seq_len,
-            "source_len": self.source_len,
-            "batch_tokens": self.batch_tokens,
-            "precision": self.precision,
+            **own("seq_len", "source_len", "batch_tokens", "precision"),
             "efficiency": asdict(self.efficiency),
             "usable_nbytes": int(USABLE * self.hardware.device.memory_nbytes),
             "parameters": {"total": self.parameters.total, "active": self.parameters.active},
             "training_flops_per_token": self.training_flops_per_token,
             "fits": best is not None,
-            "tried": self.tried,
-            "reason": self.reason,
-            "nearest": self.nearest,
+            **own("tried", "reason", "nearest"),
             "plan": best
             and {
                 "mesh": vars(best.mesh),
-                "micro_batch": best.micro_batch,
-                "micro_batches": best.micro_batches,
-                "recompute": best.recompute,
+                **{name: getattr(best, name) for name in ("micro_batch", "micro_batches", "recompute")},
                 "memory": dict(best.memory),
                 "memory_nbytes": best.nbytes,
                 "seconds": dict(best.seconds),
                 "step_seconds": best.step_seconds,
-                "tokens_per_second": self.tokens_per_second,
-                "share_of_peak": self.share_of_peak,
+                **own("tokens_per_second", "share_of_peak"),
             },
             "tokens": self.tokens,
             "hours": hours,
@@ -183,8 +179,7 @@ def plan(
     placer = Placer(spec, on.device, seq_len, rows, precision, shares, source_len)
     asked = parse(mesh, on.devices, placer.facts) if mesh is not None else None
     for one in asked or ():
-        why = refusal(one, placer.facts, rows, seq_len)
-        if why is not None:
+        if why := refusal(one, placer.facts, rows, seq_len):
             raise UsageError(f"--mesh {mesh!r}: {why}")
     best, leanest, tried = _search(placer, on, asked)
     step = CONVENTIONS["exact-causal"].training(spec, Workload(1, seq_len, memory=placer.source_len))
@@ -196,9 +191,8 @@ def plan(
     if best is not None:
         return found
     if leanest is None:
-        return replace(
-            found, reason=f"no mesh of {on.devices} devices fits {rows} sequences a step and this model's sizes"
-        )
+        reason = f"no mesh of {on.devices} devices fits {rows} sequences a step and this model's sizes"
+        return replace(found, reason=reason)
     return replace(found, reason=_reason(leanest, on), nearest=_nearest(spec, found, placer, source_len))
 
 
@@ -211,7 +205,7 @@ def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Pla
     these: Iterator[Mesh] = meshes(on.devices, placer.facts, on.device, placer.rows, placer.seq_len)
     for mesh in asked if asked is not None else these:
         for recompute in RECOMPUTE:
-            for micro_batch in _micro_batches(placer.rows // mesh.dp):
+            for micro_batch in (n for n in divisors(placer.rows // mesh.dp) if n <= MOST_MICRO_BATCH):
                 tried += 1
                 if best is not None and placer.least_seconds(mesh, micro_batch, recompute) > best.step_seconds:
                     continue
@@ -227,10 +221,6 @@ def _search(placer: Placer, on: Hardware, asked: list[Mesh] | None) -> tuple[Pla
     return best, leanest, tried
 
 
-def _micro_batches(rows: int) -> list[int]:
-    return [n for n in divisors(rows) if n <= MOST_MICRO_BATCH]
-
-
 def _reason(leanest: Leanest, on: Hardware) -> str:
     nbytes, mesh, recompute, memory = leanest
     most = max(memory, key=lambda name: memory[name])
@@ -244,8 +234,7 @@ def _nearest(spec: ModelSpec, found: Plan, placer: Placer, source_len: int | Non
     on, said = found.hardware, []
     n = on.devices * 2
     while n <= MOST_DEVICES and on.device.name != THIS:
-        best, _, _ = _search(placer, Hardware(n, on.device), None)
-        if best is not None:
+        if best := _search(placer, Hardware(n, on.device), None)[0]:
             said.append(f"{n} × {on.device.name} ({best.mesh}, recomputation {best.recompute})")
             break
         n *= 2
@@ -255,8 +244,7 @@ def _nearest(spec: ModelSpec, found: Plan, placer: Placer, source_len: int | Non
         shorter = Placer(spec, on.device, seq_len, rows, found.precision, found.efficiency, source_len)
         if shorter.memory(Mesh(zero=0), 1, "full")["optimiser"] > USABLE * on.device.memory_nbytes * on.devices:
             break
-        best, _, _ = _search(shorter, on, None)
-        if best is not None:
+        if best := _search(shorter, on, None)[0]:
             said.append(f"sequences of {seq_len:,} tokens ({best.mesh}, recomputation {best.recompute})")
             break
         seq_len //= 2

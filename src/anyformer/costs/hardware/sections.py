@@ -18,9 +18,8 @@ def roofline_sections(found: Roofline) -> Iterator[Section]:
     """The tables of a roofline: what it is on, then each phase by part."""
     device, e = found.device, found.efficiency
     peak = f"{si(device.peak(found.dtype))}FLOP/s in {found.dtype}, {si(device.nbytes_per_second)}B/s"
-    lines = [
-        FigureLine("device", device.name, f"{peak}, ridge {device.ridge(found.dtype):,.0f} FLOPs/byte; {device.source}")
-    ]
+    says = f"{peak}, ridge {device.ridge(found.dtype):,.0f} FLOPs/byte; {device.source}"
+    lines = [FigureLine("device", device.name, says)]
     if device.rates is None:
         shares = (
             f"{e.products:.0%} of the peak in products, {e.attention:.0%} in attention, {e.memory:.0%} of bandwidth"
@@ -37,10 +36,9 @@ def roofline_sections(found: Roofline) -> Iterator[Section]:
 
 def _phase(phase: PhaseTime) -> Iterator[FigureLine]:
     facts = phase.as_json()
-    speed = f"{si(facts['tokens_per_second'])}tokens/s, {facts['share_of_peak']:.1%} of the peak, "
-    yield FigureLine(
-        "time", duration(phase.seconds), f"{speed}{facts['intensity']:,.1f} FLOPs/byte, bound by {phase.bound}"
-    )
+    speed = f"{si(facts['tokens_per_second'])}tokens/s, {facts['share_of_peak']:.1%} of the peak"
+    says = f"{speed}, {facts['intensity']:,.1f} FLOPs/byte, bound by {phase.bound}"
+    yield FigureLine("time", duration(phase.seconds), says)
     for part in phase.parts:
         share = f"{part.seconds / phase.seconds:6.1%}, bound by {part.bound}"
         yield FigureLine(f"  {part.part}", duration(part.seconds), f"{share}, {part.intensity:,.1f} FLOPs/byte")
@@ -53,7 +51,7 @@ def _phase(phase: PhaseTime) -> Iterator[FigureLine]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """A time in the unit that suits it."""
     if seconds >= 1:
         return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

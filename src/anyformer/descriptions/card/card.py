@@ -10,10 +10,11 @@ from typing import Any
 from anyformer.descriptions import words
 from anyformer.descriptions.card.stack import CardRow, stack_rows
 from anyformer.descriptions.card.training import training_rows
-from anyformer.descriptions.facts import is_tied, place_in
+from anyformer.descriptions.facts import place_in
 from anyformer.families import Preset
 from anyformer.recipe import Recipe
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, parameters, parameters_by_part, specification
+from anyformer.variants.parts import is_tied
 
 PUBLISHED = ", as published"
 
@@ -57,7 +58,12 @@ def card(model: Architecture, recipe: Recipe | None = None) -> Card:
     SpecError for what has no specification or whose parts do not fit together.
     """
     spec = specification(model)
-    rows = [*_stacks(spec), *_whole(spec)]
+    rows = [
+        row
+        for name, stack in spec.stacks.items()
+        for row in stack_rows(stack, name or "architecture", place_in(spec, stack))
+    ]
+    rows += _whole(spec)
     preset = model if isinstance(model, Preset) else None
     recipe = recipe or (preset and preset.recipe)
     rows += training_rows(recipe, spec.stack.d_model) if recipe else ()
@@ -67,11 +73,6 @@ def card(model: Architecture, recipe: Recipe | None = None) -> Card:
         rows = [row for row in rows if row.key not in ("gradient_dtype", "state_dtype") or row.name not in better]
         rows += [*told, *_published(preset)]
     return Card(tuple(rows))
-
-
-def _stacks(spec: ModelSpec) -> Iterator[CardRow]:
-    for name, stack in spec.stacks.items():
-        yield from stack_rows(stack, name or "architecture", place_in(spec, stack))
 
 
 def _whole(spec: ModelSpec) -> Iterator[CardRow]:
@@ -95,8 +96,7 @@ def _whole(spec: ModelSpec) -> Iterator[CardRow]:
     said = ", ".join(f"{name} {n:,}" for name, n in by_part.items())
     yield CardRow(section, "n_params_by_part", "parameters by part", said, by_part)
     yield CardRow(section, "n_params_embedding", "parameters in tables", f"{count.embedding:,}", count.embedding)
-    if spec.ahead:
-        n = len(spec.ahead)
+    if n := len(spec.ahead):
         said = f"{n} further token{'s' if n > 1 else ''}, in training alone"
         yield CardRow(section, "n_ahead", "multi-token prediction", said, n)
     if count.inactive:

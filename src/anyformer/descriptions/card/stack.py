@@ -37,6 +37,12 @@ BIASES = {
     "router": "router",
 }
 
+NORM_OVER = {
+    "head": "over each head",
+    "heads": "over each head, a gain for each",
+    "projection": "over all heads together",
+}
+
 
 @dataclass(frozen=True)
 class CardRow:
@@ -129,8 +135,9 @@ def _value_dim(block: BlockSpec, place: Place) -> int | None:
 
 
 def _cross(block: BlockSpec, _: Place) -> str:
-    cross = attentions(block, reads="memory")
-    return each((f"{words.heads(attention.projection)}, over the encoder's output" for attention in cross), ", ")
+    return each(
+        (f"{words.heads(a.projection)}, over the encoder's output" for a in attentions(block, reads="memory")), ", "
+    )
 
 
 def _scale(block: BlockSpec, place: Place) -> float | None:
@@ -146,17 +153,12 @@ def _root(scale: float) -> str:
 
 
 def _qk_norm(attention: AttentionSpec) -> str | None:
-    over = {
-        "head": "over each head",
-        "heads": "over each head, a gain for each",
-        "projection": "over all heads together",
-    }
     projection = attention.projection
     query, key = (getattr(projection, name, None) for name in ("norm_query", "norm_key"))
     if isinstance(projection, MLASpec) or not (query or key):
         return None
     which = "" if query and key else " (queries alone)" if query else " (keys alone)"
-    return f"{words.norm(query or key)} {over.get(getattr(projection, 'norm_over', ''), '')}{which}".strip()
+    return f"{words.norm(query or key)} {NORM_OVER.get(getattr(projection, 'norm_over', ''), '')}{which}".strip()
 
 
 def _latent_norm(attention: AttentionSpec) -> str | None:
@@ -186,10 +188,8 @@ def _rotated(block: BlockSpec, place: Place) -> int | None:
 
 def _scaling(scaling: Any) -> str:
     factor, original = getattr(scaling, "factor", None), getattr(scaling, "original_context", None)
-    if factor is None:
-        return words.phrase(scaling)
-    called = words.kind(scaling)
-    return f"{called} × {number(factor)}" + (f" from {original:,} tokens" if original else "")
+    said = f"{words.kind(scaling)} × {number(factor)}" if factor is not None else words.phrase(scaling)
+    return said + (f" from {original:,} tokens" if original and factor is not None else "")
 
 
 def _positions(stack: StackSpec, section: str) -> Iterator[CardRow]:
@@ -332,9 +332,7 @@ NORMS = (
     Reading("other_mixers", "other mixers", _other, str),
     Reading("arrangement", "arrangement", _by_sublayer(_arrangement), str),
     Reading("norm", "norm", _by_norm(words.norm), str),
-    Reading(
-        "norm_eps", "norm eps", _by_norm(lambda n: "" if (e := getattr(n, "eps", None)) is None else number(e)), str
-    ),
-    Reading("norm_placement", "norm placement", _by_sublayer(lambda s: words.placement(norm_places(s))), str),
+    Reading("norm_eps", "norm eps", _by_norm(lambda n: number(n.eps) if hasattr(n, "eps") else ""), str),
+    Reading("norm_placement", "norm placement", _by_sublayer(lambda s: words.PLACEMENTS[norm_places(s)]), str),
     Reading("branch_maps", "other maps of branches", _by_sublayer(_other_maps), str),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import takewhile
 
 from anyformer.descriptions.facts import Attention, attentions, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
@@ -23,8 +24,11 @@ def consequences(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     yield from _kernels(spec)
     yield from _cache(spec)
     yield from _export(spec)
-    yield from _waived(spec)
-    yield from _compiled(spec)
+    for kind, caveat in dict.fromkeys((v.kind, caveat) for v in parts(spec) for caveat in v.caveats()):
+        yield f"law of {caveat.law}", f"{kind} waives it: {caveat.reason}"
+    own = own_parts(spec)
+    unknown = f"not known: {', '.join(own)} {'is a part' if len(own) == 1 else 'are parts'} of your own"
+    yield "torch.compile", unknown if own else "one graph without a break"
 
 
 def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
@@ -37,13 +41,9 @@ def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 def _kernel(attention: Attention, spec: ModelSpec) -> str:
     taken = choose(None, attention.spec).name
-    refused = []
-    for name, kernel in KERNELS.items():
-        if name == taken:
-            break
-        refused.append(kernel.refuses(attention.spec))
-    if refused:
-        return f"{taken}: {', '.join(filter(None, refused))}"
+    faster = list(takewhile(lambda name: name != taken, KERNELS))
+    if faster:
+        return f"{taken}: {', '.join(filter(None, (KERNELS[name].refuses(attention.spec) for name in faster)))}"
     if taken != "sdpa":
         return taken
     if attention.spec.scores:
@@ -59,64 +59,37 @@ def _kernel(attention: Attention, spec: ModelSpec) -> str:
 
 
 def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    ahead = [
-        attention
-        for attention in attentions(spec)
-        if attention.stack != "encoder"
-        and attention.spec.reads != "memory"
-        and sees_later_tokens(attention.spec.mask, after_prefix=True)
-    ]
-    if ahead:
-        text = f"tokens are not decoded one by one: attention in {where(ahead, spec)} sees what comes after"
-        yield "cache", text
+    own = (a for a in attentions(spec) if a.stack != "encoder" and a.spec.reads != "memory")
+    if ahead := [a for a in own if sees_later_tokens(a.spec.mask, after_prefix=True)]:
+        yield "cache", f"tokens are not decoded one by one: attention in {where(ahead, spec)} sees what comes after"
         return
     calls = list(cached_calls(spec))
-    own = [(mixer, shapes) for mixer, shapes in calls if not mixer.keeps_memory()]
-    full = [shapes for mixer, shapes in own if mixer.reach() is None]
-    rings = [reach for mixer, _ in own if (reach := mixer.reach()) is not None]
+    kept = [(mixer.reach(), shapes) for mixer, shapes in calls if not mixer.keeps_memory()]
+    full = [shapes for reach, shapes in kept if reach is None]
+    rings = [reach for reach, _ in kept if reach is not None]
     for reach in sorted(set(rings)):
-        text = f"{rings.count(reach)} of {len(own)} cached layers keep a ring of the last {reach:,} tokens"
-        yield "cache", text
+        yield "cache", f"{rings.count(reach)} of {len(kept)} cached layers keep a ring of the last {reach:,} tokens"
     if full:
         nbytes = NBYTES * sum(math.prod(shape) for shapes in full for shape in shapes.values())
         reason = "" if rings else "no ring cache: no mask has a limited reach; "
-        each = f"{len(full)} of {len(own)} cached layers keep every token"
+        each = f"{len(full)} of {len(kept)} cached layers keep every token"
         yield "cache", f"{reason}{each}: {nbytes:,} bytes a token in bfloat16"
     elif rings:
         yield "cache", f"the cache stops growing at {max(rings):,} tokens"
-    if len(own) < len(calls):
-        text = f"keys and values of the encoder's output are made once, in {len(calls) - len(own)} layers"
-        yield "cache", text
-    yield from _latent(spec)
-
-
-def _latent(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    for projection in dict.fromkeys(
-        a.spec.projection for a in attentions(spec) if isinstance(a.spec.projection, MLASpec)
-    ):
-        latent = projection.kv_rank + projection.turning
-        heads = projection.n_heads * (projection.head_dim + projection.turning + projection.value_width)
-        text = (
-            f"a layer keeps one latent of {latent:,} numbers a token; keys and values of all heads would be {heads:,}"
-        )
-        yield "cache", text
+    if len(kept) < len(calls):
+        yield "cache", f"keys and values of the encoder's output are made once, in {len(calls) - len(kept)} layers"
+    for projection in dict.fromkeys(attention.spec.projection for attention in attentions(spec)):
+        if isinstance(projection, MLASpec):
+            latent = f"{projection.kv_rank + projection.turning:,} numbers"
+            heads = projection.n_heads * (projection.head_dim + projection.turning + projection.value_width)
+            yield (
+                "cache",
+                f"a layer keeps one latent of {latent} a token; keys and values of all heads would be {heads:,}",
+            )
 
 
 def _export(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     try:
-        text = f"saved as a Hugging Face directory for {fitting(FAMILIES.values(), spec)[0].architecture}"
+        yield "export", f"saved as a Hugging Face directory for {fitting(FAMILIES.values(), spec)[0].architecture}"
     except SpecError as error:
-        text = f"saved in our own format: {error}"
-    yield "export", text
-
-
-def _waived(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    for kind, caveat in dict.fromkeys((v.kind, caveat) for v in parts(spec) for caveat in v.caveats()):
-        yield f"law of {caveat.law}", f"{kind} waives it: {caveat.reason}"
-
-
-def _compiled(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    text, own = "one graph without a break", own_parts(spec)
-    if own:
-        text = f"not known: {', '.join(own)} {'is a part' if len(own) == 1 else 'are parts'} of your own"
-    yield "torch.compile", text
+        yield "export", f"saved in our own format: {error}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from anyformer.descriptions.facts import attentions, own_parts, reduced, where
+from anyformer.descriptions.facts import attentions, maps, own_parts, place_in, reduced, where
 from anyformer.errors import AnyformerError
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
 from anyformer.layers.causality import sees_later_tokens
@@ -29,8 +29,7 @@ def misfits(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         for part in few.nested():
             if isinstance(part, PartSpec) and type(part).module is None and type(part).build is PartSpec.build:
                 part.build(Place())
-        wrong = next(_widths(few), None)
-        if wrong is not None:
+        if wrong := next(_widths(few), None):
             yield "sizes", wrong
         elif own_parts(spec):
             _run(few)
@@ -47,7 +46,7 @@ def _widths(spec: ModelSpec) -> Iterator[str]:
     for name, stack in spec.stacks.items():
         of, embedding, d_model = f"{name} " if name else "", stack.embedding, stack.d_model
         sum_width = embedding.width or d_model
-        place = Place(d_model, (d_model,), spec.encoder.d_model if spec.encoder else d_model)
+        place = place_in(spec, stack)
         for term in embedding.terms:
             if isinstance(term, TokensSpec):
                 width = term.table.width or sum_width
@@ -57,9 +56,8 @@ def _widths(spec: ModelSpec) -> Iterator[str]:
         if embedding.projection and (width := embedding.projection.width_out(place.at(sum_width))) != d_model:
             yield f"the {of}embedding's projection gives {width} numbers, and d_model is {d_model}"
         for sublayer in (sublayer for block in stack.blocks for sublayer in block.sublayers):
-            inner = [m for branch in sublayer.branches for m in (branch.norm_in, branch.norm_out)]
-            for step in (sublayer.norm_in, sublayer.norm_sum, *inner):
-                if step is not None and (width := step.width_out(place)) != d_model:
+            for _, step in maps(sublayer):
+                if (width := step.width_out(place)) != d_model:
                     yield f"{of}{step.kind} between the branches gives {width} numbers, and d_model is {d_model}"
     for head in spec.heads:
         place = Place(spec.stack.d_model, (spec.stack.residual.width(spec.stack.d_model),))
@@ -96,8 +94,7 @@ def _later_tokens(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         return
     main = "decoder" if spec.encoder else ""
     own = (each for each in attentions(spec) if each.stack == main and each.spec.reads != "memory")
-    seeing = [each for each in own if sees_later_tokens(each.spec.mask, after_prefix=True)]
-    if seeing:
+    if seeing := [each for each in own if sees_later_tokens(each.spec.mask, after_prefix=True)]:
         kinds = ", ".join(dict.fromkeys(attention.spec.mask.kind for attention in seeing))
         yield (
             "causality",

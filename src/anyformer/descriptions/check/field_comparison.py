@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from anyformer.descriptions.facts import attentions
@@ -13,12 +14,15 @@ from anyformer.descriptions.grouping import distinct_layers
 from anyformer.descriptions.words import number
 from anyformer.families import PRESETS
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, MoESpec
-from anyformer.spec import Architecture, ModelSpec, specification
+from anyformer.spec import Architecture, ModelSpec, Spec, specification
 from anyformer.variants.parts import mixers
 
 USUAL = (0.1, 0.9)  # the share of published models below and above what is usual
 FENCE = 1.5  # interquartile ranges beyond the quartiles, of logarithms: what lies further breaks the rule (Tukey 1977)
 WIDTH = 28  # characters of a strip
+D_FF = attrgetter("d_ff")
+
+Read = Callable[[ModelSpec], float | None]  # None where it does not apply
 
 
 class Ratio(NamedTuple):
@@ -27,7 +31,7 @@ class Ratio(NamedTuple):
     key: str
     name: str
     rule: str  # the habit, in a few words
-    of: Callable[[ModelSpec], float | None]  # None where it does not apply
+    of: Read
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class FieldPosition:
         return f"{_span(self.shown(self.low), self.shown(self.high))}{inside}"
 
     def shown(self, value: float) -> str:
-        """Return a value as it is read."""
+        """A value as it is read."""
         return number(value) if float(value).is_integer() else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
     @property
@@ -91,11 +95,8 @@ class FieldPosition:
             return round(math.log(value / ends[0]) / span * (WIDTH - 1))
 
         cells = [" "] * WIDTH
-        for i in range(at(self.low), at(self.high) + 1):
-            cells[i] = "─"
-        for i in range(at(self.usual[0]), at(self.usual[1]) + 1):
-            cells[i] = "━"
-        cells[at(self.value)] = "●"
+        for mark, low, high in (("─", self.low, self.high), ("━", *self.usual), ("●", self.value, self.value)):
+            cells[at(low) : at(high) + 1] = mark * (at(high) + 1 - at(low))
         return "".join(cells)
 
     def as_json(self) -> dict[str, Any]:
@@ -120,43 +121,38 @@ def survey() -> Mapping[str, Mapping[str, float]]:
     return {key: {name: value for value, name in sorted(values)} for key, values in found.items()}
 
 
-def _of_mixers(spec: ModelSpec) -> Iterator[Any]:
-    for layers in distinct_layers(spec.stack):
-        yield from mixers(layers.block)
+def _first(kind: type[Spec], read: Callable[[Any], float | None]) -> Read:
+    """What is read of the first mixer of a kind in the decoder, or the only stack."""
 
-
-def _feed_forward(kind: type[FeedForwardSpec] | type[GatedFeedForwardSpec]) -> Callable[[ModelSpec], float | None]:
     def ratio(spec: ModelSpec) -> float | None:
-        return next((m.d_ff / spec.stack.d_model for m in _of_mixers(spec) if isinstance(m, kind)), None)
+        found = (mixer for layers in distinct_layers(spec.stack) for mixer in mixers(layers.block))
+        read_of = (read(mixer) for mixer in found if isinstance(mixer, kind))
+        return next((value for value in read_of if value is not None), None)
 
     return ratio
 
 
-def _experts(spec: ModelSpec) -> float | None:
-    for mixer in _of_mixers(spec):
-        if isinstance(mixer, MoESpec) and hasattr(mixer.expert, "d_ff"):
-            shared = getattr(mixer.shared_expert, "d_ff", 0)
-            return (mixer.router.top_k * mixer.expert.d_ff + shared) / spec.stack.d_model  # type: ignore[attr-defined]
-    return None
+def _over_d_model(read: Read) -> Read:
+    return lambda spec: (n := read(spec)) and n / spec.stack.d_model
 
 
-def _chosen(spec: ModelSpec) -> float | None:
-    routers = (mixer.router for mixer in _of_mixers(spec) if isinstance(mixer, MoESpec))
-    return next((router.top_k / router.n_experts for router in routers), None)
+def _active_d_ff(mixture: Any) -> float | None:
+    one = getattr(mixture.expert, "d_ff", None)
+    return one and mixture.router.top_k * one + getattr(mixture.shared_expert, "d_ff", 0)
 
 
-def _sizes(spec: ModelSpec) -> tuple[int, int, int] | None:
-    return next((attention.sizes for attention in attentions(spec) if attention.stack != "encoder"), None)
+def _active_share(mixture: Any) -> float:
+    return mixture.router.top_k / mixture.router.n_experts
 
 
-def _all_heads(spec: ModelSpec) -> float | None:
-    sizes = _sizes(spec)
-    return sizes and sizes[0] * sizes[1] / spec.stack.d_model
+def _of_heads(read: Callable[[int, int, int], float]) -> Read:
+    """What is read of the first attention's number of heads, widths of a query and of a value."""
 
+    def ratio(spec: ModelSpec) -> float | None:
+        sizes = next((attention.sizes for attention in attentions(spec) if attention.stack != "encoder"), None)
+        return sizes and read(*sizes)
 
-def _head_dim(spec: ModelSpec) -> float | None:
-    sizes = _sizes(spec)
-    return sizes and sizes[1]
+    return ratio
 
 
 def _sharing(spec: ModelSpec) -> float | None:
@@ -170,12 +166,16 @@ def _theta(spec: ModelSpec) -> float | None:
 
 
 RATIOS = (
-    Ratio("d_ff_per_d_model", "d_ff / d_model", "4", _feed_forward(FeedForwardSpec)),
-    Ratio("gated_d_ff_per_d_model", "d_ff / d_model, gated", "8/3", _feed_forward(GatedFeedForwardSpec)),
-    Ratio("active_d_ff_per_d_model", "experts' d_ff a token / d_model", "", _experts),
-    Ratio("active_experts_share", "experts a token / experts", "", _chosen),
-    Ratio("heads_per_d_model", "heads · head_dim / d_model", "1", _all_heads),
-    Ratio("head_dim", "head_dim", "64 or 128", _head_dim),
+    Ratio("d_ff_per_d_model", "d_ff / d_model", "4", _over_d_model(_first(FeedForwardSpec, D_FF))),
+    Ratio("gated_d_ff_per_d_model", "d_ff / d_model, gated", "8/3", _over_d_model(_first(GatedFeedForwardSpec, D_FF))),
+    Ratio(
+        "active_d_ff_per_d_model", "experts' d_ff a token / d_model", "", _over_d_model(_first(MoESpec, _active_d_ff))
+    ),
+    Ratio("active_experts_share", "experts a token / experts", "", _first(MoESpec, _active_share)),
+    Ratio(
+        "heads_per_d_model", "heads · head_dim / d_model", "1", _over_d_model(_of_heads(lambda n, width, _: n * width))
+    ),
+    Ratio("head_dim", "head_dim", "64 or 128", _of_heads(lambda n, width, _: width)),
     Ratio("heads_per_kv_head", "heads / key/value heads", "1, 4 or 8", _sharing),
     Ratio("d_model_per_layer", "d_model / layers", "", lambda spec: spec.stack.d_model / spec.n_layers),
     Ratio("vocab_size", "vocabulary", "", lambda spec: spec.vocab_size),

@@ -23,8 +23,9 @@ def notes(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     yield from _widths(spec)
     yield from _rotary(spec)
     for name, stack in spec.stacks.items():
-        yield from _schemes(name, stack)
-        yield from _norms(name, stack)
+        of = f"the {name}" if name else "the model"
+        yield from (("positions", f"{of} {said}") for said in _schemes(stack))
+        yield from (("norms", f"{of} is {said}") for said in _norms(stack))
 
 
 def _windows(spec: ModelSpec) -> Iterator[tuple[str, str]]:
@@ -45,48 +46,34 @@ def _widths(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             if width % EIGHT and attention not in odd.setdefault(width, []):
                 odd[width].append(attention)
     for width, found in odd.items():
-        if found:
-            text = f"heads of {width} in {where(found, spec)} are no multiple of {EIGHT}, as fused kernels on GPUs ask"
-            yield "head_dim", text
+        text = f"heads of {width} in {where(found, spec)} are no multiple of {EIGHT}, as fused kernels on GPUs ask"
+        yield "head_dim", text
 
 
 def _rotary(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for rotary in dict.fromkeys(value for value in parts(spec) if isinstance(value, RotarySpec)):
         original = getattr(rotary.scaling, "original_context", None)
         factor = getattr(rotary.scaling, "factor", None)
-        if not spec.context or not original or not factor:
-            continue
-        reach = round(original * factor)
-        if spec.context > reach:
+        if spec.context and original and factor and spec.context > (reach := round(original * factor)):
             scaling = type(rotary.scaling).kind  # type: ignore[union-attr]
             text = f"{scaling} stretches {original:,} tokens to {reach:,}, and the context is {spec.context:,}"
             yield "positions", text
 
 
-def _schemes(name: str, stack: StackSpec) -> Iterator[tuple[str, str]]:
-    of = f"the {name}" if name else "the model"
+def _schemes(stack: StackSpec) -> Iterator[str]:
     terms = [term.kind for term in position_terms(stack)]
-    found = {
-        value.kind
-        for block in set(stack.blocks)
-        for value in block.nested()
-        if isinstance(value, RotarySpec | ScoreSpec)
-    }
+    values = (value for block in set(stack.blocks) for value in block.nested())
+    found = sorted({value.kind for value in values if isinstance(value, RotarySpec | ScoreSpec)})
     if terms and found:
-        text = f"{of} has two position schemes: {', '.join(terms)} in the embedding, {', '.join(sorted(found))} in attention"
-        yield "positions", text
+        yield f"has two position schemes: {', '.join(terms)} in the embedding, {', '.join(found)} in attention"
     if not terms and not found:
-        text = f"{of} has no position scheme: only masks and mixers of its own can tell the order of tokens"
-        yield "positions", text
+        yield "has no position scheme: only masks and mixers of its own can tell the order of tokens"
 
 
-def _norms(name: str, stack: StackSpec) -> Iterator[tuple[str, str]]:
-    of = f"the {name}" if name else "the model"
+def _norms(stack: StackSpec) -> Iterator[str]:
     found = {place for block in set(stack.blocks) for sublayer in block.sublayers for place in norm_places(sublayer)}
     before, after = "in" in found, "sum" in found
     if before and not after and stack.norm is None:
-        text = f"{of} is pre-norm without a final norm, so that what the head reads grows with depth"
-        yield "norms", text
+        yield "pre-norm without a final norm, so that what the head reads grows with depth"
     if after and not before:
-        text = f"{of} is post-norm: train it with a warm-up (Xiong et al. 2020, arXiv:2002.04745)"
-        yield "norms", text
+        yield "post-norm: train it with a warm-up (Xiong et al. 2020, arXiv:2002.04745)"

@@ -7,7 +7,7 @@ line of text on each row between; a character is one cell wide.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 Point = tuple[int, int]
@@ -109,11 +109,11 @@ class Piece:
 
     def moved(self, dx: int, dy: int) -> Piece:
         """It shifted; its extent is no longer meant."""
-        return replace(
-            self,
-            marks=tuple(_moved(mark, dx, dy) for mark in self.marks),
-            reads=tuple((x + dx, y + dy) for x, y in self.reads),
-        )
+
+        def to(at: Point) -> Point:
+            return at[0] + dx, at[1] + dy
+
+        return replace(self, marks=tuple(_mapped(mark, to) for mark in self.marks), reads=tuple(map(to, self.reads)))
 
 
 def box(lines: Sequence[str], kind: str, *, reads: bool = False) -> Piece:
@@ -155,9 +155,8 @@ def beside(pieces: Sequence[Piece], *, joined: bool = True, fed: Sequence[bool] 
         marks += [Stroke(((0, 0), (0, 1), (axis, 1), (axis, 2)))] if not fed or fed[i] else []
         marks += placed.marks
         if joined:
-            marks.append(
-                Stroke(((axis, 2 + piece.height), (axis, 3 + tallest), (0, 3 + tallest), (0, 4 + tallest)), False)
-            )
+            way = ((axis, 2 + piece.height), (axis, 3 + tallest), (0, 3 + tallest), (0, 4 + tallest))
+            marks.append(Stroke(way, arrow=False))
         reads += placed.reads
         x = axis + piece.right + ASIDE
     height = tallest + (4 if joined else 2)
@@ -165,7 +164,7 @@ def beside(pieces: Sequence[Piece], *, joined: bool = True, fed: Sequence[bool] 
 
 
 def added(inner: Piece, symbol: str = "⊕") -> Piece:
-    """Return a piece with the way around it: what goes in is added to what comes out."""
+    """A piece with the way around it: what goes in is added to what comes out."""
     start, top = 1, inner.height + 3
     channel = inner.right + 2
     placed = inner.moved(0, 2)
@@ -180,16 +179,15 @@ def added(inner: Piece, symbol: str = "⊕") -> Piece:
 
 
 def summed(inner: Piece) -> Piece:
-    """Return a piece whose ways lead to one sum above it."""
+    """A piece whose ways lead to one sum above it."""
     marks = (*inner.marks, Box(0, inner.height, 0, 0, ("⊕",), "sum"))
     return replace(inner, marks=marks)
 
 
 def framed(inner: Piece, says: Sequence[str]) -> Piece:
-    """Return a piece in a frame, with words at its upper right."""
-    words = list(says)
-    wide = max(inner.right, *(len(text) + MARGIN for text in words), 0) if words else inner.right
-    left, right, rows = inner.left + MARGIN, wide + MARGIN, max(1, len(words))
+    """A piece in a frame, with words at its upper right."""
+    wide = max(inner.right, *(len(text) + MARGIN for text in says), 0)
+    left, right, rows = inner.left + MARGIN, wide + MARGIN, max(1, len(says))
     height = inner.height + rows + 2
     placed = inner.moved(0, 1)
     marks: tuple[Mark, ...] = (
@@ -197,31 +195,23 @@ def framed(inner: Piece, says: Sequence[str]) -> Piece:
         Stroke(((0, 0), (0, 1)), False),
         *placed.marks,
         Stroke(((0, inner.height + 1), (0, height)), False),
-        *(Label(MARGIN, height - 1 - i, text) for i, text in enumerate(words)),
+        *(Label(MARGIN, height - 1 - i, text) for i, text in enumerate(says)),
     )
     return Piece(left, right, height, marks, placed.reads)
 
 
 def figure(main: Piece, encoder: Piece | None = None) -> Diagram:
     """The whole, the encoder to the left of what reads it; y now counts from the top."""
-    if encoder is None:
-        marks, reads = main.marks, main.reads
-        left, right, height = main.left, main.right, main.height
-    else:
-        shift = -(main.left + 2 * ASIDE + encoder.right)
-        side = encoder.moved(shift, 0)
-        channel = -(main.left + ASIDE)
-        top = encoder.height + 1
-        leads = tuple(
-            Stroke(((shift, encoder.height), (shift, top), (channel, top), (channel, y), (x, y))) for x, y in main.reads
-        )
-        marks, reads = (*side.marks, *main.marks, *leads), ()
-        left, right = encoder.left - shift, main.right
-        height = max(main.height, top)
-    if reads:
-        raise AssertionError("cross-attention without an encoder is refused by the specification")
-    flipped = tuple(_flipped(_moved(mark, left + MARGIN, 0), height + 1) for mark in marks)
-    return Diagram(left + right + 2 * MARGIN, height + 2, tuple(_tidied(flipped)))
+    marks, left, height = main.marks, main.left, main.height
+    if encoder is not None:
+        channel, top = -(main.left + ASIDE), encoder.height + 1
+        shift = channel - ASIDE - encoder.right
+        start = ((shift, encoder.height), (shift, top), (channel, top))
+        leads = (Stroke((*start, (channel, y), (x, y))) for x, y in main.reads)
+        marks = (*encoder.moved(shift, 0).marks, *main.marks, *leads)
+        left, height = encoder.left - shift, max(main.height, top)
+    flipped = tuple(_mapped(mark, lambda at: (at[0] + left + MARGIN, height + 1 - at[1])) for mark in marks)
+    return Diagram(left + main.right + 2 * MARGIN, height + 2, tuple(_tidied(flipped)))
 
 
 def wrapped(said: Iterable[str], width: int) -> list[str]:
@@ -261,13 +251,8 @@ def _on_edge(point: Point, place: Box | Frame) -> bool:
     return inside and (x in (0, place.width) or y in (0, place.height))
 
 
-def _moved(mark: Mark, dx: int, dy: int) -> Mark:
+def _mapped(mark: Mark, to: Callable[[Point], Point]) -> Mark:
     if isinstance(mark, Stroke):
-        return replace(mark, points=tuple((x + dx, y + dy) for x, y in mark.points))
-    return replace(mark, x=mark.x + dx, y=mark.y + dy)
-
-
-def _flipped(mark: Mark, height: int) -> Mark:
-    if isinstance(mark, Stroke):
-        return replace(mark, points=tuple((x, height - y) for x, y in mark.points))
-    return replace(mark, y=height - mark.y)
+        return replace(mark, points=tuple(map(to, mark.points)))
+    x, y = to((mark.x, mark.y))
+    return replace(mark, x=x, y=y)

@@ -21,7 +21,6 @@ from anyformer.descriptions.diagram.grid import (
 from anyformer.descriptions.facts import (
     head_sharing,
     head_sizes,
-    is_tied,
     looks_up,
     n_shared_experts,
     place_in,
@@ -42,7 +41,6 @@ from anyformer.layers import (
 )
 from anyformer.spec import (
     Architecture,
-    BlockSpec,
     BranchSpec,
     HeadSpec,
     MapSpec,
@@ -52,6 +50,7 @@ from anyformer.spec import (
     SublayerSpec,
     specification,
 )
+from anyformer.variants.parts import is_tied
 
 WIDTH = 26  # characters of a line in a box
 SHOWN = 5  # kinds of layers that are drawn; more are counted
@@ -96,12 +95,12 @@ def _term(term: Any, width: int) -> list[str]:
 
 
 def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
-    """Yield a frame for each stretch of alike layers, or for each kind where the stretches are too many."""
-    drawn = by_layer(stack, lambda block: _block(block, place))
+    """A frame for each stretch of alike layers, or for each kind where the stretches are too many."""
+    drawn = by_layer(stack, lambda block: stacked([_sublayer(sublayer, place) for sublayer in block.sublayers], 0))
     found, n = pattern(drawn), len(drawn)
     notes = _notes(stack)
     if len(found.runs) == 1:
-        yield framed(found.runs[0][0], [f"× {n}", *notes])  # type: ignore[arg-type]
+        yield framed(drawn[0], [f"× {n}", *notes])
     elif not found.whole:
         inner = [framed(piece, [f"× {times}"]) for piece, times in found.runs]  # type: ignore[arg-type]
         over = f"× {n // found.period}" if n % found.period == 0 else f"repeats to {n} layers"
@@ -131,10 +130,6 @@ def _notes(stack: StackSpec) -> list[str]:
     return said
 
 
-def _block(block: BlockSpec, place: Place) -> Piece:
-    return stacked([_sublayer(sublayer, place) for sublayer in block.sublayers], 0)
-
-
 def _sublayer(sublayer: SublayerSpec, place: Place) -> Piece:
     branches = beside([_branch(branch, place) for branch in sublayer.branches])
     inner = added(stacked([*_maps(sublayer.norm_in), branches]))
@@ -158,20 +153,17 @@ def _mixer(mixer: Any, place: Place) -> Piece:
         return box(_attention(mixer, place), "attention", reads=mixer.reads == "memory")
     if isinstance(mixer, MoESpec):
         return _mixture(mixer)
-    if _plain(mixer):
-        first, *rest = _feed(mixer)
+    first, *rest = _feed(mixer)
+    if rest:
         return box([f"FFN, {first}", *wrapped(rest, WIDTH)], "feed-forward")
-    return box(wrapped([words.phrase(mixer)], WIDTH), "other")
+    return box(wrapped([first], WIDTH), "other")
 
 
 def _feed(mixer: Any) -> list[str]:
-    if not _plain(mixer):
+    """A feed-forward by its activation and its width; any other mixer in one phrase."""
+    if not hasattr(mixer, "activation") or not hasattr(mixer, "d_ff"):
         return [words.phrase(mixer)]
     return [*words.activation(mixer).split(", "), f"d_ff {mixer.d_ff:,}"]
-
-
-def _plain(mixer: Any) -> bool:
-    return hasattr(mixer, "activation") and hasattr(mixer, "d_ff")
 
 
 def _mixture(mixer: MoESpec) -> Piece:
@@ -210,17 +202,12 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
 def _heads(mixer: AttentionSpec, place: Place) -> Iterator[str]:
     projection = mixer.projection
     if isinstance(projection, MLASpec):
-        yield from (
-            f"{projection.n_heads} heads × ({projection.head_dim} + {projection.turning})",
-            f"latent {projection.kv_rank:,}",
-        )
-        return
-    sizes = head_sizes(projection, place)
-    if sizes is None:
-        return
-    n_heads, width, _ = sizes
-    n_kv = getattr(projection, "kv_heads", n_heads)
-    yield f"{n_heads} heads × {width}" if n_kv == n_heads else f"{n_heads} heads on {n_kv} × {width}"
+        yield f"{projection.n_heads} heads × ({projection.head_dim} + {projection.turning})"
+        yield f"latent {projection.kv_rank:,}"
+    elif sizes := head_sizes(projection, place):
+        n_heads, width, _ = sizes
+        n_kv = getattr(projection, "kv_heads", n_heads)
+        yield f"{n_heads} heads × {width}" if n_kv == n_heads else f"{n_heads} heads on {n_kv} × {width}"
 
 
 def _head(head: HeadSpec, spec: ModelSpec) -> Piece:

@@ -24,16 +24,8 @@ DARK = {
 def as_svg(drawn: Diagram, title: str = "block diagram") -> str:
     """The text of an SVG file: the same for the same figure. `title` is what readers of the page are told."""
     width, height = drawn.width * CELL[0], drawn.height * CELL[1]
-    root = Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {width:g} {height:g}",
-            "width": f"{width:g}",
-            "height": f"{height:g}",
-            "role": "img",
-        },
-    )
+    size = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size, "role": "img"})
     SubElement(root, "title").text = title
     SubElement(root, "style").text = _style()
     definitions = SubElement(root, "defs")
@@ -72,11 +64,9 @@ def _style() -> str:
 def _box(root: Element, box: Box) -> None:
     x = (box.x + box.width / 2) * CELL[0]
     if not box.width:
-        SubElement(
-            root, "circle", {"class": box.kind, "cx": f"{x:g}", "cy": f"{box.y * CELL[1]:g}", "r": f"{RADIUS:g}"}
-        )
-        arm = RADIUS - 3
-        d = f"M{x - arm:g} {box.y * CELL[1]:g} h{2 * arm:g} M{x:g} {box.y * CELL[1] - arm:g} v{2 * arm:g}"
+        y, arm = box.y * CELL[1], RADIUS - 3
+        SubElement(root, "circle", {"class": box.kind, "cx": f"{x:g}", "cy": f"{y:g}", "r": f"{RADIUS:g}"})
+        d = f"M{x - arm:g} {y:g} h{2 * arm:g} M{x:g} {y - arm:g} v{2 * arm:g}"
         SubElement(root, "path", {"class": "line", "d": d})
         return
     _rectangle(root, box, box.kind, radius=4)

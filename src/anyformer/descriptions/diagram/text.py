@@ -16,6 +16,7 @@ STROKES = {
     UP | DOWN | LEFT | RIGHT: "┼",
 }  # fmt: skip
 HEADS = {(0, -1): "▲", (0, 1): "▼", (1, 0): "▶", (-1, 0): "◀"}
+BITS = {(0, -1): (UP, DOWN), (0, 1): (DOWN, UP), (1, 0): (RIGHT, LEFT), (-1, 0): (LEFT, RIGHT), (0, 0): (0, 0)}
 LONG = 3  # cells of a last stretch from which on there is room for an arrow's head
 
 
@@ -48,16 +49,14 @@ def as_text(drawn: Diagram) -> str:
     return "\n".join(rows).strip("\n")
 
 
+def _step(a: Point, b: Point) -> Point:
+    return (b[0] > a[0]) - (b[0] < a[0]), (b[1] > a[1]) - (b[1] < a[1])
+
+
 def _stroke(strokes: dict[Point, int], a: Point, b: Point) -> None:
     """Draw from point to point: each cell on the way is left towards the next and entered from the last."""
-    step = ((b[0] > a[0]) - (b[0] < a[0]), (b[1] > a[1]) - (b[1] < a[1]))
-    there, back = {
-        (0, -1): (UP, DOWN),
-        (0, 1): (DOWN, UP),
-        (1, 0): (RIGHT, LEFT),
-        (-1, 0): (LEFT, RIGHT),
-        (0, 0): (0, 0),
-    }[step]
+    step = _step(a, b)
+    there, back = BITS[step]
     while a != b:
         strokes[a] |= there
         a = (a[0] + step[0], a[1] + step[1])
@@ -84,8 +83,8 @@ def _edges(box: Box) -> set[Point]:
 
 def _head(line: Stroke, edges: set[Point]) -> dict[Point, str]:
     """The arrow's head: at the end, or before the edge of a box, where the last stretch is long enough."""
-    (ax, ay), end = line.points[-2:]
-    step = ((end[0] > ax) - (end[0] < ax), (end[1] > ay) - (end[1] < ay))
-    if not line.arrow or max(abs(end[0] - ax), abs(end[1] - ay)) < LONG:
+    start, end = line.points[-2:]
+    step = _step(start, end)
+    if not line.arrow or abs(end[0] - start[0]) + abs(end[1] - start[1]) < LONG:
         return {}
     return {(end[0] - step[0], end[1] - step[1]) if end in edges else end: HEADS[step]}

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import zip_longest
 from typing import Any
 
 from anyformer.descriptions.diff.rows import ROWS as READINGS
 from anyformer.errors import RunFailed, SpecError
-from anyformer.layers import GatedFeedForwardSpec, SegmentsSpec, TokensSpec
 from anyformer.spec import Architecture, ModelSpec, Spec, specification, split_variant
 from anyformer.spec.difference import differences
-from anyformer.variants.layers import only
-from anyformer.variants.parts import attentions, feeds, layers, norms
-from anyformer.variants.rows import GATED, ROWS
+from anyformer.variants.rows import ROWS
 from anyformer.variants.values import text_of
 from anyformer.variants.variant import Find, apply, vary_one
 
@@ -88,7 +85,7 @@ def _values(key: str, goal: ModelSpec, other: str) -> Iterator[str]:
     """What might give a model the goal's part: words, the part itself, the goal by its name."""
     yield from ROWS[key].words
     with suppress(SpecError, AttributeError, KeyError):  # not of one kind, or of a kind that has no such word
-        if len(value := READ[key](goal)) <= LONGEST:
+        if (text := ROWS[key].text) and len(value := text(goal)) <= LONGEST:
             yield value
     if other and not split_variant(other)[1]:
         yield other
@@ -105,42 +102,3 @@ def _fields(spec: ModelSpec, goal: ModelSpec) -> Mapping[str, list[str]]:
         if len(value := text_of(getattr(part, field))) <= LONGEST:
             found.setdefault(f"{part.kind}.{field}", [value])
     return found
-
-
-def _positions(spec: ModelSpec) -> str:
-    terms = [t for t in spec.stack.embedding.terms if not isinstance(t, TokensSpec | SegmentsSpec)]
-    own = [attention for layer in layers(spec.stack) for attention in attentions(layer)]
-    rotary = [value for attention in own if (value := getattr(attention.projection, "rotary", None))]
-    return text_of(only([*terms, *rotary, *(score for attention in own for score in attention.scores)]))
-
-
-def _activation(spec: ModelSpec) -> str:
-    feed: Any = only(feed.but(d_ff=1) for layer in layers(spec.stack) for feed in feeds(layer))
-    kind, bracket, options = text_of(feed.activation).partition("(")
-    gates = {activation: name for name, activation in GATED.items()}
-    return f"{gates[kind] if isinstance(feed, GatedFeedForwardSpec) else kind}{bracket}{options}"
-
-
-def _of_attentions(read: Callable[[Any], Any]) -> Callable[[ModelSpec], str]:
-    return lambda spec: text_of(only(read(each) for layer in layers(spec.stack) for each in attentions(layer)))
-
-
-READ: Mapping[str, Callable[[ModelSpec], str]] = {
-    "n_layers": lambda spec: f"{spec.n_layers}",
-    "vocab_size": lambda spec: f"{spec.vocab_size}",
-    "context": lambda spec: text_of(spec.context),
-    "d_model": lambda spec: f"{spec.stack.d_model}",
-    "attention": lambda spec: f"GQA(n_kv_heads={_of_attentions(lambda each: each.projection.kv_heads)(spec)})",
-    "n_heads": _of_attentions(lambda each: each.projection.n_heads),
-    "head_dim": _of_attentions(lambda each: each.projection.head_dim),
-    "positions": _positions,
-    "norm": lambda spec: text_of(only(norms(spec.stack))),
-    "mask": _of_attentions(lambda each: each.mask),
-    "qk-norm": _of_attentions(lambda each: each.projection.norm_query),
-    "activation": _activation,
-    "d_ff": lambda spec: text_of(only(feed.d_ff for layer in layers(spec.stack) for feed in feeds(layer))),  # type: ignore[attr-defined]
-    "feed-forward": lambda spec: text_of(only(feed for layer in layers(spec.stack) for feed in feeds(layer))),
-    "residual": lambda spec: text_of(spec.stack.residual),
-    "init": lambda spec: text_of(spec.init),
-}
-"""The goal's part as text, by key of the row. Raise SpecError or AttributeError where it is not one kind."""

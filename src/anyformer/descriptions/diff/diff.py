@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from itertools import pairwise
+from operator import sub
 from typing import Any, Literal
 
-from anyformer.descriptions.diff.keys import KeyChange, Shape, key_changes
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
 from anyformer.layers.causality import later_tokens_seen
@@ -16,8 +18,10 @@ from anyformer.notebook import ShowsItself
 from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors
 from anyformer.spec.count import counted
 from anyformer.spec.difference import differences, short
-from anyformer.variants.change import CHANGES
+from anyformer.variants.rows import BY_PART
 
+Shape = tuple[int, ...]
+LAYER = re.compile(r"\bblocks\.(\d+)\.")
 TOKENIZATION = "tokenization"
 BFLOAT16_NBYTES = 2
 LONGEST = 2048  # tokens, where neither model has a context
@@ -33,7 +37,7 @@ class Measure:
     cache_nbytes_per_token: float  # bfloat16, averaged over the text
 
     def __sub__(self, other: Measure) -> Measure:
-        return Measure(*(mine - theirs for mine, theirs in zip(_values(self), _values(other), strict=True)))
+        return Measure(*map(sub, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,22 @@ class Effect:
     added: int  # keys of the state dict
     removed: int
     reshaped: int
+
+
+@dataclass(frozen=True)
+class KeyChange:
+    """Tensors of one name but for the number of the layer, that differ in one way."""
+
+    key: str  # stack.blocks.{i}.…
+    layers: str  # "0–31"; empty for a tensor outside the layers
+    count: int
+    before: Shape | None  # None: added
+    after: Shape | None  # None: removed
+
+    @property
+    def change(self) -> str:
+        """Added, removed or reshaped."""
+        return "added" if self.before is None else "removed" if self.after is None else "reshaped"
 
 
 @dataclass(frozen=True)
@@ -161,10 +181,11 @@ def _fields(spec: ModelSpec, specs: list[ModelSpec]) -> str:
 
 
 def _effect(part: str, a: ModelSpec, b: ModelSpec, base: Mapping[str, Measured], seq_len: int) -> Effect | None:
-    change = CHANGES.get(part)
-    for side, ours, theirs in (("a", a, b), ("b", b, a)) if change else ():
+    if part not in BY_PART:
+        return None
+    for side, ours, theirs in (("a", a, b), ("b", b, a)):
         try:
-            model = change(ours, theirs) if change else ours
+            model = BY_PART[part].change(ours, theirs)
             if ROWS[part](model) == ROWS[part](ours):
                 continue  # nothing of it could be changed
             changed = _measured(model, seq_len)
@@ -197,5 +218,28 @@ def _cache_nbytes(spec: ModelSpec, seq_len: int) -> int:
     return BFLOAT16_NBYTES * total
 
 
-def _values(measure: Measure) -> tuple[Any, ...]:
-    return measure.parameters, measure.active, measure.flops_per_token, measure.cache_nbytes_per_token
+def key_changes(a: Mapping[str, Shape], b: Mapping[str, Shape]) -> tuple[KeyChange, ...]:
+    """What differs, in the order of the first's keys and then of the second's."""
+    groups: dict[tuple[str, Shape | None, Shape | None], list[int]] = {}
+    for key in dict.fromkeys((*a, *b)):
+        before, after = a.get(key), b.get(key)
+        if before != after:
+            match = LAYER.search(key)
+            name = LAYER.sub("blocks.{i}.", key, count=1)
+            groups.setdefault((name, before, after), []).append(int(match[1]) if match else -1)
+    return tuple(
+        KeyChange(name, "" if layers[0] < 0 else ranges(layers), len(layers), before, after)
+        for (name, before, after), layers in groups.items()
+    )
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Sorted numbers as runs: 0–31, 40; every second one as 0, 2, …, 46."""
+    found = sorted(numbers)
+    steps = {after - before for before, after in pairwise(found)}
+    if len(found) > 2 and len(steps) == 1 and steps != {1}:
+        return f"{found[0]}, {found[1]}, …, {found[-1]}"
+    starts = (i for i, n in enumerate(found) if not i or n != found[i - 1] + 1)
+    runs = [found[i:j] for i, j in pairwise((*starts, len(found)))]
+    said = [f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    return ", ".join(said if len(said) <= 5 else [*said[:4], "…", said[-1]])

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from anyformer.descriptions import words
-from anyformer.descriptions.facts import head_sharing, is_tied, maps, norm_places, position_parts
-from anyformer.descriptions.grouping import in_words
+from anyformer.descriptions.facts import head_sharing, maps, norm_places, position_parts
+from anyformer.descriptions.grouping import by_layer, in_words
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import (
-    BlockSpec,
-    HeadSpec,
-    MapSpec,
-    ModelSpec,
-    ScaleSpec,
-    StackSpec,
-    SublayerSpec,
-)
-from anyformer.variants.parts import attentions, feeds, layers, mixers, norms, role
+from anyformer.spec import BlockSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
+from anyformer.variants.parts import attentions, feeds, is_tied, layers, mixers, norms, role
 
 Reading = Callable[[ModelSpec], str]
 BIASES = {
@@ -36,22 +28,24 @@ BIASES = {
 }
 
 
-def _by_stack(spec: ModelSpec, read: Callable[[StackSpec], str]) -> str:
-    said = {name: read(stack) for name, stack in spec.stacks.items()}
-    if len(set(said.values())) == 1:
-        return next(iter(said.values()))
-    return "; ".join(f"{name}: {text}" for name, text in said.items())
+def _by_stack(read: Callable[[StackSpec], str]) -> Reading:
+    """What reads a stack, of an encoder–decoder each where they differ."""
 
-
-def _by_layer(read: Callable[[BlockSpec], str]) -> Reading:
     def reading(spec: ModelSpec) -> str:
-        def of(stack: StackSpec) -> str:
-            known: dict[int, str] = {}  # a layer that is tiled is read once
-            return in_words([known.setdefault(id(block), read(block)) for block in stack.blocks])
-
-        return _by_stack(spec, of)
+        said = {name: read(stack) for name, stack in spec.stacks.items()}
+        alike = len(set(said.values())) == 1
+        return next(iter(said.values())) if alike else "; ".join(f"{name}: {text}" for name, text in said.items())
 
     return reading
+
+
+def _by_layer(read: Callable[[BlockSpec], Iterable[str | None]]) -> Reading:
+    """What reads layers, different phrases of one layer once each; a layer that is tiled is read once."""
+    return _by_stack(lambda stack: in_words(by_layer(stack, lambda block: words.each(read(block)) or "none")))
+
+
+def _by_attention(say: Callable[[AttentionSpec], str | None], *, reads: str | None = "self") -> Reading:
+    return _by_layer(lambda block: map(say, attentions(block, reads=reads)))
 
 
 def _stacks(spec: ModelSpec) -> str:
@@ -82,17 +76,12 @@ def _positions(stack: StackSpec) -> str:
         parts = (part for attention in attentions(block) for part in position_parts(attention))
         return words.each(map(words.position, parts), " + ") or "none"
 
-    layers = in_words([of(block) for block in stack.blocks])
+    layers = in_words(by_layer(stack, of))
     return " + ".join([*terms, *([layers] if layers != "none" or not terms else [])])
 
 
-def _norms(stack: StackSpec) -> str:
-    found = [words.norm(value, exact=True) for value in norms(stack)]
-    return words.each(found) or "none"
-
-
 def _placement(stack: StackSpec) -> str:
-    layers = in_words([words.each(placed(sublayer) for sublayer in block.sublayers) for block in stack.blocks])
+    layers = in_words(by_layer(stack, lambda block: words.each(map(placed, block.sublayers))))
     final = "no final norm" if stack.norm is None else "final norm"
     other = "" if stack.norm is None or isinstance(stack.norm, NormSpec) else f" ({words.phrase(stack.norm)})"
     return f"{layers}; {final}{other}"
@@ -100,24 +89,20 @@ def _placement(stack: StackSpec) -> str:
 
 def placed(sublayer: SublayerSpec) -> str:
     """Where the norms of a sublayer are, and the other maps that stand there."""
-    said = words.placement(norm_places(sublayer))
+    said = words.PLACEMENTS[norm_places(sublayer)]
     if len(sublayer.branches) > 1 and isinstance(sublayer.norm_in, NormSpec):
         said += ", one for all branches"
     others = (words.phrase(value) for _, value in maps(sublayer) if not isinstance(value, NormSpec))
     return " with ".join([said, *dict.fromkeys(others)])
 
 
-def _wiring(block: BlockSpec) -> str:
+def _wiring(block: BlockSpec) -> Iterator[str]:
     steps = [" beside ".join(role(branch.mixer) for branch in sublayer.branches) for sublayer in block.sublayers]
     kind = "parallel" if any(len(sublayer.branches) > 1 for sublayer in block.sublayers) else "serial"
-    return f"{', then '.join(step for step in steps if step != 'cross-attention')} ({kind})"
+    yield f"{', then '.join(step for step in steps if step != 'cross-attention')} ({kind})"
 
 
-def _attention(block: BlockSpec) -> str:
-    return words.each(_projection(a) for a in attentions(block)) or "none"
-
-
-def _projection(attention: AttentionSpec) -> str:
+def _attention(attention: AttentionSpec) -> str:
     projection = attention.projection
     if isinstance(projection, MLASpec):
         queries = f", queries from {projection.query_rank:,}" if projection.query_rank else ""
@@ -130,43 +115,33 @@ def _projection(attention: AttentionSpec) -> str:
     return said + (f", {projection.kv_heads} key/value heads" if sharing == "GQA" else "")
 
 
-def _qk_norm(block: BlockSpec) -> str:
+def _qk_norm(attention: AttentionSpec) -> str:
     over = {"head": "of each head", "heads": "of each head, a weight each", "projection": "of all heads as one"}
-
-    def of(attention: AttentionSpec) -> str:
-        projection = attention.projection
-        if not isinstance(projection, GQASpec) or not (projection.norm_query or projection.norm_key):
-            return "none"
-        both = words.each(words.norm(value, exact=True) for value in (projection.norm_query, projection.norm_key))
-        return f"{both}, {over[projection.norm_over]}"
-
-    return words.each(of(a) for a in attentions(block)) or "none"
+    projection = attention.projection
+    if not isinstance(projection, GQASpec) or not (projection.norm_query or projection.norm_key):
+        return "none"
+    both = words.each(words.norm(value, exact=True) for value in (projection.norm_query, projection.norm_key))
+    return f"{both}, {over[projection.norm_over]}"
 
 
-def _scores(block: BlockSpec) -> str:
-    def of(attention: AttentionSpec) -> str:
-        usual = attention.scale == ScaleSpec()
-        width = "head_dim" if isinstance(attention.projection, GQASpec) else "width of a query"
-        said = ["not scaled" if usual else f"× {words.scale(attention.scale, width)}"]
-        said += [f"capped at {words.number(attention.softcap)}"] if attention.softcap is not None else []
-        said += ["a sink for each head"] if attention.sink else []
-        said += [f"× log n beyond {attention.logn:,} tokens"] if attention.logn is not None else []
-        clip = getattr(attention.projection, "clip", None)
-        return ", ".join([*said, *([f"q, k, v within ±{words.number(clip)}"] if clip is not None else [])])
-
-    return words.each(of(a) for a in attentions(block, reads=None)) or "none"
+def _scores(attention: AttentionSpec) -> str:
+    width = "head_dim" if isinstance(attention.projection, GQASpec) else "width of a query"
+    said = ["not scaled" if attention.scale == ScaleSpec() else f"× {words.scale(attention.scale, width)}"]
+    said += [f"capped at {words.number(attention.softcap)}"] if attention.softcap is not None else []
+    said += ["a sink for each head"] if attention.sink else []
+    said += [f"× log n beyond {attention.logn:,} tokens"] if attention.logn is not None else []
+    clip = getattr(attention.projection, "clip", None)
+    return ", ".join([*said, *([f"q, k, v within ±{words.number(clip)}"] if clip is not None else [])])
 
 
-def _biases(block: BlockSpec) -> str:
+def _biases(block: BlockSpec) -> Iterator[str]:
     flags: dict[str, bool] = {}
-    for mixer in mixers(block):
-        for value in mixer.nested():
-            if not isinstance(value, MapSpec):
-                for name, on in value.values().items():
-                    if name in BIASES and isinstance(on, bool):
-                        flags[name] = flags.get(name, False) or on
+    for value in (value for mixer in mixers(block) for value in mixer.nested() if not isinstance(value, MapSpec)):
+        for name, on in value.values().items():
+            if name in BIASES and isinstance(on, bool):
+                flags[name] = flags.get(name, False) or on
     on = [BIASES[name] for name in BIASES if flags.get(name)]
-    return "none" if not on else "everywhere" if all(flags.values()) else ", ".join(on)
+    yield "everywhere" if on and all(flags.values()) else ", ".join(on)
 
 
 def _head(spec: ModelSpec) -> str:
@@ -179,23 +154,17 @@ def _head(spec: ModelSpec) -> str:
         said += [f"capped at {words.number(head.softcap)}"] if head.softcap is not None else []
         return f"{head.name}: {', '.join(said) or 'a plain product'}"
 
-    ahead = [words.phrase(module) for module in spec.ahead]
-    return (
-        "; ".join([of(head) for head in spec.heads] + [f"{len(ahead)} ahead: {words.each(ahead)}"] * bool(ahead))
-        or "none"
-    )
+    ahead = [f"{len(spec.ahead)} ahead: {words.each(map(words.phrase, spec.ahead))}"] if spec.ahead else []
+    return "; ".join([*map(of, spec.heads), *ahead]) or "none"
 
 
 def _tying(spec: ModelSpec) -> str:
-    heads = [head for head in spec.heads if head.table is not None]
-    return (
-        words.each("tied to the embedding" if is_tied(h, spec) else "a table of its own" for h in heads) or "no table"
-    )
+    tied = (is_tied(head, spec) for head in spec.heads if head.table is not None)
+    return words.each("tied to the embedding" if each else "a table of its own" for each in tied) or "no table"
 
 
-def _others(block: BlockSpec) -> str:
-    known = [m for m in mixers(block) if not isinstance(m, AttentionSpec | ExpertSpec | MoESpec)]
-    return words.each(words.phrase(m) for m in known) or "none"
+def _others(block: BlockSpec) -> Iterator[str]:
+    return (words.phrase(m) for m in mixers(block) if not isinstance(m, AttentionSpec | ExpertSpec | MoESpec))
 
 
 def _sharing(stack: StackSpec) -> str:
@@ -207,61 +176,55 @@ def _sharing(stack: StackSpec) -> str:
     return "; ".join([*said, *(f"{kind} of all layers" for kind in kinds)]) or "none"
 
 
-def _sizes(names: Iterable[str]) -> Reading:
-    """What reads these fields of mixers, those of one kind of layer after those of another."""
-
-    def of(block: BlockSpec) -> str:
-        found: dict[str, None] = {}
-        for mixer in mixers(block):
-            for value in mixer.nested():
-                found |= {words.number(n): None for name in names if (n := getattr(value, name, None)) is not None}
-        return " / ".join(found) or "none"
-
-    return _by_layer(of)
+def _d_ff(block: BlockSpec) -> Iterator[str]:
+    """The widths of feed-forwards, those of experts among them."""
+    values = (value for mixer in mixers(block) for value in mixer.nested())
+    return (words.number(n) for value in values if (n := getattr(value, "d_ff", None)) is not None)
 
 
-def _heads(block: BlockSpec) -> str:
-    said = [f"{n}" for a in attentions(block, reads=None) if (n := getattr(a.projection, "n_heads", None)) is not None]
-    return words.each(said) or "none"
+def _heads(attention: AttentionSpec) -> str | None:
+    n = getattr(attention.projection, "n_heads", None)
+    return None if n is None else f"{n}"
 
 
 def _head_dims(spec: ModelSpec) -> str:
-    def of(projection: Any) -> str:
+    def of(attention: AttentionSpec) -> str:
+        projection: Any = attention.projection
         n_heads, head_dim = getattr(projection, "n_heads", 1), getattr(projection, "head_dim", None)
         said = [f"{head_dim or spec.stack.d_model // n_heads}"]
         said += [f"{n} that rotate" for n in [getattr(projection, "rotary_dim", None)] if n]
         said += [f"values {n}" for n in [getattr(projection, "value_dim", None)] if n not in (None, head_dim)]
         return ", ".join(said)
 
-    return _by_layer(lambda block: words.each(of(a.projection) for a in attentions(block, reads=None)) or "none")(spec)
+    return _by_attention(of, reads=None)(spec)
 
 
 ROWS: Mapping[str, Reading] = {
     "stacks": _stacks,
     "vocabulary": lambda spec: f"{spec.vocab_size:,}",
     "context": lambda spec: "not said" if spec.context is None else f"{spec.context:,}",
-    "embedding": lambda spec: _by_stack(spec, _embedding),
-    "positions": lambda spec: _by_stack(spec, _positions),
-    "norm": lambda spec: _by_stack(spec, _norms),
-    "norm placement": lambda spec: _by_stack(spec, _placement),
+    "embedding": _by_stack(_embedding),
+    "positions": _by_stack(_positions),
+    "norm": _by_stack(lambda stack: words.each(words.norm(value, exact=True) for value in norms(stack)) or "none"),
+    "norm placement": _by_stack(_placement),
     "wiring": _by_layer(_wiring),
-    "attention": _by_layer(_attention),
-    "who sees whom": _by_layer(lambda block: words.each(words.seen(a.mask) for a in attentions(block)) or "none"),
-    "QK-norm": _by_layer(_qk_norm),
-    "scores": _by_layer(_scores),
-    "activation": _by_layer(lambda block: words.each(words.activation(m) for m in feeds(block)) or "none"),
-    "experts": _by_layer(lambda block: words.each(words.experts(m) for m in feeds(block)) or "none"),
+    "attention": _by_attention(_attention),
+    "who sees whom": _by_attention(lambda attention: words.seen(attention.mask)),
+    "QK-norm": _by_attention(_qk_norm),
+    "scores": _by_attention(_scores, reads=None),
+    "activation": _by_layer(lambda block: map(words.activation, feeds(block))),
+    "experts": _by_layer(lambda block: map(words.experts, feeds(block))),
     "biases": _by_layer(_biases),
     "other parts": _by_layer(_others),
-    "sharing": lambda spec: _by_stack(spec, _sharing),
+    "sharing": _by_stack(_sharing),
     "output": _head,
     "tying": _tying,
-    "residual": lambda spec: _by_stack(spec, lambda stack: words.phrase(stack.residual)),
+    "residual": _by_stack(lambda stack: words.phrase(stack.residual)),
     "start of weights": lambda spec: words.start(spec.init),
-    "layers": lambda spec: _by_stack(spec, lambda stack: f"{len(stack.blocks)}"),
-    "d_model": lambda spec: _by_stack(spec, lambda stack: f"{stack.d_model:,}"),
-    "heads": _by_layer(_heads),
+    "layers": _by_stack(lambda stack: f"{len(stack.blocks)}"),
+    "d_model": _by_stack(lambda stack: f"{stack.d_model:,}"),
+    "heads": _by_attention(_heads, reads=None),
     "head_dim": _head_dims,
-    "d_ff": _sizes(["d_ff"]),
+    "d_ff": _by_layer(_d_ff),
 }
 SIZES = ("vocabulary", "context", "layers", "d_model", "heads", "head_dim", "d_ff")

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from anyformer.disk.atomic import ASIDE
+from anyformer.disk.cache import cache_directory
 from anyformer.errors import RunFailed, TextError
-from anyformer.text import Corpus, Document, Tokenizer, cache_directory, encode_corpus
+from anyformer.text import Corpus, Tokenizer, encode_corpus
+from anyformer.text.sources import Document
 from tests.text.samples import TEXTS, llama_like
 
 CORPUS = Corpus(tuple(Document(f"{i}", text) for i, text in enumerate((*TEXTS, "é", "x<|endoftext|>y"))))

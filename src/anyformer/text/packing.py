@@ -9,7 +9,7 @@ where a row ended sees nothing of that row, so its first predictions have less t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -140,6 +140,15 @@ def evenly_spread(n_rows: int, seq_len: int, batch_tokens: int, most_tokens: int
     rows = np.arange(wanted) * n_rows // wanted  # the first rows may hold the longest documents
     size = max(1, batch_tokens // seq_len)
     return (rows[start : start + size] for start in range(0, wanted, size))
+
+
+def padded(rows: Sequence[np.ndarray], padding: int) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, mask): rows of tokens side by side, padded at the right; int64 and bool, [row, token] each."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, padding, dtype=np.int64)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask
 
 
 def shuffled(n: int, *seed: int) -> np.ndarray:

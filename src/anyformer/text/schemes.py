@@ -14,9 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.fitting import NO_TEXT, fit
 from anyformer.text.splitting import expression
-from anyformer.text.tokenizer import END_OF_TEXT, Tokenizer
+from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
 if TYPE_CHECKING:

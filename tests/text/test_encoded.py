@@ -132,7 +132,7 @@ def test_a_kill_while_writing(tokenizer: Tokenizer, tmp_path: Path, place: str) 
     tokenizer.save(tmp_path / "tokenizer")
     code = (
         "import os, signal, sys\n"
-        "from anyformer.text import *\n"
+        "from anyformer.text import *\nfrom anyformer.text.sources import Document\n"
         "os.makedirs(sys.argv[2] + '/encoded', exist_ok=True)\n"
         f"os.{place} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "encode_corpus(Corpus((Document('a', 'text'),)), Tokenizer.load(sys.argv[1]), sys.argv[2])\n"

@@ -25,11 +25,8 @@ POOLS: Mapping[str, PoolSpec] = {
     "mean_tokens": MeanTokensSpec(),
     "lasttoken": LastTokenSpec(),
 }
-SHORT = {
-    "cls": "cls_token",
-    "mean": "mean_tokens",
-    "max": "max_tokens",
-}  # what some files say in one field, pooling_mode
+# What some files say in one field, pooling_mode.
+SHORT = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
 def folder_of(directory: Path) -> Path:
@@ -86,10 +83,8 @@ def write_modules(spec: ModelSpec, directory: Path) -> None:
 def _head_of(spec: ModelSpec) -> HeadSpec | None:
     """The last head, where it is one that modules of sentence-transformers make."""
     last = spec.heads[-1] if spec.heads else None
-    made = (
-        HeadSpec(name=EMBEDDING, pool=pool, transform=t) for pool in POOLS.values() for t in ((), (UnitLengthSpec(),))
-    )
-    return last if last in tuple(made) else None
+    kinds = [(pool, transform) for pool in POOLS.values() for transform in ((), (UnitLengthSpec(),))]
+    return last if last in [HeadSpec(name=EMBEDDING, pool=pool, transform=then) for pool, then in kinds] else None
 
 
 def _is_one(directory: Path) -> bool:
@@ -98,7 +93,7 @@ def _is_one(directory: Path) -> bool:
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
     """(kind, folder) of each module."""
-    listed = _json(directory / MODULES)
+    listed = read_json(directory / MODULES)
     try:
         found = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in listed]
     except (TypeError, KeyError):
@@ -112,7 +107,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 def _pool(file: Path) -> PoolSpec:
     """How a Pooling's config.json makes one vector of the tokens."""
-    said = _json(file)
+    said = read_json(file)
     on = [name.removeprefix(POOLING) for name, value in said.items() if name.startswith(POOLING) and value is True]
     named = said.get("pooling_mode")
     on += [SHORT.get(name, name) for name in ([named] if isinstance(named, str) else named or [])]
@@ -124,10 +119,11 @@ def _pool(file: Path) -> PoolSpec:
 
 
 def _said(file: Path, key: str) -> Any:
-    return _json(file).get(key) if file.is_file() else None
+    return read_json(file).get(key) if file.is_file() else None
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What a file says. Raises CheckpointError."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -14,9 +14,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import check_prompts, prompt_types
+from anyformer.generation.decode import cache_for, check_prompts, next_logits, prompt_types
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
@@ -107,19 +106,13 @@ def search_ids(
     if not max_new_tokens:
         return [[Hypothesis(0.0, (), ended=False)] for _ in input_ids]
     start = input_ids if decoder_input_ids is None else decoder_input_ids
-    weight = model.head().table.weight
-    length = start.shape[1] + max_new_tokens - 1
-    cache = KVCache(model.spec, len(input_ids), length, dtype=weight.dtype, device=weight.device)
-    answer = None if model.encoder is None else start
-    types = prompt_types(model.spec, start)
-    out = model(
-        input_ids, attention_mask, token_type_ids=types, decoder_input_ids=answer, cache=cache, logits_to_keep=1
-    )
+    cache, types = cache_for(model, start, max_new_tokens), prompt_types(model.spec, start)
+    logits = next_logits(model, start, attention_mask, types, cache, input_ids)
     rows = [_Row(i, [()]) for i in range(len(input_ids))]
     finished: dict[int, list[Hypothesis]] = {}
-    totals, n_candidates = weight.new_zeros(len(rows), 1, dtype=torch.float32), how.beams * max(2, 1 + len(closing_ids))
+    totals, n_candidates = logits.new_zeros(len(rows), 1, dtype=torch.float32), how.beams * max(2, 1 + len(closing_ids))
     for n in range(1, max_new_tokens + 1):
-        each = _likeliest(out.logits[:, -1], totals, n_candidates)
+        each = _likeliest(logits, totals, n_candidates)
         width, kept, chosen = totals.shape[1], [], []
         for place, (row, candidates) in enumerate(zip(rows, each, strict=True)):
             last = n == max_new_tokens
@@ -136,9 +129,7 @@ def search_ids(
         cache.select([beam for _, beam, _ in chosen])
         totals = totals.new_tensor([total for total, _, _ in chosen]).view(len(rows), -1)
         ids = input_ids.new_tensor([token for _, _, token in chosen])[:, None]
-        read, written = (ids, None) if model.encoder is None else (None, ids)
-        types = None if types is None else torch.ones_like(ids)
-        out = model(read, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
+        logits = next_logits(model, ids, None, None if types is None else torch.ones_like(ids), cache, None)
     return [finished[i] for i in range(len(input_ids))]
 
 

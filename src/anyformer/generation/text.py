@@ -1,4 +1,4 @@
-"""Text out of a model: prompts in, continuations out, whole or piece by piece."""
+"""Text out of a model: prompts in, continuations out, whole or piece by piece, each up to its first stop string."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from anyformer.errors import InputError
 from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.decode import Decoding
 from anyformer.generation.sampling import Sampling
-from anyformer.generation.stop import StopStrings
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
 
@@ -69,11 +68,10 @@ def generate_text(
         )
     device = model.head().table.weight.device
     width = max(map(len, ids))
-    padding = [width - len(row) for row in ids]
-    input_ids = torch.tensor([[0] * n + row for n, row in zip(padding, ids, strict=True)], device=device)
-    mask = torch.tensor([[0] * n + [1] * len(row) for n, row in zip(padding, ids, strict=True)], device=device)
+    input_ids = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device)
     texts = [_Growing(tokenizer, [] if reads_source else row, stop, i, on_text) for i, row in enumerate(ids)]
-    given = (model, input_ids, mask if any(padding) else None)
+    given = (model, input_ids, None if bool(mask.all()) else mask)
     answer = torch.full((len(ids), 1), _answer_start(tokenizer), device=device) if reads_source else None
     if search is not None:
         closing = tokenizer.closing_ids
@@ -176,3 +174,42 @@ class _Growing:
         self.result.text += text
         if text and self.on_text is not None:
             self.on_text(self.row, text)
+
+
+class StopStrings:
+    """Lets text through up to the stop string that is complete first (of several at once, the one that starts first).
+
+    What may be the beginning of a stop string waits until it is clear, so where pieces are cut changes nothing.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if isinstance(stops, str) or not all(stops):
+            raise InputError(f"stop = {stops!r} must be a list of strings that are not empty")
+        self._stops = tuple(stops)
+        self._waiting = ""
+        self.met: str | None = None  # the stop string that ended the text
+
+    def push(self, piece: str) -> str:
+        """What of the text is certain to come before a stop string; nothing once one is met."""
+        if self.met is not None:
+            return ""
+        text = self._waiting + piece
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            _, at, self.met = min(found)
+            self._waiting = ""
+            return text[:at]
+        kept = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._waiting = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+    def finish(self) -> str:
+        """What still waited when the text ended by itself."""
+        text, self._waiting = self._waiting, ""
+        return text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many of the last characters of `text` are the first of `stop`, which is not yet complete."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

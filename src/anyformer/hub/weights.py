@@ -48,19 +48,17 @@ class Weights:
 
     def dtype(self, names: Iterable[str]) -> torch.dtype:
         """The dtype that holds all of these tensors. Raises CheckpointError for quantised ones."""
-        found: set[torch.dtype] = set()
-        for name in names:
-            spelled = self.stored(name)
+        stored = {name: self.stored(name) for name in names}
+        for name, spelled in stored.items():
             if spelled not in DTYPES:
                 raise CheckpointError(
                     f"{self.directory}: {name} is of type {spelled}, quantised or packed; "
                     f"give weights of {', '.join(DTYPES)}"
                 )
-            found.add(DTYPES[spelled])
-        return reduce(torch.promote_types, found)
+        return reduce(torch.promote_types, {DTYPES[spelled] for spelled in stored.values()})
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor. It lies in a map of its file, which takes memory for what was read of it."""
+        """A tensor. It lies in a map of its file, which takes memory for what was read of it."""
         return self._home(name).get_tensor(name)
 
     def release(self) -> None:

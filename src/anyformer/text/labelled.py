@@ -52,8 +52,13 @@ class LabelledCorpus:
 
     def counts(self) -> Counter[str]:
         """How often each class is said."""
-        each = (row.label if isinstance(row.label, tuple) else (row.label,) for row in self.rows)
-        return Counter(label for labels in each for label in labels if isinstance(label, str))
+        return Counter(label for _, label in self._classes())
+
+    def _classes(self) -> Iterator[tuple[int, str]]:
+        """(line, class) of every label that is one."""
+        for row in self.rows:
+            labels = row.label if isinstance(row.label, tuple) else (row.label,)
+            yield from ((row.line, label) for label in labels if isinstance(label, str))
 
     def names(self, known: Sequence[str] | None = None) -> tuple[str, ...]:
         """The classes: those `known` already, in their order, else what the labels say, sorted, whole numbers by size.
@@ -75,15 +80,11 @@ class LabelledCorpus:
     def check(self, known: Sequence[str]) -> None:
         """Raise TextError, naming the line, for a label that is none of those known."""
         classes = set(known)
-        for row in self.rows:
-            for label in row.label if isinstance(row.label, tuple) else (row.label,):
-                if isinstance(label, str) and label not in classes:
-                    raise wrong(
-                        self.where,
-                        row.line,
-                        f"the label {label!r} is none of those trained on{did_you_mean(label, classes)}; "
-                        f"there are {', '.join(known[:20])}; correct it, or train on examples of it",
-                    )
+        for line, label in self._classes():
+            if label not in classes:
+                reason = f"the label {label!r} is none of those trained on{did_you_mean(label, known)}"
+                there = f"there are {', '.join(known[:20])}; correct it, or train on examples of it"
+                raise wrong(self.where, line, f"{reason}; {there}")
 
     def as_kind(self, kind: Kind) -> LabelledCorpus:
         """The same with labels of another kind: whole numbers are classes, or numbers. Raises TextError."""
@@ -92,17 +93,17 @@ class LabelledCorpus:
         if (self.kind, kind) == ("classes", "numbers"):
             rows = [row._replace(label=_number(self.where, row)) for row in self.rows]
             return replace(self, rows=tuple(rows), kind=kind)
-        wanted = {"classes": "classification", "numbers": "regression", "words": "token-classification"}
+        (mine, objective), (wanted, _) = _KINDS[self.kind], _KINDS[kind]
         raise TextError(
-            f"{self.where} has {_SAYS[self.kind]}, and what is asked for needs {_SAYS[kind]}; "
-            f"use the objective {wanted[self.kind]}, or other labels"
+            f"{self.where} has {mine}, and what is asked for needs {wanted}; use the objective {objective}, or other labels"
         )
 
 
-_SAYS = {
-    "classes": "a class for each text",
-    "numbers": "a number for each text",
-    "words": "a class for each word (tokens and labels)",
+# What labels of each kind are, and the objective for them.
+_KINDS: dict[Kind, tuple[str, str]] = {
+    "classes": ("a class for each text", "classification"),
+    "numbers": ("a number for each text", "regression"),
+    "words": ("a class for each word (tokens and labels)", "token-classification"),
 }
 
 

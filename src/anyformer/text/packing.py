@@ -31,6 +31,9 @@ class Batch(NamedTuple):
     source: np.ndarray  # which document of the corpus, from 0; -1 at padding
 
 
+_PADDING = (0, NOT_PREDICTED, 0, 0, -1)  # of the fields of a batch
+
+
 @dataclass(frozen=True, eq=False)
 class Packed:
     """Which piece of which document stands where; `batch` cuts the tokens out when they are wanted.
@@ -62,13 +65,7 @@ class Packed:
     def batch(self, rows: np.ndarray) -> Batch:
         """The rows of these numbers, in their order. Each field is [len(rows), seq_len]."""
         shape = (len(rows), self.seq_len)
-        fields = Batch(
-            input_ids=np.zeros(shape, dtype=np.int64),
-            labels=np.full(shape, NOT_PREDICTED, dtype=np.int64),
-            document=np.zeros(shape, dtype=np.int64),
-            positions=np.zeros(shape, dtype=np.int64),
-            source=np.full(shape, -1, dtype=np.int64),
-        )
+        fields = Batch(*(np.full(shape, padding, dtype=np.int64) for padding in _PADDING))
         counting = np.arange(self.seq_len, dtype=np.int64)
         for i, row in enumerate(rows):
             first, last = self.row_offsets[row], self.row_offsets[row + 1]

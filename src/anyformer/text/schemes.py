@@ -117,13 +117,12 @@ class WordPiece:
         from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
         unknown, opening, closing = (BERT_SPECIALS[f"{role}_token"] for role in ("unk", "cls", "sep"))
-        rules = _empty(models.WordPiece({unknown: 0}, unk_token=unknown))
-        rules.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase, strip_accents=False)
-        rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        learned = wordpieces(word_counts(rules, texts), _at_least(self.vocab_size, 1), self.min_count)
+        inner = _empty(models.WordPiece({unknown: 0}, unk_token=unknown))
+        inner.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase, strip_accents=False)
+        inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        learned = wordpieces(word_counts(inner, texts), _at_least(self.vocab_size, 1), self.min_count)
         ids = {piece: i for i, piece in enumerate((*BERT_SPECIALS.values(), *learned))}
-        inner = _empty(models.WordPiece(ids, unk_token=unknown, continuing_subword_prefix=CONTINUES))
-        inner.normalizer, inner.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
+        inner.model = models.WordPiece(ids, unk_token=unknown, continuing_subword_prefix=CONTINUES)
         inner.decoder = decoders.WordPiece(prefix=CONTINUES)
         inner.post_processor = processors.BertProcessing((closing, ids[closing]), (opening, ids[opening]))
         inner.add_special_tokens(list(BERT_SPECIALS.values()))
@@ -227,18 +226,13 @@ def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str
     return sorted(settled.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _of_counts(rules: tokenizers.Tokenizer, counts: Mapping[str, int], size: int, min_count: int) -> Tokenizer:
-    """Return a tokenizer of whole words (or letters) with these rules: the most frequent first, then by spelling."""
+def _of_counts(inner: tokenizers.Tokenizer, counts: Mapping[str, int], size: int, min_count: int) -> Tokenizer:
+    """A tokenizer of whole words (or letters) with these rules: the most frequent first, then by spelling."""
     from tokenizers import models
 
     known = [word for word, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if times >= min_count]
     ids = {word: i for i, word in enumerate(dict.fromkeys((END_OF_TEXT, UNKNOWN, *known[:size])))}
-    inner = _empty(models.WordLevel(ids, unk_token=UNKNOWN))
-    if rules.normalizer is not None:
-        inner.normalizer = rules.normalizer
-    inner.pre_tokenizer = rules.pre_tokenizer
-    if rules.decoder is not None:
-        inner.decoder = rules.decoder
+    inner.model = models.WordLevel(ids, unk_token=UNKNOWN)
     inner.add_special_tokens([END_OF_TEXT, UNKNOWN])
     return _named(inner, PLAIN_SPECIALS)
 

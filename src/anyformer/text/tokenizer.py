@@ -165,11 +165,7 @@ class Tokenizer:
         return Tokenizer(inner, {**self._config, **named})
 
     def frame(self, texts: Sequence[str], longest: int | None = None, *, words: bool = False) -> Framed:
-        """Return a text, a pair of texts, or the `words` of one as one input, as the tokenizer's own rules frame it.
-
-        At most `longest` tokens; the longer text is cut first. Raises TextError where there is no room for text, and for a
-        word that no token stands for.
-        """
+        """A text, a pair of texts, or the `words` of one as one input, as `text.framing.framed` does."""
         return framed(self._inner, texts, longest, words=words)
 
     @property

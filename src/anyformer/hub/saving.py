@@ -5,23 +5,27 @@ A model is written from memory (`save`), or file to file, a tensor at a time (`c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 
+from anyformer.disk.atomic import new_directory
 from anyformer.disk.run_layout import SPEC
-from anyformer.errors import CheckpointError, SpecError, UsageError, did_you_mean
+from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, did_you_mean
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
 from anyformer.hub.loading import tokenizer_of
-from anyformer.hub.sentences import without_pooling, write_modules
+from anyformer.hub.sentences import without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, find
-from anyformer.hub.writing import SHARD_NBYTES, refuse_in_use, whole, write_json, write_tensors
+from anyformer.hub.weights import SHARD_NBYTES, write_tensors
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -152,6 +156,24 @@ def convert(
         tokens |= {name: found.settings[name] for name in IDS if name in found.settings}
         plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found))
     return plan.saved(target)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield a directory that becomes `path`, complete, when the block ends. Raises RunFailed where it can't be written."""
+    try:
+        with new_directory(path) as aside:
+            yield aside
+    except (OSError, SafetensorError) as error:
+        raise RunFailed(f"could not write {path}: {error}") from None
+
+
+def refuse_in_use(path: Path) -> None:
+    """Raise CheckpointError where there is something at a path already."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise CheckpointError(f"{path} exists already and is not empty; give a new directory")
 
 
 def planned(

@@ -12,7 +12,6 @@ from typing import Any
 
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import EMBEDDING
-from anyformer.hub.writing import write_json
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
 from anyformer.spec import HeadSpec, Length, ModelSpec, PoolSpec
 
@@ -71,7 +70,7 @@ def write_modules(spec: ModelSpec, directory: Path) -> None:
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    (directory / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    write_json(directory / MODULES, listed)
     modes = {POOLING + name: pool == head.pool for name, pool in POOLS.items()}
     for i, kind in enumerate(kinds[1:], 1):
         (directory / f"{i}_{kind}").mkdir()
@@ -128,3 +127,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from None
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write settings as Hugging Face does."""
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.splitting import expression
 from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
@@ -32,6 +31,55 @@ BERT_SPECIALS = {
 }
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
 _WITH_SPACES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
+
+
+_SUFFIX = r"'(?:s|m|d|ll|re|ve|S|M|D|LL|RE|VE)(?!\w)"  # it's, I'm, they'd, we'll, you're, I've
+_BEFORE_NOT = r"\w+?(?=n't(?!\w)|N'T(?!\w))"  # do in don't
+_NOT = r"(?:n't|N'T)(?!\w)"
+_INITIALS = r"(?:\p{L}\.){2,}"  # U.K., e.g.
+_ENDS = r"\.(?=[\]\)}>\"'»”’]*(?:\z|\n|\s+[\"'“‘(\[]*\p{Lu}))"  # a full stop that ends a sentence
+_TITLES = r"(?:Mrs?|Ms|Dr|Prof|St|Jr|Sr|vs|etc)\.(?!\w)"
+_ELLIPSIS = r"\.\.\.|…"
+_NUMBER = r"\d+(?:[.,:]\d+)*"
+
+_TREEBANK = (
+    _ELLIPSIS,
+    _INITIALS,
+    _TITLES,
+    r"--",
+    _SUFFIX,
+    _NOT,
+    _BEFORE_NOT,
+    _ENDS,
+    r"[;@#$%&?!\[\](){}<>\"“”‘’»«`*]",
+    r"[,:](?!\d)",
+    r"'(?!\w)|(?<!\w)'",
+    # What is left: hyphens, full stops and commas inside a word belong to it.
+    rf"(?:(?!{_SUFFIX})(?!{_NOT})(?!{_BEFORE_NOT})(?!{_ENDS})(?!--)(?!\.\.\.)(?![,:](?!\d))(?!'(?!\w))"
+    r"[^\s;@#$%&?!\[\](){}<>\"“”‘’»«`*])+",
+)
+_SPACY = (
+    _ELLIPSIS,
+    _INITIALS,
+    _TITLES,
+    _SUFFIX,
+    _NOT,
+    _BEFORE_NOT,
+    _NUMBER,
+    # Hyphens, slashes and all other marks are words of their own; full stops between letters stay inside.
+    rf"(?:(?!{_SUFFIX})(?!{_NOT})\w)+(?:\.\w+)*(?:(?!{_SUFFIX})'(?=[a-z])\w+)*",
+    r"--+",
+    r"[^\s\w]",
+)
+
+# How running text is cut into words: at white space, or as two conventions do: Marcus et al. 1993, "Building a Large Annotated
+# Corpus of English", and its tokenisation rules as NLTK's TreebankWordTokenizer has them; spaCy's English rules (Honnibal &
+# Montani). Each is one expression that finds the words, so that it can be written into a `tokenizer.json`.
+SPLITS: Mapping[str, str] = {
+    "whitespace": r"\S+",
+    "treebank": "|".join(_TREEBANK),
+    "spacy": "|".join(_SPACY),
+}
 
 
 class Scheme(Protocol):
@@ -131,7 +179,7 @@ class WordPiece:
 
 @dataclass(frozen=True)
 class Words:
-    """A token a word, the most frequent ones; `split` says what a word is (text.splitting)."""
+    """A token a word, the most frequent ones; `split` says what a word is; see SPLITS."""
 
     vocab_size: int
     split: str = "whitespace"
@@ -194,6 +242,13 @@ def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
     if not isinstance(chosen, WordPiece | Words | Characters):
         raise TextError(f"{name} has no min_count ({min_count}): its vocabulary is bounded by its size alone")
     return replace(chosen, min_count=min_count)
+
+
+def expression(split: str) -> str:
+    """The expression that finds the words, in Oniguruma's syntax. Raises TextError with the nearest name."""
+    if split not in SPLITS:
+        raise TextError(f"there is no split {split!r}{did_you_mean(split, SPLITS)}; there are {', '.join(SPLITS)}")
+    return SPLITS[split]
 
 
 def word_counts(rules: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from anyformer.generation.decode import cache_for, check_prompts, next_logits, p
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
-STOPPINGS = ("estimate", "first", "bound")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class BeamSearch:
             raise InputError(f"beams = {self.beams} must be at least 1; 1 is greedy")
         if not math.isfinite(self.length_penalty):
             raise InputError(f"length_penalty = {self.length_penalty} must be a number; 1 compares means, 0 sums")
-        if self.stopping not in STOPPINGS:
-            raise InputError(f"stopping = {self.stopping!r} must be one of {', '.join(STOPPINGS)}")
+        if self.stopping not in get_args(Stopping):
+            raise InputError(f"stopping = {self.stopping!r} must be one of {', '.join(get_args(Stopping))}")
 
     def score(self, total: float, n: int) -> float:
         """The score of n tokens whose log-probabilities have this sum."""
@@ -72,9 +71,6 @@ class _Row:
     number: int
     growing: list[tuple[int, ...]]
     ended: list[Hypothesis] = field(default_factory=list)
-
-    def end(self, hypothesis: Hypothesis, most: int) -> None:
-        self.ended = sorted([*self.ended, hypothesis], key=lambda each: -each.score)[:most]
 
     def done(self, how: BeamSearch, best: float, n: int, limit: int) -> bool:
         """Whether nothing more can be won, or be expected to be, where the best that grows has this sum."""
@@ -155,7 +151,8 @@ def _advance(
             grown.append(candidate)
         elif rank < how.beams:
             tokens = (*row.growing[candidate.beam], candidate.token)
-            row.end(Hypothesis(how.score(candidate.total, n), tokens, ended), how.beams)
+            hypotheses = [*row.ended, Hypothesis(how.score(candidate.total, n), tokens, ended)]
+            row.ended = sorted(hypotheses, key=lambda each: -each.score)[: how.beams]
     return grown[: how.beams]
 
 

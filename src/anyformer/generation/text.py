@@ -72,7 +72,13 @@ def generate_text(
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device)
     texts = [_Growing(tokenizer, [] if reads_source else row, stop, i, on_text) for i, row in enumerate(ids)]
     given = (model, input_ids, None if bool(mask.all()) else mask)
-    answer = torch.full((len(ids), 1), _answer_start(tokenizer), device=device) if reads_source else None
+    answer = None
+    if reads_source:
+        if tokenizer.start_of_answer is None:
+            raise InputError(
+                "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
+            )
+        answer = torch.full((len(ids), 1), tokenizer.start_of_answer, device=device)
     if search is not None:
         closing = tokenizer.closing_ids
         found = search_ids(
@@ -112,14 +118,6 @@ def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
     if begin is not None and begin != end and tokenizer.config.get("add_bos_token", False) and ids[:1] != [begin]:
         ids = [begin, *ids]
     return ids if end is None or ids[-1:] == [end] else [*ids, end]
-
-
-def _answer_start(tokenizer: Tokenizer) -> int:
-    if tokenizer.start_of_answer is None:
-        raise InputError(
-            "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
-        )
-    return tokenizer.start_of_answer
 
 
 class _Growing:
@@ -199,17 +197,12 @@ class StopStrings:
             _, at, self.met = min(found)
             self._waiting = ""
             return text[:at]
-        kept = max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._waiting = text[len(text) - kept :]
-        return text[: len(text) - kept]
+        beginnings = (stop[:n] for stop in self._stops for n in range(1, len(stop)))
+        certain = len(text) - max((len(begun) for begun in beginnings if text.endswith(begun)), default=0)
+        self._waiting = text[certain:]
+        return text[:certain]
 
     def finish(self) -> str:
         """What still waited when the text ended by itself."""
         text, self._waiting = self._waiting, ""
         return text
-
-
-def _overlap(text: str, stop: str) -> int:
-    """How many of the last characters of `text` are the first of `stop`, which is not yet complete."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Weights:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._homes: dict[str, Path] = {}
-        self._open: dict[Path, Any] = {}
+        self._opened = cache(_opened)
         for file in _files(directory):
             self._homes.update(dict.fromkeys(self._opened(file).keys(), file))
 
@@ -68,15 +68,10 @@ class Weights:
 
     def release(self) -> None:
         """Give back the memory of what was read, as far as no tensor lies in it any more."""
-        self._open.clear()
+        self._opened.cache_clear()
 
     def _home(self, name: str) -> Any:
         return self._opened(self._homes[name])
-
-    def _opened(self, file: Path) -> Any:
-        if file not in self._open:
-            self._open[file] = _opened(file)
-        return self._open[file]
 
     def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
         """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""

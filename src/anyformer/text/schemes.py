@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "<unk>"
 PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-BERT_SPECIALS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
 _WITH_SPACES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
 
@@ -115,11 +109,9 @@ class CharacterBPE:
         inner = _empty(models.BPE(unk_token=UNKNOWN))
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WITH_SPACES), "isolated")
         inner.decoder = decoders.Fuse()
-        specials = [END_OF_TEXT, UNKNOWN]
-        n = _at_least(self.vocab_size, 1)
-        trainer = trainers.BpeTrainer(
-            vocab_size=n + len(specials), limit_alphabet=n, special_tokens=specials, show_progress=False
-        )
+        n, specials = _at_least(self.vocab_size, 1), [END_OF_TEXT, UNKNOWN]
+        size = n + len(specials)
+        trainer = trainers.BpeTrainer(vocab_size=size, limit_alphabet=n, special_tokens=specials, show_progress=False)
         fit(inner, trainer, texts)
         return _named(inner, PLAIN_SPECIALS)
 
@@ -134,10 +126,8 @@ class Unigram:
         from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
         inner = _empty(models.Unigram())
-        words = pre_tokenizers.Split(Regex(r" ?\S+|\s+"), "isolated")
-        inner.pre_tokenizer = pre_tokenizers.Sequence(
-            [words, pre_tokenizers.Metaspace(prepend_scheme="never", split=False)]
-        )
+        words, spaces = Regex(r" ?\S+|\s+"), pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), spaces])
         inner.decoder = decoders.Metaspace(prepend_scheme="never", split=False)
         specials = [END_OF_TEXT, UNKNOWN]
         size = _at_least(self.vocab_size, 2) + len(specials)

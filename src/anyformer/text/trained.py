@@ -48,13 +48,10 @@ def compared(tokenizer: Tokenizer, texts: Iterable[str]) -> Compared:
     seconds = time.perf_counter() - start
     nbytes = sum(len(text.encode()) for text in documents)
     lengths = np.array([len(each) for each in ids])
-    counts = np.bincount(
-        np.concatenate([np.array(each, dtype=np.int64) for each in ids]), minlength=tokenizer.vocab_size
-    )
-    n_tokens = int(counts.sum())
-    plain = [
-        i for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids and tokenizer.spelling(i) is not None
-    ]
+    every = np.concatenate([np.array(each, dtype=np.int64) for each in ids])
+    counts, n_tokens = np.bincount(every, minlength=tokenizer.vocab_size), len(every)
+    known = (i for i in range(tokenizer.vocab_size) if tokenizer.spelling(i) is not None)
+    plain = [i for i in known if i not in tokenizer.special_ids]
     unknown = 0 if tokenizer.unknown is None else int(counts[tokenizer.unknown])
     restored = sum(tokenizer.decode(each) == text for each, text in zip(ids, documents, strict=True))
     return Compared(

@@ -148,7 +148,7 @@ def test_without_ids_the_tokenizer_ends_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "generation_config.json beside the tokenizer holds no JSON object"),
+        ("{", "generation_config.json beside the tokenizer is not JSON"),
         ("[1]", "generation_config.json beside the tokenizer holds no JSON object"),
         ('{"eos_token_id": ["</s>"]}', r"eos_token_id = \['</s>'\] must be a token's id or a list of them"),
         ('{"eos_token_id": true}', "eos_token_id = True must be a token's id or a list of them"),

@@ -214,15 +214,15 @@ def full_after(calls: int) -> Iterator[None]:
 
 
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.hub import writing
+    from anyformer.hub import weights
 
-    directory, write, room = llama(tmp_path), writing.save_file, full_after(2)
+    directory, write, room = llama(tmp_path), weights.save_file, full_after(2)
 
     def until_full(*arguments: Any, **options: Any) -> None:
         next(room)
         write(*arguments, **options)
 
-    monkeypatch.setattr(writing, "save_file", until_full)
+    monkeypatch.setattr(weights, "save_file", until_full)
     with pytest.raises(RunFailed, match="No space left on device"):
         convert(directory, tmp_path / "out", shard_nbytes=10_000)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

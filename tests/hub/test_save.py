@@ -14,7 +14,7 @@ from safetensors import safe_open
 from anyformer.disk.atomic import remove_unfinished
 from anyformer.errors import CheckpointError, RunFailed, SpecError
 from anyformer.families import preset
-from anyformer.hub import load, save, writing
+from anyformer.hub import load, save, weights
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.layers import RMSNormSpec
 from anyformer.model import build
@@ -97,7 +97,7 @@ def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
     assert load(tmp_path / "out")[0].spec == load(tmp_path / "out")[0].spec
 
 
-@pytest.mark.parametrize("step", ["hub.writing.save_file", "hub.saving.write_json", "disk.atomic.sync"])
+@pytest.mark.parametrize("step", ["hub.weights.save_file", "hub.saving.write_json", "disk.atomic.sync"])
 def test_a_full_disk_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
@@ -114,7 +114,7 @@ def test_a_kill_in_the_middle_leaves_no_directory_of_that_name(tmp_path: Path, m
         assert not (tmp_path / "out").exists()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anyformer.hub.writing.save_file", killed)
+    monkeypatch.setattr("anyformer.hub.weights.save_file", killed)
     with pytest.raises(KeyboardInterrupt):
         save(build(LLAMA), tmp_path / "out")
     assert names(tmp_path) == []
@@ -171,12 +171,12 @@ def test_what_a_killed_process_left_is_removed_and_nothing_of_a_living_one(tmp_p
 
 
 def test_a_save_that_goes_on_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = writing.save_file
+    write = weights.save_file
 
     def at_the_same_time(*arguments: Any, **options: Any) -> None:
         remove_unfinished(tmp_path / "out")
         write(*arguments, **options)
 
-    monkeypatch.setattr(writing, "save_file", at_the_same_time)
+    monkeypatch.setattr(weights, "save_file", at_the_same_time)
     save(build(LLAMA), tmp_path / "out")
     assert names(tmp_path) == ["out"]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyformer.errors import TextError
-from anyformer.text import Corpus, Document, read_corpus
+from anyformer.text import Corpus, read_corpus
+from anyformer.text.sources import Document
 
 
 def write(folder: Path, files: dict[str, str | bytes]) -> Path:

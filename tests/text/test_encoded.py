@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from anyformer.disk.atomic import ASIDE
+from anyformer.disk.cache import cache_directory
 from anyformer.errors import RunFailed, TextError
-from anyformer.text import Corpus, Document, Tokenizer, cache_directory, encode_corpus
+from anyformer.text import Corpus, Tokenizer, encode_corpus
+from anyformer.text.sources import Document
 from tests.text.samples import TEXTS, llama_like
 
 CORPUS = Corpus(tuple(Document(f"{i}", text) for i, text in enumerate((*TEXTS, "é", "x<|endoftext|>y"))))
@@ -130,7 +132,7 @@ def test_a_kill_while_writing(tokenizer: Tokenizer, tmp_path: Path, place: str) 
     tokenizer.save(tmp_path / "tokenizer")
     code = (
         "import os, signal, sys\n"
-        "from anyformer.text import *\n"
+        "from anyformer.text import *\nfrom anyformer.text.sources import Document\n"
         "os.makedirs(sys.argv[2] + '/encoded', exist_ok=True)\n"
         f"os.{place} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "encode_corpus(Corpus((Document('a', 'text'),)), Tokenizer.load(sys.argv[1]), sys.argv[2])\n"

@@ -12,7 +12,7 @@ import pytest
 
 from anyformer.errors import TextError
 from anyformer.text import Tokenizer, WordPiece, read_labelled, split_labelled
-from anyformer.text.encoded_labelled import EncodedLabelled
+from anyformer.text.labelled import EncodedLabelled
 
 TEXTS = ["the cat sat on the mat", "a dog, a log and a frog", "it's a very long story about nothing at all", "mat"]
 

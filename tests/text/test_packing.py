@@ -15,7 +15,6 @@ from anyformer.text import (
     NOT_PREDICTED,
     Batch,
     Corpus,
-    Document,
     EncodedCorpus,
     Packed,
     Tokenizer,
@@ -23,6 +22,7 @@ from anyformer.text import (
     pack,
     pack_whole,
 )
+from anyformer.text.sources import Document
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 500), max_size=30), min_size=1, max_size=12)
 

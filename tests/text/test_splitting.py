@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Regex, pre_tokenizers
 
 from anyformer.errors import TextError
-from anyformer.text.splitting import expression
+from anyformer.text.schemes import expression
 
 SENTENCES = [
     "I'm in the U.K. at the end.",

@@ -23,8 +23,7 @@ from anyformer.recipe import AdamW, CausalLM, Classification, DropoutSpec, Label
 from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
-from anyformer.text.encoded_labelled import EncodedLabelled, LabelledRows
-from anyformer.text.labelled import Kind
+from anyformer.text.labelled import EncodedLabelled, Kind, LabelledRows
 from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train

@@ -31,7 +31,9 @@ def new_directory(target: Path) -> Iterator[Path]:
     held = hold(aside)
     try:
         yield aside
-        readable = 0o666 & ~_umask()
+        mask = os.umask(0o022)  # only setting it says what it was
+        os.umask(mask)
+        readable = 0o666 & ~mask
         for directory, _, names in os.walk(aside, topdown=False):
             for name in sorted(names):
                 os.chmod(Path(directory, name), readable)  # safetensors writes for the owner alone
@@ -143,9 +145,3 @@ def _reclaim(aside: Path) -> None:
             shutil.rmtree(aside)
         finally:
             os.close(held)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -30,14 +30,10 @@ class Lock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         # A forked child shares the lock: one that outlived its parent would keep it.
-        os.register_at_fork(after_in_child=self.release_here)
+        os.register_at_fork(after_in_child=self.release)
 
     def release(self) -> None:
-        """Let others have it. Releasing twice is harmless."""
-        self.release_here()
-
-    def release_here(self) -> None:
-        """Close this process's hold; the lock is free when every holder has."""
+        """Close this process's hold, at most once; the lock is free when every holder has."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

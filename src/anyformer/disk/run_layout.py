@@ -8,14 +8,8 @@ import zlib
 from pathlib import Path
 
 # Of a run: what ran, by what recipe, on what, how far, and who owns it.
-RECORD, SPEC, RECIPE, METRICS, LOCK, TOKENIZER = (
-    "run.json",
-    "spec.yaml",
-    "recipe.yaml",
-    "metrics.jsonl",
-    "lock",
-    "tokenizer",
-)
+RECORD, SPEC, RECIPE, METRICS = "run.json", "spec.yaml", "recipe.yaml", "metrics.jsonl"
+LOCK, TOKENIZER = "lock", "tokenizer"
 CHECKPOINTS = "checkpoints"
 # What was trained beside the model, if anything was; its tensors in a checkpoint are called so too.
 AUXILIARY, AUXILIARY_SPEC, AUXILIARY_WEIGHTS = "companion", "companion.yaml", "companion.safetensors"

@@ -4,8 +4,7 @@ from anyformer.generation.beam import BeamSearch, Hypothesis, Stopping, search_i
 from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import GREEDY, Sampling
-from anyformer.generation.stop import StopStrings
-from anyformer.generation.text import Continuation, generate_text
+from anyformer.generation.text import Continuation, StopStrings, generate_text
 
 __all__ = [
     "GREEDY",

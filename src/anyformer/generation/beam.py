@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from anyformer.cache import KVCache
 from anyformer.errors import InputError
-from anyformer.generation.decode import check_prompts, prompt_types
+from anyformer.generation.decode import cache_for, check_prompts, next_logits, prompt_types
 from anyformer.model import Transformer
 
 Stopping = Literal["estimate", "first", "bound"]
-STOPPINGS = ("estimate", "first", "bound")
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class BeamSearch:
             raise InputError(f"beams = {self.beams} must be at least 1; 1 is greedy")
         if not math.isfinite(self.length_penalty):
             raise InputError(f"length_penalty = {self.length_penalty} must be a number; 1 compares means, 0 sums")
-        if self.stopping not in STOPPINGS:
-            raise InputError(f"stopping = {self.stopping!r} must be one of {', '.join(STOPPINGS)}")
+        if self.stopping not in get_args(Stopping):
+            raise InputError(f"stopping = {self.stopping!r} must be one of {', '.join(get_args(Stopping))}")
 
     def score(self, total: float, n: int) -> float:
         """The score of n tokens whose log-probabilities have this sum."""
@@ -73,9 +71,6 @@ class _Row:
     number: int
     growing: list[tuple[int, ...]]
     ended: list[Hypothesis] = field(default_factory=list)
-
-    def end(self, hypothesis: Hypothesis, most: int) -> None:
-        self.ended = sorted([*self.ended, hypothesis], key=lambda each: -each.score)[:most]
 
     def done(self, how: BeamSearch, best: float, n: int, limit: int) -> bool:
         """Whether nothing more can be won, or be expected to be, where the best that grows has this sum."""
@@ -107,19 +102,13 @@ def search_ids(
     if not max_new_tokens:
         return [[Hypothesis(0.0, (), ended=False)] for _ in input_ids]
     start = input_ids if decoder_input_ids is None else decoder_input_ids
-    weight = model.head().table.weight
-    length = start.shape[1] + max_new_tokens - 1
-    cache = KVCache(model.spec, len(input_ids), length, dtype=weight.dtype, device=weight.device)
-    answer = None if model.encoder is None else start
-    types = prompt_types(model.spec, start)
-    out = model(
-        input_ids, attention_mask, token_type_ids=types, decoder_input_ids=answer, cache=cache, logits_to_keep=1
-    )
+    cache, types = cache_for(model, start, max_new_tokens), prompt_types(model.spec, start)
+    logits = next_logits(model, start, attention_mask, types, cache, input_ids)
     rows = [_Row(i, [()]) for i in range(len(input_ids))]
     finished: dict[int, list[Hypothesis]] = {}
-    totals, n_candidates = weight.new_zeros(len(rows), 1, dtype=torch.float32), how.beams * max(2, 1 + len(closing_ids))
+    totals, n_candidates = logits.new_zeros(len(rows), 1, dtype=torch.float32), how.beams * max(2, 1 + len(closing_ids))
     for n in range(1, max_new_tokens + 1):
-        each = _likeliest(out.logits[:, -1], totals, n_candidates)
+        each = _likeliest(logits, totals, n_candidates)
         width, kept, chosen = totals.shape[1], [], []
         for place, (row, candidates) in enumerate(zip(rows, each, strict=True)):
             last = n == max_new_tokens
@@ -136,9 +125,7 @@ def search_ids(
         cache.select([beam for _, beam, _ in chosen])
         totals = totals.new_tensor([total for total, _, _ in chosen]).view(len(rows), -1)
         ids = input_ids.new_tensor([token for _, _, token in chosen])[:, None]
-        read, written = (ids, None) if model.encoder is None else (None, ids)
-        types = None if types is None else torch.ones_like(ids)
-        out = model(read, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
+        logits = next_logits(model, ids, None, None if types is None else torch.ones_like(ids), cache, None)
     return [finished[i] for i in range(len(input_ids))]
 
 
@@ -164,7 +151,8 @@ def _advance(
             grown.append(candidate)
         elif rank < how.beams:
             tokens = (*row.growing[candidate.beam], candidate.token)
-            row.end(Hypothesis(how.score(candidate.total, n), tokens, ended), how.beams)
+            hypotheses = [*row.ended, Hypothesis(how.score(candidate.total, n), tokens, ended)]
+            row.ended = sorted(hypotheses, key=lambda each: -each.score)[: how.beams]
     return grown[: how.beams]
 
 

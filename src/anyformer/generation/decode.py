@@ -50,11 +50,7 @@ class Decoding(Iterator[dict[int, int]]):
         self.types = prompt_types(model.spec, self.ids)
         self.generators = generators(seed, len(self.rows))
         self.ended: set[int] = set()
-        self.cache = None
-        if cache:
-            weight = model.head().table.weight
-            length = self.ids.shape[1] + max_new_tokens - 1  # the last token is never read
-            self.cache = KVCache(model.spec, len(self.rows), length, dtype=weight.dtype, device=weight.device)
+        self.cache = cache_for(model, self.ids, max_new_tokens) if cache else None
 
     def __iter__(self) -> Decoding:
         return self
@@ -65,7 +61,8 @@ class Decoding(Iterator[dict[int, int]]):
         if not self.rows or not self.steps_left:
             raise StopIteration
         self.steps_left -= 1
-        new = self.sampling(self._logits(), self.generators)
+        logits = next_logits(self.model, self.ids, self.mask, self.types, self.cache, self.encoder_ids)
+        new = self.sampling(logits, self.generators)
         self.ids = new[:, None] if self.cache else torch.cat((self.ids, new[:, None]), -1)
         if self.mask is not None and self.encoder_ids is None:
             # What a cache holds it knows the mask of; only without one is it needed again.
@@ -80,13 +77,6 @@ class Decoding(Iterator[dict[int, int]]):
     def stop(self, row: int) -> None:
         """Let a row grow no more."""
         self.ended.add(row)
-
-    def _logits(self) -> Tensor:
-        read, written = (self.ids, None) if self.encoder_ids is None else (self.encoder_ids, self.ids)
-        out = self.model(
-            read, self.mask, token_type_ids=self.types, decoder_input_ids=written, cache=self.cache, logits_to_keep=1
-        )
-        return out.logits[:, -1]
 
     def _drop_ended(self) -> None:
         kept = [i for i, row in enumerate(self.rows) if row not in self.ended]
@@ -133,6 +123,29 @@ def generate_ids(
     n_rows = input_ids.shape[0]
     columns = [[step.get(row, end_of_text) for row in range(n_rows)] for step in steps]
     return torch.tensor(columns, dtype=torch.long, device=input_ids.device).reshape(-1, n_rows).T.contiguous()
+
+
+def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int) -> KVCache:
+    """A cache for a prompt [batch, token] and what is written after it; the last token is never read."""
+    weight, length = model.head().table.weight, prompt.shape[1] + max_new_tokens - 1
+    return KVCache(model.spec, len(prompt), length, dtype=weight.dtype, device=weight.device)
+
+
+def next_logits(
+    model: Transformer,
+    ids: Tensor,
+    mask: Tensor | None,
+    types: Tensor | None,
+    cache: KVCache | None,
+    encoder_ids: Tensor | None,
+) -> Tensor:
+    """Logits [batch, vocab] of the token after `ids` [batch, token], those that the cache does not hold yet.
+
+    `mask` is of the encoder's ids [batch, source token] where the model has one; they may be None once the cache holds it.
+    """
+    read, written = (ids, None) if model.encoder is None else (encoder_ids, ids)
+    out = model(read, mask, token_type_ids=types, decoder_input_ids=written, cache=cache, logits_to_keep=1)
+    return out.logits[:, -1]
 
 
 def prompt_types(spec: ModelSpec, ids: Tensor) -> Tensor | None:

@@ -59,9 +59,8 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """Logits [batch, vocab] with -inf outside the fewest likeliest tokens that have probability p together."""
     ordered, index = logits.sort(descending=True, stable=True)
     probabilities = ordered.softmax(-1)
-    before = (
-        probabilities.cumsum(-1) - probabilities
-    )  # of all likelier tokens; the likeliest has none, so it always stays
+    # Of all likelier tokens; the likeliest has none, so it always stays.
+    before = probabilities.cumsum(-1) - probabilities
     return torch.full_like(logits, -math.inf).scatter(-1, index, ordered.masked_fill(before >= p, -math.inf))
 
 
@@ -77,5 +76,5 @@ def draw(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
 
 
 def generators(seed: int, n_rows: int) -> list[torch.Generator]:
-    """Return a generator for each row; row i has that of seed + i, so alone with that seed it draws the same."""
+    """A generator for each row; row i has that of seed + i, so alone with that seed it draws the same."""
     return [torch.Generator().manual_seed(seed + row) for row in range(n_rows)]

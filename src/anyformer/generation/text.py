@@ -1,4 +1,4 @@
-"""Text out of a model: prompts in, continuations out, whole or piece by piece."""
+"""Text out of a model: prompts in, continuations out, whole or piece by piece, each up to its first stop string."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from anyformer.errors import InputError
 from anyformer.generation.beam import BeamSearch, search_ids
 from anyformer.generation.decode import Decoding
 from anyformer.generation.sampling import Sampling
-from anyformer.generation.stop import StopStrings
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
 
@@ -69,12 +68,17 @@ def generate_text(
         )
     device = model.head().table.weight.device
     width = max(map(len, ids))
-    padding = [width - len(row) for row in ids]
-    input_ids = torch.tensor([[0] * n + row for n, row in zip(padding, ids, strict=True)], device=device)
-    mask = torch.tensor([[0] * n + [1] * len(row) for n, row in zip(padding, ids, strict=True)], device=device)
+    input_ids = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device)
     texts = [_Growing(tokenizer, [] if reads_source else row, stop, i, on_text) for i, row in enumerate(ids)]
-    given = (model, input_ids, mask if any(padding) else None)
-    answer = torch.full((len(ids), 1), _answer_start(tokenizer), device=device) if reads_source else None
+    given = (model, input_ids, None if bool(mask.all()) else mask)
+    answer = None
+    if reads_source:
+        if tokenizer.start_of_answer is None:
+            raise InputError(
+                "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
+            )
+        answer = torch.full((len(ids), 1), tokenizer.start_of_answer, device=device)
     if search is not None:
         closing = tokenizer.closing_ids
         found = search_ids(
@@ -114,14 +118,6 @@ def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
     if begin is not None and begin != end and tokenizer.config.get("add_bos_token", False) and ids[:1] != [begin]:
         ids = [begin, *ids]
     return ids if end is None or ids[-1:] == [end] else [*ids, end]
-
-
-def _answer_start(tokenizer: Tokenizer) -> int:
-    if tokenizer.start_of_answer is None:
-        raise InputError(
-            "nothing says which token begins an answer: name it as decoder_start_token_id in generation_config.json"
-        )
-    return tokenizer.start_of_answer
 
 
 class _Growing:
@@ -176,3 +172,37 @@ class _Growing:
         self.result.text += text
         if text and self.on_text is not None:
             self.on_text(self.row, text)
+
+
+class StopStrings:
+    """Lets text through up to the stop string that is complete first (of several at once, the one that starts first).
+
+    What may be the beginning of a stop string waits until it is clear, so where pieces are cut changes nothing.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if isinstance(stops, str) or not all(stops):
+            raise InputError(f"stop = {stops!r} must be a list of strings that are not empty")
+        self._stops = tuple(stops)
+        self._waiting = ""
+        self.met: str | None = None  # the stop string that ended the text
+
+    def push(self, piece: str) -> str:
+        """What of the text is certain to come before a stop string; nothing once one is met."""
+        if self.met is not None:
+            return ""
+        text = self._waiting + piece
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            _, at, self.met = min(found)
+            self._waiting = ""
+            return text[:at]
+        beginnings = (stop[:n] for stop in self._stops for n in range(1, len(stop)))
+        certain = len(text) - max((len(begun) for begun in beginnings if text.endswith(begun)), default=0)
+        self._waiting = text[certain:]
+        return text[:certain]
+
+    def finish(self) -> str:
+        """What still waited when the text ended by itself."""
+        text, self._waiting = self._waiting, ""
+        return text

@@ -1,8 +1,7 @@
 """Models from and to disk: Hugging Face directories and ours."""
 
-from anyformer.hub.conversion import convert
 from anyformer.hub.loading import load, load_auxiliary, load_into, load_tokenizer
-from anyformer.hub.saving import SavedDirectory, save
+from anyformer.hub.saving import SavedDirectory, convert, save
 from anyformer.hub.source import load_spec, vary
 from anyformer.spec import loads
 

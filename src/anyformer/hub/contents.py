@@ -31,7 +31,7 @@ class Contents(NamedTuple):
         return self.weights.dtype(self.names)
 
     def read(self, theirs: str) -> Tensor:
-        """Return a tensor by the name that the rows have for it."""
+        """A tensor by the name that the rows have for it."""
         return self.weights.read(self.spelled(theirs))
 
     def ours(self) -> Iterator[tuple[str, Tensor]]:

@@ -24,7 +24,7 @@ PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F6
 
 
 def opened(path: Path) -> GGUF:
-    """Return a file, read once for as long as it stays the same: its vocabulary alone takes seconds to parse."""
+    """A file, read once for as long as it stays the same: its vocabulary alone takes seconds to parse."""
     try:
         now = path.stat()
     except OSError as error:
@@ -83,7 +83,7 @@ class GGUF:
         return PLAIN.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor, by Hugging Face's name, as Hugging Face stores it."""
+        """A tensor, by Hugging Face's name, as Hugging Face stores it."""
         held = self._held(name)
         return self._dialect.restored(held, self._plain(held), self.config).contiguous()
 

@@ -51,10 +51,9 @@ def labels_of(source: Source) -> tuple[str, ...] | None:
     """The labels of a checkpoint, as its files name them; None where they don't. Raises CheckpointError."""
     if source.family is not None:
         return _of_settings(source.settings, source.spec)
-    places = [source.weights]
-    if source.weights.parent.name == CHECKPOINTS:
-        places.append(source.weights.parent.parent)
-    return next((found for place in places if (found := read_labels(place)) is not None), None)
+    run = source.weights.parent.parent if source.weights.parent.name == CHECKPOINTS else source.weights
+    own = read_labels(source.weights)
+    return read_labels(run) if own is None else own
 
 
 def _of_settings(settings: Mapping[str, Any], spec: ModelSpec) -> tuple[str, ...] | None:

@@ -74,7 +74,7 @@ def load_into(model: Transformer, path: str | Path) -> list[str]:
 
 
 def carried_over(theirs: ModelSpec, ours: ModelSpec, where: str) -> dict[str, str]:
-    """Return, by our names, the tensor of `theirs` that each of `ours` starts from; a new head's are not among them.
+    """By our names, the tensor of `theirs` that each of `ours` starts from; a new head's are not among them.
 
     A new head that has the pool and the layers of one of theirs starts from these layers, and one for other labels is new
     but for its layers. `where` names theirs in errors. Raises CheckpointError, naming the first field that differs.

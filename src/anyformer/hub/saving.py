@@ -1,28 +1,39 @@
-"""Saving: a Hugging Face directory where transformers has a class for the model, else ours; whole or not at all."""
+"""Saving: a Hugging Face directory where transformers has a class for the model, else ours; whole or not at all.
+
+A model is written from memory (`save`), or file to file, a tensor at a time (`convert`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 
+from anyformer.disk.atomic import new_directory
 from anyformer.disk.run_layout import SPEC
-from anyformer.errors import CheckpointError, SpecError, did_you_mean
+from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, did_you_mean
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
-from anyformer.hub.contents import own_rows
-from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, with_types
-from anyformer.hub.sentences import without_pooling, write_modules
-from anyformer.hub.source import CONFIG
-from anyformer.hub.writing import SHARD_NBYTES, refuse_in_use, whole, write_json, write_tensors
+from anyformer.hub.contents import contents, own_rows
+from anyformer.hub.gguf import GGUF
+from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
+from anyformer.hub.loading import tokenizer_of
+from anyformer.hub.sentences import without_pooling, write_json, write_modules
+from anyformer.hub.source import CONFIG, find
+from anyformer.hub.weights import SHARD_NBYTES, write_tensors
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
-from anyformer.text.companions import GENERATION
+from anyformer.text.companions import GENERATION, read_companions, write_companions
 
 Form = Literal["hf", "anyformer"]
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 class SavedDirectory(NamedTuple):
@@ -47,16 +58,14 @@ class FilePlan(NamedTuple):
 
     def rows(self) -> list[TensorRow]:
         """The rows between our tensors and those of the files."""
-        return (
-            own_rows(self.spec)
-            if self.family is None
-            else (self.family.files or self.family.rows)(without_pooling(self.spec))
-        )
+        if self.family is None:
+            return own_rows(self.spec)
+        return (self.family.files or self.family.rows)(without_pooling(self.spec))
 
     def describe(
         self, directory: Path, dtype: torch.dtype, tokens: dict[str, Any], labels: tuple[str, ...] | None
     ) -> None:
-        """Write what says how the model computes; `tokens` are the ids that open, close and pad a text."""
+        """Write what says how the model computes, beside its tokenizer; `tokens` are the ids that open, close and pad a text."""
         if self.family is None:
             (directory / SPEC).write_text(dumps(self.spec), encoding="utf-8")
             if labels:
@@ -67,6 +76,8 @@ class FilePlan(NamedTuple):
         said = label_settings(self.spec, labels)
         write_json(directory / CONFIG, about | tokens | self.config | said | kind)
         write_modules(self.spec, directory)
+        if not (directory / GENERATION).exists():
+            write_json(directory / GENERATION, {"_from_model_config": True, **tokens})
 
     def saved(self, path: Path) -> SavedDirectory:
         """What was written."""
@@ -94,15 +105,75 @@ def save(
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)
     with whole(path) as aside:
-        kind = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
-        tokens = special_tokens(tokenizer, model.spec)
-        plan.describe(aside, kind, tokens, model.labels)
         write_tensors(aside, theirs_of(plan.rows(), lambda name: weights[name].detach()), shard_nbytes)
         if tokenizer is not None:
             with_types(tokenizer, model.spec).save(aside)
-        if plan.family is not None and not (aside / GENERATION).exists():
-            write_json(aside / GENERATION, {"_from_model_config": True, **tokens})
+        widest = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
+        plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels)
     return plan.saved(path)
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    form: Form | None = None,
+    hf_type: str | None = None,
+    dtype: torch.dtype | None = None,
+    shard_nbytes: int = SHARD_NBYTES,
+) -> SavedDirectory:
+    """Write a checkpoint (Hugging Face's, ours, a run's, GGUF) anew in a new directory, without ever holding the model.
+
+    `form` None takes "hf" where a class of transformers computes the model, its own if it has one; `hf_type` asks for
+    that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes`, or one tensor; the memory
+    needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
+    generation are copied byte for byte. Raises what `load` and `save` do.
+    """
+    target = Path(target)
+    refuse_in_use(target)
+    if form == "anyformer" and hf_type is not None:
+        raise UsageError(
+            f"a class of transformers ({hf_type}) is only for Hugging Face's form; leave one of the two out"
+        )
+    found = find(source)
+    held = contents(found)
+    widest = held.dtype()
+    plan = planned(found.spec, form, hf_type, found.family)
+    tokenizer = tokenizer_of(found)
+    refuse_larger(tokenizer, found.spec)
+    places = [place for place in (found.weights, found.tokenizer) if place is not None and place.is_dir()]
+    files = {name: content for place in places for name, content in read_companions(place).items()}
+    cast = dtype or (widest if isinstance(held.weights, GGUF) else None)
+    with whole(target) as aside:
+        tensors = held.through(plan.rows(), alike=plan.family is found.family)
+        kept = ((name, tensor if cast is None else tensor.to(cast)) for name, tensor in tensors)
+        write_tensors(aside, kept, shard_nbytes, held.weights.release)
+        if files:
+            write_companions(files, aside)
+        elif tokenizer is not None:
+            tokenizer.save(aside)
+        tokens = special_tokens(tokenizer, found.spec)
+        tokens |= {name: found.settings[name] for name in IDS if name in found.settings}
+        plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found))
+    return plan.saved(target)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield a directory that becomes `path`, complete, when the block ends. Raises RunFailed where it can't be written."""
+    try:
+        with new_directory(path) as aside:
+            yield aside
+    except (OSError, SafetensorError) as error:
+        raise RunFailed(f"could not write {path}: {error}") from None
+
+
+def refuse_in_use(path: Path) -> None:
+    """Raise CheckpointError where there is something at a path already."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise CheckpointError(f"{path} exists already and is not empty; give a new directory")
 
 
 def planned(
@@ -119,8 +190,8 @@ def planned(
         raise SpecError(
             f"no class of transformers has the model_type {hf_type!r} here{near}; there are {', '.join(FAMILIES)}"
         )
-    others = [family for family in FAMILIES.values() if family is not preferred]
-    tried = [FAMILIES[hf_type]] if hf_type else [preferred, *others] if preferred else others
+    preferred_first = sorted(FAMILIES.values(), key=lambda family: family is not preferred)
+    tried = [FAMILIES[hf_type]] if hf_type else preferred_first
     try:
         family, config = fitting(tried, without_pooling(spec))
     except SpecError as error:
@@ -151,3 +222,8 @@ def special_tokens(tokenizer: Tokenizer | None, spec: ModelSpec) -> dict[str, An
         start = tokenizer.start_of_answer if tokenizer else None
         found |= {"decoder_start_token_id": start or 0, "forced_eos_token_id": None}
     return found
+
+
+def _named(settings: dict[str, Any]) -> torch.dtype | None:
+    """The dtype that a configuration names, which transformers loads all tensors in."""
+    return DTYPES.get(str(settings.get("dtype") or settings.get("torch_dtype")).removeprefix("torch."))

@@ -12,7 +12,6 @@ from typing import Any
 
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import EMBEDDING
-from anyformer.hub.writing import write_json
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
 from anyformer.spec import HeadSpec, Length, ModelSpec, PoolSpec
 
@@ -25,11 +24,8 @@ POOLS: Mapping[str, PoolSpec] = {
     "mean_tokens": MeanTokensSpec(),
     "lasttoken": LastTokenSpec(),
 }
-SHORT = {
-    "cls": "cls_token",
-    "mean": "mean_tokens",
-    "max": "max_tokens",
-}  # what some files say in one field, pooling_mode
+# What some files say in one field, pooling_mode.
+SHORT = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
 def folder_of(directory: Path) -> Path:
@@ -74,7 +70,7 @@ def write_modules(spec: ModelSpec, directory: Path) -> None:
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    (directory / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    write_json(directory / MODULES, listed)
     modes = {POOLING + name: pool == head.pool for name, pool in POOLS.items()}
     for i, kind in enumerate(kinds[1:], 1):
         (directory / f"{i}_{kind}").mkdir()
@@ -86,10 +82,8 @@ def write_modules(spec: ModelSpec, directory: Path) -> None:
 def _head_of(spec: ModelSpec) -> HeadSpec | None:
     """The last head, where it is one that modules of sentence-transformers make."""
     last = spec.heads[-1] if spec.heads else None
-    made = (
-        HeadSpec(name=EMBEDDING, pool=pool, transform=t) for pool in POOLS.values() for t in ((), (UnitLengthSpec(),))
-    )
-    return last if last in tuple(made) else None
+    kinds = [(pool, transform) for pool in POOLS.values() for transform in ((), (UnitLengthSpec(),))]
+    return last if last in [HeadSpec(name=EMBEDDING, pool=pool, transform=then) for pool, then in kinds] else None
 
 
 def _is_one(directory: Path) -> bool:
@@ -98,7 +92,7 @@ def _is_one(directory: Path) -> bool:
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
     """(kind, folder) of each module."""
-    listed = _json(directory / MODULES)
+    listed = read_json(directory / MODULES)
     try:
         found = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in listed]
     except (TypeError, KeyError):
@@ -112,7 +106,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 def _pool(file: Path) -> PoolSpec:
     """How a Pooling's config.json makes one vector of the tokens."""
-    said = _json(file)
+    said = read_json(file)
     on = [name.removeprefix(POOLING) for name, value in said.items() if name.startswith(POOLING) and value is True]
     named = said.get("pooling_mode")
     on += [SHORT.get(name, name) for name in ([named] if isinstance(named, str) else named or [])]
@@ -124,11 +118,17 @@ def _pool(file: Path) -> PoolSpec:
 
 
 def _said(file: Path, key: str) -> Any:
-    return _json(file).get(key) if file.is_file() else None
+    return read_json(file).get(key) if file.is_file() else None
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What a file says. Raises CheckpointError."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from None
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write settings as Hugging Face does."""
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

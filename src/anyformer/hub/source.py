@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
-from anyformer.hub.sentences import folder_of, with_pooling
+from anyformer.hub.sentences import folder_of, read_json, with_pooling
 from anyformer.hub.weights import FILE, Weights
 from anyformer.spec import Architecture, ModelSpec, is_path, read, read_names_with, specification, split_variant
 from anyformer.variants.variant import apply, parsed
@@ -178,10 +177,7 @@ def _tokenizer(directory: Path) -> Path | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from None
+    data = read_json(path)
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds no table of settings; copy it again")
     return data

@@ -1,15 +1,19 @@
-"""The tensors of a directory's safetensors files, read one by one; truncated files, pickles and misfits are refused."""
+"""The tensors of a directory's safetensors files, read one by one, and written a file at a time.
+
+Truncated files, pickles and misfits are refused.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import reduce
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.errors import CheckpointError
@@ -17,6 +21,7 @@ from anyformer.families.hf.mapping import TensorRow
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SHARD_NBYTES = 5_000_000_000
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -27,7 +32,7 @@ class Weights:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._homes: dict[str, Path] = {}
-        self._open: dict[Path, Any] = {}
+        self._opened = cache(_opened)
         for file in _files(directory):
             self._homes.update(dict.fromkeys(self._opened(file).keys(), file))
 
@@ -48,32 +53,25 @@ class Weights:
 
     def dtype(self, names: Iterable[str]) -> torch.dtype:
         """The dtype that holds all of these tensors. Raises CheckpointError for quantised ones."""
-        found: set[torch.dtype] = set()
-        for name in names:
-            spelled = self.stored(name)
+        stored = {name: self.stored(name) for name in names}
+        for name, spelled in stored.items():
             if spelled not in DTYPES:
                 raise CheckpointError(
                     f"{self.directory}: {name} is of type {spelled}, quantised or packed; "
                     f"give weights of {', '.join(DTYPES)}"
                 )
-            found.add(DTYPES[spelled])
-        return reduce(torch.promote_types, found)
+        return reduce(torch.promote_types, {DTYPES[spelled] for spelled in stored.values()})
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor. It lies in a map of its file, which takes memory for what was read of it."""
+        """A tensor. It lies in a map of its file, which takes memory for what was read of it."""
         return self._home(name).get_tensor(name)
 
     def release(self) -> None:
         """Give back the memory of what was read, as far as no tensor lies in it any more."""
-        self._open.clear()
+        self._opened.cache_clear()
 
     def _home(self, name: str) -> Any:
         return self._opened(self._homes[name])
-
-    def _opened(self, file: Path) -> Any:
-        if file not in self._open:
-            self._open[file] = _opened(file)
-        return self._open[file]
 
     def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
         """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
@@ -160,3 +158,48 @@ def listed(names: Collection[str], most: int = 10) -> str:
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def write_tensors(
+    directory: Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    shard_nbytes: int = SHARD_NBYTES,
+    written: Callable[[], None] = lambda: None,
+) -> None:
+    """Write tensors in files of at most `shard_nbytes`, or one tensor; `written` is called after each file."""
+    shards: list[tuple[Path, list[str]]] = []
+    total = 0
+    for shard in _shards(tensors, shard_nbytes):
+        file = directory / f"model-{len(shards) + 1:05d}.safetensors"
+        save_file(shard, str(file), metadata={"format": "pt"})
+        total += sum(tensor.nbytes for tensor in shard.values())
+        shards.append((file, list(shard)))
+        shard.clear()  # this loop still has it while the next is read
+        written()
+    if len(shards) == 1:
+        shards[0][0].rename(directory / FILE)
+        return
+    weight_map: dict[str, str] = {}
+    for i, (file, names) in enumerate(shards):
+        final = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
+        file.rename(directory / final)
+        weight_map |= dict.fromkeys(names, final)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(tensors: Iterable[tuple[str, Tensor]], shard_nbytes: int) -> Iterator[dict[str, Tensor]]:
+    shard: dict[str, Tensor] = {}
+    nbytes = 0
+    for name, tensor in tensors:
+        if shard and nbytes + tensor.nbytes > shard_nbytes:
+            yield shard
+            shard, nbytes = {}, 0
+        shard[name] = tensor.clone(memory_format=torch.contiguous_format) if _is_view(tensor) else tensor.contiguous()
+        nbytes += tensor.nbytes
+    yield shard
+
+
+def _is_view(tensor: Tensor) -> bool:
+    """Whether others lie in the same storage, as in a model that was laid out for decoding."""
+    return tensor.untyped_storage().nbytes() != tensor.nbytes

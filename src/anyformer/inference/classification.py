@@ -18,7 +18,7 @@ from anyformer.notebook import ShowsItself
 from anyformer.recipe import Labelled, Precision
 from anyformer.spec import ModelSpec
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer, read_labelled
-from anyformer.text.encoded_labelled import EncodedLabelled
+from anyformer.text.labelled import EncodedLabelled
 from anyformer.text.labelled_files import SUFFIXES
 from anyformer.text.parallel import read_lines
 from anyformer.training.objectives.architecture import usual

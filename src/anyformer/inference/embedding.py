@@ -26,6 +26,7 @@ from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive
 from anyformer.spec import ModelSpec, Place, PoolSpec
 from anyformer.text import Tokenizer, length_batches
+from anyformer.text.packing import padded
 from anyformer.text.parallel import read_lines
 from anyformer.training.objectives.contrastive.loss import usual_pool
 
@@ -132,9 +133,7 @@ def embedded(
     lengths = np.array([len(one) for one in ids])
     vectors, done = torch.empty(0), 0
     for numbers in length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))):
-        mask = np.arange(lengths[numbers].max()) < lengths[numbers, None]
-        rows = np.zeros(mask.shape, dtype=np.int64)
-        rows[mask] = np.concatenate([ids[i] for i in numbers])
+        rows, mask = padded([ids[i] for i in numbers], 0)
         hidden = _run(embedder, head, torch.from_numpy(rows), torch.from_numpy(mask))
         vectors = vectors if done else torch.empty(len(texts), hidden.shape[-1])
         vectors[torch.from_numpy(numbers)] = hidden

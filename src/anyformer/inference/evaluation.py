@@ -20,7 +20,7 @@ from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, FramedTexts, Labelled, ObjectiveSpec, Precision, Recipe
 from anyformer.spec import ModelSpec
 from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, read_labelled, split_labelled, split_pairs
-from anyformer.text.encoded_labelled import EncodedLabelled
+from anyformer.text.labelled import EncodedLabelled
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
 from anyformer.training.objectives.architecture import usual

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from anyformer.disk.atomic import replace_file
+from anyformer.disk.cache import cache_directory
 from anyformer.measure.clock import fastest
-from anyformer.text import cache_directory
 
 SIDES = (512, 1024, 2048)  # of square products; the best counts, since caches and tiles favour different ones
 SECONDS = 0.8  # for one peak

@@ -1,10 +1,7 @@
 """Text: tokenizers, corpora, encoding, packing and sampling. Nothing here needs PyTorch; batches are NumPy arrays."""
 
-from anyformer.disk.cache import cache_directory
-from anyformer.text.comparison import Compared, compared, spelled
 from anyformer.text.corpus import Corpus, read_corpus
 from anyformer.text.encoded import EncodedCorpus, encode_corpus
-from anyformer.text.framing import Framed
 from anyformer.text.labelled import LabelledCorpus, LabelledRow, split_labelled
 from anyformer.text.labelled_files import read_labelled
 from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, evenly_spread, pack, pack_whole
@@ -19,35 +16,19 @@ from anyformer.text.parallel import (
     split_pairs,
 )
 from anyformer.text.sampler import Sampler, StreamSampler
-from anyformer.text.schemes import (
-    SCHEMES,
-    ByteLevelBPE,
-    CharacterBPE,
-    Characters,
-    Scheme,
-    Unigram,
-    WordPiece,
-    Words,
-    scheme,
-)
-from anyformer.text.sources import Document
-from anyformer.text.stream import TextStream
+from anyformer.text.schemes import SCHEMES, CharacterBPE, Characters, WordPiece, Words, scheme
 from anyformer.text.tokenizer import Tokenizer
+from anyformer.text.trained import compared, spelled
 
 __all__ = [
     "NOT_PREDICTED",
     "SCHEMES",
     "Batch",
-    "ByteLevelBPE",
     "CharacterBPE",
     "Characters",
-    "Compared",
     "Corpus",
-    "Document",
     "EncodedCorpus",
     "EncodedPairs",
-    "Framed",
-    "StreamSampler",
     "LabelledCorpus",
     "LabelledRow",
     "Packed",
@@ -55,13 +36,10 @@ __all__ = [
     "PairSampler",
     "ParallelCorpus",
     "Sampler",
-    "Scheme",
-    "TextStream",
+    "StreamSampler",
     "Tokenizer",
-    "Unigram",
     "WordPiece",
     "Words",
-    "cache_directory",
     "compared",
     "encode_corpus",
     "evenly_spread",

@@ -22,6 +22,10 @@ PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\
 _BLANK_CHARACTERS = 250_000
 
 
+# Of a BPE model: with any of them it is not the plain one that tiktoken computes.
+_OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+
+
 def _alphabet() -> dict[str, int]:
     """GPT-2's spelling of the 256 bytes: printable Latin-1 stands for itself, the others start at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -54,16 +58,7 @@ def fast_encoding(data: dict[str, Any]) -> tiktoken.Encoding | None:
     model, pre_tokenizer = data["model"], data.get("pre_tokenizer") or {}
     plain = (
         model.get("type") == "BPE"
-        and not any(
-            model.get(option)
-            for option in (
-                "dropout",
-                "continuing_subword_prefix",
-                "end_of_word_suffix",
-                "byte_fallback",
-                "ignore_merges",
-            )
-        )
+        and not any(map(model.get, _OPTIONS))
         and data.get("normalizer") is None
         and pre_tokenizer.get("type") == "ByteLevel"
         and pre_tokenizer.get("use_regex", True)

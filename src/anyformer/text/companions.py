@@ -1,4 +1,4 @@
-"""What lies beside a `tokenizer.json` and belongs to it: chat templates, older spellings, defaults for generation."""
+"""What lies beside a `tokenizer.json` and belongs to it: which tokens open and close a text, chat templates, older spellings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from anyformer.errors import TextError
 
-GENERATION = "generation_config.json"
+CONFIG, GENERATION = "tokenizer_config.json", "generation_config.json"
 # What Hugging Face's tokenizers and processors of text write and read; `*` stands for the name of a template.
 PATTERNS = (
     "tokenizer.json",
-    "tokenizer_config.json",
+    CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
@@ -30,6 +30,13 @@ PATTERNS = (
     "tiktoken.model",
     "tekken.json",
 )
+# (opens, closes) of published vocabularies, tried in this order where no configuration says which.
+_KNOWN = (
+    ("<|endoftext|>", "<|endoftext|>"),
+    ("<|begin_of_text|>", "<|end_of_text|>"),
+    ("<s>", "</s>"),
+    ("<bos>", "<eos>"),
+)
 
 
 def read_companions(directory: Path) -> dict[str, bytes]:
@@ -43,6 +50,33 @@ def write_companions(files: Mapping[str, bytes], directory: Path) -> None:
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(content)
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The `tokenizer_config.json` of a directory, or an empty one. Raises TextError where it isn't a JSON object."""
+    path = directory / CONFIG
+    return _settings(path.read_bytes(), str(path)) if path.is_file() else {}
+
+
+def opening_and_closing(config: Mapping[str, Any], special: set[str]) -> tuple[str | None, str | None]:
+    """Spellings of the tokens that open and close a text; None where there is none.
+
+    What the configuration names wins (`bos_token`, `eos_token`); else the usual spellings among the `special` tokens.
+    """
+    named = [content_of(config.get(key)) for key in ("bos_token", "eos_token")]
+    if any(named):
+        return named[0], named[1]
+    for opening, closing in _KNOWN:
+        if closing in special:
+            return (opening if opening in special else None), closing
+    return None, None
+
+
+def content_of(value: Any) -> str | None:
+    """The spelling of a token that a configuration names: a string, or an object with `content`; None for none."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
 
 
 def closing_ids(files: Mapping[str, bytes]) -> tuple[int, ...]:
@@ -69,12 +103,14 @@ def answer_start(files: Mapping[str, bytes]) -> int | None:
 
 
 def _defaults(files: Mapping[str, bytes]) -> dict[str, Any]:
-    if GENERATION not in files:
-        return {}
+    return _settings(files[GENERATION], f"{GENERATION} beside the tokenizer") if GENERATION in files else {}
+
+
+def _settings(content: bytes, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(files[GENERATION])
-    except ValueError:
-        found = None
+        found = json.loads(content)
+    except ValueError as error:
+        raise TextError(f"{where} is not JSON ({error}); restore or delete it") from None
     if not isinstance(found, dict):
-        raise TextError(f"{GENERATION} beside the tokenizer holds no JSON object; restore or delete it")
+        raise TextError(f"{where} holds no JSON object; restore or delete it")
     return found

@@ -92,23 +92,19 @@ def _write(directory: Path, corpus: Corpus, tokenizer: Tokenizer, begin: int, en
             remove_directory(directory)
     try:
         with new_directory(directory) as aside:
-            _fill(aside, corpus, tokenizer, begin, end)
+            lengths = [0]
+            with open(aside / "tokens.bin", "wb") as file:
+                for ids in tokenizer.encode_corpus(corpus.texts()):
+                    file.write(np.concatenate(([begin], ids, [end])).astype(ids.dtype).tobytes())
+                    lengths.append(len(ids) + 2)
+            np.cumsum(lengths, dtype=np.int64).tofile(aside / "offsets.bin")
+            np.array(corpus.document_nbytes, dtype=np.int64).tofile(aside / "document_nbytes.bin")
+            dtypes = {"tokens": tokenizer.dtype.name, "offsets": "int64", "document_nbytes": "int64"}
+            meta = {name: {"dtype": dtypes[name], **_measure(aside / f"{name}.bin")} for name in _ARRAYS}
+            (aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     except OSError:
         if _read(directory) is None:
             raise
-
-
-def _fill(aside: Path, corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> None:
-    lengths = [0]
-    with open(aside / "tokens.bin", "wb") as file:
-        for ids in tokenizer.encode_corpus(corpus.texts()):
-            file.write(np.concatenate(([begin], ids, [end])).astype(ids.dtype).tobytes())
-            lengths.append(len(ids) + 2)
-    np.cumsum(lengths, dtype=np.int64).tofile(aside / "offsets.bin")
-    np.array(corpus.document_nbytes, dtype=np.int64).tofile(aside / "document_nbytes.bin")
-    dtypes = {"tokens": tokenizer.dtype.name, "offsets": "int64", "document_nbytes": "int64"}
-    meta = {name: {"dtype": dtypes[name], **_measure(aside / f"{name}.bin")} for name in _ARRAYS}
-    (aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
 def _read(directory: Path) -> list[np.ndarray] | None:

@@ -49,7 +49,7 @@ def framed(inner: tokenizers.Tokenizer, texts: Sequence[str], longest: int | Non
 
 
 def with_frame(inner: tokenizers.Tokenizer, opening: str | None, closing: str) -> tokenizers.Tokenizer:
-    """Return a tokenizer that opens every input and closes each text of it, where its own rules add nothing."""
+    """A tokenizer that opens every input and closes each text of it, where its own rules add nothing."""
     from tokenizers import Tokenizer, processors
 
     own = Tokenizer.from_str(inner.to_str())

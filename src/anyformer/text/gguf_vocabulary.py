@@ -12,15 +12,12 @@ from anyformer.text.tokenizer import Tokenizer
 LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN_2 = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
 CUTS: dict[str, str | None] = {
-    "gpt-2": None,
-    "default": None,
-    "smollm": None,
-    "llama-bpe": LLAMA_3,
-    "llama3": LLAMA_3,
+    **dict.fromkeys(("gpt-2", "default", "smollm")),
+    **dict.fromkeys(("llama-bpe", "llama3"), LLAMA_3),
     "qwen2": QWEN_2,
 }
 SINGLE_DIGITS = {"smollm"}  # those that first cut every digit off by itself
-UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # token types of the format
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # token types of the format
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
@@ -81,17 +78,10 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     unknown = tokens[int(metadata.get("tokenizer.ggml.unknown_token_id", 0))]
     inner = Inner(models.BPE(vocab=vocab, merges=ordered, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-    inner.normalizer = normalizers.Sequence(
-        [*([normalizers.Prepend(SPACE)] if prefix else []), normalizers.Replace(" ", SPACE)]
-    )
-    inner.decoder = decoders.Sequence(
-        [
-            decoders.Replace(SPACE, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            *([decoders.Strip(" ", 1, 0)] if prefix else []),
-        ]
-    )
+    begin, strip = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefix else ([], [])
+    inner.normalizer = normalizers.Sequence([*begin, normalizers.Replace(" ", SPACE)])
+    spaced = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    inner.decoder = decoders.Sequence(spaced)
     return inner
 
 
@@ -100,10 +90,9 @@ def _add(inner: Any, tokens: list[str], types: list[int]) -> None:
     from tokenizers import AddedToken
 
     pairs = list(zip(tokens, types, strict=True))
-    inner.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t, k in pairs if k in (UNKNOWN, CONTROL)]
-    )
-    inner.add_tokens([AddedToken(t, normalized=False) for t, k in pairs if k == USER_DEFINED])
+    special = [token for token, kind in pairs if kind in (UNKNOWN, CONTROL)]
+    inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    inner.add_tokens([AddedToken(token, normalized=False) for token, kind in pairs if kind == USER_DEFINED])
 
 
 def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Labelled text: a class or a number for each text or pair of texts, or a class for each of its words."""
+"""Labelled text: a class or a number for each text or pair of texts, or a class for each of its words; and such text as ids."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.held_out import held_out_places
+from anyformer.text.corpus import held_out_places
+from anyformer.text.framing import Framed
+from anyformer.text.packing import NOT_PREDICTED, padded
 from anyformer.text.sources import wrong
+from anyformer.text.tokenizer import Tokenizer
 
 Kind = Literal["classes", "numbers", "words"]
 
@@ -47,8 +52,13 @@ class LabelledCorpus:
 
     def counts(self) -> Counter[str]:
         """How often each class is said."""
-        each = (row.label if isinstance(row.label, tuple) else (row.label,) for row in self.rows)
-        return Counter(label for labels in each for label in labels if isinstance(label, str))
+        return Counter(label for _, label in self._classes())
+
+    def _classes(self) -> Iterator[tuple[int, str]]:
+        """(line, class) of every label that is one."""
+        for row in self.rows:
+            labels = row.label if isinstance(row.label, tuple) else (row.label,)
+            yield from ((row.line, label) for label in labels if isinstance(label, str))
 
     def names(self, known: Sequence[str] | None = None) -> tuple[str, ...]:
         """The classes: those `known` already, in their order, else what the labels say, sorted, whole numbers by size.
@@ -70,15 +80,11 @@ class LabelledCorpus:
     def check(self, known: Sequence[str]) -> None:
         """Raise TextError, naming the line, for a label that is none of those known."""
         classes = set(known)
-        for row in self.rows:
-            for label in row.label if isinstance(row.label, tuple) else (row.label,):
-                if isinstance(label, str) and label not in classes:
-                    raise wrong(
-                        self.where,
-                        row.line,
-                        f"the label {label!r} is none of those trained on{did_you_mean(label, classes)}; "
-                        f"there are {', '.join(known[:20])}; correct it, or train on examples of it",
-                    )
+        for line, label in self._classes():
+            if label not in classes:
+                reason = f"the label {label!r} is none of those trained on{did_you_mean(label, known)}"
+                there = f"there are {', '.join(known[:20])}; correct it, or train on examples of it"
+                raise wrong(self.where, line, f"{reason}; {there}")
 
     def as_kind(self, kind: Kind) -> LabelledCorpus:
         """The same with labels of another kind: whole numbers are classes, or numbers. Raises TextError."""
@@ -87,17 +93,17 @@ class LabelledCorpus:
         if (self.kind, kind) == ("classes", "numbers"):
             rows = [row._replace(label=_number(self.where, row)) for row in self.rows]
             return replace(self, rows=tuple(rows), kind=kind)
-        wanted = {"classes": "classification", "numbers": "regression", "words": "token-classification"}
+        (mine, objective), (wanted, _) = _KINDS[self.kind], _KINDS[kind]
         raise TextError(
-            f"{self.where} has {_SAYS[self.kind]}, and what is asked for needs {_SAYS[kind]}; "
-            f"use the objective {wanted[self.kind]}, or other labels"
+            f"{self.where} has {mine}, and what is asked for needs {wanted}; use the objective {objective}, or other labels"
         )
 
 
-_SAYS = {
-    "classes": "a class for each text",
-    "numbers": "a number for each text",
-    "words": "a class for each word (tokens and labels)",
+# What labels of each kind are, and the objective for them.
+_KINDS: dict[Kind, tuple[str, str]] = {
+    "classes": ("a class for each text", "classification"),
+    "numbers": ("a number for each text", "regression"),
+    "words": ("a class for each word (tokens and labels)", "token-classification"),
 }
 
 
@@ -136,3 +142,81 @@ def fraction(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+class LabelledRows(NamedTuple):
+    """Inputs, padded at the right."""
+
+    input_ids: np.ndarray  # int64 [batch, token], the tokenizer's padding where there is no token
+    document: np.ndarray  # int64 [batch, token], 1 at tokens, 0 at padding
+    types: np.ndarray  # int64 [batch, token], which text of a pair, as the tokenizer says
+    shifted: np.ndarray  # int64 [batch, token], what a decoder beside an encoder reads: the same, one place later
+    labels: np.ndarray  # int64 [batch, 1], or [batch, token] of words; NOT_PREDICTED where there is none
+    # float32 [batch, 1], the numbers of which `labels` says only that they are there; else [batch, 0]
+    values: np.ndarray
+
+
+class EncodedLabelled:
+    """Examples as ids, in memory. `lengths` is [example, 1] int64: tokens, special ones included; `cut` counts those cut.
+
+    Raises TextError for an example of more than `longest` tokens unless it may be cut (`truncate`), for a label that is
+    none of `names`, and for a word that no token stands for.
+    """
+
+    def __init__(
+        self,
+        corpus: LabelledCorpus,
+        tokenizer: Tokenizer,
+        names: Sequence[str],
+        longest: int | None = None,
+        *,
+        truncate: bool = False,
+    ) -> None:
+        if names:
+            corpus.check(names)
+        self.corpus, self._ids = corpus, {name: i for i, name in enumerate(names)}
+        self._padding, self._start = tokenizer.padding or 0, tokenizer.start_of_answer or 0
+        words = corpus.kind == "words"
+        self.inputs: list[Framed] = []
+        for row in corpus.rows:
+            try:
+                found = tokenizer.frame(row.texts, longest, words=words)
+            except TextError as error:
+                raise wrong(corpus.where, row.line, str(error)) from None
+            if found.cut and not truncate:
+                n = len(found.ids) + found.cut
+                remedy = "make rows longer (--seq-len), or have what is too long cut (--truncate)"
+                raise wrong(corpus.where, row.line, f"it is {n} tokens long, and a row holds {longest}; {remedy}")
+            self.inputs.append(found)
+        self.lengths = np.array([len(each.ids) for each in self.inputs], dtype=np.int64)[:, None]
+        self.cut = sum(each.cut > 0 for each in self.inputs)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, numbers: np.ndarray) -> LabelledRows:
+        """The examples of these numbers, in their order, padded to the longest."""
+        chosen = [self.inputs[i] for i in numbers]
+        rows = [self.corpus.rows[i] for i in numbers]
+        ids, mask = padded([each.ids for each in chosen], self._padding)
+        types, _ = padded([each.types for each in chosen], 0)
+        values = np.zeros((len(rows), 0), dtype=np.float32)
+        if self.corpus.kind == "words":
+            labels = np.full(mask.shape, NOT_PREDICTED, dtype=np.int64)
+            for i, (row, each) in enumerate(zip(rows, chosen, strict=True)):
+                kept = sum(place >= 0 for place in each.firsts)  # what is cut is at the end
+                labels[i, list(each.firsts[:kept])] = self._numbered(row)[:kept]
+        else:
+            labels = np.array([self._numbered(row) for row in rows], dtype=np.int64)
+            if self.corpus.kind == "numbers":
+                values = np.array([[row.label or 0.0] for row in rows], dtype=np.float32)
+        shifted = np.concatenate((np.full_like(ids[:, :1], self._start), ids[:, :-1]), axis=1)
+        return LabelledRows(ids, mask.astype(np.int64), types, shifted, labels, values)
+
+    def _numbered(self, row: LabelledRow) -> list[int]:
+        """The labels of an example: of words, one each."""
+        if row.label is None:
+            return [NOT_PREDICTED] * (len(row.texts) if self.corpus.kind == "words" else 1)
+        if isinstance(row.label, tuple):
+            return [self._ids[label] for label in row.label]
+        return [0 if self.corpus.kind == "numbers" else self._ids[str(row.label)]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.labelled import LabelledCorpus, LabelledRow, fraction, whole
+from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, fraction, whole
 from anyformer.text.sources import json_lines, read_text, refuse_surrogates, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
@@ -72,24 +72,20 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
 def _of_one_kind(rows: Sequence[LabelledRow], written: Sequence[Any], where: str) -> LabelledCorpus:
     """The corpus with labels of one kind. Raises TextError naming the first line of another."""
     kinds = [_kind(label, where, row.line) for row, label in zip(rows, written, strict=True)]
-    if {"whole", "number"} >= set(kinds) and "number" in kinds:
-        return LabelledCorpus(
-            tuple(row._replace(label=float(label)) for row, label in zip(rows, written, strict=True)), "numbers", where
-        )
+    if {"whole", "number"} == set(kinds):
+        kinds = ["number"] * len(kinds)
     other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
     if other is not None:
-        raise wrong(
-            where,
-            rows[other].line,
+        reason = (
             f"the label {written[other]!r} is {_KINDS[kinds[other]]}, and that of line {rows[0].line}, {written[0]!r}, is "
-            f"{_KINDS[kinds[0]]}; write all alike",
+            f"{_KINDS[kinds[0]]}; write all alike"
         )
-    if kinds[0] == "words":
-        return LabelledCorpus(tuple(rows), "words", where)
-    if kinds[0] == "none":
-        return LabelledCorpus(tuple(rows), "classes", where)
-    labelled = (row._replace(label=str(label)) for row, label in zip(rows, written, strict=True))
-    return LabelledCorpus(tuple(labelled), "classes", where)
+        raise wrong(where, rows[other].line, reason)
+    read = {"number": float, "whole": str, "word": str}.get(kinds[0])
+    if read is not None:
+        rows = [row._replace(label=read(label)) for row, label in zip(rows, written, strict=True)]
+    made: dict[str, Kind] = {"number": "numbers", "words": "words"}
+    return LabelledCorpus(tuple(rows), made.get(kinds[0], "classes"), where)
 
 
 _KINDS = {

@@ -9,7 +9,7 @@ where a row ended sees nothing of that row, so its first predictions have less t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,9 @@ class Batch(NamedTuple):
     document: np.ndarray  # which piece of its row, from 1; 0 is padding
     positions: np.ndarray  # from 0 in each piece; 0 at padding
     source: np.ndarray  # which document of the corpus, from 0; -1 at padding
+
+
+_PADDING = (0, NOT_PREDICTED, 0, 0, -1)  # of the fields of a batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +65,7 @@ class Packed:
     def batch(self, rows: np.ndarray) -> Batch:
         """The rows of these numbers, in their order. Each field is [len(rows), seq_len]."""
         shape = (len(rows), self.seq_len)
-        fields = Batch(
-            input_ids=np.zeros(shape, dtype=np.int64),
-            labels=np.full(shape, NOT_PREDICTED, dtype=np.int64),
-            document=np.zeros(shape, dtype=np.int64),
-            positions=np.zeros(shape, dtype=np.int64),
-            source=np.full(shape, -1, dtype=np.int64),
-        )
+        fields = Batch(*(np.full(shape, padding, dtype=np.int64) for padding in _PADDING))
         counting = np.arange(self.seq_len, dtype=np.int64)
         for i, row in enumerate(rows):
             first, last = self.row_offsets[row], self.row_offsets[row + 1]
@@ -140,6 +137,15 @@ def evenly_spread(n_rows: int, seq_len: int, batch_tokens: int, most_tokens: int
     rows = np.arange(wanted) * n_rows // wanted  # the first rows may hold the longest documents
     size = max(1, batch_tokens // seq_len)
     return (rows[start : start + size] for start in range(0, wanted, size))
+
+
+def padded(rows: Sequence[np.ndarray], padding: int) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, mask): rows of tokens side by side, padded at the right; int64 and bool, [row, token] each."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, padding, dtype=np.int64)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask
 
 
 def shuffled(n: int, *seed: int) -> np.ndarray:

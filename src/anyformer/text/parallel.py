@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.text.held_out import held_out_places
-from anyformer.text.packing import NOT_PREDICTED, shuffled
+from anyformer.text.corpus import held_out_places
+from anyformer.text.packing import NOT_PREDICTED, padded, shuffled
+from anyformer.text.sampler import refuse_other
 from anyformer.text.sources import read_text
 from anyformer.text.tokenizer import Tokenizer
 
@@ -90,8 +91,8 @@ class EncodedPairs:
 
     def batch(self, pairs: np.ndarray) -> PairBatch:
         """The pairs of these numbers, in their order, padded to the longest of each side."""
-        source_ids, source_mask = _padded([self.source[pair] for pair in pairs], 0)
-        labels, target_mask = _padded([self.target[pair] for pair in pairs], NOT_PREDICTED)
+        source_ids, source_mask = padded([self.source[pair] for pair in pairs], 0)
+        labels, target_mask = padded([self.target[pair] for pair in pairs], NOT_PREDICTED)
         target_ids = np.where(target_mask, np.roll(labels, 1, axis=1), 0)
         target_ids[:, 0] = self._begin
         return PairBatch(source_ids, source_mask, target_ids, target_mask, labels)
@@ -161,11 +162,7 @@ class PairSampler:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken. Raises TextError, naming the difference, for that of another stream."""
-        for name, mine in self.state().items():
-            if name not in state:
-                raise TextError(f"the saved state of the sampler lacks {name!r}")
-            if name not in ("epoch", "index") and state[name] != mine:
-                raise TextError(f"the sampler was saved with {name}={state[name]} but is {name}={mine} now")
+        refuse_other(self.state(), state, moving=("epoch", "index"))
         self.epoch, self.index = int(state["epoch"]), int(state["index"])
         self._batches = length_batches(self._lengths, self.batch_tokens, self.seed, self.epoch)
 
@@ -178,11 +175,3 @@ def read_lines(path: Path) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
-
-
-def _padded(rows: list[np.ndarray], padding: int) -> tuple[np.ndarray, np.ndarray]:
-    lengths = np.array([len(row) for row in rows])
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    ids = np.full(mask.shape, padding, dtype=np.int64)
-    ids[mask] = np.concatenate(rows)
-    return ids, mask

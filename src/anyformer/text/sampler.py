@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from anyformer.errors import TextError
 from anyformer.text.packing import shuffled
+
+
+def refuse_other(mine: Mapping[str, int], saved: Mapping[str, Any], moving: Collection[str]) -> None:
+    """Raise TextError, naming the difference, where a saved state is another stream's; what is `moving` may differ."""
+    for name, value in mine.items():
+        if name not in saved:
+            raise TextError(f"the saved state of the sampler lacks {name!r}")
+        if name not in moving and saved[name] != value:
+            raise TextError(
+                f"the sampler was saved with {name}={saved[name]} but is {name}={value} now; "
+                "resume with the same data, seq_len, batch and seed, or start a new run"
+            )
 
 
 class Sampler:
@@ -67,14 +80,7 @@ class Sampler:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken. Raises TextError, naming the difference, for that of another stream."""
-        for name, mine in self.state().items():
-            if name not in state:
-                raise TextError(f"the saved state of the sampler lacks {name!r}")
-            if name != "step" and state[name] != mine:
-                raise TextError(
-                    f"the sampler was saved with {name}={state[name]} but is {name}={mine} now; "
-                    f"resume with the same data, seq_len, batch and seed, or start a new run"
-                )
+        refuse_other(self.state(), state, moving=("step",))
         self.step = int(state["step"])
 
 

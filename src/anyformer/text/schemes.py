@@ -14,9 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.fitting import NO_TEXT, fit
-from anyformer.text.splitting import expression
-from anyformer.text.tokenizer import END_OF_TEXT, Tokenizer
+from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
 if TYPE_CHECKING:
@@ -24,15 +22,58 @@ if TYPE_CHECKING:
 
 UNKNOWN = "<unk>"
 PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-BERT_SPECIALS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
 _WITH_SPACES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
+
+
+_SUFFIX = r"'(?:s|m|d|ll|re|ve|S|M|D|LL|RE|VE)(?!\w)"  # it's, I'm, they'd, we'll, you're, I've
+_BEFORE_NOT = r"\w+?(?=n't(?!\w)|N'T(?!\w))"  # do in don't
+_NOT = r"(?:n't|N'T)(?!\w)"
+_INITIALS = r"(?:\p{L}\.){2,}"  # U.K., e.g.
+_ENDS = r"\.(?=[\]\)}>\"'»”’]*(?:\z|\n|\s+[\"'“‘(\[]*\p{Lu}))"  # a full stop that ends a sentence
+_TITLES = r"(?:Mrs?|Ms|Dr|Prof|St|Jr|Sr|vs|etc)\.(?!\w)"
+_ELLIPSIS = r"\.\.\.|…"
+_NUMBER = r"\d+(?:[.,:]\d+)*"
+
+_TREEBANK = (
+    _ELLIPSIS,
+    _INITIALS,
+    _TITLES,
+    r"--",
+    _SUFFIX,
+    _NOT,
+    _BEFORE_NOT,
+    _ENDS,
+    r"[;@#$%&?!\[\](){}<>\"“”‘’»«`*]",
+    r"[,:](?!\d)",
+    r"'(?!\w)|(?<!\w)'",
+    # What is left: hyphens, full stops and commas inside a word belong to it.
+    rf"(?:(?!{_SUFFIX})(?!{_NOT})(?!{_BEFORE_NOT})(?!{_ENDS})(?!--)(?!\.\.\.)(?![,:](?!\d))(?!'(?!\w))"
+    r"[^\s;@#$%&?!\[\](){}<>\"“”‘’»«`*])+",
+)
+_SPACY = (
+    _ELLIPSIS,
+    _INITIALS,
+    _TITLES,
+    _SUFFIX,
+    _NOT,
+    _BEFORE_NOT,
+    _NUMBER,
+    # Hyphens, slashes and all other marks are words of their own; full stops between letters stay inside.
+    rf"(?:(?!{_SUFFIX})(?!{_NOT})\w)+(?:\.\w+)*(?:(?!{_SUFFIX})'(?=[a-z])\w+)*",
+    r"--+",
+    r"[^\s\w]",
+)
+
+# How running text is cut into words: at white space, or as two conventions do: Marcus et al. 1993, "Building a Large Annotated
+# Corpus of English", and its tokenisation rules as NLTK's TreebankWordTokenizer has them; spaCy's English rules (Honnibal &
+# Montani). Each is one expression that finds the words, so that it can be written into a `tokenizer.json`.
+SPLITS: Mapping[str, str] = {
+    "whitespace": r"\S+",
+    "treebank": "|".join(_TREEBANK),
+    "spacy": "|".join(_SPACY),
+}
 
 
 class Scheme(Protocol):
@@ -68,11 +109,9 @@ class CharacterBPE:
         inner = _empty(models.BPE(unk_token=UNKNOWN))
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WITH_SPACES), "isolated")
         inner.decoder = decoders.Fuse()
-        specials = [END_OF_TEXT, UNKNOWN]
-        n = _at_least(self.vocab_size, 1)
-        trainer = trainers.BpeTrainer(
-            vocab_size=n + len(specials), limit_alphabet=n, special_tokens=specials, show_progress=False
-        )
+        n, specials = _at_least(self.vocab_size, 1), [END_OF_TEXT, UNKNOWN]
+        size = n + len(specials)
+        trainer = trainers.BpeTrainer(vocab_size=size, limit_alphabet=n, special_tokens=specials, show_progress=False)
         fit(inner, trainer, texts)
         return _named(inner, PLAIN_SPECIALS)
 
@@ -87,10 +126,8 @@ class Unigram:
         from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
         inner = _empty(models.Unigram())
-        words = pre_tokenizers.Split(Regex(r" ?\S+|\s+"), "isolated")
-        inner.pre_tokenizer = pre_tokenizers.Sequence(
-            [words, pre_tokenizers.Metaspace(prepend_scheme="never", split=False)]
-        )
+        words, spaces = Regex(r" ?\S+|\s+"), pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), spaces])
         inner.decoder = decoders.Metaspace(prepend_scheme="never", split=False)
         specials = [END_OF_TEXT, UNKNOWN]
         size = _at_least(self.vocab_size, 2) + len(specials)
@@ -118,13 +155,12 @@ class WordPiece:
         from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
         unknown, opening, closing = (BERT_SPECIALS[f"{role}_token"] for role in ("unk", "cls", "sep"))
-        rules = _empty(models.WordPiece({unknown: 0}, unk_token=unknown))
-        rules.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase, strip_accents=False)
-        rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        learned = wordpieces(word_counts(rules, texts), _at_least(self.vocab_size, 1), self.min_count)
+        inner = _empty(models.WordPiece({unknown: 0}, unk_token=unknown))
+        inner.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase, strip_accents=False)
+        inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        learned = wordpieces(word_counts(inner, texts), _at_least(self.vocab_size, 1), self.min_count)
         ids = {piece: i for i, piece in enumerate((*BERT_SPECIALS.values(), *learned))}
-        inner = _empty(models.WordPiece(ids, unk_token=unknown, continuing_subword_prefix=CONTINUES))
-        inner.normalizer, inner.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
+        inner.model = models.WordPiece(ids, unk_token=unknown, continuing_subword_prefix=CONTINUES)
         inner.decoder = decoders.WordPiece(prefix=CONTINUES)
         inner.post_processor = processors.BertProcessing((closing, ids[closing]), (opening, ids[opening]))
         inner.add_special_tokens(list(BERT_SPECIALS.values()))
@@ -133,7 +169,7 @@ class WordPiece:
 
 @dataclass(frozen=True)
 class Words:
-    """A token a word, the most frequent ones; `split` says what a word is (text.splitting)."""
+    """A token a word, the most frequent ones; `split` says what a word is; see SPLITS."""
 
     vocab_size: int
     split: str = "whitespace"
@@ -198,6 +234,13 @@ def scheme(name: str, vocab_size: int, min_count: int = 1) -> Scheme:
     return replace(chosen, min_count=min_count)
 
 
+def expression(split: str) -> str:
+    """The expression that finds the words, in Oniguruma's syntax. Raises TextError with the nearest name."""
+    if split not in SPLITS:
+        raise TextError(f"there is no split {split!r}{did_you_mean(split, SPLITS)}; there are {', '.join(SPLITS)}")
+    return SPLITS[split]
+
+
 def word_counts(rules: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
     """How often each word occurs, as the tokenizer's own rules normalise and split. Raises TextError for no text."""
     counts: Counter[str] = Counter()
@@ -228,18 +271,13 @@ def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str
     return sorted(settled.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _of_counts(rules: tokenizers.Tokenizer, counts: Mapping[str, int], size: int, min_count: int) -> Tokenizer:
-    """Return a tokenizer of whole words (or letters) with these rules: the most frequent first, then by spelling."""
+def _of_counts(inner: tokenizers.Tokenizer, counts: Mapping[str, int], size: int, min_count: int) -> Tokenizer:
+    """A tokenizer of whole words (or letters) with these rules: the most frequent first, then by spelling."""
     from tokenizers import models
 
     known = [word for word, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if times >= min_count]
     ids = {word: i for i, word in enumerate(dict.fromkeys((END_OF_TEXT, UNKNOWN, *known[:size])))}
-    inner = _empty(models.WordLevel(ids, unk_token=UNKNOWN))
-    if rules.normalizer is not None:
-        inner.normalizer = rules.normalizer
-    inner.pre_tokenizer = rules.pre_tokenizer
-    if rules.decoder is not None:
-        inner.decoder = rules.decoder
+    inner.model = models.WordLevel(ids, unk_token=UNKNOWN)
     inner.add_special_tokens([END_OF_TEXT, UNKNOWN])
     return _named(inner, PLAIN_SPECIALS)
 

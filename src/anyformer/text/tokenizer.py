@@ -17,10 +17,17 @@ import numpy as np
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import TextError
 from anyformer.text.byte_level import fast_encoding, is_blank_run
-from anyformer.text.companions import answer_start, closing_ids, read_companions, write_companions
-from anyformer.text.fitting import fit
+from anyformer.text.companions import (
+    CONFIG,
+    answer_start,
+    closing_ids,
+    content_of,
+    opening_and_closing,
+    read_companions,
+    read_config,
+    write_companions,
+)
 from anyformer.text.framing import Framed, framed, with_frame
-from anyformer.text.special_tokens import CONFIG_FILE, content_of, opening_and_closing, read_config
 from anyformer.text.stream import TextStream
 
 if TYPE_CHECKING:
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
+NO_TEXT = "no text to train a tokenizer on; give a corpus that is not empty"
 
 
 class Tokenizer:
@@ -113,7 +121,7 @@ class Tokenizer:
         replace_file(directory / FILE, self._inner.to_str(pretty=True).encode())
         if self._config:
             content = json.dumps(self._config, indent=2, ensure_ascii=False) + "\n"
-            replace_file(directory / CONFIG_FILE, content.encode())
+            replace_file(directory / CONFIG, content.encode())
 
     @cached_property
     def vocab_size(self) -> int:
@@ -157,11 +165,7 @@ class Tokenizer:
         return Tokenizer(inner, {**self._config, **named})
 
     def frame(self, texts: Sequence[str], longest: int | None = None, *, words: bool = False) -> Framed:
-        """Return a text, a pair of texts, or the `words` of one as one input, as the tokenizer's own rules frame it.
-
-        At most `longest` tokens; the longer text is cut first. Raises TextError where there is no room for text, and for a
-        word that no token stands for.
-        """
+        """A text, a pair of texts, or the `words` of one as one input, as `text.framing.framed` does."""
         return framed(self._inner, texts, longest, words=words)
 
     @property
@@ -280,3 +284,18 @@ def _remedy(path: Path) -> str:
     if (path / "tokenizer.model").is_file():
         return "; there is a SentencePiece tokenizer.model, which transformers can save as tokenizer.json"
     return "; train one with `anyformer tokenizer train`"
+
+
+def fit(inner: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str]) -> None:
+    """Let the library learn from texts; its special tokens have the first ids. Raises TextError for no character at all."""
+    characters = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal characters
+        for text in texts:
+            characters += len(text)
+            yield text
+
+    inner.train_from_iterator(counted(), trainer)
+    if not characters:
+        raise TextError(NO_TEXT)

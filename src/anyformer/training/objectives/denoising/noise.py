@@ -81,12 +81,11 @@ def ul2(said: UL2, n: int, tokenizer: Tokenizer) -> PairNoise:
     for mode, token in modes.items():
         if said.tell and token is None:
             raise lacking(tokenizer, said, f"[{mode}]")
-    told = {mode: token for mode, token in modes.items() if token is not None} if said.tell else None
-    choices = [noises.Denoiser(one.mode, one.rate, one.mean_length) for one in said.denoisers]
 
     def corrupt(ids: np.ndarray, rng: np.random.Generator) -> Example:
-        chosen = choices[int(rng.integers(len(choices)))]
-        return noises.denoised(ids, rng, chosen, sentinels=sentinels_, modes=told)
+        one = said.denoisers[int(rng.integers(len(said.denoisers)))]
+        mode = modes[one.mode] if said.tell else None
+        return noises.denoised(ids, rng, sentinels=sentinels_, rate=one.rate, mean_length=one.mean_length, mode=mode)
 
     def longer(n: int) -> int:
         return 1 + max(_longest_spans(one.rate, n) for one in said.denoisers)

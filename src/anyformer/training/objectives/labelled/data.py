@@ -10,7 +10,7 @@ from anyformer.errors import TextError
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import LabelledCorpus, PairSampler, Tokenizer, length_batches, some_of
-from anyformer.text.encoded_labelled import EncodedLabelled, LabelledRows
+from anyformer.text.labelled import EncodedLabelled, LabelledRows
 from anyformer.training.data.feed import Feed, SampledFeed
 from anyformer.training.data.framed import FramedData
 

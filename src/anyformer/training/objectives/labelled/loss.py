@@ -23,7 +23,7 @@ from anyformer.training.objectives.objective import LossContext, Losses, Objecti
 
 
 class LabelledObjective(Objective[Labelled]):
-    """For models with a head for it; rows are `text.encoded_labelled.LabelledRows`.
+    """For models with a head for it; rows are `text.labelled.LabelledRows`.
 
     A model with an encoder reads the text with both stacks: the decoder's is the encoder's, one place later (BART,
     arXiv:1910.13461, section 3.1).

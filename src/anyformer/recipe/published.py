@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.recipe.optimizer import Adam, AdamW
-from anyformer.recipe.published_gpt import GPT_RECIPES
-from anyformer.recipe.published_llama import LLAMA_RECIPES
-from anyformer.recipe.recipe import DropoutSpec, Recipe
+from anyformer.recipe.published_decoders import DECODERS
+from anyformer.recipe.recipe import Adam, AdamW, DropoutSpec, Recipe
 from anyformer.recipe.schedule import CosineDecay, InverseSqrtDecay, LinearDecay, Warmup
 from anyformer.spec import ScaleSpec
 from anyformer.training.objectives.seq2seq import Seq2Seq
@@ -51,8 +49,7 @@ RECIPES: Mapping[str, Recipe] = {
     "quick": QUICK,
     "transformer-2017": TRANSFORMER_2017,
     "olmo-1b-0724": OLMO_1B_0724,
-    **GPT_RECIPES,
-    **LLAMA_RECIPES,
+    **DECODERS,
 }
 """The default ones, and those of presets, by the preset's name."""
 

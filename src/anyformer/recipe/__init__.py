@@ -18,12 +18,11 @@ from anyformer.recipe.recipe import (
 )
 from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
 from anyformer.training.objectives import OBJECTIVES
-from anyformer.training.objectives.causal import CausalLM
+from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.contrastive import Contrastive
 from anyformer.training.objectives.denoising import UL2, Denoiser, Denoising, PrefixLM, SpanCorruption
 from anyformer.training.objectives.labelled import Classification, Labelled, Regression, TokenClassification
 from anyformer.training.objectives.masked import MaskedLM
-from anyformer.training.objectives.multi_token import MultiToken
 from anyformer.training.objectives.permuted import PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens
 from anyformer.training.objectives.sentences import NextSentence, SentenceOrder, SentencePairs

@@ -136,7 +136,7 @@ class Run:
         """Restore, train, validate."""
         self.saving = saving
         self.saved = saving.restore(self.trainer, self.feed)
-        self.log = MetricsLog(saving.directory / METRICS if saving.directory else None)
+        self.log = MetricsLog(saving.out / METRICS if saving.out else None)
         with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
             return self._train(batches, saving, disk_nbytes)
 

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyformer.errors import TextError
+from anyformer.recipe import UL2, Denoiser
 from anyformer.text import NOT_PREDICTED
 from anyformer.text.noise import (
-    UL2,
-    Denoiser,
     deleted,
     denoised,
     infilled,
@@ -216,19 +215,17 @@ class TestPermutation:
 
 
 class TestUL2:
-    @given(n=st.integers(20, 300), seed=seeds, which=st.sampled_from(UL2))
+    @given(n=st.integers(20, 300), seed=seeds, which=st.sampled_from(UL2().denoisers))
     def test_every_denoiser_can_be_undone(self, n: int, seed: int, which: Denoiser) -> None:
         ids = text(n)
-        source, target = denoised(
-            ids, np.random.default_rng(seed), which, sentinels=SENTINELS, modes={"R": 5, "S": 6, "X": 7}
-        )  # type: ignore[arg-type]
-        assert source[0] == {"R": 5, "S": 6, "X": 7}[which.mode]
+        rng, (rate, mean_length) = np.random.default_rng(seed), (which.rate, which.mean_length)
+        source, target = denoised(ids, rng, sentinels=SENTINELS, rate=rate, mean_length=mean_length, mode=5)
+        assert source[0] == 5
         assert restored(source[1:], target) == ids.tolist()
 
     def test_sequential_takes_a_quarter_on_average(self) -> None:
-        (sequential,) = (each for each in UL2 if each.mode == "S")
-        tails = [
-            len(denoised(text(400), np.random.default_rng(seed), sequential, sentinels=SENTINELS).target) - 1
-            for seed in range(2000)
-        ]
+        (rate,) = (each.rate for each in UL2().denoisers if each.mode == "S")
+        rngs = map(np.random.default_rng, range(2000))
+        found = (denoised(text(400), rng, sentinels=SENTINELS, rate=rate, mean_length=None) for rng in rngs)
+        tails = [len(one.target) - 1 for one in found]
         assert np.mean(tails) == pytest.approx(100, rel=0.05)

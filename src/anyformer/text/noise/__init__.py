@@ -9,11 +9,9 @@ from anyformer.text.noise.masking import masked, whole_words
 from anyformer.text.noise.permutation import Permuted, permuted
 from anyformer.text.noise.sentences import Pair, elsewhere, neighbours, passages, shortened
 from anyformer.text.noise.spans import Example, noise_spans, prefix, span_corrupted
-from anyformer.text.noise.ul2 import UL2, Denoiser, denoised
+from anyformer.text.noise.ul2 import denoised
 
 __all__ = [
-    "UL2",
-    "Denoiser",
     "Example",
     "Pair",
     "Permuted",

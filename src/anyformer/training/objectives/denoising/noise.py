@@ -40,16 +40,14 @@ class PairNoise(Noise):
     """Corrupts each document of a row by itself, without the token that opens it; source and target end with `end`."""
 
     corrupt: Corrupt
-    longer: Callable[[int], int]  # the most tokens that a source or target made of so many has, its end included
-    as_one: Callable[[int], int]  # the most that a decoder reads of both as one sequence
+    most: int  # tokens that the source or target of a row has, its end included
+    as_one: int  # the most that a decoder reads of both as one sequence
     opening: int
     begin: int  # what the decoder reads first
     end: int
 
     @classmethod
-    def of(
-        cls, corrupt: Corrupt, longer: Callable[[int], int], as_one: Callable[[int], int], tokenizer: Tokenizer
-    ) -> PairNoise:
+    def of(cls, corrupt: Corrupt, most: int, as_one: int, tokenizer: Tokenizer) -> PairNoise:
         """Raises TextError for a tokenizer that names no token that ends a text."""
         end, begin = tokenizer.end_of_text, tokenizer.start_of_answer
         if end is None or begin is None:
@@ -58,7 +56,7 @@ class PairNoise(Noise):
                 "tokenizer_config.json beside it"
             )
         opening = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
-        return cls(corrupt, longer, as_one, opening, begin, end)
+        return cls(corrupt, most, as_one, opening, begin, end)
 
     def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> NoisyPairs:
         rows = [self._row(batch, i, rng) for i, rng in enumerate(rngs)]
@@ -87,10 +85,10 @@ class PairNoise(Noise):
         return tuple(np.concatenate(part) for part in parts)
 
     def longest(self, seq_len: int) -> int:
-        return self.longer(seq_len)
+        return self.most
 
     def joint(self, seq_len: int) -> int:
-        return self.as_one(seq_len)
+        return self.as_one
 
     def load(self, rows: NoisyPairs) -> Workload:
         n = len(rows.labels)
@@ -129,21 +127,21 @@ def span_corruption(said: SpanCorruption, n: int, tokenizer: Tokenizer) -> PairN
     check_hides(said, said.rate, n)
     known = sentinels(said, tokenizer, n_spans(said.rate, said.mean_length, n) + 1)
     corrupt = partial(noises.span_corrupted, sentinels=known, rate=said.rate, mean_length=said.mean_length)
-    joint = partial(_joint_spans, said.rate, said.mean_length)
-    return PairNoise.of(corrupt, partial(_longest_spans, said.rate), joint, tokenizer)
+    joint = _joint_spans(said.rate, said.mean_length, n)
+    return PairNoise.of(corrupt, _longest_spans(said.rate, n), joint, tokenizer)
 
 
-def prefix_lm(seq_len: int, tokenizer: Tokenizer) -> PairNoise:
+def prefix_lm(n: int, tokenizer: Tokenizer) -> PairNoise:
     """A text cut in two. Raises UsageError for rows that cannot be."""
-    if seq_len < 2:
-        raise UsageError(f"rows of {seq_len} token cannot be cut in two; use a --seq-len of 2 or more")
-    return PairNoise.of(noises.prefix, lambda n: n + 1, lambda n: n + 1, tokenizer)
+    if n < 2:
+        raise UsageError(f"rows of {n} token cannot be cut in two; use a --seq-len of 2 or more")
+    return PairNoise.of(noises.prefix, n + 1, n + 1, tokenizer)
 
 
-def denoising(said: Denoising, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
+def denoising(said: Denoising, n: int, tokenizer: Tokenizer) -> PairNoise:
     """BART's. Raises TextError for a tokenizer without a mask."""
     if not said.permute_sentences and not said.rotate:
-        check_hides(said, max(said.delete_rate, said.infill_rate), seq_len)
+        check_hides(said, max(said.delete_rate, said.infill_rate), n)
     mask, ends = token_of_role(tokenizer, "mask_token", said), ends_sentence(tokenizer)
 
     def corrupt(ids: np.ndarray, rng: np.random.Generator) -> Example:
@@ -158,10 +156,8 @@ def denoising(said: Denoising, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
             noisy = noises.infilled(noisy, rng, mask=mask, rate=said.infill_rate, mean_length=said.mean_length)
         return Example(noisy, ids)
 
-    def longer(n: int) -> int:
-        return n + round(said.infill_rate * n) + 1  # a span of no tokens inserts a mask, at most as many as were to go
-
-    return PairNoise.of(corrupt, longer, lambda n: longer(n) + n, tokenizer)
+    longest = n + round(said.infill_rate * n) + 1  # a span of no tokens inserts a mask, at most as many as were to go
+    return PairNoise.of(corrupt, longest, longest + n, tokenizer)
 
 
 def ul2(said: UL2, n: int, tokenizer: Tokenizer) -> PairNoise:
@@ -174,20 +170,15 @@ def ul2(said: UL2, n: int, tokenizer: Tokenizer) -> PairNoise:
     for mode, token in modes.items():
         if said.tell and token is None:
             raise lacking(tokenizer, said, f"[{mode}]")
-    told = {mode: token for mode, token in modes.items() if token is not None} if said.tell else None
-    choices = [noises.Denoiser(one.mode, one.rate, one.mean_length) for one in said.denoisers]
 
     def corrupt(ids: np.ndarray, rng: np.random.Generator) -> Example:
-        chosen = choices[int(rng.integers(len(choices)))]
-        return noises.denoised(ids, rng, chosen, sentinels=sentinels_, modes=told)
+        one = said.denoisers[int(rng.integers(len(said.denoisers)))]
+        mode = modes[one.mode] if said.tell else None
+        return noises.denoised(ids, rng, rate=one.rate, mean_length=one.mean_length, sentinels=sentinels_, mode=mode)
 
-    def longer(n: int) -> int:
-        return 1 + max(_longest_spans(one.rate, n) for one in said.denoisers)
-
-    def joint(n: int) -> int:
-        return 1 + max(_joint_spans(one.rate, one.mean_length or n, n) for one in said.denoisers)
-
-    return PairNoise.of(corrupt, longer, joint, tokenizer)
+    longest = 1 + max(_longest_spans(one.rate, n) for one in said.denoisers)
+    joint = 1 + max(_joint_spans(one.rate, one.mean_length or n, n) for one in said.denoisers)
+    return PairNoise.of(corrupt, longest, joint, tokenizer)
 
 
 def sentinels(said: RestoredText, tokenizer: Tokenizer, needed: int) -> list[int]:

@@ -21,13 +21,10 @@ class OptimizerSpec(Spec, abstract=True):
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        if self.peak(1) <= 0:
-            raise self.refusal("lr", "must be above 0")
+        self.require("lr", self.peak(1) > 0, "must be above 0")
         for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise self.refusal(name, "must be at least 0 and below 1")
-        if self.eps <= 0:
-            raise self.refusal("eps", "must be above 0")
+            self.require(name, 0 <= getattr(self, name) < 1, "must be at least 0 and below 1")
+        self.require("eps", self.eps > 0, "must be above 0")
 
     def peak(self, d_model: int) -> float:
         """The peak learning rate of a model of this width."""
@@ -48,8 +45,7 @@ class AdamW(OptimizerSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weight_decay < 0:
-            raise self.refusal("weight_decay", "must be at least 0")
+        self.require("weight_decay", self.weight_decay >= 0, "must be at least 0")
 
 
 class RouterLossSpec(Spec, abstract=True):
@@ -61,8 +57,7 @@ class RouterLossSpec(Spec, abstract=True):
     weight: float
 
     def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise self.refusal("weight", "must be above 0; leave the loss out to train without it")
+        self.require("weight", self.weight > 0, "must be above 0; leave the loss out to train without it")
 
 
 class LoadBalance(RouterLossSpec):
@@ -95,13 +90,10 @@ class RouterTraining(Spec):
     jitter: float = 0.0  # what a router sees is multiplied by numbers from 1 - jitter to 1 + jitter (Switch)
 
     def __post_init__(self) -> None:
-        if self.correction_speed < 0:
-            raise self.refusal("correction_speed", "must be at least 0")
-        if not 0 <= self.jitter < 1:
-            raise self.refusal("jitter", "must be at least 0 and below 1")
+        self.require("correction_speed", self.correction_speed >= 0, "must be at least 0")
+        self.require("jitter", 0 <= self.jitter < 1, "must be at least 0 and below 1")
         kinds = [loss.kind for loss in self.losses]
-        if len(set(kinds)) < len(kinds):
-            raise self.refusal("losses", f"are {', '.join(kinds)}; give each kind once")
+        self.require("losses", len(set(kinds)) == len(kinds), f"are {', '.join(kinds)}; give each kind once")
 
 
 class DropoutSpec(Spec):
@@ -114,8 +106,7 @@ class DropoutSpec(Spec):
 
     def __post_init__(self) -> None:
         for name, rate in self.values().items():
-            if not 0 <= rate < 1:
-                raise self.refusal(name, "must be at least 0 and below 1")
+            self.require(name, 0 <= rate < 1, "must be at least 0 and below 1")
 
 
 class Recipe(Spec):
@@ -149,22 +140,17 @@ class Recipe(Spec):
 
     def __post_init__(self) -> None:
         for name in ("tokens", "batch_tokens", "seq_len"):
-            if getattr(self, name) < 1:
-                raise self.refusal(name, "must be at least 1")
+            self.require(name, getattr(self, name) >= 1, "must be at least 1")
         if self.objective.reads == "text" and self.batch_tokens % self.seq_len:
             raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
         if self.memory is not None and self.memory < 1:
             raise self.refusal("memory", "must be at least 1; null lets rows stand alone")
         if self.clip is not None and self.clip <= 0:
             raise self.refusal("clip", "must be above 0; null leaves gradients as they are")
-        if not 0 <= self.label_smoothing < 1:
-            raise self.refusal("label_smoothing", "must be at least 0 and below 1")
-        if self.z_loss < 0:
-            raise self.refusal("z_loss", "must be at least 0")
-        if self.seed < 0:
-            raise self.refusal("seed", "must be at least 0")
-        if not self.schedule:
-            raise self.refusal("schedule", "is empty; [Constant] keeps the learning rate as it is")
+        self.require("label_smoothing", 0 <= self.label_smoothing < 1, "must be at least 0 and below 1")
+        self.require("z_loss", self.z_loss >= 0, "must be at least 0")
+        self.require("seed", self.seed >= 0, "must be at least 0")
+        self.require("schedule", bool(self.schedule), "is empty; [Constant] keeps the learning rate as it is")
 
     @property
     def steps(self) -> int:

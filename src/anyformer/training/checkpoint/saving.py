@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,21 @@ class SavedCheckpoint:
     validation_loss: float | None = None  # of this very step, nats a token; None where there was no validation
 
 
+@dataclass
 class Saving:
     """The directory of a run while the run lasts; it is locked from entering to leaving."""
 
-    def __init__(
-        self,
-        out: Path | None,
-        spec: ModelSpec,
-        recipe: Recipe,
-        data: TrainingData,
-        init: Path | None,
-        keep_last: int,
-        name: str | None = None,
-        auxiliary: ModelSpec | None = None,
-    ) -> None:
-        """`name` is what the run's architecture is listed by; `auxiliary` is what is trained beside the model."""
-        self.out, self.spec, self.recipe, self.data = out, spec, recipe, data
-        self.init, self.keep_last, self.name, self.auxiliary = init, keep_last, name, auxiliary
-        self._run: RunDirectory | None = None
-        self.checkpoints: Checkpoints | None = None
-        self._last: Path | None = None
+    out: Path | None
+    spec: ModelSpec
+    recipe: Recipe
+    data: TrainingData
+    init: Path | None
+    keep_last: int
+    name: str | None = None  # the run's architecture is listed by it
+    auxiliary: ModelSpec | None = None  # what is trained beside the model
+    checkpoints: Checkpoints | None = field(default=None, init=False)
+    _run: RunDirectory | None = field(default=None, init=False)
+    _last: Path | None = field(default=None, init=False)
 
     def __enter__(self) -> Saving:
         if self.out is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -216,7 +216,7 @@ class Run:
         done = self.saved.step
         if self.options.plan and done < self.steps:
             state = self.feed.state()
-            seconds, memory = trial(self.trainer, next(self.feed), self.recipe)
+            seconds, memory = trial(self.trainer, next(self.feed))
             self.feed.restore(dict(state))
             seconds *= self.steps - done
         return RunPlan(
@@ -303,4 +303,4 @@ class Run:
         )
         self.log.add(metrics)
         self.watcher.validation(metrics)
-        self.saved = SavedCheckpoint(s.step, s.tokens, s.seconds, loss)
+        self.saved = replace(s, validation_loss=loss)

@@ -222,8 +222,10 @@ def read_data(
     elif isinstance(objective, Labelled):
         kind = objective.labels
         examples = given.labelled(kind)
-        own = isinstance(held_out, Sources)
-        texts, unseen = (examples, held_out.labelled(kind)) if own else split_labelled(examples, held_out)
+        if isinstance(held_out, Sources):
+            texts, unseen = examples, held_out.labelled(kind)
+        else:
+            texts, unseen = split_labelled(examples, held_out)
         names = None if kind == "numbers" else _labels(begun, init, set(examples.counts())) or examples.names()
         data = LabelledData(texts, unseen, trained(texts.texts()), names)
         what = f"{len(data.labels)} classes" if data.labels else "numbers"

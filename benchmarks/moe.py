@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anyformer.layers import GatedFeedForwardSpec, MoESpec, RouterSpec, SiLU
 from anyformer.layers.tokens import ForwardContext, Store, plain_tokens
 from anyformer.spec import Count, MixerSpec, Place, Width
-from anyformer.training.run.heap import keep_heap
+from anyformer.training.step.device import keep_heap
 from benchmarks import measure
 
 BATCH, SEQ_LEN, D_MODEL, D_EXPERT, TOP_K = 16, 256, 384, 512, 2

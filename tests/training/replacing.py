@@ -2,8 +2,7 @@
 
 import anyformer as af
 from anyformer.families.electra import discriminator, electra
-from anyformer.recipe import Constant, Recipe, ReplacedTokens
-from anyformer.recipe.optimizer import AdamW
+from anyformer.recipe import AdamW, Constant, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from anyformer.errors import UsageError
-from anyformer.training.run.heap import keep_heap, release_heap
-from anyformer.training.step.device import autocast, best_device, choose_device, compute_dtype
+from anyformer.training.step.device import autocast, best_device, choose_device, compute_dtype, keep_heap
 
 
 def test_the_best_is_the_default() -> None:
@@ -52,5 +51,3 @@ def test_a_large_tensor_comes_from_the_heap_again() -> None:
     heap = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "[heap]" in line]
     # A heap that has been grown for long is several mappings side by side.
     assert any(int(low, 16) <= address < int(high, 16) for low, high in heap)
-    del first
-    release_heap()

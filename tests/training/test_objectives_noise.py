@@ -29,9 +29,9 @@ from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.checkpoint.metrics import read_metrics
-from anyformer.training.objectives.denoising.pairs import NoisyPairs
+from anyformer.training.objectives.denoising.noise import NoisyPairs
 from anyformer.training.objectives.objective import LossContext, objective_of
-from anyformer.training.objectives.permuted.noise import PermutedRows
+from anyformer.training.objectives.permuted.loss import PermutedRows
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.baseline import Frequency, trivial_loss
 from anyformer.training.step import Trainer

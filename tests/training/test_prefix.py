@@ -23,8 +23,8 @@ from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, Place, Window, Workload
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.objectives.architecture import usual
-from anyformer.training.objectives.denoising.pairs import NoisyPairs
-from anyformer.training.objectives.denoising.prefix import in_one_row
+from anyformer.training.objectives.denoising.loss import in_one_row
+from anyformer.training.objectives.denoising.noise import NoisyPairs
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.checks import longest

@@ -23,8 +23,7 @@ from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.objective import Auxiliary, LossContext, objective_of, with_head_for
 from anyformer.training.objectives.replaced import loss as replaced
 from anyformer.training.objectives.replaced.generator import generator_for
-from anyformer.training.objectives.replaced.loss import ReplacedObjective, sampled
-from anyformer.training.objectives.replaced.noise import ReplacedNoise, ReplacedRows
+from anyformer.training.objectives.replaced.loss import ReplacedNoise, ReplacedObjective, ReplacedRows, sampled
 from anyformer.training.step import Trainer, split
 from tests.training import noisy
 from tests.training.replacing import recipe, spec, trainer

@@ -135,12 +135,6 @@ class TestGoingOn:
         with pytest.raises(CheckpointError, match="holds no run"):
             RunDirectory.open(tmp_path)
 
-    def test_its_checkpoints_rely_on_its_metrics(self, tmp_path: Path) -> None:
-        with created(tmp_path / "a") as run:
-            checkpoints = run.checkpoints(keep_last=3)
-            assert (checkpoints.directory, checkpoints.keep_last) == (run.path / "checkpoints", 3)
-            assert checkpoints.relied_on == (run.path / "metrics.jsonl",)
-
 
 class TestRefused:
     def test_other_things(self, tmp_path: Path) -> None:

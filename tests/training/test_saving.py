@@ -12,6 +12,7 @@ from anyformer.recipe import Recipe
 from anyformer.text import Tokenizer
 from anyformer.training.checkpoint.listing import list_runs
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, read_metrics
+from anyformer.training.checkpoint.saving import Saving
 from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
 from tests.training.models import decoder
@@ -33,6 +34,13 @@ def test_a_run_is_listed_by_its_name(tmp_path: Path) -> None:
     assert {each.name: each.architecture for each in list_runs(tmp_path)} == {"a": "mine", "b": "1 layers of 16"}
     run(tmp_path / "a", name="another name does not make another run")
     assert json.loads((tmp_path / "a" / "run.json").read_text())["architecture"] == "mine"
+
+
+def test_its_checkpoints_rely_on_its_metrics(tmp_path: Path) -> None:
+    with Saving(tmp_path / "a", decoder(vocab=300), RECIPE, DATA, None, keep_last=3) as saving:
+        assert saving.checkpoints is not None
+        assert (saving.checkpoints.directory, saving.checkpoints.keep_last) == (tmp_path / "a" / "checkpoints", 3)
+        assert saving.checkpoints.relied_on == (tmp_path / "a" / "metrics.jsonl",)
 
 
 class Killed(BaseException):

@@ -206,7 +206,7 @@ def _pairs(
     batch = min(len(pairs.pairs), batch_pairs(recipe, int(encoded.lengths.max())))
     validation = ContrastValidation(pairs, encoded, batch)
     loss = evaluate_rows(found.model, objective_of(goal, found.model.spec), validation, precision=precision).loss
-    guesses = [Chance(0).losses(rows) for rows, _ in validation.batches(0)]
+    guesses = [Chance().losses(rows) for rows, _ in validation.batches(0)]
     chance = sum(float(each.sum()) for each in guesses) / len(pairs.pairs)
     places = retrieve(found.model, found.tokenizer, pairs.pairs, longest=longest, truncate=goal.truncate)
     return PairEvaluation(goal.kind, goal.unit, loss, chance, batch, **places._asdict())

@@ -77,7 +77,7 @@ class SDPA:
             y = F.scaled_dot_product_attention(
                 q.reshape(batch, k.shape[1], groups, width), k, v, mask, dropout, scale=scale
             )
-            y = y.view(batch, heads, 1, v.shape[-1])
+            y = y.reshape(batch, heads, 1, v.shape[-1])
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=groups > 1)
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None

@@ -25,8 +25,7 @@ from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
 from anyformer.spec import Architecture, specification
-from anyformer.training.run.heap import keep_heap
-from anyformer.training.step.device import best_device, choose_device, compute_dtype
+from anyformer.training.step.device import best_device, choose_device, compute_dtype, keep_heap
 
 if TYPE_CHECKING:
     from anyformer.measure.profile import Profile

@@ -27,9 +27,8 @@ from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import Precision
 from anyformer.spec import Architecture, ModelSpec, parameters, specification
-from anyformer.training.run.heap import keep_heap
 from anyformer.training.step import Trainer
-from anyformer.training.step.device import best_device
+from anyformer.training.step.device import best_device, keep_heap
 
 SECONDS = 2.0  # of repeating a step, at least three times
 ROOM = 0.8  # of free memory that a run may take

@@ -1,17 +1,99 @@
-"""How a model is trained, as data: objective, batch, optimiser, schedule, dropout, precision."""
+"""How a model is trained, as data: objective, batch, optimiser, schedule, dropout, routers, precision."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from anyformer.recipe.optimizer import AdamW, OptimizerSpec
-from anyformer.recipe.router import RouterTraining
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
-from anyformer.spec import Spec
+from anyformer.spec import ScaleSpec, Spec
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.specification import ObjectiveSpec
 
 Precision = Literal["float32", "bf16"]
+
+
+class OptimizerSpec(Spec, abstract=True):
+    """`lr` is the schedule's peak: a number, or a law of d_model."""
+
+    lr: float | ScaleSpec = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        self.require("lr", self.peak(1) > 0, "must be above 0")
+        for name in ("beta1", "beta2"):
+            self.require(name, 0 <= getattr(self, name) < 1, "must be at least 0 and below 1")
+        self.require("eps", self.eps > 0, "must be above 0")
+
+    def peak(self, d_model: int) -> float:
+        """The peak learning rate of a model of this width."""
+        return self.lr.value(d_model) if isinstance(self.lr, ScaleSpec) else self.lr
+
+
+class Adam(OptimizerSpec):
+    """Without weight decay: Kingma & Ba 2014, arXiv:1412.6980."""
+
+
+class AdamW(OptimizerSpec):
+    """Decoupled decay, lr · weight_decay each step, of matrices alone: never of biases, gains and tables.
+
+    Loshchilov & Hutter 2017, arXiv:1711.05101.
+    """
+
+    weight_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("weight_decay", self.weight_decay >= 0, "must be at least 0")
+
+
+class RouterLossSpec(Spec, abstract=True):
+    """A loss of the routers, added `weight` times to the mean cross-entropy; `training.step.routing` has the function of each.
+
+    f_i is the share of tokens that choose expert i, P_i the mean of its probability over tokens; padding counts for nothing.
+    """
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        self.require("weight", self.weight > 0, "must be above 0; leave the loss out to train without it")
+
+
+class LoadBalance(RouterLossSpec):
+    """n_experts · Σ f_i P_i: Fedus et al. 2021, arXiv:2101.03961, equation 4; Σ f_i = top_k.
+
+    Over each layer by itself, the layers' losses added up (Switch), or over the tokens of all layers together (Mixtral's
+    code in transformers).
+    """
+
+    over: Literal["layer", "layers"] = "layers"
+
+
+class SequenceBalance(RouterLossSpec):
+    """n_experts / top_k · Σ f_i P_i within each sequence, the mean over sequences, layers added up.
+
+    DeepSeek-V3: arXiv:2412.19437, equations 17 to 20; a sequence is a row of the batch.
+    """
+
+
+class RouterZLoss(RouterLossSpec):
+    """log² Σ exp logits, the mean over tokens of all layers: Zoph et al. 2022, arXiv:2202.08906, equation 5."""
+
+
+class RouterTraining(Spec):
+    """The training of routers; nothing of it concerns models without experts."""
+
+    losses: tuple[RouterLossSpec, ...] = ()
+    # by which corrections of the choice move after each step, against the load (DeepSeek-V3)
+    correction_speed: float = 0.0
+    jitter: float = 0.0  # what a router sees is multiplied by numbers from 1 - jitter to 1 + jitter (Switch)
+
+    def __post_init__(self) -> None:
+        self.require("correction_speed", self.correction_speed >= 0, "must be at least 0")
+        self.require("jitter", 0 <= self.jitter < 1, "must be at least 0 and below 1")
+        kinds = [loss.kind for loss in self.losses]
+        self.require("losses", len(set(kinds)) == len(kinds), f"are {', '.join(kinds)}; give each kind once")
 
 
 class DropoutSpec(Spec):
@@ -24,8 +106,7 @@ class DropoutSpec(Spec):
 
     def __post_init__(self) -> None:
         for name, rate in self.values().items():
-            if not 0 <= rate < 1:
-                raise self.refusal(name, "must be at least 0 and below 1")
+            self.require(name, 0 <= rate < 1, "must be at least 0 and below 1")
 
 
 class Recipe(Spec):
@@ -59,22 +140,17 @@ class Recipe(Spec):
 
     def __post_init__(self) -> None:
         for name in ("tokens", "batch_tokens", "seq_len"):
-            if getattr(self, name) < 1:
-                raise self.refusal(name, "must be at least 1")
+            self.require(name, getattr(self, name) >= 1, "must be at least 1")
         if self.objective.reads == "text" and self.batch_tokens % self.seq_len:
             raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
         if self.memory is not None and self.memory < 1:
             raise self.refusal("memory", "must be at least 1; null lets rows stand alone")
         if self.clip is not None and self.clip <= 0:
             raise self.refusal("clip", "must be above 0; null leaves gradients as they are")
-        if not 0 <= self.label_smoothing < 1:
-            raise self.refusal("label_smoothing", "must be at least 0 and below 1")
-        if self.z_loss < 0:
-            raise self.refusal("z_loss", "must be at least 0")
-        if self.seed < 0:
-            raise self.refusal("seed", "must be at least 0")
-        if not self.schedule:
-            raise self.refusal("schedule", "is empty; [Constant] keeps the learning rate as it is")
+        self.require("label_smoothing", 0 <= self.label_smoothing < 1, "must be at least 0 and below 1")
+        self.require("z_loss", self.z_loss >= 0, "must be at least 0")
+        self.require("seed", self.seed >= 0, "must be at least 0")
+        self.require("schedule", bool(self.schedule), "is empty; [Constant] keeps the learning rate as it is")
 
     @property
     def steps(self) -> int:

@@ -116,6 +116,11 @@ class Spec:
         """The error that says which field of which part cannot be, and what would do."""
         return SpecError(f"{self.kind}.{name} = {getattr(self, name, '?')!r} {remedy}")
 
+    def require(self, name: str, holds: bool, remedy: str) -> None:
+        """Raise that error unless a condition on the field holds."""
+        if not holds:
+            raise self.refusal(name, remedy)
+
     def nested(self) -> Iterator[Spec]:
         """This value and every value inside it, depth first, repeats included."""
         yield self

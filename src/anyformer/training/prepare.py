@@ -20,6 +20,7 @@ from anyformer.resizing import resize
 from anyformer.spec import ModelSpec, is_path
 from anyformer.text import (
     Corpus,
+    LabelledCorpus,
     ParallelCorpus,
     Tokenizer,
     encode_corpus,
@@ -29,6 +30,7 @@ from anyformer.text import (
     split_labelled,
     split_pairs,
 )
+from anyformer.text.labelled import Kind
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.architecture import usual
@@ -83,6 +85,11 @@ class Sources:
         assert self.source is not None
         assert self.target is not None
         return read_parallel(Path(self.source), Path(self.target))
+
+    def labelled(self, kind: Kind) -> LabelledCorpus:
+        """The text with its labels."""
+        assert self.data is not None
+        return read_labelled(self.data).as_kind(kind)
 
 
 HeldOut = float | Sources
@@ -213,7 +220,14 @@ def read_data(
             return Prepared(PairData(pairs, unseen, trained(pairs.texts(), None)), known is None, about)
         data = ContrastData(pairs, unseen, trained(pairs.texts()))
     elif isinstance(objective, Labelled):
-        data = _labelled(given, held_out, trained, objective, begun, init)
+        kind = objective.labels
+        examples = given.labelled(kind)
+        if isinstance(held_out, Sources):
+            texts, unseen = examples, held_out.labelled(kind)
+        else:
+            texts, unseen = split_labelled(examples, held_out)
+        names = None if kind == "numbers" else _labels(begun, init, set(examples.counts())) or examples.names()
+        data = LabelledData(texts, unseen, trained(texts.texts()), names)
         what = f"{len(data.labels)} classes" if data.labels else "numbers"
         about = f"{len(data.train.rows):,} examples of {what}, sha256 {data.train.fingerprint[:16]}"
     else:
@@ -232,27 +246,6 @@ def new_tokenizer(texts: Iterable[str], vocab_size: int | None, objective: Objec
     roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
     plain = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
     return plain.with_specials(specials, roles) if roles or specials else plain
-
-
-def _labelled(
-    given: Sources,
-    held_out: HeldOut,
-    trained: Callable[[Iterable[str]], Tokenizer],
-    objective: Labelled,
-    begun: Path | None,
-    init: Path | None,
-) -> LabelledData:
-    assert given.data is not None
-    corpus = read_labelled(given.data).as_kind(objective.labels)
-    if isinstance(held_out, Sources):
-        assert held_out.data is not None
-        texts, unseen = corpus, read_labelled(held_out.data).as_kind(objective.labels)
-    else:
-        texts, unseen = split_labelled(corpus, held_out)
-    own, known = trained(texts.texts()), None
-    if objective.labels != "numbers":
-        known = _labels(begun, init, set(corpus.counts())) or corpus.names()
-    return LabelledData(texts, unseen, own, known)
 
 
 def _labels(begun: Path | None, init: Path | None, found: set[str]) -> tuple[str, ...] | None:

@@ -30,19 +30,19 @@ from anyformer.disk.run_layout import (
     step_and_again,
 )
 from anyformer.errors import CheckpointError, RunFailed
-from anyformer.training.checkpoint.rng import random_state, set_random_state
 from anyformer.training.step.state import (
     check_model_tensors,
     model_tensors,
     optimizer_tensors,
+    random_state,
     set_model_tensors,
     set_optimizer_tensors,
+    set_random_state,
 )
 
 FORMAT = 1  # raised when what is written, or what it means, changes
 _OWN = (WEIGHTS, MOMENTS, RANDOM)
 _ENDING = ".safetensors"
-NOTHING: Mapping[str, Mapping[str, Tensor]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Checkpoints:
         optimizer: Optimizer,
         state: dict[str, Any],
         metric: float | None = None,
-        beside: Mapping[str, Mapping[str, Tensor]] = NOTHING,
+        beside: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> Path:
         """Save everything that `restore` gives back, then delete what is neither among the last nor the best.
 
@@ -82,6 +82,11 @@ class Checkpoints:
         written; nothing of it is left then, and the former checkpoints stand.
         """
         target = self._name(step)
+        moments, optimizer_rest = optimizer_tensors(optimizer)
+        random_tensors, random_rest = random_state()
+        written = {WEIGHTS: model_tensors(model), MOMENTS: moments, RANDOM: random_tensors}
+        written |= {name + _ENDING: dict(tensors) for name, tensors in (beside or {}).items()}
+        rest = {"state": state, "optimizer": optimizer_rest, "random": random_rest}
         try:
             atomic.create_directories(self.directory)
             atomic.remove_leftovers(self.directory)
@@ -89,7 +94,12 @@ class Checkpoints:
                 if path.exists():
                     atomic.sync(path)
             with atomic.new_directory(target) as aside:
-                self._write(aside, step, model, optimizer, state, metric, beside)
+                for name, tensors in written.items():
+                    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, aside / name)
+                atomic.write_file(aside / STATE, _json(rest))
+                files = {path.name: measure(path) for path in sorted(aside.iterdir())}
+                content = {"format": FORMAT, "step": step, "metric": metric, "files": files}
+                atomic.write_file(aside / MANIFEST, _json({**content, "crc32": _seal(content)}))
             self._prune(target)
         except (OSError, SafetensorError) as error:
             raise RunFailed(self._failure(target, error)) from error
@@ -133,27 +143,6 @@ class Checkpoints:
         """The further tensors of a checkpoint that `restore` has verified, on the CPU. Raises CheckpointError."""
         files = [path / name for name in read_manifest(path).files if name.endswith(_ENDING)]
         return {file.stem: load_file(file) for file in files if file.name not in _OWN}
-
-    def _write(
-        self,
-        aside: Path,
-        step: int,
-        model: nn.Module,
-        optimizer: Optimizer,
-        state: dict[str, Any],
-        metric: float | None,
-        beside: Mapping[str, Mapping[str, Tensor]],
-    ) -> None:
-        moments, optimizer_rest = optimizer_tensors(optimizer)
-        random_tensors, random_rest = random_state()
-        written = {WEIGHTS: model_tensors(model), MOMENTS: moments, RANDOM: random_tensors}
-        written |= {name + _ENDING: dict(tensors) for name, tensors in beside.items()}
-        for name, tensors in written.items():
-            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, aside / name)
-        atomic.write_file(aside / STATE, _json({"state": state, "optimizer": optimizer_rest, "random": random_rest}))
-        files = {path.name: measure(path) for path in sorted(aside.iterdir())}
-        content = {"format": FORMAT, "step": step, "metric": metric, "files": files}
-        atomic.write_file(aside / MANIFEST, _json({**content, "crc32": _seal(content)}))
 
     def _name(self, step: int) -> Path:
         """Where to save a step: the same step saved before stands until the new one is complete."""

@@ -6,24 +6,19 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
-from anyformer.disk.run_layout import CHECKPOINTS, LOCK, METRICS, RECIPE, RECORD, SPEC, TOKENIZER, is_run
+from anyformer.disk.run_layout import CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Place, first_difference, short, tensors
 from anyformer.training.checkpoint.provenance import code_fingerprint, provenance
 
-if TYPE_CHECKING:
-    from anyformer.training.checkpoint.checkpoints import Checkpoints
-
 FORMAT = 1
-NOTHING: Mapping[str, str] = {}
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +40,7 @@ class RunDirectory:
         recipe: Recipe,
         fingerprints: Mapping[str, str],
         extra: Mapping[str, Any] | None = None,
-        files: Mapping[str, str] = NOTHING,
+        files: Mapping[str, str] | None = None,
     ) -> RunDirectory:
         """Make the directory of a new run, whole or not at all; one that holds this very run is opened to go on.
 
@@ -74,7 +69,7 @@ class RunDirectory:
                 atomic.write_file(aside / SPEC, specs.dumps(spec).encode())
                 atomic.write_file(aside / RECIPE, recipes.dumps(recipe).encode())
                 atomic.write_file(aside / RECORD, (json.dumps(record, indent=1) + "\n").encode())
-                for name, text in files.items():
+                for name, text in (files or {}).items():
                     atomic.write_file(aside / name, text.encode())
                 atomic.create_directories(aside / CHECKPOINTS)
         except BaseException as error:
@@ -119,17 +114,6 @@ class RunDirectory:
             raise
         return cls(path, record, lock)
 
-    def checkpoints(self, keep_last: int = 2) -> Checkpoints:
-        """The run's checkpoints; each save first syncs the metrics that lead to it."""
-        from anyformer.training.checkpoint.checkpoints import Checkpoints
-
-        return Checkpoints(self.path / CHECKPOINTS, keep_last, relied_on=(self.path / METRICS,))
-
-    @property
-    def tokenizer(self) -> Path:
-        """Where the tokenizer is."""
-        return self.path / TOKENIZER
-
     def close(self) -> None:
         """Let others have the directory."""
         self._lock.release()
@@ -137,9 +121,7 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

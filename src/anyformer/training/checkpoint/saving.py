@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyformer.disk import atomic
-from anyformer.disk.run_layout import AUXILIARY_SPEC
+from anyformer.disk.run_layout import AUXILIARY_SPEC, CHECKPOINTS, METRICS, TOKENIZER
 from anyformer.errors import RunFailed
 from anyformer.hub.labels import LABELS, labels_json, with_types
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, dumps
+from anyformer.training.checkpoint.checkpoints import Checkpoints
+from anyformer.training.checkpoint.directory import RunDirectory
 from anyformer.training.data.feed import Feed, TrainingData
-
-if TYPE_CHECKING:
-    from anyformer.training.checkpoint.checkpoints import Checkpoints
-    from anyformer.training.checkpoint.directory import RunDirectory
-    from anyformer.training.step import Trainer
-
+from anyformer.training.step import Trainer
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -34,36 +30,24 @@ class SavedCheckpoint:
     validation_loss: float | None = None  # of this very step, nats a token; None where there was no validation
 
 
+@dataclass
 class Saving:
     """The directory of a run while the run lasts; it is locked from entering to leaving."""
 
-    def __init__(
-        self,
-        out: Path | None,
-        spec: ModelSpec,
-        recipe: Recipe,
-        data: TrainingData,
-        init: Path | None,
-        keep_last: int,
-        name: str | None = None,
-        auxiliary: ModelSpec | None = None,
-    ) -> None:
-        """`name` is what the run's architecture is listed by; `auxiliary` is what is trained beside the model."""
-        self.out, self.spec, self.recipe, self.data = out, spec, recipe, data
-        self.init, self.keep_last, self.name, self.auxiliary = init, keep_last, name, auxiliary
-        self._run: RunDirectory | None = None
-        self._checkpoints: Checkpoints | None = None
-        self._last: Path | None = None
-
-    @property
-    def directory(self) -> Path | None:
-        """Where metrics go."""
-        return self.out
+    out: Path | None
+    spec: ModelSpec
+    recipe: Recipe
+    data: TrainingData
+    init: Path | None
+    keep_last: int
+    name: str | None = None  # the run's architecture is listed by it
+    auxiliary: ModelSpec | None = None  # what is trained beside the model
+    checkpoints: Checkpoints | None = field(default=None, init=False)
+    _run: RunDirectory | None = field(default=None, init=False)
+    _last: Path | None = field(default=None, init=False)
 
     def __enter__(self) -> Saving:
         if self.out is not None:
-            from anyformer.training.checkpoint.directory import RunDirectory
-
             fingerprints = {"data": self.data.fingerprint}
             if self.data.tokenizer is not None:
                 fingerprints["tokenizer"] = self.data.tokenizer.fingerprint
@@ -74,17 +58,16 @@ class Saving:
             if self.data.labels:
                 files[LABELS] = labels_json(self.data.labels)
             self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints, extra, files)
-            self._checkpoints = self._run.checkpoints(self.keep_last)
+            # Each save first syncs the metrics that lead to it.
+            self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, relied_on=(self.out / METRICS,))
             try:
-                self._keep_tokenizer(self._run.tokenizer)
+                self._keep_tokenizer(self.out / TOKENIZER)
             except BaseException:
                 self._run.close()
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._run is not None:
             self._run.close()
 
@@ -99,27 +82,25 @@ class Saving:
 
     def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:
         """Bring all to where the last checkpoint left it; without one, leave it as it is."""
-        if self._checkpoints is None:
+        self._last = self.checkpoints.latest() if self.checkpoints is not None else None
+        if self.checkpoints is None or self._last is None:
             return SavedCheckpoint()
-        self._last = self._checkpoints.latest()
-        if self._last is None:
-            return SavedCheckpoint()
-        state = self._checkpoints.restore(self._last, trainer.model, trainer.optimizer)
-        trainer.restore_beside(self._checkpoints.beside(self._last))
+        state = self.checkpoints.restore(self._last, trainer.model, trainer.optimizer)
+        trainer.restore_beside(self.checkpoints.beside(self._last))
         feed.restore(state["feed"])
         return SavedCheckpoint(**state["saved"])
 
     def save(self, saved: SavedCheckpoint, trainer: Trainer, feed: Feed) -> None:
         """Write a checkpoint. Raises RunFailed where it can't be; the former one stays good."""
-        if self._checkpoints is not None:
+        if self.checkpoints is not None:
             state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
-            self._last = self._checkpoints.save(
+            self._last = self.checkpoints.save(
                 saved.step, trainer.model, trainer.optimizer, state, saved.validation_loss, trainer.beside()
             )
 
     def best(self) -> Path | None:
         """The checkpoint of the lowest validation loss; None where there is none."""
-        return self._checkpoints.best() if self._checkpoints is not None else None
+        return self.checkpoints.best() if self.checkpoints is not None else None
 
     def says(self) -> str:
         """Where the last good checkpoint is, in words."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import Tokenizer
+from anyformer.text import EncodedCorpus, LabelledCorpus, PairSampler, ParallelCorpus, Sampler, Tokenizer
 
 Rows = Any  # a NamedTuple of NumPy arrays [batch, token] with `labels` among them: text.Batch, text.PairBatch
+C = TypeVar("C", EncodedCorpus, LabelledCorpus, ParallelCorpus)
+T = TypeVar("T", bound=Tokenizer | None)
 
 
 class Feed(Protocol):
@@ -45,65 +49,55 @@ class Validation(Protocol):
         ...
 
 
-class TrainingData(Protocol):
-    """Text of one kind, for one kind of objective."""
+class TrainingData(ABC, Generic[C, T]):
+    """Texts of one kind to train on, and others to validate on, for one kind of objective; the tokenizer is saved with a run."""
+
+    reads: ClassVar[Reads]  # which kind it is, as `ObjectiveSpec.reads`
+
+    def __init__(self, train: C, held_out: C | None, tokenizer: T) -> None:
+        self.train, self.held_out, self.tokenizer = train, held_out, tokenizer
 
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The classes that are predicted, none where numbers are; None where tokens are."""
-        ...
-
-    @property
-    def reads(self) -> Reads:
-        """Which kind it is, as `ObjectiveSpec.reads`."""
-        ...
+        return None
 
     @property
     def vocab_size(self) -> int:
         """Of the tokenizer."""
-        ...
+        assert self.tokenizer is not None
+        return self.tokenizer.vocab_size
 
     @property
     def fingerprint(self) -> str:
         """Of the training text, the validation text and the tokenizer."""
-        ...
+        return hashlib.sha256(" ".join(self.identity()).encode()).hexdigest()
 
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """Saved with the run."""
-        ...
+    def identity(self) -> tuple[str, ...]:
+        """The fingerprints that tell this data from other."""
+        assert self.tokenizer is not None
+        held_out = self.held_out.fingerprint if self.held_out else ""
+        return self.train.fingerprint, held_out, self.tokenizer.fingerprint
 
+    @abstractmethod
     def feed(self, recipe: Recipe) -> Feed:
         """The batches of a recipe, from the start. Raises TextError where the text doesn't fill one."""
-        ...
 
+    @abstractmethod
     def validation(self, recipe: Recipe) -> Validation | None:
         """The validation rows; None where no text was set aside."""
-        ...
 
+    @abstractmethod
     def longest(self, recipe: Recipe) -> int:
         """The tokens of the longest sequence that the model will be given."""
-        ...
 
+    @abstractmethod
     def load(self, recipe: Recipe) -> Workload:
         """The workload of one average row, to count FLOPs by."""
-        ...
 
     def predicted_share(self, recipe: Recipe) -> float:
         """Of the places of the stack with a head: how many have a label."""
-        ...
-
-
-class Numbers(Protocol):
-    """An endless stream of the numbers of the rows of each batch: `text.Sampler`, `text.PairSampler`."""
-
-    def __next__(self) -> np.ndarray: ...
-
-    def skip(self, steps: int) -> None: ...
-
-    def state(self) -> Mapping[str, Any]: ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
+        return recipe.objective.predicted_share
 
 
 class Examples(Protocol):
@@ -115,7 +109,7 @@ class Examples(Protocol):
 class SampledFeed:
     """The rows that a sampler names; what it says is all there is to save."""
 
-    def __init__(self, examples: Examples, sampler: Numbers) -> None:
+    def __init__(self, examples: Examples, sampler: Sampler | PairSampler) -> None:
         self._examples, self._sampler = examples, sampler
         self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
 

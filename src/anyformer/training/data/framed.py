@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from anyformer.recipe import FramedTexts, Recipe
-from anyformer.text import LabelledCorpus, ParallelCorpus, Tokenizer
+from anyformer.text import Tokenizer
+from anyformer.training.data.feed import C, TrainingData
 
 
 class Encoded(Protocol):
@@ -19,37 +19,19 @@ class Encoded(Protocol):
     cut: int
 
 
-C = TypeVar("C", LabelledCorpus, ParallelCorpus)
 E = TypeVar("E", bound=Encoded)
 
 
-class FramedData(ABC, Generic[C, E]):
+class FramedData(TrainingData[C, Tokenizer], Generic[C, E]):
     """Texts to train on, and others to validate on. A tokenizer whose own rules put nothing beside a text gets a frame."""
 
     def __init__(self, train: C, held_out: C | None, tokenizer: Tokenizer) -> None:
-        self.train, self.held_out, self._tokenizer = train, held_out, tokenizer.with_frame()
+        super().__init__(train, held_out, tokenizer.with_frame())
         self._encoded: dict[tuple[int, bool, bool], E] = {}
 
     @abstractmethod
     def encode(self, corpus: C, longest: int, truncate: bool) -> E:
         """Texts as ids, `longest` tokens each at most. Raises TextError for a longer one, unless it may be cut."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
-    @property
-    def vocab_size(self) -> int:
-        return self._tokenizer.vocab_size
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(" ".join(self.identity()).encode()).hexdigest()
-
-    def identity(self) -> tuple[str, ...]:
-        """The fingerprints that tell this data from other."""
-        held_out = self.held_out.fingerprint if self.held_out else ""
-        return self.train.fingerprint, held_out, self._tokenizer.fingerprint
 
     def encoded(self, recipe: Recipe, *, held_out: bool = False) -> E:
         """The texts as rows of this recipe; once they are encoded they are kept."""

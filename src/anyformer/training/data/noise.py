@@ -73,17 +73,20 @@ class NoisyFeed:
         return self._noise(self._packed.batch(numbers), rngs)
 
 
-class NoisyValidation:
-    """Whole documents in rows, with noise that is the same each time."""
+class PackedValidation:
+    """Whole documents in rows; noise, if any, is the same each time."""
 
-    def __init__(self, packed: Numbered, noise: Noise, seed: int) -> None:
+    def __init__(self, packed: Numbered, noise: Noise | None = None, seed: int = 0) -> None:
         self._packed, self._noise, self._seed = packed, noise, seed
         self.document_nbytes = packed.encoded.document_nbytes
 
     def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
         for numbers in self._packed.some_rows(batch_tokens, most_tokens):
-            rngs = [np.random.default_rng((self._seed, _VALIDATION, int(row))) for row in numbers]
-            rows = self._noise(self._packed.batch(numbers), rngs)
+            rows = self._packed.batch(numbers)
+            if self._noise is not None:
+                rows = self._noise(
+                    rows, [np.random.default_rng((self._seed, _VALIDATION, int(row))) for row in numbers]
+                )
             yield rows, rows.source
 
 

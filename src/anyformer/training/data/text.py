@@ -2,66 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
+from typing import ClassVar
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import (
     EncodedCorpus,
-    Packed,
     Sampler,
     StreamSampler,
     Tokenizer,
     pack,
     pack_whole,
 )
-from anyformer.training.data.feed import Feed, Rows, SampledFeed, Validation
-from anyformer.training.data.noise import NoisyFeed, NoisyValidation, load_of
+from anyformer.training.data.feed import Feed, SampledFeed, TrainingData, Validation
+from anyformer.training.data.noise import NoisyFeed, PackedValidation, load_of
 from anyformer.training.data.segments import SegmentFeed, SegmentValidation
 from anyformer.training.objectives.objective import noise_of
 
 
-class PackedValidation:
-    """Whole documents in rows."""
-
-    def __init__(self, packed: Packed) -> None:
-        self._packed, self.encoded = packed, packed.encoded
-        self.document_nbytes = packed.encoded.document_nbytes
-
-    def batches(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[tuple[Rows, np.ndarray]]:
-        for numbers in self._packed.some_rows(batch_tokens, most_tokens):
-            batch = self._packed.batch(numbers)
-            yield batch, batch.source
-
-
-@dataclass(frozen=True, eq=False)
-class TextData:
+class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
     """Plain text: for causal language modelling, or with noise that the recipe's objective asks for."""
 
-    train: EncodedCorpus
-    held_out: EncodedCorpus | None = None
-    tokenizer: Tokenizer | None = None
+    reads: ClassVar[Reads] = "text"
 
-    @property
-    def reads(self) -> Reads:
-        return "text"
-
-    @property
-    def labels(self) -> None:
-        return None
+    def __init__(
+        self, train: EncodedCorpus, held_out: EncodedCorpus | None = None, tokenizer: Tokenizer | None = None
+    ) -> None:
+        super().__init__(train, held_out, tokenizer)
 
     @property
     def vocab_size(self) -> int:
         return self.train.vocab_size
 
-    @property
-    def fingerprint(self) -> str:
-        parts = (self.train.fingerprint, self.held_out.fingerprint if self.held_out else "")
-        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+    def identity(self) -> tuple[str, ...]:
+        """What is encoded already tells of its tokenizer."""
+        return self.train.fingerprint, self.held_out.fingerprint if self.held_out else ""
 
     def feed(self, recipe: Recipe) -> Feed:
         noise = noise_of(recipe, self.tokenizer)
@@ -86,15 +61,11 @@ class TextData:
             return Workload(batch=1, query=recipe.seq_len, past=recipe.memory or 0)
         return load_of(noise, noise.rows(self.train, recipe.seq_len, recipe.seed))
 
-    def predicted_share(self, recipe: Recipe) -> float:
-        return recipe.objective.predicted_share
-
 
 def text_validation(text: EncodedCorpus, tokenizer: Tokenizer | None, recipe: Recipe) -> Validation:
     """The rows of a text by which a model of the recipe's objective is judged, with noise that is always the same."""
     noise = noise_of(recipe, tokenizer)
     if recipe.memory is not None:
         return SegmentValidation(text, recipe.seq_len, recipe.memory)
-    if noise is None:
-        return PackedValidation(pack_whole(text, recipe.seq_len))
-    return NoisyValidation(noise.rows(text, recipe.seq_len), noise, recipe.seed)
+    rows = noise.rows(text, recipe.seq_len) if noise else pack_whole(text, recipe.seq_len)
+    return PackedValidation(rows, noise, recipe.seed)

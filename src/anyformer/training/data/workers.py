@@ -77,7 +77,7 @@ class _Ahead:
                 _Stream(feed),
                 batch_size=None,
                 num_workers=workers,
-                collate_fn=_as_they_are,
+                collate_fn=lambda rows: rows,
                 worker_init_fn=_leave_signals_to_the_run,
                 multiprocessing_context="fork",
                 generator=Generator(),
@@ -114,10 +114,6 @@ class _Stream(IterableDataset):
                 return
             yield rows
             self._feed.skip(worker.num_workers - 1)
-
-
-def _as_they_are(rows: Rows) -> Rows:
-    return rows
 
 
 def _leave_signals_to_the_run(worker: int) -> None:

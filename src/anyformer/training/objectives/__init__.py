@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anyformer.training.objectives.causal import CausalLM
+from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.contrastive import Contrastive
 from anyformer.training.objectives.denoising import UL2, Denoising, PrefixLM, SpanCorruption
 from anyformer.training.objectives.labelled import Classification, Regression, TokenClassification
 from anyformer.training.objectives.masked import MaskedLM
-from anyformer.training.objectives.multi_token import MultiToken
 from anyformer.training.objectives.permuted import PermutedLM
 from anyformer.training.objectives.replaced import ReplacedTokens
 from anyformer.training.objectives.sentences import NextSentence, SentenceOrder

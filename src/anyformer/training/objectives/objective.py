@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Forward = Callable[..., Any]  # the model, compiled or not
 S = TypeVar("S", bound=ObjectiveSpec)
-NOTHING: Mapping[str, Any] = {}
 
 
 class LossPart(NamedTuple):
@@ -44,7 +43,7 @@ class Losses(NamedTuple):
     total: Tensor  # []: what is minimised, summed over labels: has the gradient
     each: Tensor  # shaped as the labels: plain cross-entropy in nats, 0 where nothing is predicted
     notes: Sequence[Notes] = ()  # of the model's mixers
-    parts: Mapping[str, LossPart] = NOTHING  # by name; `each` is of the objective's first concern alone
+    parts: Mapping[str, LossPart] = {}  # by name; `each` is of the objective's first concern alone
     # shaped as the labels: which of a few each was, where only the pass could tell; else None
     classes: Tensor | None = None
 

@@ -51,12 +51,11 @@ class FramedTexts(ObjectiveSpec, abstract=True):
 def check_rate(said: Spec, *names: str) -> None:
     """Raise SpecError for a share of what is hidden that is not between 0 and 1."""
     for name in names or ("rate",):
-        if not 0 < getattr(said, name) < 1:
-            raise said.refusal(name, "must be above 0 and below 1, or nothing is hidden or nothing left")
+        holds = 0 < getattr(said, name) < 1
+        said.require(name, holds, "must be above 0 and below 1, or nothing is hidden or nothing left")
 
 
 def check_length(said: Spec) -> None:
     """Raise SpecError for a `mean_length` below a token."""
     length = said.values()["mean_length"]
-    if length is not None and length < 1:
-        raise said.refusal("mean_length", "must be at least 1 token")
+    said.require("mean_length", length is None or length >= 1, "must be at least 1 token")

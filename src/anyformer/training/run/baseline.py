@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -15,19 +14,19 @@ MOST_LABELS = 2**18  # of the training rows that are counted
 BATCH_TOKENS = 4096
 
 
-class Guess(Protocol):
+class Guess(ABC):
     """A prediction that is the same for all."""
 
+    @abstractmethod
     def learn(self, rows: Rows) -> int:
         """Take the labels of some rows into account; return how many there are."""
-        ...
 
+    @abstractmethod
     def losses(self, rows: Rows) -> np.ndarray:
         """The loss of each label of some rows."""
-        ...
 
 
-class Frequency:
+class Frequency(Guess):
     """The frequency of each label; one more of each is counted, so that none is impossible."""
 
     def __init__(self, n_labels: int) -> None:
@@ -43,10 +42,10 @@ class Frequency:
         return nats[rows.labels[rows.labels != NOT_PREDICTED]]
 
 
-class Mean:
+class Mean(Guess):
     """The mean of numbers."""
 
-    def __init__(self, n_labels: int) -> None:
+    def __init__(self) -> None:
         self._sum, self._n = 0.0, 0
 
     def learn(self, rows: Rows) -> int:
@@ -58,11 +57,8 @@ class Mean:
         return (rows.values.astype(np.float64) - self._sum / self._n) ** 2
 
 
-class Chance:
+class Chance(Guess):
     """An even guess among the choices that each row has; nothing is to be learnt from others."""
-
-    def __init__(self, n_labels: int) -> None:
-        pass
 
     def learn(self, rows: Rows) -> int:
         return MOST_LABELS
@@ -71,16 +67,15 @@ class Chance:
         return rows.chance()
 
 
-GUESSES: dict[Literal["frequency", "mean", "chance"], Callable[[int], Guess]] = {
-    "frequency": Frequency,
-    "mean": Mean,
-    "chance": Chance,
-}
-
-
 def guess_of(objective: ObjectiveSpec, data: TrainingData) -> Guess:
     """The guess that an objective is measured against: it has learnt nothing yet."""
-    return GUESSES[objective.trivial](len(data.labels) if data.labels else data.vocab_size)
+    match objective.trivial:
+        case "frequency":
+            return Frequency(len(data.labels) if data.labels else data.vocab_size)
+        case "mean":
+            return Mean()
+        case "chance":
+            return Chance()
 
 
 def trivial_loss(guess: Guess, feed: Feed, batches: int, validation: Validation) -> float:

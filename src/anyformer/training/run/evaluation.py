@@ -14,7 +14,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Validation
-from anyformer.training.objectives.objective import Forward, LossContext, LossPart, Objective
+from anyformer.training.objectives.objective import LossContext, LossPart, Objective
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import seeing
 
@@ -90,7 +90,6 @@ def evaluate(
     validation: Validation,
     *,
     precision: Precision = "float32",
-    forward: Forward | None = None,
     batch_tokens: int = BATCH_TOKENS,
     most_tokens: int | None = None,
     auxiliary: Transformer | None = None,
@@ -101,7 +100,9 @@ def evaluate(
     """
     counts: np.ndarray | None = None
     parts: list[Mapping[str, LossPart]] = []
-    by = _pass(model, forward, auxiliary)
+    device = next(model.parameters()).device
+    beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
+    by = LossContext(model, model.head(), device, auxiliary=beside)
     n = len(validation.document_nbytes)
     nats, tokens = np.zeros(n), np.zeros(n, dtype=np.int64)
     for rows, source in validation.batches(batch_tokens, most_tokens):
@@ -130,9 +131,3 @@ def _parts(batches: Sequence[Mapping[str, LossPart]]) -> dict[str, PartLoss]:
         loss = math.fsum(float(part.nats) for part in same) / labels
         found[name] = PartLoss(loss, labels, sum(right) / labels if len(right) == len(same) else None)
     return found
-
-
-def _pass(model: Transformer, forward: Forward | None, auxiliary: Transformer | None) -> LossContext:
-    device = next(model.parameters()).device
-    beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
-    return LossContext(forward or model, model.head(), device, auxiliary=beside)

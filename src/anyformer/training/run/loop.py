@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from anyformer.disk.run_layout import METRICS
 from anyformer.errors import RunFailed
-from anyformer.model import build
+from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
@@ -23,13 +23,11 @@ from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.baseline import guess_of, trivial_loss
 from anyformer.training.run.checks import check_run
 from anyformer.training.run.evaluation import Evaluation, evaluate
-from anyformer.training.run.heap import keep_heap
 from anyformer.training.run.plan import RunPlan, disk_needed, flops_per_token, sizes, trial
 from anyformer.training.run.progress import Watcher
-from anyformer.training.run.result import TrainingResult
 from anyformer.training.run.signals import Signals, Stopped
 from anyformer.training.step import Trainer
-from anyformer.training.step.device import best_device, compute_dtype, out_of_memory
+from anyformer.training.step.device import best_device, compute_dtype, keep_heap, out_of_memory
 
 Peak = Callable[[torch.dtype, torch.device], float]  # measured FLOPs a second of large matrix products
 
@@ -49,6 +47,39 @@ class RunOptions:
     keep_last: int = 2
     peak: Peak | None = None
     plan: bool = True  # make a trial first, to say how long it will take
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The model, metrics and best checkpoint of a run."""
+
+    model: Transformer
+    steps: tuple[StepMetrics, ...]
+    validations: tuple[ValidationMetrics, ...]
+    evaluation: Evaluation | None  # of the whole validation text, after the last step
+    flops_per_token: float
+    n_params: int
+    best: Path | None = None  # the checkpoint that did best on (the same sample of) the validation text
+
+    @property
+    def unigram_loss(self) -> float | None:
+        """Of the whole validation text, a label, guessed by the frequency of the training labels alone, or by their mean."""
+        return next((each.unigram_loss for each in reversed(self.validations) if each.whole), None)
+
+    @property
+    def tokens(self) -> int:
+        """Predicted in training."""
+        return self.steps[-1].tokens if self.steps else 0
+
+    @property
+    def seconds(self) -> float:
+        """Spent training, without validation and saving."""
+        return self.steps[-1].seconds if self.steps else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over the whole run."""
+        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 def train(
@@ -136,7 +167,7 @@ class Run:
         """Restore, train, validate."""
         self.saving = saving
         self.saved = saving.restore(self.trainer, self.feed)
-        self.log = MetricsLog(saving.directory / METRICS if saving.directory else None)
+        self.log = MetricsLog(saving.out / METRICS if saving.out else None)
         with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
             return self._train(batches, saving, disk_nbytes)
 
@@ -185,7 +216,7 @@ class Run:
         done = self.saved.step
         if self.options.plan and done < self.steps:
             state = self.feed.state()
-            seconds, memory = trial(self.trainer, next(self.feed), self.recipe)
+            seconds, memory = trial(self.trainer, next(self.feed))
             self.feed.restore(dict(state))
             seconds *= self.steps - done
         return RunPlan(
@@ -272,4 +303,4 @@ class Run:
         )
         self.log.add(metrics)
         self.watcher.validation(metrics)
-        self.saved = SavedCheckpoint(s.step, s.tokens, s.seconds, loss)
+        self.saved = replace(s, validation_loss=loss)

@@ -12,7 +12,6 @@ import psutil
 import torch
 
 from anyformer.errors import UsageError
-from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Place, Workload
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective
@@ -87,7 +86,7 @@ def disk_needed(n_params: int, kept: int, out: Path) -> int:
     return needed
 
 
-def trial(trainer: Trainer, batch: Rows, recipe: Recipe) -> tuple[float, int]:
+def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
     """(seconds of a step, bytes of memory at its peak) from a few passes that leave no trace in the model."""
     part = next(split(batch, trainer.micro_tokens))
     seconds = []

@@ -1,7 +1,9 @@
-"""Where a run computes, and in which numbers."""
+"""Where a run computes, in which numbers, and in whose memory."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -10,6 +12,8 @@ from anyformer.errors import RunFailed, UsageError, did_you_mean
 from anyformer.recipe import Precision
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
+# Of glibc's malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD.
+_HEAP = ((-4, 0), (-1, -1), (-2, 64 << 20))
 
 
 def best_device() -> torch.device:
@@ -49,6 +53,18 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 def compute_dtype(precision: Precision) -> torch.dtype:
     """The type that matrix products are computed in."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def keep_heap() -> bool:
+    """Tell glibc to take all memory from the heap and never to give it back; return whether this is glibc.
+
+    A large tensor is otherwise new pages each time, dearer than the work on them; resident memory stays at its peak.
+    """
+    libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    if libc is None or not hasattr(libc, "gnu_get_libc_version"):
+        return False
+    taken = [bool(libc.mallopt(name, value)) for name, value in _HEAP]
+    return all(taken)
 
 
 def out_of_memory(error: BaseException) -> BaseException:

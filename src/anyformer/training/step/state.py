@@ -1,9 +1,11 @@
-"""The state of a model and an optimiser, as named tensors and plain data, and back bit for bit."""
+"""The state of a model, an optimiser and all random numbers, as named tensors and plain data, and back bit for bit."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -84,6 +86,37 @@ def set_optimizer_tensors(optimizer: Optimizer, tensors: dict[str, Tensor], rest
             # load_state_dict casts moments to the parameter's dtype, which loses those kept in a wider one.
             if isinstance(held, Tensor) and held.dtype != value.dtype:
                 optimizer.state[parameter][field] = value.to(held.device)
+
+
+def random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state of every generator a step may draw from (Python, NumPy, torch on each device): tensors, and the rest as JSON."""
+    version, words, gauss = random.getstate()
+    name, key, place, has_gauss, cached = np.random.get_state()
+    tensors = {
+        "python": torch.tensor(words, dtype=torch.int64),
+        "numpy": torch.from_numpy(np.asarray(key).astype(np.int64)),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        tensors |= {f"cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    if torch.backends.mps.is_available():
+        tensors["mps"] = torch.mps.get_rng_state()
+    rest = {"python": [version, gauss], "numpy": [str(name), int(place), int(has_gauss), float(cached)]}
+    return tensors, rest
+
+
+def set_random_state(tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+    """Make all draws go on where `random_state` was taken; states of devices that are not here are passed over."""
+    version, gauss = rest["python"]
+    random.setstate((version, tuple(tensors["python"].tolist()), gauss))
+    name, place, has_gauss, cached = rest["numpy"]
+    np.random.set_state((name, tensors["numpy"].numpy().astype(np.uint32), place, has_gauss, cached))
+    torch.set_rng_state(tensors["torch"].clone())
+    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        if f"cuda.{i}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda.{i}"].clone(), i)
+    if "mps" in tensors and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(tensors["mps"].clone())
 
 
 def _split(values: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -1,15 +1,19 @@
-"""Causal language modelling: every token from those before it in its document."""
+"""The losses of the next token, and of further ones: DeepSeek-V3, arXiv:2412.19437, section 2.2."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from anyformer.errors import UsageError
 from anyformer.layers.attention import has_prefix
 from anyformer.layers.causality import later_tokens_seen
-from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.causal import CausalLM
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
+from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.recipe import Recipe
+from anyformer.text import NOT_PREDICTED
+from anyformer.training.data.feed import Rows, TrainingData
+from anyformer.training.objectives.causal import CausalLM, MultiToken
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, losses_of_labels, on
 
 
 class CausalObjective(Objective[CausalLM]):
@@ -39,3 +43,48 @@ def inputs_of(rows: Rows, device: torch.device, *, alone: bool = True) -> dict[s
         "attention_mask": None if plain else on(device, rows.document),
         "position_ids": None if plain else on(device, rows.positions),
     }
+
+
+class MultiTokenObjective(Objective[MultiToken]):
+    """For decoders with modules for further tokens; rows are `text.Batch`.
+
+    The k-th loss is a sum over the tokens whose document goes on for k more, and like the loss of the next token it is
+    divided by the number of all tokens predicted (equation 24).
+    """
+
+    trains_ahead = True
+
+    def refuses(self) -> str | None:
+        if not self.spec.ahead:
+            return "it has no module that predicts further tokens; give the specification `ahead`, or use CausalLM"
+        if reason := CausalObjective(CausalLM(), self.spec).refuses():
+            return reason
+        mask = later_tokens_seen(*self.spec.ahead)
+        if mask is not None:
+            return f"the {mask} mask of what predicts further tokens lets a token see them; use a causal mask"
+        return None
+
+    def check(self, recipe: Recipe, data: TrainingData) -> None:
+        n = len(self.spec.ahead)
+        if recipe.seq_len <= n:
+            raise UsageError(
+                f"rows of {recipe.seq_len} tokens have nothing {n} further ahead; use a --seq-len above it"
+            )
+
+    def __call__(self, by: LossContext, rows: Rows) -> Losses:
+        """The losses; `each` is of the next token alone, so that it compares with other objectives."""
+        out = by.forward(**inputs_of(rows, by.device), output_logits=False, output_ahead=True, dropout=by.dropout)
+        labels, document = on(by.device, rows.labels), on(by.device, rows.document)
+        total, each = cross_entropy(by.head, out.last_hidden_state, labels, by.options)
+        sums, parts = [], {}
+        for k, hidden in enumerate(out.ahead, 1):
+            later = labels_ahead(labels, document, k)
+            loss, nats = cross_entropy(by.head, hidden, later, by.options)
+            sums.append(loss)
+            parts[f"ahead {k}"] = LossPart(nats.sum(), (later != NOT_PREDICTED).sum())
+        return Losses(total + self.said.weight * torch.stack(sums).mean(), each, out.notes, parts)
+
+
+def labels_ahead(labels: Tensor, document: Tensor, k: int) -> Tensor:
+    """Labels [batch, token - k], k places after the labels [batch, token], within each document."""
+    return labels[:, k:].masked_fill(document[:, k:] != document[:, :-k], NOT_PREDICTED)

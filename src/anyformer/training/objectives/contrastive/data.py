@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -100,16 +100,10 @@ class ContrastValidation:
 class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
     """Pairs of texts that belong together."""
 
-    @property
-    def labels(self) -> None:
-        return None
-
-    @property
-    def reads(self) -> Reads:
-        return "pairs"
+    reads: ClassVar[Reads] = "pairs"
 
     def encode(self, corpus: ParallelCorpus, longest: int, truncate: bool) -> ContrastPairs:
-        return ContrastPairs(corpus, self._tokenizer, longest, truncate)
+        return ContrastPairs(corpus, self.tokenizer, longest, truncate)
 
     def feed(self, recipe: Recipe) -> Feed:
         pairs, n = self.encoded(recipe), self._batch(recipe)

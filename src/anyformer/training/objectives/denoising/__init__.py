@@ -51,8 +51,7 @@ class Denoising(RestoredText):
 
     def __post_init__(self) -> None:
         for name in ("delete_rate", "infill_rate"):
-            if not 0 <= getattr(self, name) < 1:
-                raise self.refusal(name, "must be at least 0 and below 1")
+            self.require(name, 0 <= getattr(self, name) < 1, "must be at least 0 and below 1")
         if not (self.permute_sentences or self.rotate or self.delete_rate or self.infill_rate):
             raise self.refusal(
                 "infill_rate", "and all other noise is off, so that the text is only copied; turn one on"
@@ -93,5 +92,4 @@ class UL2(RestoredText):
     specials: ClassVar[tuple[str, ...]] = (*SENTINELS, "[R]", "[S]", "[X]")
 
     def __post_init__(self) -> None:
-        if not self.denoisers:
-            raise self.refusal("denoisers", "is empty; name one at least")
+        self.require("denoisers", bool(self.denoisers), "is empty; name one at least")

@@ -1,19 +1,110 @@
-"""Sources and targets of each objective that restores a text; refused where nothing would be hidden."""
+"""Sources and targets made of a text: each document of a row becomes what is read and what is written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from anyformer.errors import TextError, UsageError
-from anyformer.text import Tokenizer
+from anyformer.spec import Workload
+from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text import noise as noises
 from anyformer.text.noise import Example
-from anyformer.training.data.noise import check_hides
+from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.data.vocabulary import ends_sentence, lacking, specials, token_of_role
 from anyformer.training.objectives.denoising import UL2, Denoising, PrefixLM, RestoredText, SpanCorruption
-from anyformer.training.objectives.denoising.pairs import PairNoise
+
+Corrupt = Callable[[np.ndarray, np.random.Generator], Example]
+
+
+class NoisyPairs(NamedTuple):
+    """Rows of sources and targets, padded at the right; every field is int64, [batch, token] of its side.
+
+    A document's source and target have one number; those of other numbers never see each other.
+    """
+
+    source_ids: np.ndarray  # 0 at padding
+    source_document: np.ndarray  # from 1; 0 is padding
+    target_ids: np.ndarray  # what the decoder reads: the token that begins an answer, then all labels but the last
+    target_document: np.ndarray
+    labels: np.ndarray  # NOT_PREDICTED at padding
+    source: np.ndarray  # of each label: which document of the corpus, from 0; -1 at padding
+
+
+@dataclass(frozen=True, eq=False)
+class PairNoise(Noise):
+    """Corrupts each document of a row by itself, without the token that opens it; source and target end with `end`."""
+
+    corrupt: Corrupt
+    most: int  # tokens that the source or target of a row has, its end included
+    as_one: int  # the most that a decoder reads of both as one sequence
+    opening: int
+    begin: int  # what the decoder reads first
+    end: int
+
+    @classmethod
+    def of(cls, corrupt: Corrupt, most: int, as_one: int, tokenizer: Tokenizer) -> PairNoise:
+        """Raises TextError for a tokenizer that names no token that ends a text."""
+        end, begin = tokenizer.end_of_text, tokenizer.start_of_answer
+        if end is None or begin is None:
+            raise TextError(
+                f"this {tokenizer.kind} tokenizer names no token that ends a text; name one as eos_token in "
+                "tokenizer_config.json beside it"
+            )
+        opening = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
+        return cls(corrupt, most, as_one, opening, begin, end)
+
+    def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> NoisyPairs:
+        rows = [self._row(batch, i, rng) for i, rng in enumerate(rngs)]
+        source_ids, source_document, labels, target_document, source = (
+            _padded(list(side), padding)
+            for side, padding in zip(zip(*rows, strict=True), (0, 0, NOT_PREDICTED, 0, -1), strict=True)
+        )
+        first = np.diff(target_document, axis=1, prepend=0) != 0
+        target_ids = np.where(first, self.begin, np.roll(labels, 1, axis=1))
+        target_ids[target_document == 0] = 0
+        return NoisyPairs(source_ids, source_document, target_ids, target_document, labels, source)
+
+    def _row(self, batch: Batch, i: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        parts: list[list[np.ndarray]] = [[np.zeros(0, dtype=np.int64)] for _ in range(5)]
+        for number in range(1, int(batch.document[i].max()) + 1):
+            here = batch.document[i] == number
+            ids = batch.input_ids[i][here]
+            ids = ids[1:] if ids[0] == self.opening else ids
+            if not len(ids):
+                continue
+            example = self.corrupt(ids, rng)
+            source, target = (np.append(side, self.end) for side in example)
+            row = (source, _all(number, source), target, _all(number, target), _all(batch.source[i][here][0], target))
+            for part, piece in zip(parts, row, strict=True):
+                part.append(piece)
+        return tuple(np.concatenate(part) for part in parts)
+
+    def longest(self, seq_len: int) -> int:
+        return self.most
+
+    def joint(self, seq_len: int) -> int:
+        return self.as_one
+
+    def load(self, rows: NoisyPairs) -> Workload:
+        n = len(rows.labels)
+        source, target = (-(-int((side > 0).sum()) // n) for side in (rows.source_document, rows.target_document))
+        return Workload(batch=1, query=target, memory=source)
+
+
+def _all(value: int, like: np.ndarray) -> np.ndarray:
+    return np.full(len(like), value, dtype=np.int64)
+
+
+def _padded(rows: list[np.ndarray], padding: int) -> np.ndarray:
+    result = np.full((len(rows), max(1, *map(len, rows))), padding, dtype=np.int64)
+    for row, values in zip(result, rows, strict=True):
+        row[: len(values)] = values
+    return result
 
 
 def noise_for(said: RestoredText, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
@@ -36,21 +127,21 @@ def span_corruption(said: SpanCorruption, n: int, tokenizer: Tokenizer) -> PairN
     check_hides(said, said.rate, n)
     known = sentinels(said, tokenizer, n_spans(said.rate, said.mean_length, n) + 1)
     corrupt = partial(noises.span_corrupted, sentinels=known, rate=said.rate, mean_length=said.mean_length)
-    joint = partial(_joint_spans, said.rate, said.mean_length)
-    return PairNoise.of(corrupt, partial(_longest_spans, said.rate), joint, tokenizer)
+    joint = _joint_spans(said.rate, said.mean_length, n)
+    return PairNoise.of(corrupt, _longest_spans(said.rate, n), joint, tokenizer)
 
 
-def prefix_lm(seq_len: int, tokenizer: Tokenizer) -> PairNoise:
+def prefix_lm(n: int, tokenizer: Tokenizer) -> PairNoise:
     """A text cut in two. Raises UsageError for rows that cannot be."""
-    if seq_len < 2:
-        raise UsageError(f"rows of {seq_len} token cannot be cut in two; use a --seq-len of 2 or more")
-    return PairNoise.of(noises.prefix, lambda n: n + 1, lambda n: n + 1, tokenizer)
+    if n < 2:
+        raise UsageError(f"rows of {n} token cannot be cut in two; use a --seq-len of 2 or more")
+    return PairNoise.of(noises.prefix, n + 1, n + 1, tokenizer)
 
 
-def denoising(said: Denoising, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
+def denoising(said: Denoising, n: int, tokenizer: Tokenizer) -> PairNoise:
     """BART's. Raises TextError for a tokenizer without a mask."""
     if not said.permute_sentences and not said.rotate:
-        check_hides(said, max(said.delete_rate, said.infill_rate), seq_len)
+        check_hides(said, max(said.delete_rate, said.infill_rate), n)
     mask, ends = token_of_role(tokenizer, "mask_token", said), ends_sentence(tokenizer)
 
     def corrupt(ids: np.ndarray, rng: np.random.Generator) -> Example:
@@ -65,10 +156,8 @@ def denoising(said: Denoising, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
             noisy = noises.infilled(noisy, rng, mask=mask, rate=said.infill_rate, mean_length=said.mean_length)
         return Example(noisy, ids)
 
-    def longer(n: int) -> int:
-        return n + round(said.infill_rate * n) + 1  # a span of no tokens inserts a mask, at most as many as were to go
-
-    return PairNoise.of(corrupt, longer, lambda n: longer(n) + n, tokenizer)
+    longest = n + round(said.infill_rate * n) + 1  # a span of no tokens inserts a mask, at most as many as were to go
+    return PairNoise.of(corrupt, longest, longest + n, tokenizer)
 
 
 def ul2(said: UL2, n: int, tokenizer: Tokenizer) -> PairNoise:
@@ -87,13 +176,9 @@ def ul2(said: UL2, n: int, tokenizer: Tokenizer) -> PairNoise:
         mode = modes[one.mode] if said.tell else None
         return noises.denoised(ids, rng, sentinels=sentinels_, rate=one.rate, mean_length=one.mean_length, mode=mode)
 
-    def longer(n: int) -> int:
-        return 1 + max(_longest_spans(one.rate, n) for one in said.denoisers)
-
-    def joint(n: int) -> int:
-        return 1 + max(_joint_spans(one.rate, one.mean_length or n, n) for one in said.denoisers)
-
-    return PairNoise.of(corrupt, longer, joint, tokenizer)
+    longest = 1 + max(_longest_spans(one.rate, n) for one in said.denoisers)
+    joint = 1 + max(_joint_spans(one.rate, one.mean_length or n, n) for one in said.denoisers)
+    return PairNoise.of(corrupt, longest, joint, tokenizer)
 
 
 def sentinels(said: RestoredText, tokenizer: Tokenizer, needed: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
     `known` where that is given, else what the training examples say, sorted. Raises TextError as `LabelledCorpus.names` does.
     """
 
+    reads: ClassVar[Reads] = "labelled"
+
     def __init__(
         self,
         train: LabelledCorpus,
@@ -46,19 +49,19 @@ class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
         if held_out is not None and held_out.kind != train.kind:
             held_out = held_out.as_kind(train.kind)
         super().__init__(train, held_out, tokenizer)
-        self.labels: tuple[str, ...] = () if train.kind == "numbers" else train.names(known)
-        if held_out is not None and self.labels:
-            held_out.check(self.labels)
+        self._labels = () if train.kind == "numbers" else train.names(known)
+        if held_out is not None and self._labels:
+            held_out.check(self._labels)
 
     @property
-    def reads(self) -> Reads:
-        return "labelled"
+    def labels(self) -> tuple[str, ...]:
+        return self._labels
 
     def identity(self) -> tuple[str, ...]:
         return (*super().identity(), repr(self.labels))
 
     def encode(self, corpus: LabelledCorpus, longest: int, truncate: bool) -> EncodedLabelled:
-        return EncodedLabelled(corpus, self._tokenizer, self.labels, longest, truncate=truncate)
+        return EncodedLabelled(corpus, self.tokenizer, self.labels, longest, truncate=truncate)
 
     def feed(self, recipe: Recipe) -> Feed:
         examples = self.encoded(recipe)

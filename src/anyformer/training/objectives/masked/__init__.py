@@ -27,12 +27,10 @@ class MaskedLM(ObjectiveSpec):
     def __post_init__(self) -> None:
         check_rate(self)
         for name in ("mask_share", "random_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise self.refusal(name, "must be from 0 to 1")
+            self.require(name, 0 <= getattr(self, name) <= 1, "must be from 0 to 1")
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise self.refusal("random_share", f"and mask_share = {self.mask_share:g} add up to more than 1")
-        if self.max_ngram < 1:
-            raise self.refusal("max_ngram", "must be at least 1: single tokens, or words")
+        self.require("max_ngram", self.max_ngram >= 1, "must be at least 1: single tokens, or words")
 
     @property
     def predicted_share(self) -> float:

@@ -1,13 +1,57 @@
-"""The loss of masked language modelling, at the hidden places."""
+"""Masked rows, some tokens hidden, and the loss at the hidden places."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.text import Batch, Tokenizer
+from anyformer.text.noise import masked, whole_words
 from anyformer.training.data.feed import Rows
+from anyformer.training.data.noise import Noise, check_hides
+from anyformer.training.data.vocabulary import begins_word, special, token_of_role
 from anyformer.training.objectives.architecture import no_vocabulary_head, not_an_encoder
 from anyformer.training.objectives.causal.loss import inputs_of
 from anyformer.training.objectives.masked import MaskedLM
-from anyformer.training.objectives.masked.noise import MaskedNoise
 from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedNoise(Noise):
+    """Hides tokens of each row, never special ones; documents stay apart as they were packed."""
+
+    said: MaskedLM
+    mask: int
+    special: np.ndarray  # [id] bool
+    begins_word: np.ndarray | None  # [id] bool; None where tokens are hidden one by one
+
+    @classmethod
+    def of(cls, said: MaskedLM, seq_len: int, tokenizer: Tokenizer) -> MaskedNoise:
+        """Raises TextError for a tokenizer without a mask, UsageError where nothing would be hidden."""
+        check_hides(said, said.rate, seq_len)
+        words = begins_word(tokenizer) if said.whole_words else None
+        return cls(said, token_of_role(tokenizer, "mask_token", said), special(tokenizer), words)
+
+    def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> Batch:
+        inputs, labels = np.empty_like(batch.input_ids), np.empty_like(batch.labels)
+        replacements = np.flatnonzero(~self.special)
+        for i, rng in enumerate(rngs):
+            ids = batch.input_ids[i]
+            inputs[i], labels[i] = masked(
+                ids,
+                rng,
+                mask=self.mask,
+                replacements=replacements,
+                rate=self.said.rate,
+                mask_share=self.said.mask_share,
+                random_share=self.said.random_share,
+                groups=None if self.begins_word is None else whole_words(ids, self.begins_word),
+                spared=(batch.document[i] == 0) | self.special[ids],
+                max_ngram=self.said.max_ngram,
+            )
+        return batch._replace(input_ids=inputs, labels=labels)
 
 
 class MaskedObjective(Objective[MaskedLM]):

@@ -33,11 +33,8 @@ class ReplacedTokens(ObjectiveSpec):
 
     def __post_init__(self) -> None:
         check_rate(self)
-        if not 0 <= self.mask_share <= 1:
-            raise self.refusal("mask_share", "must be from 0 to 1")
+        self.require("mask_share", 0 <= self.mask_share <= 1, "must be from 0 to 1")
         for name in ("generator_width", "generator_depth"):
-            if not 0 < getattr(self, name) <= 1:
-                raise self.refusal(name, "must be above 0 and at most 1: a share of the model's")
+            self.require(name, 0 < getattr(self, name) <= 1, "must be above 0 and at most 1: a share of the model's")
         for name in ("weight", "temperature"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise self.refusal(name, "must be above 0")
+            self.require(name, 0 < getattr(self, name) < float("inf"), "must be above 0")

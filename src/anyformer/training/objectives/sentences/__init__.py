@@ -23,10 +23,8 @@ class SentencePairs(MaskedLM, abstract=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.negatives < 1:
-            raise self.refusal("negatives", "must be above 0 and below 1, or every pair is of one class")
-        if not 0 <= self.short <= 1:
-            raise self.refusal("short", "must be from 0 to 1")
+        self.require("negatives", 0 < self.negatives < 1, "must be above 0 and below 1, or every pair is of one class")
+        self.require("short", 0 <= self.short <= 1, "must be from 0 to 1")
 
 
 class NextSentence(SentencePairs):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.families.heads import row_classes, with_head
@@ -62,7 +61,7 @@ class SentenceObjective(Objective[SentencePairs]):
         # The sum of a batch is divided by its hidden tokens, be it computed in one piece or in several.
         share = on(by.device, rows.labels_a_row)[:, 0].to(nats.dtype)
         right = (logits.argmax(1) == classes).sum()
-        part = LossPart(nats.detach().sum(), _count(classes), right)
+        part = LossPart(nats.detach().sum(), torch.tensor(len(classes), device=by.device), right)
         return Losses(total + (nats * share).sum(), each, out.notes, {self.said.said: part})
 
 
@@ -71,7 +70,3 @@ def has_token_types(spec: ModelSpec) -> bool:
     tables = [value for value in spec.stack.nested() if isinstance(value, SegmentsSpec)]
     others = any(isinstance(value, BySegmentSpec) for value in spec.stack.nested())
     return all(table.n_segments >= CLASSES for table in tables) and (bool(tables) or others)
-
-
-def _count(classes: Tensor) -> Tensor:
-    return torch.tensor(len(classes), device=classes.device)

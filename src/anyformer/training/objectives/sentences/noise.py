@@ -13,7 +13,7 @@ from anyformer.text import NOT_PREDICTED, Batch, EncodedCorpus, Tokenizer, evenl
 from anyformer.text.noise import elsewhere, neighbours, passages, shortened
 from anyformer.training.data.noise import Noise
 from anyformer.training.data.vocabulary import ends_sentence, token_of_role
-from anyformer.training.objectives.masked.noise import MaskedNoise
+from anyformer.training.objectives.masked.loss import MaskedNoise
 from anyformer.training.objectives.sentences import NextSentence, SentencePairs
 
 _SPECIALS = 3  # a row's first token, and one after each run

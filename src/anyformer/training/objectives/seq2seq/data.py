@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from anyformer.errors import TextError
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import EncodedPairs, PairSampler, ParallelCorpus, Tokenizer, length_batches, some_of
-from anyformer.training.data.feed import Feed, Rows, SampledFeed, Validation
+from anyformer.training.data.feed import Feed, Rows, SampledFeed, TrainingData, Validation
 
 
 class PairValidation:
@@ -31,34 +30,14 @@ class PairValidation:
             yield batch, np.where(batch.target_mask, numbers[:, None], -1)
 
 
-@dataclass(frozen=True, eq=False)
-class PairData:
+class PairData(TrainingData[ParallelCorpus, Tokenizer]):
     """Pairs of texts, for sequence to sequence."""
 
-    train: ParallelCorpus
-    held_out: ParallelCorpus | None
-    tokenizer: Tokenizer
-
-    @property
-    def reads(self) -> Reads:
-        return "pairs"
-
-    @property
-    def labels(self) -> None:
-        return None
+    reads: ClassVar[Reads] = "pairs"
 
     @cached_property
     def _pairs(self) -> EncodedPairs:
         return EncodedPairs(self.train, self.tokenizer)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.tokenizer.vocab_size
-
-    @property
-    def fingerprint(self) -> str:
-        held_out = self.held_out.fingerprint if self.held_out else ""
-        return hashlib.sha256(f"{self.train.fingerprint} {held_out} {self.tokenizer.fingerprint}".encode()).hexdigest()
 
     def feed(self, recipe: Recipe) -> Feed:
         lengths = self._pairs.lengths
@@ -78,6 +57,3 @@ class PairData:
     def load(self, recipe: Recipe) -> Workload:
         source, target = np.ceil(self._pairs.lengths.mean(axis=0)).astype(int).tolist()
         return Workload(batch=1, query=target, memory=source)
-
-    def predicted_share(self, recipe: Recipe) -> float:
-        return recipe.objective.predicted_share

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -15,7 +15,30 @@ from click.shell_completion import CompletionItem
 
 from anyformer.recipe import OBJECTIVES, ObjectiveSpec, Recipe
 
-FILE = click.Path(exists=True, path_type=Path)
+PATH = click.Path(path_type=Path)
+FILE = click.Path(exists=True, path_type=Path)  # or a directory
+ONE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+# Options that mean the same wherever they stand.
+device_option = click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+run_option = click.option("--model", required=True, type=PATH, metavar="DIR", help="A run, or an HF directory.")
+truncate_option = click.option(
+    "--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]"
+)
+json_option = partial(click.option, "--json", "as_json", is_flag=True)
+
+
+def choice(name: str, values: Sequence[str], default: str, help_text: str | None = None) -> Callable[..., Any]:
+    """An option that takes one of a few words and says which it takes by default."""
+    return click.option(name, type=click.Choice(values), default=default, show_default=True, help=help_text)
+
+
+PRECISIONS = ("float32", "bf16")
+RECOMPUTE = ("none", "selective", "full")
+precision_option = choice("--precision", PRECISIONS, "float32")
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 

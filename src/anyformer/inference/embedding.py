@@ -1,4 +1,7 @@
-"""Texts as vectors: one of each text, by the model's own head or by a pool. Reimers & Gurevych 2019, arXiv:1908.10084."""
+"""Texts as vectors: one of each text, by the model's own head or by a pool; and how well such vectors find each other.
+
+Reimers & Gurevych 2019, arXiv:1908.10084.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -32,8 +35,7 @@ from anyformer.training.objectives.contrastive.loss import usual_pool
 Pool = Literal["mean", "first", "last"]
 POOLS: Mapping[str, PoolSpec] = {"mean": MeanTokensSpec(), "first": FirstTokenSpec(), "last": LastTokenSpec()}
 BATCH_TOKENS = 4096
-
-
+ROWS_AT_ONCE = 1024  # of a matrix of cosines
 VERSION = 1
 TENSOR = "embeddings"  # in a .safetensors file
 MOST_COMPARED = 20  # texts whose similarities are among the figures
@@ -216,3 +218,49 @@ def _head(model: Transformer, pool: Pool | None) -> Head:
         return model.head(EMBEDDING)
     width = spec.stack.residual.width(spec.stack.d_model)
     return Head(sentence_embedding(pool_of(spec, pool)), Place(spec.stack.d_model, (width,)))
+
+
+class Retrieval(NamedTuple):
+    """Of all sources, each looking for its target among all of them (Voorhees 1999, TREC-8)."""
+
+    accuracy: float  # share whose target is the first
+    mrr: float  # mean of 1 / the target's rank
+    pairs: int
+    cut: int  # texts that were cut
+
+
+def retrieve(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    longest: int | None = None,
+    truncate: bool = False,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Retrieval:
+    """How well the vectors of sources find those of their targets. Raises what `embed` does."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    numbers = {text: i for i, text in enumerate(texts)}
+    found = embedded(model, tokenizer, texts, longest=longest, truncate=truncate, batch_tokens=batch_tokens)
+    source, target = (found.vectors[[numbers[pair[side]] for pair in pairs]] for side in (0, 1))
+    place = ranks(source, target, torch.tensor([[numbers[text] for text in pair] for pair in pairs]))
+    return Retrieval(float((place == 1).double().mean()), float((1 / place.double()).mean()), len(pairs), found.cut)
+
+
+def ranks(source: Tensor, target: Tensor, group: Tensor) -> Tensor:
+    """The rank [pair] of each target by its cosine with its source, from 1.
+
+    `group` [pair, 2] are numbers of the texts: what is the same text as a right answer, or the answer to the same text, is
+    right too, and counts for nothing. Among equal cosines the right one is the last. Raises InputError without pairs.
+    """
+    if not len(source):
+        raise InputError("there are no pairs to rank; give one at least")
+    source, target = F.normalize(source, dim=1), F.normalize(target, dim=1)
+    found = []
+    for start in range(0, len(source), ROWS_AT_ONCE):
+        here = slice(start, start + ROWS_AT_ONCE)
+        cosines = source[here] @ target.T
+        own = (source[here] * target[here]).sum(1, keepdim=True)
+        right = (group[here, None, :] == group[None]).any(-1)
+        found.append(1 + ((cosines >= own - 1e-6) & ~right).sum(1))
+    return torch.cat(found)

@@ -11,8 +11,8 @@ from typing import Any, ParamSpec
 import torch
 
 from anyformer.errors import CheckpointError
+from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
-from anyformer.inference.retrieval import retrieve
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, Recipe

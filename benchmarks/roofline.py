@@ -19,7 +19,7 @@ import torch
 
 import anyformer as af
 from anyformer.costs.hardware.roofline import roofline
-from anyformer.measure.clock import fastest
+from anyformer.measure.calibrate import fastest
 from anyformer.measure.here import calibrated
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.spec import parameters

@@ -14,7 +14,7 @@ from anyformer.costs.hardware.rates import Rates
 from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import UsageError
 from anyformer.measure import here, rates
-from anyformer.measure.clock import fastest
+from anyformer.measure.calibrate import fastest
 from anyformer.measure.runs import decoding_step, training_step
 
 CPU = torch.device("cpu")

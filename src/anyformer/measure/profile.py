@@ -18,8 +18,8 @@ from anyformer.costs.hardware.roofline import check_length
 from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import InputError, UsageError
+from anyformer.measure.calibrate import fastest
 from anyformer.measure.classes import flops_by_class, seconds_by_class
-from anyformer.measure.clock import fastest
 from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
 from anyformer.notebook import ShowsItself

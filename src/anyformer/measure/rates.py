@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.costs.hardware.rates import Curve, Grid, Rates
 from anyformer.families import preset
-from anyformer.measure.calibrate import dtype_name
-from anyformer.measure.clock import fastest
+from anyformer.measure.calibrate import dtype_name, fastest
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.observation.observer import observed_call
 from anyformer.observation.operators import Operator

@@ -23,8 +23,7 @@ from anyformer.recipe import Labelled, ObjectiveSpec, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
-from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
-from anyformer.study.score import ACCURACY, BITS, LOSS, Score
+from anyformer.study.results import ACCURACY, BITS, LOSS, DocumentLoss, Point, RunResult, Score, Trial, Tuning
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions, TrainingResult, train

@@ -14,8 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.results import DocumentLoss, RunResult, Study
-from anyformer.study.score import Score
+from anyformer.study.results import DocumentLoss, RunResult, Score, Study
 from anyformer.study.verdict import of_documents, of_seeds, one_seed_sentences, several_seeds_sentences
 
 CONFIDENCE = 0.95

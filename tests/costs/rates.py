@@ -3,12 +3,10 @@
 from anyformer.costs.hardware.rates import Grid, Rates
 
 NANO = 1e-9
-ALL: dict[str, tuple[tuple[float, float], ...]] = {"forward": ((1.0, NANO),), "training": ((1.0, 3 * NANO),)}
-MAPS = ("RMSNorm", "LayerNorm", "SiLU", "SiLU gated", "GELU erf", "GELU tanh", "Add", "Rotary", "Tokens", "loss")
 RATES = Rates(
     products={"float32": Grid((1, 1024), (1024,), (1024,), (1e-10, 1e-11))},
-    attention={"float32": {"forward": {"64": ((1.0, 2e-11),)}, "training": {"64": ((1.0, 8e-11),)}}},
-    maps=dict.fromkeys(MAPS, ALL),
+    attention={"float32": {"forward": {"64": ((1.0, 2e-11),)}, "backward": {"64": ((1.0, 3e-11),)}}},
+    others=dict.fromkeys(("mul", "_softmax", "clone"), ((1.0, NANO / 4),)),
     reading=((1e6, 2e10), (1e9, 1e10)),
     copying=((1e6, 2e10), (1e9, 1e10)),
     update_seconds=3 * NANO,

@@ -56,7 +56,9 @@ def test_a_step_by_pencil() -> None:
     matrices = N - 128_256 * 8192 - 161 * 8192
     flops = 3 * (2 * matrices * tokens + 80 * 4 * 64 * 128 * tokens * (tokens + 1) // 2) * 64
     arithmetic = flops / 64 / 989.4e12  # on 64 devices
-    assert arithmetic < seconds["arithmetic"] < 1.15 * arithmetic  # what norms and residuals move comes on top
+    assert (
+        arithmetic < seconds["arithmetic"] < 1.35 * arithmetic
+    )  # what all else moves, operator by operator, comes on top
     # Two sublayers a layer, forward and backward, an all-reduce of 2 (tp - 1) / tp of the stream over NVLink.
     reduce = 2 * 7 / 8 * tokens * 8192 * 2 / 450e9
     assert seconds["tensor traffic"] == pytest.approx(16 * 40 * 2 * 2 * reduce)

@@ -77,12 +77,13 @@ def test_seconds_go_to_the_class_that_took_them() -> None:
 
 def test_flops_by_class() -> None:
     """Ivanov et al. 2020: LayerNorm of BERT-large at 8 × 512 tokens is 29.4 MFLOP: 7 for each number. A product is exact."""
-    norm = Operator("norms", "normalisation", "LayerNorm", features=8 * 512 * 1024)
-    product = Operator("feed-forward", "contraction", "Linear", flops=10**9, times=2)
-    found = flops_by_class((norm, product), training=False, n_params=0)
+    of = {"part": "norms", "phase": "forward", "copies": 1, "weights": 0, "nbytes": 0}
+    norm = Operator(name="native_layer_norm", kind="normalisation", flops=0, shape=None, numel=8 * 512 * 1024, **of)  # type: ignore[arg-type]
+    product = Operator(name="mm", kind="contraction", flops=10**9, shape=(1, 1, 1), numel=1, times=2, **of)  # type: ignore[arg-type]
+    found = flops_by_class((norm, product))
     assert found["normalisation"] == pytest.approx(29.4e6, rel=0.01)
     assert found["contraction"] == 2 * 10**9
-    assert flops_by_class((product,), training=True, n_params=100)["contraction"] == 6 * 10**9
+    assert flops_by_class((product,), n_updated=100)["element-wise"] == 1400  # AdamW and clipping: 14 a parameter
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path, flo
             sys.modules["anyformer.measure.calibrate"], "SECONDS", 0.02
         )  # the room has a function of the name
         patch.setattr(rates, "CPU_GRID", ((1, 16, 256), (128, 512), (128, 512)))
-        patch.setattr(rates, "CPU_FEATURES", (2**14, 2**17))
+        patch.setattr(rates, "CPU_NUMBERS", (2**14, 2**17))
         patch.setattr(rates, "CPU_TOKENS", (32, 128))
         patch.setattr(rates, "READ_NBYTES", (2**22, 2**24))
         patch.setattr(rates, "ONE_QUERY_TOKENS", (64, 256))
@@ -48,9 +48,10 @@ def test_rates_are_those_of_a_clock(machine: tuple[Device, Path, float]) -> None
     assert 2 * 256 * 512 * 512 * found.products["float32"].at(256, 512, 512) == pytest.approx(seconds, rel=0.6)
     a, b = torch.randn(2**17), torch.randn(2**17)
     plain = fastest(lambda: a + b, CPU, 0.05)
-    assert dict(found.maps["Add"]["forward"])[2**17] * 2**17 == pytest.approx(plain, rel=0.8)
+    nbytes = 3 * 4 * 2**17  # two numbers read and one written
+    assert dict(found.others["add"])[nbytes] * nbytes == pytest.approx(plain, rel=0.8)
     assert found.overhead_seconds["training"] > found.overhead_seconds["forward"] > 1e-7
-    assert all(value > 0 for curves in found.maps.values() for curve in curves.values() for _, value in curve)
+    assert all(value > 0 for curve in found.others.values() for _, value in curve)
 
 
 def test_it_is_kept_and_read_again(machine: tuple[Device, Path, float], monkeypatch: pytest.MonkeyPatch) -> None:

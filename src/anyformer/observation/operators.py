@@ -22,6 +22,7 @@ class Work(NamedTuple):
     shape: tuple[int, int, int]
     copies: int
     flops: int
+    pairs: int = 0  # of queries and keys that an attention computes, of each of the `copies` heads
 
 
 # [m, k] · [k, n], of which arguments; the rest of an operator's arguments are biases and scalars.
@@ -92,6 +93,7 @@ class Operator:
     weights: int  # bytes of parameters read
     nbytes: int  # bytes of all else, read and written
     numel: int  # numbers in the result
+    pairs: int = 0  # of queries and keys that an attention computes, of each head
     times: int = 1
 
 
@@ -120,10 +122,10 @@ def observed(
         else:  # no more of a weight than is multiplied
             weights += min(size, work.copies * work.shape[1] * work.shape[2] * tensor.element_size())
     nbytes += sum(map(_nbytes, written))
-    numel, shape, copies, flops = sum(t.numel() for t in written), *(work or (None, 1, 0))
+    numel, shape, copies, flops, pairs = sum(t.numel() for t in written), *(work or (None, 1, 0, 0))
     return {
         "name": name, "kind": kind, "flops": flops, "shape": shape, "copies": copies,
-        "weights": weights, "nbytes": nbytes, "numel": numel,
+        "weights": weights, "nbytes": nbytes, "numel": numel, "pairs": pairs,
     }  # fmt: skip
 
 
@@ -153,7 +155,7 @@ def attention_work(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, products: i
     batch, heads, queries, width = q.shape
     keys, rows = k.shape[-2], batch * heads
     pairs = queries * (queries + 1) // 2 + queries * (keys - queries) if causal else queries * keys
-    return Work((queries, keys, width), rows, products * rows * pairs * (width + v.shape[-1]))
+    return Work((queries, keys, width), rows, products * rows * pairs * (width + v.shape[-1]), pairs)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

@@ -82,10 +82,11 @@ def forward_pass(
     query: int,
     past: int = 0,
     source_len: int = 0,
+    logits_to_keep: int = 1,
     dtype: torch.dtype = torch.bfloat16,
     device: DeviceKind = "cuda",
 ) -> tuple[Operator, ...]:
-    """The operators of reading `query` tokens a row after `past` cached ones, and of the last token's logits."""
+    """The operators of reading `query` tokens a row after `past` cached ones, and of the last tokens' logits; 0: of all."""
     with _fake(spec, device, dtype) as (model, times), torch.no_grad():
         observer = Observer(model)
         ids = torch.zeros(batch, past + query, dtype=torch.long)
@@ -94,7 +95,9 @@ def forward_pass(
             _run(model, ids[:, :past], torch.zeros(batch, source_len, dtype=torch.long), cache=cache)
             ids = ids[:, past:]
         with observer.watching():
-            _run(model, ids, torch.zeros(batch, source_len, dtype=torch.long), cache=cache, logits_to_keep=1)
+            _run(
+                model, ids, torch.zeros(batch, source_len, dtype=torch.long), cache=cache, logits_to_keep=logits_to_keep
+            )
     return _times(observer, _Runs(times))
 
 

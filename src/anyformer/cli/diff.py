@@ -167,7 +167,7 @@ def totals(found: Comparison) -> Table:
 
 
 def count(value: float) -> str:
-    """Return a number of things: 6.74B."""
+    """A number of things: 6.74B."""
     return _prefixed(value, 1000, ("", "k", "M", "B", "T", "Q"), "")
 
 

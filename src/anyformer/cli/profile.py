@@ -32,7 +32,7 @@ def command(model: str, name: str | None, as_json: bool, **given: Any) -> None:
     mixtures of experts, whose loads are even at the start.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before PyTorch is imported: its profiler talks to stderr
-    from anyformer.measure.here import profile
+    from anyformer.measure.profile import profile
 
     found = profile(model, device=name, **given)
     calibrated = all(beside.predicted is not None for beside in found.seconds.values())

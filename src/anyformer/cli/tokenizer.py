@@ -103,7 +103,7 @@ def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[
 @click.option("--data", "text", help="A text in which to count the tokens: a file, a folder, or stdlib.")
 @click.option("--top", type=click.IntRange(1), default=30, show_default=True, help="Tokens to show.")
 @json_option(
-    help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}.",
+    help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}."
 )
 def audit(path: str, text: str | None, top: int, as_json: bool) -> None:
     """Find the tokens that a model hardly learnt ("glitch tokens") by their embeddings.

@@ -6,7 +6,7 @@ Reimers & Gurevych 2019, arXiv:1908.10084.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -112,11 +112,10 @@ def embedded(
     batch_tokens: int = BATCH_TOKENS,
     device: str | None = None,
     out: str | Path | None = None,
-    on_done: Callable[[int], None] | None = None,
 ) -> Embedded:
     """What `embed` does, with its figures; `texts` may be a file of them, one a line, and `out` one for the vectors.
 
-    `on_done` is told how many are done. Raises UsageError for another kind of file, RunFailed where it cannot be written.
+    Raises UsageError for another kind of file, RunFailed where it cannot be written.
     """
     file = Path(out) if out is not None else None
     if file is not None and file.suffix not in (".safetensors", ".npy"):
@@ -132,17 +131,15 @@ def embedded(
         raise InputError("there are no texts to embed; give one at least")
     ids, cut = _framed(found.tokenizer, texts, longest, truncate)
     lengths = np.array([len(one) for one in ids])
-    vectors, done = torch.empty(0), 0
+    vectors: Tensor | None = None
     for numbers in length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))):
         mask = np.arange(lengths[numbers].max()) < lengths[numbers, None]
         rows = np.zeros(mask.shape, dtype=np.int64)
         rows[mask] = np.concatenate([ids[i] for i in numbers])
         hidden = _run(embedder, head, torch.from_numpy(rows), torch.from_numpy(mask))
-        vectors = vectors if done else torch.empty(len(texts), hidden.shape[-1])
+        vectors = torch.empty(len(texts), hidden.shape[-1]) if vectors is None else vectors
         vectors[torch.from_numpy(numbers)] = hidden
-        done += len(numbers)
-        if on_done is not None:
-            on_done(done)
+    assert vectors is not None
     if file is not None:
         _write(vectors, file)
     return Embedded(texts, vectors, cut, pool_of(embedder.spec, pool).kind, file)

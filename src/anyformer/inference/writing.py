@@ -67,14 +67,13 @@ def translate(
     search: BeamSearch | None = None,
     max_new_tokens: int | None = None,
     batch_tokens: int = 4096,
-    on_done: Callable[[int], None] | None = None,
     device: str | None = None,
 ) -> list[str]:
     """A line for each line, in order; a blank one is answered with an empty one, and never shown to the model.
 
     `model` is a model, or a directory, which has its tokenizer.
     `search` None is greedy. `max_new_tokens` None allows twice the longest source of a batch and ten more.
-    `batch_tokens`: sources of a batch times the longest of them. `on_done` is told how many lines have been answered.
+    `batch_tokens`: sources of a batch times the longest of them.
     Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
     """
     translator, tokenizer, _ = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
@@ -84,16 +83,12 @@ def translate(
     _refuse_long(translator, lengths)
     limit = n_positions(translator.spec)
     answers = [""] * len(lines)
-    done = len(lines) - len(lengths)
     for batch in batches(lengths, batch_tokens):
         most = LONGER * lengths[batch[-1]] + MORE if max_new_tokens is None else max_new_tokens
         most = most if limit is None or max_new_tokens is not None else min(most, limit - 1)
         written = generate_text(translator, tokenizer, [lines[i] for i in batch], max_new_tokens=most, search=search)
         for i, each in zip(batch, written, strict=True):
             answers[i] = " ".join(each.text.split("\n")).strip()
-        done += len(batch)
-        if on_done is not None:
-            on_done(done)
     return answers
 
 

@@ -161,7 +161,7 @@ def _reading(device: torch.device) -> Curve:
 
 
 def _for_one_row(weight: Tensor) -> Tensor:
-    """Return a matrix laid out as `generation.layout` does for decoding: a wide one of a processor column by column."""
+    """A matrix laid out as `generation.layout` does for decoding: a wide one of a processor column by column."""
     wide = weight.is_cpu and weight.dtype == torch.float32 and weight.shape[0] > weight.shape[1]
     return weight.t().contiguous().t() if wide else weight
 

@@ -173,17 +173,10 @@ def _run(
     title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
     count = parameters(spec)
     bare = RunResult(
-        architecture=name,
-        seed=seed,
-        learning_rate=lr,
-        n_params=count.total,
-        n_params_embedding=count.embedding,
-        flops_per_token=question.flops(spec, data),
-        tokens_seen=0,
-        tokens_per_second=0.0,
-        seconds=0.0,
+        architecture=name, seed=seed, learning_rate=lr, n_params=count.total, n_params_embedding=count.embedding,
+        flops_per_token=question.flops(spec, data), tokens_seen=0, tokens_per_second=0.0, seconds=0.0,
         failure="did not start",
-    )
+    )  # fmt: skip
     try:
         result = train(spec, recipe, data, out=directory, options=options, watcher=watch(title), name=name)
     except Stopped:

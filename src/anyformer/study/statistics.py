@@ -69,7 +69,7 @@ def analyse(study: Study, *, seed: int = 0) -> Analysis:
 
 
 def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
-    """Return Σ numerator / Σ denominator with a BCa bootstrap interval over their pairs (documents).
+    """Σ numerator / Σ denominator with a BCa bootstrap interval over their pairs (documents).
 
     Fewer than two documents allow no interval. Above `BCA_DOCUMENTS` the percentile interval is returned.
     """

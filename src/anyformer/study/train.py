@@ -171,14 +171,7 @@ def prepare_training(
     chosen = recipe_for(named, given.reads, recipe, changes, lr=lr, truncate=truncate)
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     text, new, _ = read_data(
-        chosen,
-        given,
-        held_out,
-        tokenizer=tokenizer or begun,
-        vocab_size=vocab_size,
-        begun=place,
-        init=weights,
-        say=say,
+        chosen, given, held_out, tokenizer=tokenizer or begun, vocab_size=vocab_size, begun=place, init=weights, say=say
     )
     # Given weights have the rows that they have, be they more than the tokenizer's tokens.
     follows = n_params or (init is None and (new or begun))

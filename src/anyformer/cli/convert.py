@@ -52,4 +52,5 @@ def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None
 
     from anyformer.hub import convert
 
-    click.echo(convert(source, target, dtype=dtype and getattr(torch, dtype), **given))
+    kind = getattr(torch, dtype) if dtype else None
+    click.echo(convert(source, target, dtype=kind, **given))

@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from anyformer.cli.names import catalogue
+from anyformer.cli.names import catalogue, undisclosed
 from anyformer.cli.options import json_option
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError, did_you_mean
@@ -27,7 +27,7 @@ def command(family: str | None, as_json: bool) -> None:
         )
     chosen = [preset for preset in known if family in (None, preset["family"])]
     if as_json:
-        others = [model for model in catalogue("undisclosed") if family in (None, model["family"])]
+        others = [model for model in undisclosed() if family in (None, model["family"])]
         tell({"version": 1, "presets": chosen, "undisclosed": others}, as_json)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -48,5 +48,5 @@ def command(family: str | None, as_json: bool) -> None:
     Console(width=used + max(room, 10), highlight=False).print(table)
     if family is None:
         click.echo("\nNot public, so not to be built or costed; `anyformer show NAME` says what is known:")
-        for model in catalogue("undisclosed"):
+        for model in undisclosed():
             click.echo(f"{model['name']}  {model['source']}")

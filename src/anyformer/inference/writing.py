@@ -56,7 +56,9 @@ def generate(
         on_text=on_text,
         search=BeamSearch(beams, length_penalty, stopping) if beams > 1 else None,
     )
-    return written[0].text if isinstance(prompt, str) else [each.text for each in written]
+    if isinstance(prompt, str):
+        return written[0].text
+    return [each.text for each in written]
 
 
 def translate(

@@ -26,7 +26,8 @@ from anyformer.notebook import ShowsItself
 from anyformer.training.run.heap import keep_heap
 from anyformer.training.step.device import best_device, choose_device
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 Say = Callable[[str], None]
 VERSION_OF_KEYS = 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

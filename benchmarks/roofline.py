@@ -19,8 +19,8 @@ import torch
 
 import anyformer as af
 from anyformer.costs.hardware.roofline import roofline
-from anyformer.measure.clock import fastest
-from anyformer.measure.here import calibrated
+from anyformer.measure.calibrate import fastest
+from anyformer.measure.here import calibrate
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.spec import parameters
 from benchmarks.measure import RESULTS, arguments, record, row
@@ -47,10 +47,9 @@ def main() -> None:
     options = arguments(__doc__ or "")
     torch.set_num_threads(1)
     device, budget = torch.device("cpu"), QUICK_SECONDS if options.quick else SECONDS
-    here, seconds = calibrated(
-        device, (torch.float32,), anew=True, say=lambda what: print(f"calibrating: {what}", flush=True)
-    )
-    print(f"calibrated in {seconds:.0f} s", flush=True)
+    found = calibrate("cpu", ("float32",), anew=True, say=lambda what: print(f"calibrating: {what}", flush=True))
+    here = found.device
+    print(f"calibrated in {found.seconds:.0f} s", flush=True)
     shapes: list[dict[str, Any]] = []
     for name, n_params, vocab_size, seq_len, rows, streams in SHAPES:
         spec = af.resize(af.preset(name), n_params=n_params, vocab_size=vocab_size, context=2048)
@@ -81,7 +80,7 @@ def main() -> None:
         errors = [abs(shape["error"]) for shape in shapes if shape["phase"] == phase]
         rows_of.append(row(f"{phase}, median error of {len(errors)} shapes", statistics.median(errors), most=MEDIAN))
         rows_of.append(row(f"{phase}, largest error", max(errors), most=1.0))
-    notes = {"calibration_seconds": round(seconds, 1), "shapes": shapes, "norms": list(_norms(budget))}
+    notes = {"calibration_seconds": round(found.seconds, 1), "shapes": shapes, "norms": list(_norms(budget))}
     record("roofline", options.out, rows_of, notes)
     if options.out == RESULTS:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

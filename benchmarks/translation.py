@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from anyformer import build, load, load_spec
 from anyformer.generation import BeamSearch, lay_out_for_decoding
-from anyformer.inference.translation import bleu, translate
+from anyformer.inference.writing import bleu, translate
 from anyformer.recipe import Recipe, read
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Tokenizer, read_parallel

@@ -87,7 +87,7 @@ def check(line: str) -> None:
                 assert is_path(str(value)) or parameter.type.convert(value, parameter, context) == value
         elif not isinstance(parameter.type, click.Path) and not isinstance(given, bool):
             parameter.type_cast_value(context, given)
-        if parameter.name == "recipe_name" and given is not None:
+        if parameter.name == "recipe" and given is not None:
             assert is_path(str(given)) or given in RECIPES, line
 
 

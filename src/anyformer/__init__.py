@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from anyformer.hub import convert, load, load_spec, loads, save, vary
     from anyformer.inference import audit, classify, embed, evaluate, generate, translate
     from anyformer.measure import plan, roofline
-    from anyformer.measure.here import calibrate, profile
+    from anyformer.measure.here import calibrate
+    from anyformer.measure.profile import profile
     from anyformer.measure.verify import verify
     from anyformer.model import Transformer, build
     from anyformer.recipe import Recipe
@@ -62,7 +63,7 @@ _HOMES = {
     "prepare_training": "study.train",
     "preset": "families",
     "presets": "families",
-    "profile": "measure.here",
+    "profile": "measure.profile",
     "resize": "resizing",
     "roofline": "measure",
     "save": "hub",

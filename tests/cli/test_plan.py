@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from anyformer.costs.hardware.devices import Device, Efficiency
@@ -117,13 +116,13 @@ def test_calibrate_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Device("this", {"float32": 9e10}, 8 * 10**9, 7e9, "measured: a test", rates=RATES)
     asked = []
 
-    def calibrated(device: torch.device, dtypes: object, *, anew: bool, say: object) -> tuple[Device, float]:
-        asked.append((device.type, dtypes, anew))
-        return machine, 12.0
+    def calibrate(device: str, dtypes: object, *, anew: bool, say: object) -> here.Calibration:
+        asked.append((device, dtypes, anew))
+        return here.Calibration(machine, 12.0)
 
-    monkeypatch.setattr(here, "calibrated", calibrated)
+    monkeypatch.setattr(here, "calibrate", calibrate)
     shown = succeeded(run("calibrate", "--device", "cpu", "--anew", "--dtype", "float32")).stdout
-    assert asked == [("cpu", (torch.float32,), True)]
+    assert asked == [("cpu", ("float32",), True)]
     for words in ("measured: a test", "90 GFLOP/s", "7 GB/s", "measured in 12 s"):
         assert words in shown, shown
     assert answer("calibrate", "--device", "cpu")["rates"]["update_seconds"] == RATES.update_seconds

@@ -17,8 +17,7 @@ from anyformer.families import preset
 from anyformer.families.heads import sentence_embedding
 from anyformer.hub import save
 from anyformer.inference import embed, retrieve
-from anyformer.inference.embedding import Pool
-from anyformer.inference.retrieval import ranks
+from anyformer.inference.embedding import Pool, ranks
 from anyformer.model import Transformer
 from anyformer.resizing import resize, shrink
 from anyformer.text import Tokenizer, WordPiece

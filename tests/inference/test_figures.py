@@ -12,11 +12,11 @@ from scipy import stats
 
 import anyformer as af
 from anyformer.errors import TextError, UsageError
-from anyformer.inference import classify_words, figures
-from anyformer.inference.classification import labelled_objective
+from anyformer.inference import figures
+from anyformer.inference.classification import labelled_objective, said_of
 from anyformer.inference.figures import figures_of_classes, figures_of_numbers
 from anyformer.resizing import resize, shrink
-from anyformer.text import Tokenizer
+from anyformer.text import LabelledRow, Tokenizer
 from anyformer.training.objectives.labelled.data import LabelledValidation
 from anyformer.training.run.evaluation import evaluate
 from tests.laws.models import randomised
@@ -100,12 +100,13 @@ def test_words_are_said_one_by_one() -> None:
     )
     model.labels = data.labels
     words = ["cat", "good", "sea"]
-    (found,) = classify_words(model, data.tokenizer, [words])
+    rows = [LabelledRow(tuple(words), None, 1)]
+    (found,) = said_of(model, data.tokenizer, rows, "texts")
     frame = data.tokenizer.frame(words, words=True)
     with torch.no_grad():
         logits = model(torch.from_numpy(frame.ids)[None]).logits[0]
     assert [said.label for said in found] == [data.labels[int(logits[place].argmax())] for place in frame.firsts]
-    (cut,) = classify_words(model, data.tokenizer, [words], longest=len(frame.ids) - 1, truncate=True)
+    (cut,) = said_of(model, data.tokenizer, rows, "texts", longest=len(frame.ids) - 1, truncate=True)
     assert [said.label is None for said in cut] == [
         place == -1 for place in data.tokenizer.frame(words, len(frame.ids) - 1, words=True).firsts
     ]

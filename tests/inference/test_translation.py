@@ -13,7 +13,7 @@ from anyformer.cli.main import application
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.families import preset
 from anyformer.generation import BeamSearch, generate_text
-from anyformer.inference.translation import batches, bleu, translate
+from anyformer.inference.writing import batches, bleu, translate
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec

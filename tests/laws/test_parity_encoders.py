@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
-from anyformer.families.hf import albert, bert, bigbird, deberta, distilbert, electra, longformer, xlnet
+from anyformer.families.hf import albert, bert, bigbird, deberta, electra, longformer, xlnet
 from anyformer.families.hf.headings import HeadNames
 from anyformer.families.hf.mapping import class_of, fitting, spec_of
 from anyformer.families.longformer import first_marked
@@ -41,7 +41,7 @@ from tests.laws.weights import filled, telling
 ENCODERS: dict[str, HeadNames] = {
     "bert-base": bert.HEADS,
     "roberta-base": bert.ROBERTA_HEADS,
-    "distilbert-base": distilbert.HEADS,
+    "distilbert-base": bert.DISTILBERT_HEADS,
     "albert-base": albert.HEADS,
     "electra-small": electra.HEADS,
     "electra-base-generator": electra.HEADS,

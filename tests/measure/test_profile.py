@@ -1,5 +1,7 @@
 """Profiles: what runs is what is counted; classes of operators; what does not fit is refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,9 +14,10 @@ from anyformer.observation.operators import Operator
 from anyformer.spec import Place, Workload
 
 
-def test_memory_and_cache_are_as_predicted() -> None:
+def test_memory_and_cache_are_as_predicted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path))  # without a calibration
     spec = af.resize(af.preset("llama2-7b"), n_params=300_000, vocab_size=512, context=128)
-    found = profile(spec, batch=2, seq_len=48, device=torch.device("cpu"), budget_seconds=0.02)
+    found = profile(spec, batch=2, seq_len=48, device="cpu", budget_seconds=0.02)
     assert found.activation_nbytes.error == pytest.approx(0, abs=0.05)
     assert found.cache_nbytes is not None
     assert found.cache_nbytes.error == 0
@@ -88,10 +91,10 @@ def test_flops_by_class() -> None:
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"needs 1,[0-9]{3}\.[0-9] GB and .* GB are free; resize it \(--params [0-9]+"):
-        profile(af.preset("llama3-70b"), batch=1, seq_len=64, device=torch.device("cpu"))
+        profile(af.preset("llama3-70b"), batch=1, seq_len=64, device="cpu")
     monkeypatch.setattr(module, "ROOM", 1e-6)
     with pytest.raises(UsageError, match="are free"):
-        profile(af.shrink(af.preset("gpt2")), batch=1, seq_len=8, device=torch.device("cpu"))
+        profile(af.shrink(af.preset("gpt2")), batch=1, seq_len=8, device="cpu")
 
 
 def test_other_refusals() -> None:

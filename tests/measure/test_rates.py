@@ -14,7 +14,7 @@ from anyformer.costs.hardware.rates import Rates
 from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import UsageError
 from anyformer.measure import here, rates
-from anyformer.measure.clock import fastest
+from anyformer.measure.calibrate import fastest
 from anyformer.measure.runs import decoding_step, training_step
 
 CPU = torch.device("cpu")
@@ -36,8 +36,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path, flo
         patch.setattr(rates, "READ_NBYTES", (2**22, 2**24))
         patch.setattr(rates, "ONE_QUERY_TOKENS", (64, 256))
         patch.setattr(rates, "DEPTHS", (2, 4))
-        found, seconds = here.calibrated(CPU, (torch.float32,))
-    return found, folder, seconds
+        found = here.calibrate("cpu", ("float32",))
+    return found.device, folder, found.seconds
 
 
 def test_rates_are_those_of_a_clock(machine: tuple[Device, Path, float]) -> None:
@@ -59,8 +59,8 @@ def test_it_is_kept_and_read_again(machine: tuple[Device, Path, float], monkeypa
     assert seconds > 0
     monkeypatch.setenv("ANYFORMER_CACHE", str(folder))
     monkeypatch.setattr(rates, "measured_rates", None)  # would be called to measure
-    again, no_seconds = here.calibrated(CPU, (torch.float32,))
-    assert (again, again.rates, no_seconds) == (found, found.rates, 0.0)
+    again = here.calibrate("cpu", ("float32",))
+    assert (again.device, again.rates, again.seconds) == (found, found.rates, 0.0)
     assert here.found_device("this") == found
 
 

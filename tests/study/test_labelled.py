@@ -37,11 +37,9 @@ from anyformer.study import compare as module
 from anyformer.study.compare import Question, refuses, run_all
 from anyformer.study.describe import describe
 from anyformer.study.report import render_report
-from anyformer.study.results import DocumentLoss, RunResult, Study
-from anyformer.study.rows import as_json
-from anyformer.study.score import ACCURACY, BITS, LOSS
+from anyformer.study.results import ACCURACY, BITS, LOSS, DocumentLoss, RunResult, Study
 from anyformer.study.statistics import analyse, bootstrap_ratio, t_interval
-from anyformer.study.table import results_table
+from anyformer.study.table import as_json, results_table
 from anyformer.text import LabelledCorpus, LabelledRow, Tokenizer
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anyformer.errors import UsageError
-from anyformer.study.baselines import of_text
+from anyformer.study.describe import of_text
 from anyformer.study.results import CSV_COLUMNS, DocumentLoss, Point, RunResult, Study
 from anyformer.text import EncodedCorpus
 from tests.study.studies import one_seed, run, three_seeds

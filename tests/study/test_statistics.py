@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anyformer.study.results import DocumentLoss, RunResult, Study
-from anyformer.study.score import BITS
+from anyformer.study.results import BITS, DocumentLoss, RunResult, Study
 from anyformer.study.statistics import (
     Interval,
     analyse,

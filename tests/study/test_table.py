@@ -7,9 +7,8 @@ import pytest
 from rich.console import Console
 
 from anyformer.study.results import Study
-from anyformer.study.rows import as_json, result_rows
 from anyformer.study.statistics import analyse
-from anyformer.study.table import quantity, results_table
+from anyformer.study.table import as_json, quantity, result_rows, results_table
 from tests.study.studies import one_seed, three_seeds
 
 

@@ -1,6 +1,5 @@
 """`anyformer check`: is this a sane design?"""
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +8,8 @@ from rich.table import Table
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.terminal import console
+from anyformer.cli.options import json_option
+from anyformer.cli.terminal import console, plain_table, tell
 
 if TYPE_CHECKING:
     from anyformer.descriptions import FieldPosition, Finding
@@ -21,7 +21,7 @@ FEW = 4  # presets that break a habit
 
 @click.command()
 @click.argument("spec", type=PresetName())
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, model, ok, findings, field}.")
+@json_option(help="One JSON object: {version, model, ok, findings, field}.")
 @import_option
 @keeps_answers()
 def command(spec: str, as_json: bool) -> None:
@@ -41,9 +41,8 @@ def command(spec: str, as_json: bool) -> None:
     errors = [finding for finding in found if finding.severity == "error"]
     places = () if any(finding.about == "sizes" for finding in errors) else field_comparison(model)
     if as_json:
-        findings = [vars(finding) for finding in found]
-        data = {"version": JSON_VERSION, "model": spec, "ok": not errors, "findings": findings}
-        click.echo(json.dumps({**data, "field": [place.as_json() for place in places]}, indent=1, ensure_ascii=False))
+        findings, field = [vars(finding) for finding in found], [place.as_json() for place in places]
+        tell({"version": JSON_VERSION, "model": spec, "ok": not errors, "findings": findings, "field": field}, as_json)
     else:
         _print(spec, found, places)
     if errors:
@@ -74,7 +73,7 @@ def _print(name: str, found: tuple["Finding", ...], places: tuple["FieldPosition
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    table = plain_table(title, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(style="cyan")
     table.add_column(overflow="fold")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
+from anyformer.cli.options import ONE_FILE, device_option, json_option, precision_option, run_option, truncate_option
 from anyformer.cli.terminal import tell, visible
 
 if TYPE_CHECKING:
@@ -15,19 +16,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A run, or an HF directory."
-)
+@run_option
 @click.option("--text", "texts", multiple=True, help="A text. May be given several times.")
 @click.option(
     "--data",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=ONE_FILE,
     help="A file of texts, one a line, or .jsonl, .csv or .tsv with text (and text_pair), or tokens; labels are not read.",
 )
-@click.option("--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]")
-@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
-@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@truncate_option
+@device_option
+@precision_option
+@json_option(help="One JSON object on stdout.")
 @import_option
 def command(model: Path, texts: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Say of each text what the model in DIR was trained to say: its class with the probability, or a number.

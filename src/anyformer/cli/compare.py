@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import FILE, Amount, Rates, recipe_options
+from anyformer.cli.options import DIRECTORY, FILE, Amount, Rates, choice, device_option, json_option, recipe_options
 from anyformer.cli.terminal import console, tell, visible
 
 if TYPE_CHECKING:
@@ -27,74 +27,33 @@ if TYPE_CHECKING:
 )
 @click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")
 @click.option("--truncate", is_flag=True, help="Cut labelled texts that are longer than a row.")
-@click.option(
-    "--validation", default=0.02, show_default=True, help="Share of the text that is set aside to validate on."
-)
-@click.option(
-    "--params",
-    "n_params",
-    type=Amount(),
-    default="3M",
-    show_default=True,
-    help="Resize each architecture to so many parameters.",
-)
-@click.option(
-    "--count",
-    type=click.Choice(["total", "non-embedding"]),
-    default="total",
-    show_default=True,
-    help="Which parameters are made equal.",
-)
+@click.option("--validation", default=0.02, show_default=True, help="Share of the text set aside to validate on.")
+@click.option("--params", "n_params", type=Amount(), default="3M", show_default=True, help="Resize each to so many.")
+@choice("--count", ("total", "non-embedding"), "total", "Which parameters are made equal.")
 @click.option("--as-they-are", is_flag=True, help="Keep the sizes that are given; only the vocabulary is fitted.")
-@click.option(
-    "--vocab",
-    "vocab_size",
-    type=Amount(),
-    default="4096",
-    show_default=True,
-    help="Tokens of the vocabulary that is learnt.",
-)
-@click.option(
-    "--tokenizer",
-    type=FILE,
-    help="A tokenizer.json to use instead.",
-)
-@click.option(
-    "--equal",
-    type=click.Choice(["tokens", "flops"]),
-    default="tokens",
-    show_default=True,
-    help="What is equal: flops gives each the first one's.",
-)
-@click.option(
-    "--recipe", "recipe_name", default="quick", show_default=True, metavar="NAME", help="A recipe, or its file."
-)
+@click.option("--vocab", "vocab_size", type=Amount(), default="4096", show_default=True, help="Tokens that are learnt.")
+@click.option("--tokenizer", type=FILE, help="A tokenizer.json to use instead.")
+@choice("--equal", ("tokens", "flops"), "tokens", "What is equal: flops gives each the first one's.")
+@click.option("--recipe", default="quick", show_default=True, metavar="NAME", help="A recipe, or its file.")
 @recipe_options
 @click.option(
     "--lr", "learning_rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each architecture.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile the models first.")
-@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+@device_option
 @click.option("--prompt", default="def ", show_default=True, help="What each model continues, for the samples.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     default=Path("runs/compare"),
     show_default=True,
     help="Directory of the runs and the report.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object on stdout.")
+@json_option(help="The answer as one JSON object on stdout.")
 @import_option
 def command(
-    models: tuple[str, ...],
-    recipe_name: str,
-    count: str,
-    n_params: int,
-    as_they_are: bool,
-    as_json: bool,
-    changes: dict[str, Any],
-    **given: Any,
+    models: tuple[str, ...], n_params: int, as_they_are: bool, as_json: bool, changes: dict[str, Any], **given: Any
 ) -> None:
     """Train architectures on the same text in the same order, and say what can be said about which is better.
 
@@ -105,14 +64,8 @@ def command(
     """
     from anyformer.study.comparison import compare
 
-    found = compare(
-        models,
-        recipe=recipe_name,
-        n_params=None if as_they_are else n_params,
-        count="total" if count == "total" else "non_embedding",
-        **given,
-        **changes,
-    )
+    given["count"] = given["count"].replace("-", "_")
+    found = compare(models, n_params=None if as_they_are else n_params, **given, **changes)
     if as_json:
         tell(found, as_json)
     else:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import Nbytes
+from anyformer.cli.options import PATH, Nbytes
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @click.command("convert")
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
-@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=PATH)
+@click.argument("target", metavar="DST", type=PATH)
 @click.option(
     "--to",
     "form",
@@ -38,14 +38,7 @@ DTYPES = ("float32", "bfloat16", "float16")
     help="Bytes a file holds at most; about as much memory is needed.",
 )
 @import_option
-def command(
-    source: Path,
-    target: Path,
-    form: Literal["hf", "anyformer"] | None,
-    hf_type: str | None,
-    dtype: Literal["float32", "bfloat16", "float16"] | None,
-    shard_nbytes: int,
-) -> None:
+def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None:
     """Bring weights from one format into another.
 
     SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory. Tensors are read, turned and
@@ -59,6 +52,5 @@ def command(
 
     from anyformer.hub import convert
 
-    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    wanted = kinds[dtype] if dtype else None
-    click.echo(convert(source, target, form=form, hf_type=hf_type, dtype=wanted, shard_nbytes=shard_nbytes))
+    kind = getattr(torch, dtype) if dtype else None
+    click.echo(convert(source, target, dtype=kind, **given))

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.terminal import console
+from anyformer.cli.options import json_option
+from anyformer.cli.terminal import console, plain_table, tell
 from anyformer.errors import UsageError
 from anyformer.spec import split_variant
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from anyformer.descriptions import Comparison, Diff, DiffRow, Effect, Measure
     from anyformer.descriptions.diff.diff import KeyChange
 
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
+HEADED = {"pad_edge": False, "header_style": "bold", "padding": (0, 2, 0, 0), "show_edge": False}
 FEW = 12  # groups of keys that are listed without --keys
 
 
@@ -32,7 +33,7 @@ FEW = 12  # groups of keys that are listed without --keys
 @click.option("--lineage", is_flag=True, help="Walk from A to B through the family tree, one step at a time.")
 @click.option("--as-variant", is_flag=True, help="Print the name by which B is a variant of A: A+row=VALUE…")
 @click.option("--seq-len", type=click.IntRange(min=1), help="Tokens that FLOPs and cache are for; the shorter context.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the same rows and figures.")
+@json_option(help="One JSON object with the same rows and figures.")
 @import_option
 @keeps_answers()
 def command(
@@ -64,9 +65,7 @@ def command(
         _print_variant(models)
         return
     if lineage:
-        from anyformer.cli.lineage import show
-
-        show(models, as_json=as_json)
+        _print_lineage(models, as_json)
         return
     chosen = [find(model) or load_spec(model) for model in models]
     names = tuple(getattr(each, "name", model) for each, model in zip(chosen, models, strict=True))
@@ -75,7 +74,7 @@ def command(
     else:
         found = side_by_side(*chosen, seq_len=seq_len, names=names)
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+        tell(found, as_json)
         return
     out = console()
     if found.equal:
@@ -99,10 +98,43 @@ def _print_variant(models: tuple[str, ...]) -> None:
     click.echo(as_variant(load_spec(base), load_spec(models[1]), names=(base, models[1])))
 
 
+def _print_lineage(models: tuple[str, ...], as_json: bool) -> None:
+    """The way from one preset to another, a generation at a time. Raises UsageError unless there are two presets."""
+    from anyformer.descriptions import lineage
+    from anyformer.families import find
+
+    if len(models) != 2:
+        raise UsageError(f"--lineage walks from one architecture to another; give two, not {len(models)}")
+    presets = []
+    for model in models:
+        if (preset := find(model)) is None:
+            raise UsageError(f"--lineage knows the ancestors of presets alone, and {model} is none; leave it out")
+        presets.append(preset)
+    steps, names = lineage(*presets), [preset.name for preset in presets]
+    if as_json:
+        tell({"version": 1, "names": names, "steps": [step.as_json() for step in steps]}, as_json)
+        return
+    out = console()
+    if not steps:
+        out.print(f"{' and '.join(names)} are equal: every part, every tensor.")
+    for step in steps:
+        back = ", back: what came later was" if step.back else ""
+        out.print(f"[bold]{' → '.join(step.names)}[/bold] ({step.year}{back}) {step.changed} [dim]{step.source}[/dim]")
+        table = plain_table(show_header=False, padding=(0, 2, 0, 2))
+        table.add_column(style="cyan", no_wrap=True, min_width=18)
+        table.add_column(overflow="fold")
+        for row in step.parts:
+            table.add_row(row.part, " → ".join(row.values))
+        sizes = [f"{row.part} {' → '.join(row.values)}" for row in step.rows if row not in step.parts]
+        if sizes:
+            table.add_row("sizes", "; ".join(sizes), style="dim")
+        out.print(table)
+
+
 def table(found: Comparison, *, everything: bool) -> Table:
     """The rows, each with what its difference does where that was measured."""
     effects = getattr(found, "effects", None)
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False)
+    shown = plain_table(**HEADED)
     shown.add_column("part", style="cyan", no_wrap=True)
     for name in found.names:
         shown.add_column(name, overflow="fold", ratio=1)
@@ -118,7 +150,7 @@ def table(found: Comparison, *, everything: bool) -> Table:
 
 def totals(found: Comparison) -> Table:
     """What each architecture costs, and the whole difference of two."""
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False)
+    shown = plain_table(**HEADED)
     shown.add_column("all together", style="cyan", no_wrap=True)
     for name in found.names:
         shown.add_column(name, justify="right", no_wrap=True)
@@ -135,7 +167,7 @@ def totals(found: Comparison) -> Table:
 
 
 def count(value: float) -> str:
-    """Return a number of things: 6.74B."""
+    """A number of things: 6.74B."""
     return _prefixed(value, 1000, ("", "k", "M", "B", "T", "Q"), "")
 
 

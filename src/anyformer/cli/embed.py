@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
+from anyformer.cli.options import NEW_FILE, ONE_FILE, device_option, json_option, run_option, truncate_option
 from anyformer.cli.terminal import tell, visible
 from anyformer.errors import UsageError
 
@@ -15,27 +16,19 @@ SHORT = 40  # characters of a text that a table shows
 
 
 @click.command()
-@click.option(
-    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A run, or an HF directory."
-)
+@run_option
 @click.option("--text", "texts", multiple=True, help="A text. Several are compared with each other.")
-@click.option(
-    "--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file of texts, one a line."
-)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the vectors go: .safetensors or .npy, a row for each text in order.",
-)
+@click.option("--data", type=ONE_FILE, help="A file of texts, one a line.")
+@click.option("--out", type=NEW_FILE, help="Where the vectors go: .safetensors or .npy, a row for each text in order.")
 @click.option(
     "--pool",
     type=click.Choice(["mean", "first", "last"]),
     help="What makes one vector of the tokens.  [default: the model's head, else what suits the architecture]",
 )
-@click.option("--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]")
+@truncate_option
 @click.option("--batch-tokens", default=4096, show_default=True, help="Tokens computed at once.")
-@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@device_option
+@json_option(help="One JSON object on stdout.")
 @import_option
 def command(
     model: Path, texts: tuple[str, ...], data: Path | None, out: Path | None, as_json: bool, **given: Any

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import FILE, Amount
+from anyformer.cli.options import FILE, PATH, Amount, device_option, json_option, precision_option
 from anyformer.cli.terminal import tell
 
 
 @click.command()
-@click.argument("model", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("model", metavar="DIR", type=PATH)
 @click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
@@ -25,17 +25,17 @@ from anyformer.cli.terminal import tell
     help="Windows of one text see so many tokens before them, as Transformer-XL's do.  [default: as trained]",
 )
 @click.option("--tokenizer", type=FILE, help="Where the model's directory has none.")
-@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
-@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+@precision_option
+@device_option
 @click.option(
     "--bleu", "with_bleu", is_flag=True, help="Translate --source too, and compare with --target (sacrebleu)."
 )
 @click.option("--beams", default=4, show_default=True, help="For --bleu: search so many translations side by side.")
 @click.option("--length-penalty", default=1.0, show_default=True, help="For --bleu: as of `anyformer generate`.")
 @click.option(
-    "--truncate", is_flag=True, help="Cut labelled texts, or pairs, that are longer than a row.  [default: as trained]"
+    "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row.  [default: as trained]"
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option(help="One JSON object on stdout.")
 @import_option
 def command(model: Path, with_bleu: bool, beams: int, length_penalty: float, as_json: bool, **given: Any) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
+from anyformer.cli.options import ONE_FILE, choice, device_option, json_option
 from anyformer.cli.terminal import tell, visible
 from anyformer.errors import UsageError
 
@@ -43,21 +44,16 @@ DTYPES = ("float32", "bfloat16", "float16")
     show_default=True,
     help="Beams are compared by log-probability / length to this power: 0 favours short texts.",
 )
-@click.option(
+@choice(
     "--stopping",
-    type=click.Choice(["estimate", "first", "bound"]),
-    default="estimate",
-    show_default=True,
-    help="A search ends when no beam seems to get better, when as many have ended as there are beams, or when none can.",
+    ("estimate", "first", "bound"),
+    "estimate",
+    "A search ends when no beam seems to get better, when as many have ended as there are beams, or when none can.",
 )
-@click.option(
-    "--data",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of lines to translate, each to one line; for models with an encoder.",
-)
-@click.option("--device", default=None, help="cpu, cuda, mps …; the best there is by default.")
+@click.option("--data", type=ONE_FILE, help="A file of lines to translate, each to one line; for encoder–decoders.")
+@device_option
 @click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and cache; as the weights are stored by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when all is written.")
+@json_option(help="Print one JSON object when all is written.")
 @import_option
 def command(
     prompt: str,
@@ -82,8 +78,8 @@ def command(
     """
     import torch
 
-    from anyformer.generation import BeamSearch
-    from anyformer.inference.opened import opened_for_decoding
+    from anyformer.generation import BeamSearch, lay_out_for_decoding
+    from anyformer.inference.opened import opened
 
     options = BeamSearch(beams, length_penalty, stopping)
     search = options if beams > 1 else None
@@ -96,7 +92,7 @@ def command(
             "--data takes no PROMPT, --stop or --temperature: every line is answered by the likeliest text"
         )
     kind = None if dtype is None else getattr(torch, dtype)
-    found = opened_for_decoding(model, device=device, dtype=kind)
+    found = opened(model, device=device, dtype=kind, prepare=lay_out_for_decoding)
     if data is not None:
         _answer(data, found, search, given["max_new_tokens"], as_json)
     else:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from anyformer.cli.terminal import console
+from anyformer.cli.terminal import console, plain_table, tell
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def command(since: int | None, markdown: bool, as_json: bool) -> None:
         raise UsageError(f"--since {since}: the table ends in {found.entries[-1].year}")
     found = type(found)(found.columns, chosen)
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+        tell(found, as_json)
     elif markdown:
         click.echo(page(found), nl=False)
     else:
@@ -82,11 +81,10 @@ def _size(entry: Entry) -> str:
 
 
 def _print(found: History) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     lines, notes = rows(found)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table = plain_table(pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for column in ("year", "model", "size", *found.columns):
         table.add_column(column, overflow="fold", no_wrap=column in ("year", "model"))
     for line in lines:

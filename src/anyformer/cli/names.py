@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import resources
@@ -100,12 +101,8 @@ def _line(error: BaseException, path: Path) -> str:
     """``" on line 12"``: the last line of `path` on the way to the error, if any."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f" on line {error.lineno}"
-    lines: list[int] = []
-    trace = error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path.absolute():
-            lines.append(trace.tb_lineno)
-        trace = trace.tb_next
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if Path(frame.f_code.co_filename) == path.absolute()]
     return f" on line {lines[-1]}" if lines else ""
 
 

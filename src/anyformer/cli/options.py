@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -15,7 +15,30 @@ from click.shell_completion import CompletionItem
 
 from anyformer.recipe import OBJECTIVES, ObjectiveSpec, Recipe
 
-FILE = click.Path(exists=True, path_type=Path)
+PATH = click.Path(path_type=Path)
+FILE = click.Path(exists=True, path_type=Path)  # or a directory
+ONE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+# Options that mean the same wherever they stand.
+device_option = click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
+run_option = click.option("--model", required=True, type=PATH, metavar="DIR", help="A run, or an HF directory.")
+truncate_option = click.option(
+    "--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]"
+)
+json_option = partial(click.option, "--json", "as_json", is_flag=True)
+
+
+def choice(name: str, values: Sequence[str], default: str, help_text: str | None = None) -> Callable[..., Any]:
+    """An option that takes one of a few words and says which it takes by default."""
+    return click.option(name, type=click.Choice(values), default=default, show_default=True, help=help_text)
+
+
+PRECISIONS = ("float32", "bf16")
+RECOMPUTE = ("none", "selective", "full")
+precision_option = choice("--precision", PRECISIONS, "float32")
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
@@ -23,6 +46,8 @@ class Amount(click.ParamType):
     """A whole number of `least` or more, with k, M, B or T behind it or not."""
 
     name = "number"
+    pattern = r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)"
+    what, remedy = "", "write it as 3000000, 3M or 1.5B"
 
     def __init__(self, least: int = 1) -> None:
         self.least = least
@@ -30,26 +55,19 @@ class Amount(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)", str(value).strip(), re.IGNORECASE)
+        match = re.fullmatch(self.pattern, str(value).strip(), re.IGNORECASE)
         number = round(float(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()]) if match else -1
         if number < self.least:
-            self.fail(f"'{value}' is no number above {self.least - 1}; write it as 3000000, 3M or 1.5B", param, ctx)
+            self.fail(f"'{value}' is no number {self.what}above {self.least - 1}; {self.remedy}", param, ctx)
         return number
 
 
-class Nbytes(click.ParamType):
+class Nbytes(Amount):
     """A number of bytes above 0: 5GB, 500MB, powers of ten."""
 
     name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?", str(value).strip(), re.IGNORECASE)
-        nbytes = round(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
-        if nbytes < 1:
-            self.fail(f"'{value}' is no number of bytes above 0; write it as 5GB or 500MB", param, ctx)
-        return nbytes
+    pattern = r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?"
+    what, remedy = "of bytes ", "write it as 5GB or 500MB"
 
 
 NAMES = (

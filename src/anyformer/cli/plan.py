@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import Amount
-from anyformer.cli.terminal import console, figures, gigabytes, seconds, short
+from anyformer.cli.options import NEW_FILE, Amount, json_option
+from anyformer.cli.terminal import console, figures, gigabytes, seconds, short, tell
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
     from anyformer.costs.hardware.plan import Plan
-    from anyformer.spec import ModelSpec
 
 
-@click.command(
-    epilog="Example: anyformer plan llama3-70b --hardware 256xH100 --tokens 15T --price-per-hour 2.5",
-)
+@click.command(epilog="Example: anyformer plan llama3-70b --hardware 256xH100 --tokens 15T --price-per-hour 2.5")
 @click.argument("model", type=PresetName())
 @click.option("--hardware", required=True, metavar="NxDEVICE", help="8xH100, H200, 4xMINE.yaml, or this: this machine.")
 @click.option("--tokens", type=Amount(), help="To train on: how long does it take?")
@@ -33,11 +29,11 @@ if TYPE_CHECKING:
 @click.option("--batch-tokens", type=Amount(), help="Tokens of a step.  [default: 4Mi; on one device 64Ki]")
 @click.option("--mesh", metavar="AXES", help="This one and no other: dp=4,tp=8,pp=2; also cp, vp, ep, zero.")
 @click.option("--precision", help="mixed-main-grads, mixed, bf16 or float32: what is kept of a parameter.")
-@click.option("--params", type=Amount(), help="Resize the architecture to so many parameters.")
-@click.option("--vocab", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
+@click.option("--params", "n_params", type=Amount(), help="Resize the architecture to so many parameters.")
+@click.option("--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
 @click.option("--price-per-hour", type=float, help="Of one device, in your currency.")
-@click.option("--write", type=click.Path(dir_okay=False, path_type=Path), help="On one device: a recipe for `train`.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
+@click.option("--write", type=NEW_FILE, help="On one device: a recipe for `train`.")
+@json_option(help="One JSON object with the same figures.")
 @import_option
 @keeps_answers("write")
 @click.pass_context
@@ -45,49 +41,30 @@ def command(
     ctx: click.Context,
     model: str,
     hardware: str,
-    tokens: int | None,
-    hours: float | None,
-    seq_len: int | None,
-    source_len: int | None,
-    batch_tokens: int | None,
-    mesh: str | None,
-    precision: str | None,
-    params: int | None,
-    vocab: int | None,
-    price_per_hour: float | None,
+    n_params: int | None,
+    vocab_size: int | None,
     write: Path | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Say whether and how MODEL can be trained on some hardware, how long it takes, and what it needs.
 
     All meshes, micro-batches and recomputations are worked out; nothing is run. Exit status 1: it does not fit.
     """
     from anyformer.hub import load_spec
-    from anyformer.measure.here import plan
+    from anyformer.measure import plan
 
-    spec: ModelSpec = load_spec(model)
-    if params is not None or vocab is not None:
+    spec = load_spec(model)
+    if n_params is not None or vocab_size is not None:
         from anyformer.resizing import resize
 
-        spec = resize(spec, n_params=params, vocab_size=vocab)
-    found = plan(
-        spec,
-        hardware,
-        seq_len=seq_len,
-        source_len=source_len,
-        batch_tokens=batch_tokens,
-        tokens=tokens,
-        hours=hours,
-        mesh=mesh,
-        precision=precision,
-        price_per_hour=price_per_hour,
-    )
-    train = None
+        spec = resize(spec, n_params=n_params, vocab_size=vocab_size)
+    found, train = plan(spec, hardware, **given), None
     if write is not None and found.best is not None:
-        train = _write(found, write, model, {"--params": params, "--vocab": vocab})
+        train = _write(found, write, model, {"--params": n_params, "--vocab": vocab_size})
     if as_json:
         recipe = {"recipe": None if train is None else str(write), "train": train}
-        click.echo(json.dumps({"model": model, **found.as_json(), **recipe}, indent=1))
+        tell({"model": model, **found.as_json(), **recipe}, as_json)
     else:
         _show(found, model)
         if train is not None:

@@ -1,6 +1,5 @@
 """`anyformer presets`: the published architectures known by name."""
 
-import json
 import sys
 
 import click
@@ -8,6 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from anyformer.cli.names import catalogue, undisclosed
+from anyformer.cli.options import json_option
+from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError, did_you_mean
 
 SIZES = ("parameters", "layers", "d_model", "context")
@@ -15,12 +16,7 @@ SIZES = ("parameters", "layers", "d_model", "context")
 
 @click.command()
 @click.option("--family", metavar="NAME", help="Only this lineage: gpt2, llama, transformer …")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object: {version, presets: [{name, family, parameters, …}], undisclosed}.",
-)
+@json_option(help="One JSON object: {version, presets: [{name, family, parameters, …}], undisclosed}.")
 def command(family: str | None, as_json: bool) -> None:
     """List the published architectures, with what they are and where they come from."""
     known = catalogue()
@@ -32,8 +28,7 @@ def command(family: str | None, as_json: bool) -> None:
     chosen = [preset for preset in known if family in (None, preset["family"])]
     if as_json:
         others = [model for model in undisclosed() if family in (None, model["family"])]
-        data = {"version": 1, "presets": chosen, "undisclosed": others}
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        tell({"version": 1, "presets": chosen, "undisclosed": others}, as_json)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [

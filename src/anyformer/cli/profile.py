@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import Amount
+from anyformer.cli.options import Amount, json_option, precision_option
 from anyformer.cli.terminal import columns, console, gigabytes, seconds, short, tell
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @click.option("--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
 @click.option("--seq-len", type=Amount(), default=256, show_default=True, help="Tokens of a sequence.")
 @click.option("--batch", type=int, default=4, show_default=True, help="Sequences.")
-@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
+@precision_option
 @click.option("--device", "name", help="cpu, cuda …; the best there is by default.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the same figures.")
+@json_option(help="One JSON object with the same figures.")
 @import_option
 def command(model: str, name: str | None, as_json: bool, **given: Any) -> None:
     """Make some training steps and decode some tokens with a new model, and say where the time goes.
@@ -32,7 +32,7 @@ def command(model: str, name: str | None, as_json: bool, **given: Any) -> None:
     mixtures of experts, whose loads are even at the start.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before PyTorch is imported: its profiler talks to stderr
-    from anyformer.measure.here import profile
+    from anyformer.measure.profile import profile
 
     found = profile(model, device=name, **given)
     calibrated = all(beside.predicted is not None for beside in found.seconds.values())

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.terminal import console
+from anyformer.cli.options import PATH, json_option
+from anyformer.cli.terminal import console, facts, tell
 from anyformer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,19 +22,10 @@ JSON_VERSION = 2
 
 @click.command()
 @click.argument("model", type=PresetName())
-@click.option(
-    "--spec",
-    "form",
-    type=click.Choice(["yaml", "json"]),
-    help="Print the specification itself, to be saved and changed.",
-)
-@click.option(
-    "--diagram", "picture", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw it into a picture as well."
-)
+@click.option("--spec", "form", type=click.Choice(["yaml", "json"]), help="Print the specification, to be changed.")
+@click.option("--diagram", "picture", type=PATH, metavar="FILE.svg", help="Draw it into a picture as well.")
 @click.option("--no-diagram", "plain", is_flag=True, help="Print the card alone, without the diagram in text.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object: {version, name, card, recipe, specification, …}."
-)
+@json_option(help="One JSON object: {version, name, card, recipe, specification, …}.")
 @import_option
 @keeps_answers("picture")
 def command(model: str, form: str | None, picture: Path | None, plain: bool, as_json: bool) -> None:
@@ -70,7 +61,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
         data = {"version": JSON_VERSION, "name": name, "card": rows.as_json()}
         data["recipe"] = json.loads(dumps_recipe(recipe, "json")) if recipe else None
         data["specification"] = json.loads(dumps(spec, "json"))
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        tell(data, as_json)
         return
     _print_card(name, rows)
     if not plain:
@@ -87,7 +78,7 @@ def _draw(drawn: "Diagram", path: Path, title: str) -> None:
 
 
 def _print_card(name: str, rows: "Card") -> None:
-    table = _table(name)
+    table = facts(name)
     for i, section in enumerate(rows.sections):
         if i:
             table.add_row("", "")
@@ -112,17 +103,10 @@ def _tell(model: "Undisclosed", as_json: bool) -> None:
     """Say what is public of a model that cannot be built, and what is not."""
     if as_json:
         data = {name: getattr(model, name) for name in ("name", "source", "public", "missing")}
-        click.echo(json.dumps({"version": JSON_VERSION, **data}, indent=1, ensure_ascii=False))
+        tell(data, as_json, version=JSON_VERSION)
         return
-    table = _table(model.name)
+    table = facts(model.name)
     table.add_row("public", "; ".join(model.public))
     table.add_row("not public", f"{model.missing}: it cannot be built or costed")
     table.add_row("source", model.source)
     console().print(table)
-
-
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table

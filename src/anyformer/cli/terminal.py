@@ -117,13 +117,24 @@ def _decoded(data: Any) -> Any:
     return table
 
 
-def figures(title: str) -> Table:
-    """A table to fill with rows of a name, a figure and a remark."""
+def plain_table(title: str = "", **options: Any) -> Table:
+    """A table without a frame, its columns to be added; `options` are rich's."""
     from rich.table import Table
 
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
-    )
+    return Table(title=title or None, title_justify="left", title_style="bold", box=None, **options)
+
+
+def facts(title: str) -> Table:
+    """A table to fill with rows of a name and what is said of it."""
+    table = plain_table(title, show_header=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def figures(title: str) -> Table:
+    """A table to fill with rows of a name, a figure and a remark."""
+    table = plain_table(title, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
@@ -132,9 +143,7 @@ def figures(title: str) -> Table:
 
 def columns(title: str, *names: str) -> Table:
     """A table to fill, its first column of names and the others of figures."""
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    table = plain_table(title, padding=(0, 2, 0, 0))
     for i, name in enumerate(names):
         table.add_column(
             name, justify="right" if i else "left", style=None if i else "cyan", header_style="dim", overflow="fold"
@@ -155,11 +164,8 @@ def gigabytes(nbytes: float) -> str:
     """Bytes in decimal units."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
         if nbytes >= 1000**power:
-            return (
-                f"{nbytes / 1000**power:,.3g} {unit}"
-                if nbytes < 999.5 * 1000**power
-                else f"{nbytes / 1000**power:,.0f} {unit}"
-            )
+            size = nbytes / 1000**power
+            return f"{size:,.3g} {unit}" if size < 999.5 else f"{size:,.0f} {unit}"
     return f"{nbytes:.0f} bytes"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from anyformer.cli.options import Amount
+from anyformer.cli.options import DIRECTORY, FILE, Amount, choice, json_option
 from anyformer.cli.terminal import columns, console, tell, visible
 from anyformer.spec import is_path
 
@@ -24,9 +25,10 @@ def command() -> None:
     epilog="Example: anyformer tokenizer train my-texts/ --kind wordpiece --vocab 30k --min-count 20 --out my-tokenizer"
 )
 @click.argument("text", metavar="TEXT")
-@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True, help="Of the vocabulary.")
+@choice("--kind", KINDS, KINDS[0], "Of the vocabulary.")
 @click.option(
     "--vocab",
+    "vocab_size",
     type=Amount(),
     default="4096",
     show_default=True,
@@ -36,35 +38,19 @@ def command() -> None:
     "--min-count", type=click.IntRange(1), default=1, show_default=True, help="Rarer words or pairs are left out."
 )
 @click.option("--special", "specials", multiple=True, help="A special token more, such as <mask>; may be repeated.")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Directory for tokenizer.json."
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object: {version, out, vocab_size, kind, fingerprint, bytes_per_token, unknown_rate}.",
-)
-def train(
-    text: str, kind: str, vocab: int, min_count: int, specials: tuple[str, ...], out: Path, as_json: bool
-) -> None:
+@click.option("--out", type=DIRECTORY, required=True, help="Directory for tokenizer.json.")
+@json_option(help="One JSON object: {version, out, vocab_size, kind, fingerprint, bytes_per_token, unknown_rate}.")
+def train(text: str, as_json: bool, **given: Any) -> None:
     """Train a tokenizer on a file, a folder, or stdlib."""
     from anyformer.text.trained import tokenizer
 
-    found = tokenizer(text, kind=kind, vocab_size=vocab, min_count=min_count, specials=specials, out=out)
-    tell(found, as_json)
+    tell(tokenizer(text, **given), as_json)
 
 
 @command.command()
-@click.option(
-    "--tokenizer",
-    "path",
-    type=click.Path(exists=True, path_type=Path),
-    required=True,
-    help="A tokenizer.json or its directory.",
-)
+@click.option("--tokenizer", "path", type=FILE, required=True, help="A tokenizer.json or its directory.")
 @click.option("--text", help="What to encode; standard input without it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, ids, pieces}.")
+@json_option(help="One JSON object: {version, ids, pieces}.")
 def encode(path: Path, text: str | None, as_json: bool) -> None:
     """Show the tokens of a text and their ids."""
     from anyformer.text import Tokenizer
@@ -82,11 +68,9 @@ def encode(path: Path, text: str | None, as_json: bool) -> None:
 @command.command(epilog="Example: anyformer tokenizer compare byte-level-bpe wordpiece ./my-tokenizer --data my-texts/")
 @click.argument("tokenizers", nargs=-1, required=True)
 @click.option("--data", "text", required=True, help="What they are compared on: a file, a folder, or stdlib.")
-@click.option(
-    "--vocab", type=Amount(), default="4096", show_default=True, help="Tokens of those that are trained here."
-)
+@click.option("--vocab", type=Amount(), default="4096", show_default=True, help="Tokens of those trained here.")
 @click.option("--example", "examples", multiple=True, help="A text to show the splits of; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: {version, tokenizers: [{name, …}], examples}.")
+@json_option(help="One JSON object: {version, tokenizers: [{name, …}], examples}.")
 def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[str, ...], as_json: bool) -> None:
     """Compare tokenizers on a text: directories of them, or kinds, which are trained on nine tenths of that text.
 
@@ -118,11 +102,8 @@ def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[
 @click.option("--model", "path", required=True, help="A directory of ours or of Hugging Face, or a .gguf.")
 @click.option("--data", "text", help="A text in which to count the tokens: a file, a folder, or stdlib.")
 @click.option("--top", type=click.IntRange(1), default=30, show_default=True, help="Tokens to show.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}.",
+@json_option(
+    help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}."
 )
 def audit(path: str, text: str | None, top: int, as_json: bool) -> None:
     """Find the tokens that a model hardly learnt ("glitch tokens") by their embeddings.

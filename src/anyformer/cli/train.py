@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import FILE, Amount, recipe_options
+from anyformer.cli.options import (
+    DIRECTORY,
+    FILE,
+    PATH,
+    RECOMPUTE,
+    Amount,
+    choice,
+    device_option,
+    json_option,
+    recipe_options,
+)
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
@@ -21,18 +31,12 @@ if TYPE_CHECKING:
 @click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: the text to train on.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
-@click.option(
-    "--validation", default=0.05, show_default=True, help="Share of the text that is set aside to validate on."
-)
+@click.option("--validation", default=0.05, show_default=True, help="Share of the text set aside to validate on.")
 @click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")
 @click.option("--validation-source", type=FILE, help="Sentences to validate on, for translation.")
 @click.option("--validation-target", type=FILE, help="Their translations.")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the run; made, or gone on with."
-)
-@click.option(
-    "--recipe", "recipe_name", default="small", show_default=True, metavar="NAME", help="A recipe, or its file."
-)
+@click.option("--out", type=DIRECTORY, help="Directory of the run; made, or gone on with.")
+@click.option("--recipe", default="small", show_default=True, metavar="NAME", help="A recipe, or its file.")
 @click.option("--params", "n_params", type=Amount(), help="Resize the architecture to so many parameters.")
 @click.option(
     "--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: 4096 for a new tokenizer]"
@@ -43,12 +47,11 @@ if TYPE_CHECKING:
 @click.option(
     "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."
 )
-@click.option(
+@choice(
     "--recompute",
-    type=click.Choice(["none", "selective", "full"]),
-    default="none",
-    show_default=True,
-    help="What the backward pass makes again to need less memory: attention, or whole layers; the result is the same.",
+    RECOMPUTE,
+    "none",
+    "What the backward pass makes again to need less memory: attention, or whole layers; the result is the same.",
 )
 @click.option(
     "--workers",
@@ -58,20 +61,18 @@ if TYPE_CHECKING:
     help="Processes that prepare rows ahead of the step; the result is the same.",
 )
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model first.")
-@click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
-@click.option("--init", type=click.Path(path_type=Path), help="Directory of weights to start from.")
+@device_option
+@click.option("--init", type=PATH, help="Directory of weights to start from.")
 @click.option(
     "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row, instead of refusing them."
 )
 @click.option("--resume", is_flag=True, help="Refuse to start anew where --out holds no run.")
 @click.option("--dry-run", is_flag=True, help="Say what it would take, and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the result on stdout.")
+@json_option(help="One JSON object with the result on stdout.")
 @import_option
 def command(
     spec: str,
-    recipe_name: str,
     out: Path | None,
-    device: str | None,
     compiled: bool,
     micro_tokens: int | None,
     recompute: Recompute,
@@ -95,7 +96,7 @@ def command(
     from anyformer.training.run import RunOptions
 
     options = RunOptions(compiled=compiled, micro_tokens=micro_tokens, recompute=recompute, workers=workers)
-    training = prepare_training(spec, out=out, recipe=recipe_name, device=device, options=options, **given, **changes)
+    training = prepare_training(spec, out=out, options=options, **given, **changes)
     if dry_run:
         plan = training.plan()
         tell({"version": 1, **vars(plan)} if as_json else "\n".join(plan.lines()), as_json)

@@ -8,20 +8,15 @@ from pathlib import Path
 import click
 
 from anyformer.cli.names import import_option
+from anyformer.cli.options import FILE, ONE_FILE, json_option
 from anyformer.cli.terminal import tell
 
 
 @click.command("verify")
-@click.argument("path", metavar="DIR", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File to read; random tokens otherwise.",
-)
-@click.option(
-    "--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(min=1), help="How many to read."
-)
-@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object on stdout.")
+@click.argument("path", metavar="DIR", type=FILE)
+@click.option("--text", type=ONE_FILE, help="File to read; random tokens otherwise.")
+@click.option("--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(1), help="How many to read.")
+@json_option(help="The answer as one JSON object on stdout.")
 @import_option
 def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None:
     """Run the checkpoint in DIR (or a GGUF file) here and in transformers, and compare them layer by layer.

@@ -49,8 +49,7 @@ class Audit(ShowsItself):
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
-        about = {"version": VERSION, "compared_with": self.compared_with, "n_unreachable": self.n_unreachable}
-        return {**about, "suspects": [asdict(suspect) for suspect in self.suspects]}
+        return {"version": VERSION, **asdict(self)}
 
 
 def audit(

@@ -59,11 +59,8 @@ class Predictions(ShowsItself):
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
-        return {
-            "version": VERSION,
-            "labels": list(self.labels),
-            "results": [self._result(i) for i in range(len(self.rows))],
-        }
+        results = [self._result(i) for i in range(len(self.rows))]
+        return {"version": VERSION, "labels": list(self.labels), "results": results}
 
     def _result(self, i: int) -> dict[str, Any]:
         if not self.of_words:
@@ -95,23 +92,10 @@ def classify(
         raise UsageError(f"text {blank} is empty; leave it out")
     found = opened(model, tokenizer, device=device)
     trained, truncate = found.framing(Labelled, truncate)
-    limits = {"longest": longest or trained, "truncate": truncate}
-    answers = said_of(found.model, found.tokenizer, rows, "texts", precision=precision, **limits)
-    return [each[0] for each in answers]
-
-
-def classify_words(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    texts: Sequence[Sequence[str]],
-    *,
-    longest: int | None = None,
-    truncate: bool = False,
-    precision: Precision = "float32",
-) -> list[list[Prediction]]:
-    """What the model says of each word of each text; see `classify`."""
-    rows = [LabelledRow(tuple(words), None, i) for i, words in enumerate(texts, 1)]
-    return said_of(model, tokenizer, rows, "texts", longest=longest, truncate=truncate, precision=precision)
+    return [
+        each[0]
+        for each in said_of(found.model, found.tokenizer, rows, "texts", longest or trained, truncate, precision)
+    ]
 
 
 def predict(
@@ -138,9 +122,8 @@ def predict(
     if blank is not None:
         raise UsageError(f"{where}, line {blank}: the text is empty; leave it out")
     longest, truncate = found.framing(Labelled, truncate)
-    limits = {"longest": longest, "truncate": truncate}
-    said = said_of(found.model, found.tokenizer, rows, where, precision=precision, **limits)
-    return Predictions(tuple(found.model.labels or ()), words, tuple(rows), tuple(tuple(each) for each in said))
+    said = said_of(found.model, found.tokenizer, rows, where, longest, truncate, precision)
+    return Predictions(tuple(found.model.labels or ()), words, tuple(rows), tuple(map(tuple, said)))
 
 
 def _lines(lines: Sequence[str], words: bool) -> list[LabelledRow]:
@@ -162,7 +145,6 @@ def said_of(
     tokenizer: Tokenizer,
     rows: Sequence[LabelledRow],
     where: str,
-    *,
     longest: int | None = None,
     truncate: bool = False,
     precision: Precision = "float32",

@@ -1,12 +1,15 @@
-"""Texts as vectors: one of each text, by the model's own head or by a pool. Reimers & Gurevych 2019, arXiv:1908.10084."""
+"""Texts as vectors: one of each text, by the model's own head or by a pool; and how well such vectors find each other.
+
+Reimers & Gurevych 2019, arXiv:1908.10084.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -33,8 +36,7 @@ from anyformer.training.objectives.contrastive.loss import usual_pool
 Pool = Literal["mean", "first", "last"]
 POOLS: Mapping[str, PoolSpec] = {"mean": MeanTokensSpec(), "first": FirstTokenSpec(), "last": LastTokenSpec()}
 BATCH_TOKENS = 4096
-
-
+ROWS_AT_ONCE = 1024  # of a matrix of cosines
 VERSION = 1
 TENSOR = "embeddings"  # in a .safetensors file
 MOST_COMPARED = 20  # texts whose similarities are among the figures
@@ -111,11 +113,10 @@ def embedded(
     batch_tokens: int = BATCH_TOKENS,
     device: str | None = None,
     out: str | Path | None = None,
-    on_done: Callable[[int], None] | None = None,
 ) -> Embedded:
     """What `embed` does, with its figures; `texts` may be a file of them, one a line, and `out` one for the vectors.
 
-    `on_done` is told how many are done. Raises UsageError for another kind of file, RunFailed where it cannot be written.
+    Raises UsageError for another kind of file, RunFailed where it cannot be written.
     """
     file = Path(out) if out is not None else None
     if file is not None and file.suffix not in (".safetensors", ".npy"):
@@ -131,15 +132,13 @@ def embedded(
         raise InputError("there are no texts to embed; give one at least")
     ids, cut = _framed(found.tokenizer, texts, longest, truncate)
     lengths = np.array([len(one) for one in ids])
-    vectors, done = torch.empty(0), 0
+    vectors: Tensor | None = None
     for numbers in length_batches(lengths[:, None], max(batch_tokens, int(lengths.max()))):
         rows, mask = padded([ids[i] for i in numbers], 0)
         hidden = _run(embedder, head, torch.from_numpy(rows), torch.from_numpy(mask))
-        vectors = vectors if done else torch.empty(len(texts), hidden.shape[-1])
+        vectors = torch.empty(len(texts), hidden.shape[-1]) if vectors is None else vectors
         vectors[torch.from_numpy(numbers)] = hidden
-        done += len(numbers)
-        if on_done is not None:
-            on_done(done)
+    assert vectors is not None
     if file is not None:
         _write(vectors, file)
     return Embedded(texts, vectors, cut, pool_of(embedder.spec, pool).kind, file)
@@ -215,3 +214,49 @@ def _head(model: Transformer, pool: Pool | None) -> Head:
         return model.head(EMBEDDING)
     width = spec.stack.residual.width(spec.stack.d_model)
     return Head(sentence_embedding(pool_of(spec, pool)), Place(spec.stack.d_model, (width,)))
+
+
+class Retrieval(NamedTuple):
+    """Of all sources, each looking for its target among all of them (Voorhees 1999, TREC-8)."""
+
+    accuracy: float  # share whose target is the first
+    mrr: float  # mean of 1 / the target's rank
+    pairs: int
+    cut: int  # texts that were cut
+
+
+def retrieve(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    longest: int | None = None,
+    truncate: bool = False,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Retrieval:
+    """How well the vectors of sources find those of their targets. Raises what `embed` does."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    numbers = {text: i for i, text in enumerate(texts)}
+    found = embedded(model, tokenizer, texts, longest=longest, truncate=truncate, batch_tokens=batch_tokens)
+    source, target = (found.vectors[[numbers[pair[side]] for pair in pairs]] for side in (0, 1))
+    place = ranks(source, target, torch.tensor([[numbers[text] for text in pair] for pair in pairs]))
+    return Retrieval(float((place == 1).double().mean()), float((1 / place.double()).mean()), len(pairs), found.cut)
+
+
+def ranks(source: Tensor, target: Tensor, group: Tensor) -> Tensor:
+    """The rank [pair] of each target by its cosine with its source, from 1.
+
+    `group` [pair, 2] are numbers of the texts: what is the same text as a right answer, or the answer to the same text, is
+    right too, and counts for nothing. Among equal cosines the right one is the last. Raises InputError without pairs.
+    """
+    if not len(source):
+        raise InputError("there are no pairs to rank; give one at least")
+    source, target = F.normalize(source, dim=1), F.normalize(target, dim=1)
+    found = []
+    for start in range(0, len(source), ROWS_AT_ONCE):
+        here = slice(start, start + ROWS_AT_ONCE)
+        cosines = source[here] @ target.T
+        own = (source[here] * target[here]).sum(1, keepdim=True)
+        right = (group[here, None, :] == group[None]).any(-1)
+        found.append(1 + ((cosines >= own - 1e-6) & ~right).sum(1))
+    return torch.cat(found)

@@ -11,10 +11,10 @@ from anyformer.errors import UsageError
 from anyformer.generation import BeamSearch, lay_out_for_decoding
 from anyformer.hub import load_auxiliary
 from anyformer.inference.classification import label_names, longest_of
+from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.inference.opened import Opened, TrainedModel, opened
-from anyformer.inference.retrieval import retrieve
-from anyformer.inference.translation import Bleu, bleu, translate
+from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, FramedTexts, Labelled, ObjectiveSpec, Precision, Recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,6 @@ import torch
 
 from anyformer.errors import UsageError
 from anyformer.families import find as find_preset
-from anyformer.generation import lay_out_for_decoding
 from anyformer.hub import load
 from anyformer.model import Transformer
 from anyformer.recipe import FramedTexts, Recipe, of_run
@@ -40,8 +40,9 @@ def opened(
     *,
     device: str | None = None,
     dtype: torch.dtype | None = None,
+    prepare: Callable[[Transformer], Transformer] | None = None,
 ) -> Opened:
-    """The model and a tokenizer, its directory's if none is given; `device` and `dtype` are for what is loaded here.
+    """The model and a tokenizer, its directory's if none is given; `device`, `dtype`, `prepare` are for what is loaded here.
 
     Raises UsageError where there is no tokenizer, or no weights but a preset's name, and what `load` does.
     """
@@ -52,20 +53,8 @@ def opened(
         if not Path(model).exists() and find_preset(str(model)) is not None:
             raise UsageError(f"{model} is an architecture without weights; give the directory of a trained model")
         found, beside = load(model, device=choose_device(device), dtype=dtype)
-        recipe = of_run(model)
+        found, recipe = prepare(found) if prepare else found, of_run(model)
     if (known := known or beside) is None:
         what = "the model" if isinstance(model, Transformer) else str(model)
         raise UsageError(f"{what} has no tokenizer beside its weights, so no text can be read; give its tokenizer.json")
     return Opened(found, known, recipe)
-
-
-def opened_for_decoding(
-    model: TrainedModel,
-    tokenizer: Tokenizer | str | Path | None = None,
-    *,
-    device: str | None = None,
-    dtype: torch.dtype | None = None,
-) -> Opened:
-    """`opened`, and what is loaded here has its weights laid out for steps of one token."""
-    found = opened(model, tokenizer, device=device, dtype=dtype)
-    return found if found.model is model else found._replace(model=lay_out_for_decoding(found.model))

@@ -1,14 +1,20 @@
-"""What follows a prompt, as text: the one call; `generation` has its steps."""
+"""What a model writes: what follows a prompt; lines translated, in batches of like length; how good that is, by BLEU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from anyformer.generation import BeamSearch, Stopping, generate_text
-from anyformer.inference.opened import TrainedModel, opened_for_decoding
+from anyformer.errors import InputError, TextError, UsageError
+from anyformer.generation import BeamSearch, Stopping, generate_text, lay_out_for_decoding
+from anyformer.generation.decode import n_positions
+from anyformer.generation.text import encode_source
+from anyformer.inference.opened import TrainedModel, opened
+from anyformer.model import Transformer
 from anyformer.text import Tokenizer
+
+LONGER, MORE = 2, 10  # a translation has at most twice the source's tokens and ten more (Vaswani et al. allow 50 more)
 
 Prompt = TypeVar("Prompt", str, list[str])
 
@@ -35,7 +41,7 @@ def generate(
     `model` is a model, or a directory, which has its tokenizer. `beams` above 1 search for the likeliest text; see
     `BeamSearch` for them, `length_penalty` and `stopping`.
     """
-    found = opened_for_decoding(model, tokenizer, device=device)
+    found = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
     written = generate_text(
         found.model,
@@ -53,3 +59,82 @@ def generate(
     if isinstance(prompt, str):
         return written[0].text
     return [each.text for each in written]
+
+
+def translate(
+    model: TrainedModel,
+    tokenizer: Tokenizer | str | Path | None = None,
+    lines: Sequence[str] = (),
+    *,
+    search: BeamSearch | None = None,
+    max_new_tokens: int | None = None,
+    batch_tokens: int = 4096,
+    device: str | None = None,
+) -> list[str]:
+    """A line for each line, in order; a blank one is answered with an empty one, and never shown to the model.
+
+    `model` is a model, or a directory, which has its tokenizer.
+    `search` None is greedy. `max_new_tokens` None allows twice the longest source of a batch and ten more.
+    `batch_tokens`: sources of a batch times the longest of them.
+    Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
+    """
+    translator, tokenizer, _ = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
+    if translator.encoder is None:
+        raise InputError("this model has no encoder to read a source; it continues a prompt instead")
+    lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(lines) if line.strip()}
+    _refuse_long(translator, lengths)
+    limit = n_positions(translator.spec)
+    answers = [""] * len(lines)
+    for batch in batches(lengths, batch_tokens):
+        most = LONGER * lengths[batch[-1]] + MORE if max_new_tokens is None else max_new_tokens
+        most = most if limit is None or max_new_tokens is not None else min(most, limit - 1)
+        written = generate_text(translator, tokenizer, [lines[i] for i in batch], max_new_tokens=most, search=search)
+        for i, each in zip(batch, written, strict=True):
+            answers[i] = " ".join(each.text.split("\n")).strip()
+    return answers
+
+
+def batches(lengths: dict[int, int], batch_tokens: int) -> list[list[int]]:
+    """The numbers of the lines, shortest first, in batches that pad to at most so many tokens, or of one line."""
+    found: list[list[int]] = []
+    for i in sorted(lengths, key=lambda number: (lengths[number], number)):
+        if found and (len(found[-1]) + 1) * lengths[i] <= batch_tokens:
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return found
+
+
+def _refuse_long(model: Transformer, lengths: dict[int, int]) -> None:
+    assert model.spec.encoder is not None
+    learned = (getattr(term, "n_positions", None) for term in model.spec.encoder.embedding.terms)
+    limit = min((n for n in learned if n is not None), default=None)
+    for i, length in lengths.items():
+        if limit is not None and length > limit:
+            raise InputError(
+                f"line {i + 1} of the source is {length} tokens long, beyond the {limit} positions that this model has "
+                "learned; split it"
+            )
+
+
+class Bleu(NamedTuple):
+    """A score from 0 to 100, and how it was computed."""
+
+    score: float
+    signature: str
+
+
+def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
+    """The score of a corpus, a reference for each line.
+
+    Raises UsageError where sacrebleu is not installed, TextError for unequal line counts.
+    """
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise UsageError("BLEU needs sacrebleu; install it with `pip install anyformer[translation]`") from None
+    if len(translations) != len(references):
+        raise TextError(f"{len(translations)} translations have {len(references)} references; they go line by line")
+    metric = BLEU()
+    score = metric.corpus_score(list(translations), [list(references)]).score
+    return Bleu(score, str(metric.get_signature()))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import torch
 
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.cache import cache_directory
-from anyformer.measure.clock import fastest
 
 SIDES = (512, 1024, 2048)  # of square products; the best counts, since caches and tiles favour different ones
 SECONDS = 0.8  # for one peak
@@ -68,6 +68,26 @@ def calibrate(
     machine = replace(known, peak_flops_per_second=peaks, read_nbytes_per_second=bandwidth)
     keep(path, asdict(machine))
     return machine
+
+
+def fastest(work: Callable[[], object], device: torch.device, budget_seconds: float) -> float:
+    """The least seconds that a call took, of as many as the budget allows and at least two after a warm-up.
+
+    The least, since whatever else a machine does only ever adds; of a single thread, CPU time, which waiting does not move.
+    """
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    synchronise, clock = getattr(torch, device.type).synchronize, time.process_time if alone else time.perf_counter
+    work()
+    synchronise()
+    least, n, end = float("inf"), 0, time.perf_counter() + budget_seconds
+    while n < 2 or time.perf_counter() < end:
+        start = clock()
+        work()
+        synchronise()
+        least, n = min(least, clock() - start), n + 1
+        if least > budget_seconds:  # a size that is far too large for this machine: one call says enough
+            break
+    return least
 
 
 def gemm_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> float:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import psutil
 import torch
 
 from anyformer.costs.hardware.devices import THIS, Device, Efficiency
 from anyformer.costs.hardware.devices import device as known_device
-from anyformer.costs.hardware.plan import Hardware, Plan, hardware
+from anyformer.costs.hardware.plan import Hardware, hardware
 from anyformer.costs.hardware.plan import plan as plan_on
 from anyformer.costs.hardware.rates import VERSION, Rates
-from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.errors import UsageError, did_you_mean
 from anyformer.measure.calibrate import Machine, dtype_name, keep
 from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Precision
-from anyformer.spec import Architecture, specification
-from anyformer.training.step.device import best_device, choose_device, compute_dtype, keep_heap
+from anyformer.training.step.device import best_device, choose_device, keep_heap
 
-if TYPE_CHECKING:
-    from anyformer.measure.profile import Profile
-
+P = ParamSpec("P")
+R = TypeVar("R")
 Say = Callable[[str], None]
 VERSION_OF_KEYS = 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -66,33 +63,22 @@ def calibrate(
     for each in dtypes:
         if each not in DTYPES:
             raise UsageError(f"--dtype {each!r} is unknown{did_you_mean(each, DTYPES)}; there are {', '.join(DTYPES)}")
-    kinds = tuple(DTYPES[each] for each in dtypes) or None
-    return Calibration(*calibrated(choose_device(device), kinds, anew=anew, say=say))
-
-
-def calibrated(
-    device: torch.device | None = None,
-    dtypes: tuple[torch.dtype, ...] | None = None,
-    *,
-    anew: bool = False,
-    say: Say = lambda _: None,
-) -> tuple[Device, float]:
-    """This machine with its measured rates, and the seconds that measuring took: 0.0 where it was known."""
-    device = device or best_device()
-    dtypes = dtypes or native_dtypes(device)
-    known = None if anew else kept(device)
-    if known is not None and all(known.rates and known.rates.knows(dtype_name(dtype)) for dtype in dtypes):
-        return known, 0.0
+    where = choose_device(device)
+    kinds = tuple(DTYPES[each] for each in dtypes) or native_dtypes(where)
+    known = None if anew else kept(where)
+    if known is not None and all(known.rates and known.rates.knows(dtype_name(kind)) for kind in kinds):
+        return Calibration(known, 0.0)
     from anyformer.measure.rates import measured_rates  # which imports training; what was measured is known without
 
     start = time.perf_counter()
     keep_heap()  # training does; without it every large tensor is new pages, and those would be measured
     say("peaks")
-    machine = measure_peaks(device, dtypes)
-    rates = measured_rates(device, dtypes, say)
-    found = _device(machine, rates, device)
-    keep(machine.record(RECORD), _encoded(machine, found, rates))
-    return found, time.perf_counter() - start
+    machine = measure_peaks(where, kinds)
+    rates = measured_rates(where, kinds, say)
+    found = _device(machine, rates, where)
+    record = {"version": VERSION, "machine": machine.identity, "device": found.as_json(), "rates": rates.as_json()}
+    keep(machine.record(RECORD), record)
+    return Calibration(found, time.perf_counter() - start)
 
 
 def kept(device: torch.device | None = None) -> Device | None:
@@ -111,86 +97,26 @@ def kept(device: torch.device | None = None) -> Device | None:
 
 
 def found_device(name: str | Device) -> Device:
-    """Return a device by name or file; "this" is this machine, calibrated before. Raises UsageError."""
+    """The device of a name or file; "this" is this machine, calibrated before. Raises UsageError."""
     return (kept() if name == THIS else None) or known_device(name)
 
 
-def roofline(
-    architecture: Architecture,
-    *,
-    device: str | Device = "H100",
-    seq_len: int | None = None,
-    source_len: int | None = None,
-    batch: int = 1,
-    dtype: str | None = None,
-    efficiency: Efficiency | None = None,
-    price_per_hour: float | None = None,
-) -> Roofline:
-    """`costs.roofline` of a device; "this" is this machine, calibrated before. Raises as it does."""
-    return roofline_on(
-        architecture,
-        device=found_device(device),
-        seq_len=seq_len,
-        source_len=source_len,
-        batch=batch,
-        dtype=dtype,
-        efficiency=efficiency,
-        price_per_hour=price_per_hour,
-    )
+def _knowing_this(answer: Callable[P, R], argument: str, find: Callable[[Any], object]) -> Callable[P, R]:
+    """A function of `costs` whose argument may be "this" too: this machine, calibrated before."""
+    signature = inspect.signature(answer)
+
+    @wraps(answer)
+    def answered(*args: P.args, **options: P.kwargs) -> R:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        given.arguments[argument] = find(given.arguments[argument])
+        return answer(*given.args, **given.kwargs)
+
+    return answered
 
 
-def plan(
-    architecture: Architecture,
-    on: str | Hardware,
-    *,
-    seq_len: int | None = None,
-    source_len: int | None = None,
-    batch_tokens: int | None = None,
-    tokens: int | None = None,
-    hours: float | None = None,
-    mesh: str | None = None,
-    precision: str | None = None,
-    efficiency: Efficiency | None = None,
-    price_per_hour: float | None = None,
-) -> Plan:
-    """`costs.plan.plan` on hardware such as "8xH100" or "this": this machine, calibrated before. Raises as it does."""
-    return plan_on(
-        architecture,
-        on if isinstance(on, Hardware) else hardware(on, found_device),
-        seq_len=seq_len,
-        source_len=source_len,
-        batch_tokens=batch_tokens,
-        tokens=tokens,
-        hours=hours,
-        mesh=mesh,
-        precision=precision,
-        efficiency=efficiency,
-        price_per_hour=price_per_hour,
-    )
-
-
-def profile(
-    architecture: Architecture,
-    *,
-    n_params: float | None = None,
-    vocab_size: int | None = None,
-    batch: int = 4,
-    seq_len: int = 256,
-    precision: Precision = "float32",
-    device: str | None = None,
-) -> Profile:
-    """`measure.profile.profile` of an architecture at another size; times are predicted where this machine is calibrated."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler talks to stderr otherwise
-    from anyformer.measure.profile import profile as profile_of
-    from anyformer.training.prepare import resized
-
-    spec = resized(specification(architecture), n_params, vocab_size)
-    where = choose_device(device)
-    here = kept(where)
-    known = here is not None and here.rates is not None and here.rates.knows(dtype_name(compute_dtype(precision)))
-    return profile_of(
-        spec, batch=batch, seq_len=seq_len, precision=precision, device=where, here=here if known else None
-    )
+roofline = _knowing_this(roofline_on, "device", found_device)
+plan = _knowing_this(plan_on, "on", lambda on: on if isinstance(on, Hardware) else hardware(on, found_device))
 
 
 def native_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
@@ -215,7 +141,3 @@ def _device(machine: Machine, rates: Rates, device: torch.device) -> Device:
         efficiency=Efficiency(1.0, 1.0, 1.0, 1.0),
         rates=rates,
     )
-
-
-def _encoded(machine: Machine, device: Device, rates: Rates) -> dict[str, Any]:
-    return {"version": VERSION, "machine": machine.identity, "device": device.as_json(), "rates": rates.as_json()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,13 +14,12 @@ from torch import Tensor
 from anyformer.cache import KVCache
 from anyformer.costs import cost
 from anyformer.costs.activations import activations
-from anyformer.costs.hardware.devices import Device
-from anyformer.costs.hardware.roofline import check_length
-from anyformer.costs.hardware.roofline import roofline as roofline_on
+from anyformer.costs.hardware.roofline import check_length, roofline
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import InputError, UsageError
+from anyformer.measure.calibrate import dtype_name, fastest
 from anyformer.measure.classes import flops_by_class, seconds_by_class
-from anyformer.measure.clock import fastest
+from anyformer.measure.here import kept
 from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
 from anyformer.notebook import ShowsItself
@@ -27,8 +27,9 @@ from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import Precision
 from anyformer.spec import Architecture, ModelSpec, parameters, specification
+from anyformer.training.prepare import resized
 from anyformer.training.step import Trainer
-from anyformer.training.step.device import best_device, keep_heap
+from anyformer.training.step.device import choose_device, compute_dtype, keep_heap
 
 SECONDS = 2.0  # of repeating a step, at least three times
 ROOM = 0.8  # of free memory that a run may take
@@ -93,39 +94,44 @@ class Profile(ShowsItself):
 def profile(
     architecture: Architecture,
     *,
+    n_params: float | None = None,
+    vocab_size: int | None = None,
     batch: int = 4,
     seq_len: int = 256,
     precision: Precision = "float32",
-    device: torch.device | None = None,
-    here: Device | None = None,
+    device: str | None = None,
     budget_seconds: float = SECONDS,
 ) -> Profile:
-    """Train and decode with a new model of an architecture for some seconds and return what was seen.
+    """What training and decoding take with a new model of an architecture, at another size if asked, seen for some seconds.
 
-    `here` is this machine, calibrated; without it there are no predicted times. Raises UsageError for a model that does not
-    fit the memory that is free, or that no objective can train; SpecError for sizes that make no sense.
+    Times are predicted where this machine is calibrated. Raises UsageError for a model that does not fit the memory that is
+    free, or that no objective can train; SpecError for sizes that make no sense.
     """
-    spec, device = specification(architecture), device or best_device()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler talks to stderr otherwise
+    spec, where = resized(specification(architecture), n_params, vocab_size), choose_device(device)
     if batch < 1 or seq_len < 1:
         raise UsageError(f"--batch {batch} and --seq-len {seq_len} must be at least 1")
     check_length(spec, seq_len)
-    refuse_too_large(spec, batch, seq_len, precision, device)
+    refuse_too_large(spec, batch, seq_len, precision, where)
     keep_heap()
-    n_params, dtype = parameters(spec).total, "bfloat16" if precision == "bf16" else "float32"
-    predicted = here and roofline_on(spec, device=here, seq_len=seq_len, batch=batch, dtype=dtype).phases
-    trainer, rows = trainer_of(build(spec, device=device), batch, seq_len, precision), random_rows(spec, batch, seq_len)
+    count, dtype, here = parameters(spec).total, dtype_name(compute_dtype(precision)), kept(where)
+    known = here is not None and here.rates is not None and here.rates.knows(dtype)
+    predicted = (
+        roofline(spec, device=here, seq_len=seq_len, batch=batch, dtype=dtype).phases if here and known else None
+    )
+    trainer, rows = trainer_of(build(spec, device=where), batch, seq_len, precision), random_rows(spec, batch, seq_len)
     activation = _activations(trainer, rows, spec, batch, seq_len, precision)
-    kind: DeviceKind = "cuda" if device.type == "cuda" else "cpu"
+    kind: DeviceKind = "cuda" if where.type == "cuda" else "cpu"
     source_len = seq_len if spec.encoder else 0
     seconds: dict[str, Beside] = {}
     flops: dict[str, dict[str, int]] = {}
     time: dict[str, dict[str, float]] = {}
 
     def measure(phase: str, step: Callable[[], object], seen: tuple[Operator, ...]) -> None:
-        measured = fastest(step, device, budget_seconds)
+        measured = fastest(step, where, budget_seconds)
         seconds[phase] = Beside(measured, predicted[phase].seconds if predicted else None)
-        time[phase] = seconds_by_class(step, device, times=2 if phase == "training" else 10)
-        flops[phase] = flops_by_class(seen, n_updated=n_params if phase == "training" else 0)
+        time[phase] = seconds_by_class(step, where, times=2 if phase == "training" else 10)
+        flops[phase] = flops_by_class(seen, n_updated=count if phase == "training" else 0)
 
     trained = training_pass(
         spec, batch=batch, seq_len=seq_len, source_len=source_len, half=precision == "bf16", device=kind
@@ -134,19 +140,19 @@ def profile(
     cache = None
     if predicted is None or "decoding" in predicted:
         try:
-            step = decoding_step(spec, batch, seq_len, device)
+            step = decoding_step(spec, batch, seq_len, where)
             step()
         except InputError:  # an encoder, say, or one whose positions end
-            return Profile(str(device), precision, n_params, batch, seq_len, seconds, activation, None, flops, time)
+            return Profile(str(where), precision, count, batch, seq_len, seconds, activation, None, flops, time)
         one = forward_pass(
             spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=torch.float32, device=kind
         )
         measure("decoding", step, one)
-        kept = KVCache(spec, batch, seq_len, device=device)
+        held = KVCache(spec, batch, seq_len, device=where)
         said = cost(spec, seq_len=seq_len, batch=batch, dtype="float32").cache
         memory = sum(kind.nbytes for kind in said if kind.kind == "memory")  # made by the encoder, later
-        cache = Beside(kept.nbytes, sum(kind.nbytes for kind in said) - memory)
-    return Profile(str(device), precision, n_params, batch, seq_len, seconds, activation, cache, flops, time)
+        cache = Beside(held.nbytes, sum(kind.nbytes for kind in said) - memory)
+    return Profile(str(where), precision, count, batch, seq_len, seconds, activation, cache, flops, time)
 
 
 def refuse_too_large(spec: ModelSpec, batch: int, seq_len: int, precision: Precision, device: torch.device) -> None:

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.costs.hardware.rates import Curve, Grid, Rates
 from anyformer.families import preset
-from anyformer.measure.calibrate import dtype_name
-from anyformer.measure.clock import fastest
+from anyformer.measure.calibrate import dtype_name, fastest
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.observation.observer import observed_call
 from anyformer.observation.operators import Operator
@@ -162,7 +161,7 @@ def _reading(device: torch.device) -> Curve:
 
 
 def _for_one_row(weight: Tensor) -> Tensor:
-    """Return a matrix laid out as `generation.layout` does for decoding: a wide one of a processor column by column."""
+    """A matrix laid out as `generation.layout` does for decoding: a wide one of a processor column by column."""
     wide = weight.is_cpu and weight.dtype == torch.float32 and weight.shape[0] > weight.shape[1]
     return weight.t().contiguous().t() if wide else weight
 

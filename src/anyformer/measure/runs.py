@@ -28,14 +28,14 @@ def recipe_for(spec: ModelSpec, batch: int, seq_len: int, precision: Precision =
 
 
 def trainer_of(model: Transformer, batch: int, seq_len: int, precision: Precision = "float32") -> Trainer:
-    """Return a trainer of a model. Raises UsageError for an architecture that no objective here can train."""
+    """A trainer of a model. Raises UsageError for an architecture that no objective here can train."""
     recipe = recipe_for(model.spec, batch, seq_len, precision)
     objective = objective_of(recipe.objective, model.spec)
     return Trainer(model, recipe, objective)
 
 
 def random_rows(spec: ModelSpec, batch: int, seq_len: int) -> Rows:
-    """Return a batch of random tokens."""
+    """A batch of random tokens."""
     generator = np.random.default_rng(SEED)
     shape = (batch, seq_len)
 
@@ -52,7 +52,7 @@ def random_rows(spec: ModelSpec, batch: int, seq_len: int) -> Rows:
 def training_step(
     spec: ModelSpec, batch: int, seq_len: int, device: torch.device, precision: Precision = "float32"
 ) -> Callable[[], object]:
-    """Return a function that makes one optimiser step of a new model on random tokens."""
+    """A function that makes one optimiser step of a new model on random tokens."""
     trainer = trainer_of(build(spec, SEED, device=device), batch, seq_len, precision)
     rows = random_rows(spec, batch, seq_len)
     return lambda: trainer.step(1, rows)
@@ -66,7 +66,7 @@ def decoding_step(
     dtype: torch.dtype = torch.float32,
     model: Transformer | None = None,
 ) -> Callable[[], object]:
-    """Return a function that adds a token to each of `batch` rows that hold about `past`, greedily, as `generate` does."""
+    """A function that adds a token to each of `batch` rows that hold about `past`, greedily, as `generate` does."""
     model = model or build(spec, SEED, device=device, dtype=dtype)
     ids = torch.from_numpy(random_rows(spec, batch, past).labels).to(device)
     lay_out_for_decoding(model)

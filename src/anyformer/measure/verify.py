@@ -60,16 +60,8 @@ class Verification(ShowsItself):
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
         differs = self.first_difference
-        return {
-            "version": VERSION,
-            "architecture": self.architecture,
-            "transformers": self.transformers,
-            "n_tokens": self.n_tokens,
-            "same_next_tokens": self.same_next_tokens,
-            "agrees": differs is None,
-            "first_difference": None if differs is None else differs.name,
-            "places": [asdict(place) for place in self.places],
-        }
+        answer = {"agrees": differs is None, "first_difference": differs and differs.name}
+        return {"version": VERSION, **asdict(self), **answer}
 
 
 def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) -> Verification:

@@ -23,8 +23,7 @@ from anyformer.recipe import Labelled, ObjectiveSpec, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
-from anyformer.study.results import DocumentLoss, Point, RunResult, Trial, Tuning
-from anyformer.study.score import ACCURACY, BITS, LOSS, Score
+from anyformer.study.results import ACCURACY, BITS, LOSS, DocumentLoss, Point, RunResult, Score, Trial, Tuning
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions, TrainingResult, train
@@ -174,17 +173,10 @@ def _run(
     title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
     count = parameters(spec)
     bare = RunResult(
-        architecture=name,
-        seed=seed,
-        learning_rate=lr,
-        n_params=count.total,
-        n_params_embedding=count.embedding,
-        flops_per_token=question.flops(spec, data),
-        tokens_seen=0,
-        tokens_per_second=0.0,
-        seconds=0.0,
+        architecture=name, seed=seed, learning_rate=lr, n_params=count.total, n_params_embedding=count.embedding,
+        flops_per_token=question.flops(spec, data), tokens_seen=0, tokens_per_second=0.0, seconds=0.0,
         failure="did not start",
-    )
+    )  # fmt: skip
     try:
         result = train(spec, recipe, data, out=directory, options=options, watcher=watch(title), name=name)
     except Stopped:

@@ -20,8 +20,8 @@ from anyformer.study.compare import Question, Watch, check, named, refuses, run_
 from anyformer.study.describe import describe
 from anyformer.study.report import write_report
 from anyformer.study.results import Study
-from anyformer.study.rows import as_json
 from anyformer.study.statistics import Analysis, analyse
+from anyformer.study.table import as_json
 from anyformer.text import Tokenizer
 from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.prepare import Say, Sources, changed, held_out_of, read_data, to_stderr, with_truncation
@@ -41,7 +41,7 @@ class Comparison:
     report: Path
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; the keys are those of `study.rows.as_json`, and `report`."""
+        """Plain data; the keys are those of `study.table.as_json`, and `report`."""
         return {**as_json(self.study, self.analysis), "report": str(self.report)}
 
     def _repr_html_(self) -> str:
@@ -90,12 +90,7 @@ def compare(
         raise UsageError(f"architectures cannot be compared by {chosen.objective.kind}: {reason}")
     own = Sources(validation_data, prefix="validation-") if validation_data is not None else None
     text, _, about = read_data(
-        chosen,
-        Sources(data),
-        held_out_of("text", validation, own),
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        say=say,
+        chosen, Sources(data), held_out_of("text", validation, own), tokenizer=tokenizer, vocab_size=vocab_size, say=say
     )
     words = f"{STDLIB if data == 'stdlib' else data}: {about}"
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from anyformer.measure.calibrate import Machine as Calibrated
 from anyformer.recipe import Recipe
 from anyformer.spec import Spec
-from anyformer.study.baselines import of_objective, of_text
 from anyformer.study.compare import EARLY_WORDS, Question
-from anyformer.study.results import Baseline, Data, Machine, RunResult, Study, Tuning
-from anyformer.study.score import BITS
+from anyformer.study.results import BITS, Baseline, Data, Machine, RunResult, Study, Tuning
+from anyformer.text import EncodedCorpus
 from anyformer.training.checkpoint.provenance import provenance
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
+from anyformer.training.run.baseline import guess_of, trivial_loss
 
 CONVENTION = (
     "exact-causal: matrix products alone, 2 FLOPs a multiply-add, the pairs that the mask shows, ×3 for training"
@@ -81,9 +84,41 @@ def _data(corpus: str, data: TrainingData, recipe: Recipe, runs: Sequence[RunRes
 
 
 def _baselines(question: Question, data: TrainingData) -> tuple[Baseline, ...]:
+    """What predictors that have read nothing reach on the validation text: the floor under every model."""
     if question.score == BITS and isinstance(data, TextData) and data.held_out is not None:
         return of_text(data.train, data.held_out)
-    return of_objective(data, question.recipe)
+    return _of_objective(data, question.recipe)
+
+
+def of_text(train: EncodedCorpus, held_out: EncodedCorpus) -> tuple[Baseline, ...]:
+    """The unigram (training counts plus one) and the uniform guess, in bits per byte of what models predict."""
+    counts = np.bincount(predicted(train), minlength=train.vocab_size) + 1.0
+    bits = -np.log2(counts / counts.sum())
+    tokens = predicted(held_out)
+    found = {"unigram": float(bits[tokens].sum()), "uniform": len(tokens) * math.log2(train.vocab_size)}
+    return tuple(
+        Baseline(name=name, score=total / held_out.nbytes, loss=total * math.log(2) / len(tokens))
+        for name, total in found.items()
+    )
+
+
+def _of_objective(data: TrainingData, recipe: Recipe) -> tuple[Baseline, ...]:
+    """What the recipe's objective is measured against; of classes, with the accuracy of the commonest one."""
+    validation = data.validation(recipe)
+    assert validation is not None
+    loss = trivial_loss(guess_of(recipe.objective, data), data.feed(recipe), recipe.steps, validation)
+    if not isinstance(data, LabelledData) or not data.labels:
+        return (Baseline(name=recipe.objective.guess, score=loss, loss=loss),)
+    assert data.held_out is not None
+    commonest, unseen = max(data.train.counts().items(), key=lambda one: one[1])[0], data.held_out.counts()
+    return (Baseline(name="the commonest label", score=unseen[commonest] / unseen.total(), loss=loss),)
+
+
+def predicted(corpus: EncodedCorpus) -> np.ndarray:
+    """The tokens that are predicted: all but the first of each document."""
+    first = np.zeros(len(corpus.tokens), dtype=bool)
+    first[corpus.offsets[:-1]] = True
+    return np.asarray(corpus.tokens)[~first].astype(np.int64)
 
 
 def _settings(recipe: Recipe) -> tuple[tuple[str, str], ...]:

@@ -7,9 +7,8 @@ from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed
 from anyformer.study.plots import difference_chart, loss_chart, score_chart
 from anyformer.study.results import Study
-from anyformer.study.rows import ResultRow, result_rows
 from anyformer.study.statistics import Analysis, analyse
-from anyformer.study.table import fixed, quantity
+from anyformer.study.table import ResultRow, fixed, quantity, result_rows
 from anyformer.study.verdict import signed
 
 WIDE, HALF = 1040, 506  # pixels: the page's text width, and half of it less the gap

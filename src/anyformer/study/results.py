@@ -1,15 +1,17 @@
 """What a comparison leaves behind, as data: its runs and everything needed to read, judge and repeat them."""
 
+from __future__ import annotations
+
 import csv
 import io
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from anyformer.errors import UsageError
 from anyformer.study.encoding import decode, encode
-from anyformer.study.score import ACCURACY, BITS, LOSS, SCORES, Score
 
 FORMAT = "anyformer-study"
 VERSION = 2  # 1 had bits_per_byte for what is score and loss of a baseline, and no other scores
@@ -31,6 +33,53 @@ class DocumentLoss(NamedTuple):
     nats: float
     tokens: int
     nbytes: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """One way to judge."""
+
+    name: str  # as a key
+    words: str
+    column: str  # what a table's column is called, in two lines
+    sums: str  # what is over what
+    higher: bool  # whether more is better
+    better: str  # what the better model does, before the other's name
+    worse: str
+    # Of documents, and of the labels of each that were said rightly; one number a document.
+    above: Callable[[Sequence[DocumentLoss], Sequence[int]], list[float]]
+    below: Callable[[Sequence[DocumentLoss]], list[float]]
+
+    def parts(self, documents: Sequence[DocumentLoss], right: Sequence[int] = ()) -> tuple[list[float], list[float]]:
+        """The numerators and denominators, one a document; `right` are the labels of each that were said rightly."""
+        return self.above(documents, right), self.below(documents)
+
+    def is_better(self, difference: float) -> bool:
+        """Whether this much more is better."""
+        return difference > 0 if self.higher else difference < 0
+
+
+def _labels(documents: Sequence[DocumentLoss]) -> list[float]:
+    return [float(one.tokens) for one in documents]
+
+
+BITS = Score(
+    "bits_per_byte", "bits per byte", "bits per\nbyte", "total bits over total bytes", False,
+    "needs fewer bits than", "needs more bits than",
+    lambda documents, right: [one.nats / math.log(2) for one in documents],
+    lambda documents: [float(one.nbytes) for one in documents],
+)  # fmt: skip
+ACCURACY = Score(
+    "accuracy", "accuracy", "accuracy\n", "labels said rightly over all labels", True,
+    "is right more often than", "is right less often than",
+    lambda documents, right: [float(n) for n in right], _labels,
+)  # fmt: skip
+LOSS = Score(
+    "loss", "loss", "loss\n", "total loss over all labels", False,
+    "has a lower loss than", "has a higher loss than",
+    lambda documents, right: [one.nats for one in documents], _labels,
+)  # fmt: skip
+SCORES: Mapping[str, Score] = {score.name: score for score in (BITS, ACCURACY, LOSS)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,9 +233,7 @@ class Study:
     baselines: tuple[Baseline, ...] = ()
     tuning: tuple[Tuning, ...] = ()
     versions: tuple[tuple[str, ...], ...] = ()  # pairs of name and version
-    settings: tuple[
-        tuple[str, ...], ...
-    ] = ()  # pairs of name and value that all runs share: batch, context, schedule …
+    settings: tuple[tuple[str, ...], ...] = ()  # pairs of name and value: batch, context, schedule … of all runs
     prompt: str = ""  # what every sample continues
     notes: tuple[str, ...] = field(default=())
 
@@ -226,7 +273,7 @@ class Study:
         return json.dumps({"format": FORMAT, "version": VERSION, **encode(self)}, ensure_ascii=False, allow_nan=False)
 
     @staticmethod
-    def from_json(text: str) -> "Study":
+    def from_json(text: str) -> Study:
         """Raises UsageError if `text` is no study, or one of another version."""
         try:
             data = json.loads(text)
@@ -244,8 +291,9 @@ class Study:
         """One row a run, a header first; empty where a failed run has no value."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        left_out = set(OF_TEXT if self.score != "bits_per_byte" else ()) | set(
-            () if self.score == "accuracy" else ("accuracy",)
+        left_out = (
+            *(() if self.score == "bits_per_byte" else OF_TEXT),
+            *(() if self.score == "accuracy" else ("accuracy",)),
         )
         columns = [column for column in CSV_COLUMNS if column not in left_out]
         writer.writerow(columns)

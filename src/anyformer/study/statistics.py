@@ -14,8 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.results import DocumentLoss, RunResult, Study
-from anyformer.study.score import Score
+from anyformer.study.results import DocumentLoss, RunResult, Score, Study
 from anyformer.study.verdict import of_documents, of_seeds, one_seed_sentences, several_seeds_sentences
 
 CONFIDENCE = 0.95
@@ -70,7 +69,7 @@ def analyse(study: Study, *, seed: int = 0) -> Analysis:
 
 
 def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
-    """Return Σ numerator / Σ denominator with a BCa bootstrap interval over their pairs (documents).
+    """Σ numerator / Σ denominator with a BCa bootstrap interval over their pairs (documents).
 
     Fewer than two documents allow no interval. Above `BCA_DOCUMENTS` the percentile interval is returned.
     """

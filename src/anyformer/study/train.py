@@ -11,8 +11,8 @@ from typing import Any, ParamSpec
 import torch
 
 from anyformer.errors import CheckpointError
+from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
-from anyformer.inference.retrieval import retrieve
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, Recipe
@@ -171,14 +171,7 @@ def prepare_training(
     chosen = recipe_for(named, given.reads, recipe, changes, lr=lr, truncate=truncate)
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     text, new, _ = read_data(
-        chosen,
-        given,
-        held_out,
-        tokenizer=tokenizer or begun,
-        vocab_size=vocab_size,
-        begun=place,
-        init=weights,
-        say=say,
+        chosen, given, held_out, tokenizer=tokenizer or begun, vocab_size=vocab_size, begun=place, init=weights, say=say
     )
     # Given weights have the rows that they have, be they more than the tokenizer's tokens.
     follows = n_params or (init is None and (new or begun))

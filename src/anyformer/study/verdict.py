@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyformer.study.score import BITS, Score
+from anyformer.study.results import BITS, Score
 
 if TYPE_CHECKING:
     from anyformer.study.statistics import Interval

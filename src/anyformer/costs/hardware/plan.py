@@ -149,7 +149,7 @@ def hardware(text: str, find: Callable[[str], Device] = named_device) -> Hardwar
 
 def plan(
     architecture: Architecture,
-    on: Hardware,
+    on: str | Hardware,
     *,
     seq_len: int | None = None,
     source_len: int | None = None,
@@ -166,7 +166,7 @@ def plan(
     `source_len` is what an encoder reads for each sequence, by default as many tokens as it has.
     Raises UsageError for what cannot be asked: sizes that do not fit together, a mesh that cannot be.
     """
-    spec = specification(architecture)
+    spec, on = specification(architecture), on if isinstance(on, Hardware) else hardware(on)
     precision = precision or _precision(on)
     if precision not in LAYOUTS:
         raise UsageError(unknown("precision", precision, LAYOUTS))

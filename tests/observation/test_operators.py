@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -92,8 +93,8 @@ def with_gates() -> ModelSpec:
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_a_part_without_any_accounting_has_right_figures(recompute: str) -> None:
     spec = with_gates()
-    options = {"precision": "float32", "recompute": recompute}
-    found = activations(spec, batch=3, seq_len=40, device="cpu", **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"precision": "float32", "recompute": recompute}
+    found = activations(spec, batch=3, seq_len=40, device="cpu", **options)
     assert found.saved_nbytes == counted(spec, 3, 40, **options)
     d, n = spec.stack.d_model, 3 * 40
     seen = [o for o in training_pass(spec, batch=3, seq_len=40, device="cpu").operators if o.part == "other mixers"]

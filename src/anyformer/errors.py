@@ -14,6 +14,10 @@ class SpecError(AnyformerError):
     """A specification that cannot work, or a file that does not hold one."""
 
 
+class NoModuleError(SpecError):
+    """A part that is data alone was to be built: it can be written and counted, not run."""
+
+
 class KernelError(AnyformerError):
     """An attention kernel was asked for something it does not compute."""
 

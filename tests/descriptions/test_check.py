@@ -92,7 +92,7 @@ def test_a_part_without_a_module() -> None:
 
     model = spec("gpt2").but(stack=spec("gpt2").stack.but(norm=UnwrittenSpec()))
     (finding,) = check(model)
-    assert "can be costed but not built" in finding.text
+    assert "can be counted but not built" in finding.text
 
 
 def test_a_language_model_that_sees_what_it_predicts() -> None:

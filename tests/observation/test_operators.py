@@ -118,3 +118,21 @@ def test_what_a_gpu_does_otherwise() -> None:
     assert "fused_attention" in names["gpu"] - names["cpu"]
     assert "native_dropout" in names["gpu"] - names["cpu"]
     assert sum(gpu.kept.values()) < sum(cpu.kept.values())
+
+
+def test_what_cannot_run_is_counted_alone() -> None:
+    """A part that is data alone: formulas stand, and what would be observed is said to be unknown."""
+
+    class UnwrittenSpec(MixerSpec):
+        width: Width = Width(8)
+
+    spec = with_gates()
+    block = spec.stack.blocks[0]
+    feed = block.sublayers[1]
+    changed = block.but(
+        sublayers=(block.sublayers[0], feed.but(branches=(feed.branches[0].but(mixer=UnwrittenSpec()),)))
+    )
+    report = af.cost(spec.but(stack=spec.stack.but(blocks=(changed,))), seq_len=16)
+    assert report.forward_flops_total > 0
+    assert report.activations is None
+    assert report.as_json()["activations"] is None

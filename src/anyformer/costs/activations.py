@@ -72,20 +72,3 @@ def activations(
     )
     kept = dict(seen.kept)
     return Activations(kept, {seen.peak_part: seen.peak - sum(kept.values())})
-
-
-def activation_nbytes(
-    architecture: Architecture,
-    *,
-    batch: int,
-    seq_len: int,
-    precision: Precision = "bf16",
-    recompute: Recompute = "none",
-    device: Device = "cuda",
-) -> Mapping[str, int]:
-    """The bytes of activations at the peak of training, by part; their sum is that peak."""
-    found = activations(
-        architecture, batch=batch, seq_len=seq_len, precision=precision, recompute=recompute, device=device
-    )
-    largest = max(found.passing, key=lambda term: found.passing[term], default=None)
-    return {**found.saved, **({f"{largest}, for a while": found.passing[largest]} if largest else {})}

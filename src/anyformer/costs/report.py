@@ -12,7 +12,7 @@ from anyformer.costs.activations import Activations, Precision, activations
 from anyformer.costs.conventions import convention_of
 from anyformer.costs.formulas import active_parameters
 from anyformer.costs.state import CacheKind, StateBytes, cache_kinds, state_nbytes
-from anyformer.errors import SpecError, unknown
+from anyformer.errors import NoModuleError, SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.notebook import ShowsItself
@@ -61,16 +61,19 @@ class CostReport(ShowsItself):
     cache: tuple[CacheKind, ...]  # none where tokens see later ones
 
     @cached_property
-    def activations(self) -> Activations:
-        """What one step over the batch holds until its backward pass."""
-        return activations(
-            self.spec,
-            batch=self.batch,
-            seq_len=self.seq_len,
-            source_len=self.source_len,
-            precision=self.precision,
-            recompute=self.recompute,
-        )
+    def activations(self) -> Activations | None:
+        """What one step over the batch holds until its backward pass; None where a part has no module that could run."""
+        try:
+            return activations(
+                self.spec,
+                batch=self.batch,
+                seq_len=self.seq_len,
+                source_len=self.source_len,
+                precision=self.precision,
+                recompute=self.recompute,
+            )
+        except NoModuleError:
+            return None
 
     @property
     def tokens(self) -> int:
@@ -113,9 +116,9 @@ class CostReport(ShowsItself):
         return (self.parameters.total + self.parameters.frozen) * NBYTES[self.dtype]
 
     @property
-    def activation_nbytes(self) -> int:
+    def activation_nbytes(self) -> int | None:
         """At the peak of a training step over the whole batch at once."""
-        return self.activations.nbytes
+        return self.activations and self.activations.nbytes
 
     @property
     def training_nbytes(self) -> int:
@@ -138,7 +141,7 @@ class CostReport(ShowsItself):
             },
             **{name: dict(getattr(self, name)) for name in ("forward_flops", "training_flops", "decode_flops")},
             "decode_flops_per_token": self.decode_flops_per_token,
-            "activations": asdict(self.activations),
+            "activations": self.activations and asdict(self.activations),
             "state": asdict(self.state),
             "cache": [asdict(kind) for kind in self.cache],
             **{name: getattr(self, name) for name in (*totals, *nbytes)},

@@ -80,6 +80,9 @@ def _state(report: CostReport) -> Iterator[FigureLine]:
 
 def _activations(report: CostReport) -> Iterator[FigureLine]:
     found = report.activations
+    if found is None:
+        yield FigureLine("activations", "unknown", "a part has no module yet, so there is no pass to observe")
+        return
     yield FigureLine("activations", binary(found.nbytes), f"at the peak of a step of {report.tokens:,} tokens")
     for part, nbytes in found.saved.items():
         yield FigureLine(f"  {part}", binary(nbytes), f"{nbytes / found.saved_nbytes:6.1%}")

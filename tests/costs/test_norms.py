@@ -57,5 +57,5 @@ def test_what_is_only_called_so_is_none() -> None:
     said = {row.key: row.words for row in card(spec).rows}
     assert "norm" not in said
     assert said["norm_placement"] == "no norm"
-    assert said["branch_maps"] == "NormalNoise before"
+    assert said["branch_maps"] == "NormalNoise before a branch"
     assert drawn_as(spec, "NormalNoise") == {"map"}

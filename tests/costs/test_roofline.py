@@ -32,10 +32,10 @@ def test_training_is_the_time_of_three_passes_of_products() -> None:
     phase = roofline(spec, device=H100, seq_len=n, batch=batch).phases["training"]
     matrices = 6_738_415_616 - 32_000 * 4096 - 65 * 4096
     pencil = 3 * (2 * matrices * n + 4 * 32 * 4096 * n * (n + 1) // 2) * batch
-    assert phase.flops == pencil
+    assert phase.flops == pencil + 65 * 2 * 4096 * n * batch  # a norm's backward pass multiplies by its weight once
     arithmetic = sum(part.compute_seconds for part in phase.parts)
-    assert arithmetic == pytest.approx(pencil / 989.4e12)
-    assert arithmetic < phase.seconds < 1.35 * arithmetic  # norms, residual and optimiser are read and written beside
+    assert arithmetic == pytest.approx(phase.flops / 989.4e12)
+    assert arithmetic < phase.seconds < 1.6 * arithmetic  # what all else moves, operator by operator, comes beside
 
 
 def test_efficiency_and_price() -> None:
@@ -52,9 +52,9 @@ def test_efficiency_and_price() -> None:
 
 def test_a_latent_cache_is_read_instead_of_keys_and_values() -> None:
     spec, n, batch = af.preset("deepseek-v3").spec, 32_768, 1
-    phase = roofline(spec, device=H100, seq_len=n, batch=batch).phases["decoding"]
-    part = next(p for p in phase.parts if p.part == "attention")
-    assert part.nbytes == pytest.approx(61 * (512 + 64) * 2 * n, rel=0.05)  # 70.272 kB a token
+    seen = [o for o in forward_pass(spec, batch=batch, query=1, past=n - 1) if o.kind == "attention"]
+    read = sum(o.times * o.nbytes for o in seen)
+    assert read == pytest.approx(61 * (512 + 64 + 512) * 2 * n, rel=0.05)  # keys of 576 and, of the same latent, values
 
 
 def test_small_passes_are_bound_by_launches() -> None:

@@ -21,8 +21,17 @@ from tests.laws.models import ids_for
 CPU = torch.device("cpu")
 
 
+def losses_of(model: Transformer, ids: Tensor, labels: Tensor, **options: Any) -> list[Tensor]:
+    """The losses of a pass, the first of the next token, the others of further ones."""
+    more: dict[str, Any] = {} if model.spec.encoder is None else {"decoder_input_ids": labels}
+    out, head = model(ids, **more, **options, output_logits=False, output_ahead=bool(model.spec.ahead)), model.head()
+    labels = labels % len(head.table.weight)
+    further = [cross_entropy(head, hidden, labels[:, k:])[0] for k, hidden in enumerate(out.ahead, 1)]
+    return [cross_entropy(head, out.read_by(head), labels)[0], *further]
+
+
 def kept(model: Transformer, call: Any) -> int:
-    """Return the bytes of the storages, each once, that autograd keeps of a call; parameters are not counted."""
+    """Return the bytes of the storages, each once, that autograd keeps of losses; parameters are not counted."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     storages: dict[int, Any] = {}  # held, so that no address is used twice
 
@@ -33,8 +42,8 @@ def kept(model: Transformer, call: Any) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = call()
-    made_early = sum(grad.nbytes for grad in loss.grad_fn.grads if grad is not None)  # the cross-entropy's gradients
+        losses = call()
+    made_early = sum(grad.nbytes for loss in losses for grad in loss.grad_fn.grads if grad is not None)
     return sum(storage.nbytes() for storage in storages.values()) + made_early
 
 
@@ -53,12 +62,9 @@ def counted(
     ids, labels = ids_for(spec, batch, seq_len), ids_for(spec, batch, seq_len, seed=2)
     options: dict[str, Dropout | None] = {"dropout": rates(dropout) if dropout else None}
 
-    def call() -> Tensor:
+    def call() -> list[Tensor]:
         with autocast(precision, CPU):
-            more = {} if spec.encoder is None else {"decoder_input_ids": labels}
-            out = model(ids, **more, **options, output_logits=False)
-            head = model.head()
-            return cross_entropy(head, out.read_by(head), labels % len(head.table.weight))[0]
+            return losses_of(model, ids, labels, **options)
 
     return kept(model, call)
 
@@ -97,10 +103,7 @@ def peak(spec: ModelSpec, batch: int, seq_len: int, *, precision: Any, recompute
     with Alive(model) as alive:
         ids = ids_for(spec, batch, seq_len).clone()
         with autocast(precision, CPU):
-            more = {} if spec.encoder is None else {"decoder_input_ids": ids}
-            out, head = model(ids, **more, output_logits=False), model.head()
-            loss, _ = cross_entropy(head, out.read_by(head), ids % len(head.table.weight))
-            del out
+            loss = torch.stack(losses_of(model, ids, ids)).sum()
         loss.backward()
     return alive.peak
 

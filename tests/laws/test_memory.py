@@ -179,8 +179,10 @@ def test_what_is_made_again_is_the_largest_layer() -> None:
     spec = preset("llama2-7b").spec
     none, full = (activations(spec, batch=1, seq_len=4096, recompute=policy) for policy in ("none", "full"))
     of_layers = none.saved_nbytes - full.saved_nbytes - none.saved["weights in bf16"]
-    assert full.passing["recomputed"] * 32 == pytest.approx(of_layers, rel=0.02)
-    assert full.nbytes == full.saved_nbytes + max(full.passing.values())
+    (beside,) = full.passing.values()
+    # A layer is there again, and what its gradients take on their way.
+    assert of_layers / 32 < beside < 4 * of_layers / 32
+    assert full.nbytes == full.saved_nbytes + beside
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama3-8b", "mixtral-8x7b", "deepseek-v2-lite"])

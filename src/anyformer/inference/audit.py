@@ -49,7 +49,7 @@ class Audit(ShowsItself):
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
-        return {"version": VERSION, **asdict(self)}
+        return {"version": VERSION, **asdict(self), "suspects": [asdict(suspect) for suspect in self.suspects]}
 
 
 def audit(

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anyformer.cache import KVCache
+from anyformer.layers.attention import has_prefix
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Output, Transformer
@@ -46,15 +47,18 @@ def training_pass(
     seq_len: int,
     source_len: int = 0,
     half: bool = False,
+    dtype: torch.dtype = torch.float32,
     recompute: Recompute = "none",
     device: DeviceKind = "cuda",
     dropout: Dropout | None = None,
 ) -> TrainingPass:
     """What training on `batch` rows of `seq_len` tokens does, each row one document; `half`: under autocast to bf16.
 
+    `dtype` is of the weights, and so of the stream.
+
     The loss is the first head's cross-entropy, as `training` computes it, and that of what predicts further tokens.
     """
-    with _fake(spec, device) as (model, times):
+    with _fake(spec, device, dtype) as (model, times):
         model.recompute = recompute
         observer = Observer(model)
         with observer.watching():
@@ -149,6 +153,8 @@ def _fake(
 
 
 def _run(model: Transformer, ids: Tensor, sources: Tensor, **options: object) -> Output:
+    if has_prefix(model.spec):  # no token is of the prefix, as long as nobody says how long it is
+        options["token_type_ids"] = torch.ones_like(ids)
     if model.encoder is None:
         return model(ids, **options)
     return model(sources if sources.shape[1] else None, decoder_input_ids=ids, **options)

@@ -14,18 +14,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
-from anyformer.costs.activations import activations
+import torch
+
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.mesh import Facts, Mesh, facts_of
 from anyformer.costs.hardware.roofline import UPDATE_NBYTES, device_kind, operator_seconds
 from anyformer.costs.report import source_tokens
 from anyformer.costs.state import LAYOUTS, state_nbytes
 from anyformer.layers.moe import MoESpec
-from anyformer.observation.observer import CASTS
 from anyformer.observation.operators import Operator
-from anyformer.observation.passes import training_pass
+from anyformer.observation.passes import TrainingPass, training_pass
 from anyformer.spec import ModelSpec, Place, Recompute, cached_calls, tensors
 
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -74,7 +73,8 @@ class Placer:
         has = where.peak_flops_per_second
         half = "bfloat16" if "bfloat16" in has else "float16"
         self.dtype = "float32" if precision == "float32" else half
-        self._work: dict[tuple[int, int, str], float] = {}
+        self._work: dict[tuple[int, int, int, str], float] = {}
+        self._seen: dict[str, Mapping[Operator, int]] = {}
         self._kept: dict[Recompute, tuple[float, float, float, float]] = {}
         self._count()
 
@@ -121,7 +121,7 @@ class Placer:
         """The seconds of a step by what takes them."""
         n, stages = self.rows // mesh.dp // micro_batch, mesh.pp
         share = math.ceil(self.facts.n_layers / stages) / self.facts.n_layers
-        each = self._seconds(micro_batch, mesh.tp * mesh.cp, recompute) * share
+        each = self._seconds(micro_batch, mesh.tp * mesh.cp, mesh.ep, recompute) * share
         tokens = micro_batch * self.seq_len / mesh.cp
         tensor, context, expert = (
             share * f(mesh, tokens, recompute) for f in (self._tensor, self._context, self._expert)
@@ -150,60 +150,62 @@ class Placer:
         """Seconds that a step takes at least: its arithmetic, and the pipeline's idleness."""
         n = self.rows // mesh.dp // micro_batch
         share = math.ceil(self.facts.n_layers / mesh.pp) / self.facts.n_layers
-        return (n + (mesh.pp - 1) / mesh.vp) * share * self._seconds(micro_batch, mesh.tp * mesh.cp, recompute)
+        return (n + (mesh.pp - 1) / mesh.vp) * share * self._seconds(micro_batch, mesh.tp * mesh.cp, mesh.ep, recompute)
+
+    def _observed(self, rows: int, recompute: Recompute) -> TrainingPass:
+        """A pass over so many rows, under autocast, or with weights of 16 bits where the layout has them."""
+        wide = self.precision in ("float32", "bf16")
+        return training_pass(
+            self.spec,
+            batch=rows,
+            seq_len=self.seq_len,
+            source_len=self.source_len,
+            half=self.precision == "bf16",
+            dtype=torch.float32 if wide else torch.bfloat16,
+            recompute=recompute,
+            device=device_kind(self.where),
+        )
 
     def _activations(self, recompute: Recompute) -> tuple[float, float, float, float]:
         """Bytes as `train` keeps them, unsharded: of a row, beside rows; and those that pass, of a row, beside rows."""
         if recompute not in self._kept:
-            half: Literal["float32", "bf16"] = "float32" if self.precision == "float32" else "bf16"
-            one, two = (
-                activations(
-                    self.spec,
-                    batch=b,
-                    seq_len=self.seq_len,
-                    source_len=self.source_len or None,
-                    precision=half,
-                    recompute=recompute,
-                    device=device_kind(self.where),
-                )
-                for b in (1, 2)
-            )
-            row = two.saved_nbytes - one.saved_nbytes
-            beside = one.saved_nbytes - row
-            peaks = [max(each.passing.values(), default=0) for each in (one, two)]
-            passing, fixed = peaks[1] - peaks[0], 2 * peaks[0] - peaks[1]
-            # Weights of 16 bits are copied for no product.
-            if self.precision not in ("float32", "bf16"):
-                beside -= one.saved.get(CASTS, 0)
-            self._kept[recompute] = (row, max(0, beside), max(0, passing), max(0, fixed))
+            one, two = (self._observed(rows, recompute) for rows in (1, 2))
+            held = [sum(each.kept.values()) for each in (one, two)]
+            passing = [each.peak - kept for each, kept in zip((one, two), held, strict=True)]
+            found = (
+                (b - a, 2 * a - b) for a, b in (held, passing)
+            )  # what each row adds, and what is there without any
+            row, beside, of_row, fixed = (max(0, nbytes) for pair in found for nbytes in pair)
+            self._kept[recompute] = (row, beside, of_row, fixed)
         return self._kept[recompute]
 
-    def _seconds(self, micro_batch: int, split: int, recompute: Recompute) -> float:
-        key = micro_batch, split, recompute
+    def _seconds(self, micro_batch: int, split: int, ep: int, recompute: Recompute) -> float:
+        key = micro_batch, split, ep, recompute
         if key not in self._work:
             total = 0.0
-            for o in self._operators(recompute):
-                more = dataclasses.replace(o, flops=micro_batch * o.flops, nbytes=micro_batch * o.nbytes)
+            for o, times in self._operators(recompute).items():
+                weights = o.weights // ep if o.part == "experts" else o.weights
+                more = dataclasses.replace(
+                    o, flops=micro_batch * o.flops, weights=weights, nbytes=micro_batch * o.nbytes
+                )
                 worked, compute, moved, overhead = operator_seconds(
                     more, self.where, self.dtype, "training", self.shares
                 )
                 if self.where.rates is None:
                     worked = max(compute / split, moved / split, overhead)
-                total += o.times * worked
+                total += times * worked
             self._work[key] = total
         return self._work[key]
 
-    def _operators(self, recompute: Recompute) -> tuple[Operator, ...]:
-        """Those of one row: what they compute and move goes with the rows, what they read of weights does not."""
-        return training_pass(
-            self.spec,
-            batch=1,
-            seq_len=self.seq_len,
-            source_len=self.source_len,
-            half=self.precision != "float32",
-            recompute=recompute,
-            device=device_kind(self.where),
-        ).operators
+    def _operators(self, recompute: Recompute) -> Mapping[Operator, int]:
+        """Those of one row and how often each runs: what they compute and move goes with the rows, weights are read once."""
+        if recompute not in self._seen:
+            alike: dict[Operator, int] = {}
+            for o in self._observed(1, recompute).operators:
+                one = dataclasses.replace(o, times=1)
+                alike[one] = alike.get(one, 0) + o.times
+            self._seen[recompute] = alike
+        return self._seen[recompute]
 
     def _rate(self, mesh: Mesh, group: int) -> float:
         """Bytes a second of a device in a group of so many neighbours."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.layers.tokens import Dropout
-from anyformer.observation.passes import training_pass
-from anyformer.recipe import DropoutSpec
+from anyformer.observation.passes import DeviceKind, training_pass
+from anyformer.recipe import DropoutSpec, Precision
 from anyformer.spec import Architecture, Recompute, specification
 
-Precision = Literal["float32", "bf16"]
-Device = Literal["cpu", "cuda"]
 NO_DROPOUT = DropoutSpec()
 
 
@@ -43,7 +41,7 @@ def activations(
     source_len: int | None = None,
     precision: Precision = "bf16",
     recompute: Recompute = "none",
-    device: Device = "cuda",
+    device: DeviceKind = "cuda",
     dropout: DropoutSpec = NO_DROPOUT,
 ) -> Activations:
     """What one forward pass over `batch` rows of `seq_len` tokens, each one document, holds of training with `train`.
@@ -56,7 +54,7 @@ def activations(
     for name, value, known in (
         ("precision", precision, get_args(Precision)),
         ("recompute", recompute, get_args(Recompute)),
-        ("device", device, get_args(Device)),
+        ("device", device, get_args(DeviceKind)),
     ):
         if value not in known:
             raise SpecError(f"{name} = {value!r} is unknown{did_you_mean(value, known)}; there are {', '.join(known)}")

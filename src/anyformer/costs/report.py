@@ -8,14 +8,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from anyformer.costs.activations import Activations, Precision, activations
+from anyformer.cache import CacheKind, cache_kinds
+from anyformer.costs.activations import Activations, activations
 from anyformer.costs.conventions import convention_of
 from anyformer.costs.formulas import active_parameters
-from anyformer.costs.state import CacheKind, StateBytes, cache_kinds, state_nbytes
+from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import NoModuleError, SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.notebook import ShowsItself
+from anyformer.recipe import Precision
 from anyformer.spec import (
     AheadSpec,
     Architecture,

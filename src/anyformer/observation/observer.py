@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.layers.part import Part
-from anyformer.observation.operators import FREE, Operator, observed
+from anyformer.observation.operators import FREE, Operator, observed, tensors_in
 from anyformer.spec import BlockSpec
 
 CASTS = "weights in bf16"  # autocast's copies, which all layers of one weight share
@@ -62,12 +62,9 @@ class Observer(TorchDispatchMode):
     def watching(self) -> Iterator[Observer]:
         """Within it the model's parts are known by name, and what autograd keeps is written down."""
         names = dict(_names(self._model))
-        handles = [
-            m.register_forward_pre_hook(self._enter(names[id(m)])) for m in self._model.modules() if isinstance(m, Part)
-        ]
-        handles += [
-            m.register_forward_hook(self._leave, always_call=True) for m in self._model.modules() if isinstance(m, Part)
-        ]
+        parts = [module for module in self._model.modules() if isinstance(module, Part)]
+        handles = [part.register_forward_pre_hook(self._enter(names[id(part)])) for part in parts]
+        handles += [part.register_forward_hook(self._leave, always_call=True) for part in parts]
         handles += [
             p.register_post_accumulate_grad_hook(self._gradient) for p in self._model.parameters() if p.requires_grad
         ]
@@ -132,7 +129,7 @@ class Observer(TorchDispatchMode):
             return out
         where, forward = self.where()
         cast = func.overloadpacket is torch.ops.aten._to_copy and self._is_weight(args[0]) and forward
-        for tensor in _results(out):
+        for tensor in tensors_in(out):
             self._write(tensor, Where(CASTS, where.layer) if cast else where, forward)
         if func.is_view or func.overloadpacket in FREE:
             return out
@@ -202,9 +199,3 @@ def _names(module: nn.Module, outer: str | None = None, inner: str | None = None
     yield id(module), inner or outer or ("residual" if isinstance(spec, BlockSpec) else None)
     for child in module.children():
         yield from _names(child, outer, inner)
-
-
-def _results(out: Any) -> Iterator[Tensor]:
-    for each in out if isinstance(out, tuple | list) else (out,):
-        if isinstance(each, Tensor):
-            yield each

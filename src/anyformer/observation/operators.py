@@ -102,11 +102,11 @@ def observed(
 ) -> dict[str, Any]:
     """The figures of one call, by the fields of `Operator`: all but its part, phase and times."""
     packet, name = func.overloadpacket, func.overloadpacket.__name__
-    read, written = list(_tensors((args, kwargs))), list(_tensors(out))
+    read, written = list(tensors_in((args, kwargs))), list(tensors_in(out))
     work = _product(packet, args, kwargs)
     kind: Kind = "element-wise"
     if work is not None:
-        kind = "attention" if "attention" in name else "contraction"
+        kind = "attention" if work.pairs else "contraction"
     elif any(word in name for word in NORMS):
         kind = "normalisation"
     elif any(word in name for word in MOVES):
@@ -158,14 +158,15 @@ def attention_work(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, products: i
     return Work((queries, keys, width), rows, products * rows * pairs * (width + v.shape[-1]), pairs)
 
 
-def _tensors(tree: Any) -> Iterator[Tensor]:
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """The tensors in arguments or results, nested as they are."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, tuple | list):
         for each in tree:
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif isinstance(tree, Mapping):
-        yield from _tensors(list(tree.values()))
+        yield from tensors_in(list(tree.values()))
 
 
 def _nbytes(tensor: Tensor) -> int:

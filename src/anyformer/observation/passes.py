@@ -70,12 +70,11 @@ def training_pass(
             end, held = len(observer.events), observer.alive()
             del held[observer.number(loss)]
             _backward(loss)
-    runs = _Runs(times)
     kept: dict[str, int] = {}
     early = {number: at for number, at in held.items() if at[1].part == "loss"}  # gradients that the loss makes at once
     for nbytes, where in (observer.kept | early).values():
-        kept[where.part] = kept.get(where.part, 0) + nbytes * runs.of(where)
-    return TrainingPass(_times(observer, runs), kept, *_peak(observer, end, held, runs))
+        kept[where.part] = kept.get(where.part, 0) + nbytes * _runs(where, times)
+    return TrainingPass(_times(observer, times), kept, *_peak(observer, end, held, times))
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +101,7 @@ def forward_pass(
             _run(
                 model, ids, torch.zeros(batch, source_len, dtype=torch.long), cache=cache, logits_to_keep=logits_to_keep
             )
-    return _times(observer, _Runs(times))
+    return _times(observer, times)
 
 
 def thinned(spec: ModelSpec) -> tuple[ModelSpec, list[int]]:
@@ -125,15 +124,9 @@ def _thinned(stack: StackSpec) -> tuple[StackSpec, list[int]]:
     return stack.but(blocks=tuple(stack.blocks[i] for i in left)), [times[i] for i in left]
 
 
-class _Runs:
-    """How often what was seen at one place happens in the whole model."""
-
-    def __init__(self, times: list[int]) -> None:
-        self.times = times
-
-    def of(self, where: Where) -> int:
-        """The number for one place; between layers, and in those of heads, 1."""
-        return self.times[where.layer] if where.layer is not None and where.layer < len(self.times) else 1
+def _runs(where: Where, times: list[int]) -> int:
+    """How often what was seen at one place happens in the whole model; between layers, and in those of heads, once."""
+    return times[where.layer] if where.layer is not None and where.layer < len(times) else 1
 
 
 @contextmanager
@@ -181,11 +174,11 @@ def _backward(loss: Tensor) -> None:
     )
 
 
-def _times(observer: Observer, runs: _Runs) -> tuple[Operator, ...]:
-    return tuple(dataclasses.replace(operator, times=runs.of(where)) for operator, where in observer.operators)
+def _times(observer: Observer, times: list[int]) -> tuple[Operator, ...]:
+    return tuple(dataclasses.replace(operator, times=_runs(where, times)) for operator, where in observer.operators)
 
 
-def _peak(observer: Observer, end: int, held: Mapping[int, tuple[int, Where]], runs: _Runs) -> tuple[int, str]:
+def _peak(observer: Observer, end: int, held: Mapping[int, tuple[int, Where]], times: list[int]) -> tuple[int, str]:
     """(the most bytes that are alive at once, what runs then).
 
     What a layer leaves is there so often as the layer stands for others: from its forward pass on, until the backward pass
@@ -194,7 +187,7 @@ def _peak(observer: Observer, end: int, held: Mapping[int, tuple[int, Where]], r
     more: dict[int, int] = {}  # bytes by layer that others like it hold
     for nbytes, where in held.values():
         if where.layer is not None:
-            more[where.layer] = more.get(where.layer, 0) + nbytes * (runs.of(where) - 1)
+            more[where.layer] = more.get(where.layer, 0) + nbytes * (_runs(where, times) - 1)
     first = {
         layer: min(i for i, spec in enumerate(observer.layers) if spec == observer.layers[layer]) for layer in more
     }

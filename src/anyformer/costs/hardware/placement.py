@@ -172,9 +172,8 @@ class Placer:
             one, two = (self._observed(rows, recompute) for rows in (1, 2))
             held = [sum(each.kept.values()) for each in (one, two)]
             passing = [each.peak - kept for each, kept in zip((one, two), held, strict=True)]
-            found = (
-                (b - a, 2 * a - b) for a, b in (held, passing)
-            )  # what each row adds, and what is there without any
+            # What each row adds, and what is there without any.
+            found = ((b - a, 2 * a - b) for a, b in (held, passing))
             row, beside, of_row, fixed = (max(0, nbytes) for pair in found for nbytes in pair)
             self._kept[recompute] = (row, beside, of_row, fixed)
         return self._kept[recompute]

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from anyformer.cache import cache_kinds
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.costs.hardware.devices import device as named_device
 from anyformer.costs.hardware.rates import Timed, on_curve, reads_a_cache
 from anyformer.costs.report import NBYTES, check_length, source_tokens
-from anyformer.costs.state import cache_kinds
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.notebook import ShowsItself
 from anyformer.observation.operators import Operator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +10,11 @@ from itertools import pairwise
 from operator import sub
 from typing import Any, Literal
 
+from anyformer.cache import cache_kinds
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.errors import SpecError
-from anyformer.layers.causality import later_tokens_seen
 from anyformer.notebook import ShowsItself
-from anyformer.spec import Architecture, ModelSpec, Place, Workload, cached_calls, specification, tensors
+from anyformer.spec import Architecture, ModelSpec, Place, Workload, specification, tensors
 from anyformer.spec.count import counted
 from anyformer.spec.difference import differences, short
 from anyformer.variants.rows import BY_PART
@@ -203,19 +202,9 @@ def _effect(part: str, a: ModelSpec, b: ModelSpec, base: Mapping[str, Measured],
 def _measured(spec: ModelSpec, seq_len: int) -> Measured:
     weights, workload = dict(tensors(spec, Place())), Workload(query=seq_len, memory=seq_len if spec.encoder else 0)
     count, flops = counted(weights.values()), spec.cost(Place(), workload).flops / seq_len
-    measure = Measure(count.total, count.active, flops, _cache_nbytes(spec, seq_len) / seq_len)
+    cache = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=seq_len, element_nbytes=BFLOAT16_NBYTES)
+    measure = Measure(count.total, count.active, flops, sum(kind.nbytes for kind in cache) / seq_len)
     return measure, {key: weight.shape for key, weight in weights.items()}
-
-
-def _cache_nbytes(spec: ModelSpec, seq_len: int) -> int:
-    if later_tokens_seen(spec.stack, after_prefix=True):
-        return 0  # what sees all tokens cannot be continued
-    total = 0
-    for mixer, kept in cached_calls(spec):
-        reach = None if mixer.keeps_memory() else mixer.reach()
-        tokens = seq_len if reach is None else min(reach, seq_len)
-        total += tokens * sum(math.prod(shape) for shape in kept.values())
-    return BFLOAT16_NBYTES * total
 
 
 def key_changes(a: Mapping[str, Shape], b: Mapping[str, Shape]) -> tuple[KeyChange, ...]:

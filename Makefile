@@ -10,12 +10,13 @@ CHECKED = src tests $(wildcard benchmarks) $(wildcard examples) $(wildcard tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo env test test-all lint format bench catalogue clean
+.PHONY: help demo env test test-all hostile lint format bench catalogue clean
 
 help:  ## what there is
 	@echo 'make demo      compare three architectures on real text, in a fresh environment (minutes)'
 	@echo 'make test      lint, types and the tests, without the slow ones'
-	@echo 'make test-all  the same with the slow ones'
+	@echo 'make test-all  the same with the slow ones; HOSTILE_SEED=n and HOSTILE_INPUTS=n repeat or bound the hostile inputs'
+	@echo 'make hostile   hostile inputs alone, and how much of the readers they reach'
 	@echo 'make lint      ruff and pyright only'
 	@echo 'make format    put the code into its one format'
 	@echo 'make bench     the benchmarks, quick form'
@@ -36,6 +37,10 @@ test: lint
 test-all: lint
 	HYPOTHESIS_PROFILE=explore $(RUN) pytest $(PYTEST_OPTIONS) -m "not gpu"
 
+hostile: $(VENV)/.installed-dev
+	PYTHONPATH=src:. $(RUN) tests.hostile.covered
+	PYTHONPATH=src:. $(RUN) tests.hostile.hunt --keep .hostile --inputs $${HOSTILE_INPUTS:-20000}
+
 lint: $(VENV)/.installed-dev
 	$(RUN) ruff check $(CHECKED)
 	$(RUN) ruff format --check $(CHECKED)
@@ -52,9 +57,10 @@ bench: $(VENV)/.installed-dev
 	$(RUN) benchmarks.training --quick
 	$(RUN) benchmarks.generation --quick
 	$(RUN) benchmarks.moe --quick
+	$(RUN) benchmarks.blocked --quick
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .hostile build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("text")
     corpus = read_corpus(parser.parse_args().text)
     torch.set_num_threads(1)
-    plain = Tokenizer.train(corpus.sample(SAMPLE_NBYTES), VOCAB - len(UL2.specials) - len(MASK))
+    plain = Tokenizer.train(corpus.sample(SAMPLE_NBYTES).texts(), VOCAB - len(UL2.specials) - len(MASK))
     tokenizer = plain.with_specials(UL2.specials, MASK)
     data = TextData(encode_corpus(corpus, tokenizer), None, tokenizer)
     print(f"{'objective':12} {'alone':>8} {'2 workers':>10}   CPU ms a batch")

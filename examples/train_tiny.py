@@ -4,8 +4,7 @@ import sys
 
 import anyformer as af
 
-text, out, n_params, tokens, prompt = sys.argv[1:]
-sizes = {"n_params": float(n_params), "tokens": float(tokens), "vocab_size": 320, "seq_len": 128, "batch_tokens": 2048}
-trained = af.train("llama2", text, out=out, lr=2e-3, **sizes)
-print(trained)
+text, out, params, tokens, prompt = sys.argv[1:]
+size = {"n_params": float(params), "tokens": float(tokens), "vocab_size": 320, "seq_len": 128, "batch_tokens": 2048}
+print(af.train("llama2", text, out=out, lr=2e-3, **size))
 print(prompt + af.generate(out, None, prompt, max_new_tokens=60, temperature=0.8, seed=1))

@@ -14,13 +14,15 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "anyformer"
 
 # Room → rooms that it may import. Everybody may import EVERYBODYS, and nobody the command line or the public face.
-EVERYBODYS = {"errors", "notebook", "version"}
+EVERYBODYS = {"capacity", "errors", "notebook", "screen", "version"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
+    "capacity": set(),
     "notebook": set(),
+    "screen": set(),
     "disk": set(),
-    "spec": set(),
+    "spec": {"disk"},
     "layers": {"spec"},
     "kernels": {"layers", "spec"},
     "cache": {"spec", "layers"},
@@ -30,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "families": {"spec", "layers", "recipe"},
     "resizing": {"spec"},
     "observation": {"spec", "layers", "cache", "model"},
-    "costs": {"cache", "spec", "layers", "kernels", "recipe", "families", "resizing", "observation"},
+    "costs": {"disk", "cache", "spec", "layers", "kernels", "recipe", "families", "resizing", "observation"},
     "variants": {"spec", "layers", "families", "resizing"},
     "descriptions": {"cache", "spec", "layers", "kernels", "model", "recipe", "families", "variants"},
     "text": {"disk"},
@@ -57,7 +59,7 @@ OBJECTIVES = {"specification"} | {
     path.name for path in (PACKAGE / "training" / "objectives").iterdir() if (path / "loss.py").is_file()
 }
 
-LIGHT = ("errors", "notebook", "version", "disk", "spec", "recipe")  # what is known without torch
+LIGHT = ("errors", "notebook", "screen", "version", "disk", "spec", "recipe")  # what is known without torch
 HEAVY = {"torch", "numpy", "scipy", "matplotlib", "tokenizers", "tiktoken", "safetensors"}
 LONGEST_FILE = 400  # lines
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "managers"}

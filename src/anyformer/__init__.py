@@ -29,54 +29,30 @@ if TYPE_CHECKING:
     from anyformer.text.trained import compare_tokenizers, tokenizer
     from anyformer.training.checkpoint.listing import list_runs
 
-# Where each public name lives. They are imported when first used, so that `import anyformer` costs nothing.
-_HOMES = {
-    "KVCache": "cache",
-    "ModelSpec": "spec",
-    "Preset": "families",
-    "Recipe": "recipe",
-    "Tokenizer": "text",
-    "Transformer": "model",
-    "audit": "inference",
-    "build": "model",
-    "calibrate": "measure.here",
-    "card": "descriptions",
-    "check": "descriptions",
-    "classify": "inference",
-    "compare": "study.comparison",
-    "compare_tokenizers": "text.trained",
-    "convert": "hub",
-    "cost": "costs",
-    "diagram": "descriptions",
-    "diff": "descriptions",
-    "dumps": "spec",
-    "embed": "inference",
-    "evaluate": "inference",
-    "generate": "inference",
-    "history": "descriptions",
-    "list_runs": "training.checkpoint.listing",
-    "load": "hub",
-    "load_spec": "hub",
-    "loads": "hub",
-    "parameters": "spec",
-    "plan": "measure",
-    "prepare_training": "study.train",
-    "preset": "families",
-    "presets": "families",
-    "profile": "measure.profile",
-    "resize": "resizing",
-    "roofline": "measure",
-    "save": "hub",
-    "shrink": "resizing",
-    "side_by_side": "descriptions",
-    "vary": "hub",
-    "tokenizer": "text.trained",
-    "train": "study.train",
-    "translate": "inference",
-    "verify": "measure.verify",
-    "with_classifier": "families",
+# Where the public names live. They are imported when first used, so that `import anyformer` costs nothing.
+_ROOMS = {
+    "cache": "KVCache",
+    "costs": "cost",
+    "descriptions": "card check diagram diff history side_by_side",
+    "families": "Preset preset presets with_classifier",
+    "hub": "convert load load_spec loads save vary",
+    "inference": "audit classify embed evaluate generate translate",
+    "measure": "plan roofline",
+    "measure.here": "calibrate",
+    "measure.profile": "profile",
+    "measure.verify": "verify",
+    "model": "Transformer build",
+    "recipe": "Recipe",
+    "resizing": "resize shrink",
+    "spec": "ModelSpec dumps parameters",
+    "study.comparison": "compare",
+    "study.train": "prepare_training train",
+    "text": "Tokenizer",
+    "text.trained": "compare_tokenizers tokenizer",
+    "training.checkpoint.listing": "list_runs",
 }
-__all__ = ["__version__", *_HOMES]
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,36 @@
 """Every error a user can cause, each one line that names the thing, the value and the remedy."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+LONGEST_WORD = 200  # characters of a message without a space between them: a name, a number, a path
+LONGEST = 2000  # characters of a message
 
 
 class AnyformerError(Exception):
-    """Could not start: the input was wrong and nothing has been written. The command line exits with status 2."""
+    """Could not start: the input was wrong and nothing has been written. The command line exits with status 2.
+
+    Its message is safe to print: one whose values are long is cut, and what does not print is written as an escape.
+    """
 
     exit_status = 2
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(str(message)))
+
+
+def printable(message: str) -> str:
+    """A text that may hold what others wrote, to print on a terminal: long words and the whole cut, controls escaped."""
+    said = cut(re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: cut(word[0], LONGEST_WORD), cut(message, 2 * LONGEST)))
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in said)
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """A text of so many characters, without its middle where it was longer: what is wrong and the remedy are at the ends."""
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest * 2 // 3]}… ({len(text):,} characters) …{text[-longest // 4 :]}"
 
 
 class SpecError(AnyformerError):
@@ -51,10 +74,11 @@ class RunFailed(AnyformerError):
 def unknown(what: str, value: object, known: Iterable[str]) -> str:
     """What to say of a value that is none of those known: the nearest of them, and all."""
     names = list(known)
-    return f"{what} = {value!r} is unknown{did_you_mean(str(value), names)}; there are {', '.join(names)}"
+    return f"{what} = {value!r} is unknown{did_you_mean(value, names)}; there are {', '.join(names)}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the known name nearest to `name`, or an empty string."""
+    name = str(name)[:LONGEST_WORD]
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{nearest[0]}'?)" if nearest else ""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.cache import KVCache
+from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import InputError, did_you_mean
 from anyformer.kernels import choose
 from anyformer.layers.ahead import run_ahead
@@ -20,7 +21,7 @@ from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Dropout, ForwardContext, Kernel, Notes, Store, Tokens, plain_tokens
-from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, specification
+from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, parameters, specification
 
 
 @dataclass
@@ -74,13 +75,14 @@ class Transformer(Part[ModelSpec]):
         super().__init__(spec, place)
         self.shared = nn.ModuleDict(place.modules)
         self.kernel: str | None = None
+        self.runs_on: str | None = None  # the kind of device that kernels are chosen for; None: where the tokens are
         # what the rows of a head that classifies stand for, where files say it
         self.labels: tuple[str, ...] | None = None
         self.recompute: Recompute = "none"
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
         keys = {value.key: value for value in spec.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
-        self._kernels: dict[str | None, Mapping[str, Kernel]] = {}
+        self._kernels: dict[tuple[str | None, str], Mapping[str, Kernel]] = {}
 
     def forward(
         self,
@@ -113,7 +115,8 @@ class Transformer(Part[ModelSpec]):
         too, which takes whole rows and no cache. Raises InputError and KernelError.
         """
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
-        kernels = self._choose(name)
+        given = decoder_input_ids if input_ids is None else input_ids
+        kernels = self._choose(name, self.runs_on or ("cpu" if given is None else given.device.type))
         memory = memory_tokens = None
         notes: list[Notes] = []
         known = (attention_mask, position_ids, token_type_ids, facts)
@@ -195,10 +198,10 @@ class Transformer(Part[ModelSpec]):
         memory, notes = self.encoder(ids, context, repeat(KEEP_NOTHING))
         return memory, replace(tokens, name="memory"), notes
 
-    def _choose(self, name: str | None) -> Mapping[str, Kernel]:
-        if name not in self._kernels:
-            self._kernels[name] = {key: choose(name, spec) for key, spec in self._attentions.items()}
-        return self._kernels[name]
+    def _choose(self, name: str | None, device: str) -> Mapping[str, Kernel]:
+        if (name, device) not in self._kernels:
+            self._kernels[name, device] = {key: choose(name, spec, device) for key, spec in self._attentions.items()}
+        return self._kernels[name, device]
 
 
 def _refuse_pooling(heads: Sequence[HeadSpec], tokens: Tokens, cache: KVCache | None) -> None:
@@ -281,9 +284,11 @@ def build(
 ) -> Transformer:
     """The model of a specification, initialised from the seed; None leaves the weights unset (to load them, or meta).
 
-    Raises SpecError for what has no specification, and for a part that has no module.
+    Raises SpecError for what has no specification, and for a part that has no module; UsageError where memory has no room.
     """
     spec = specification(architecture)
+    nbytes = parameters(spec).total * torch.get_default_dtype().itemsize
+    refuse_beyond_memory(nbytes, device, "a model of this size", "take a smaller one, or another device")
     with torch.device(device):
         model = Transformer(spec)
     if seed is not None and torch.device(device).type != "meta":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Literal, cast
 
 from anyformer.errors import SpecError
@@ -61,10 +62,8 @@ class Proportional(Sizes):
         return old if self.vocab_size is None or old != self.old.vocab_size else self.vocab_size
 
 
-MOST_WIDTH, MOST_COUNT = (
-    256,
-    16,
-)  # that shrinking leaves: T5-11B's feed-forward is 64 × d_model, Switch-C has 2,048 experts
+# That shrinking leaves: T5-11B's feed-forward is 64 × d_model, Switch-C has 2,048 experts.
+MOST_WIDTH, MOST_COUNT = 256, 16
 
 
 class Least(Sizes):
@@ -175,13 +174,7 @@ def _period(blocks: tuple[Spec, ...]) -> int:
 
 
 def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:
-    runs: list[tuple[Spec, ...]] = []
-    for block in blocks:
-        if runs and runs[-1][0] == block:
-            runs[-1] += (block,)
-        else:
-            runs.append((block,))
-    return runs
+    return [tuple(run) for _, run in groupby(blocks)]
 
 
 def _widths() -> Iterator[int]:

@@ -226,4 +226,4 @@ def test_no_cache_is_asked_for(monkeypatch: pytest.MonkeyPatch, kept: Path) -> N
 
 def test_errors_are_told_each_time() -> None:
     for result in twice("cost", "gpt2", "--seq-len", "0"):
-        refused(result, "seq_len = 0")
+        refused(result, "--seq-len")

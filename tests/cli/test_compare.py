@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anyformer.disk.seal import read_seal, seal
 from anyformer.study.results import Study
 from tests.cli.running import SIZES, run, succeeded, write_text
 
@@ -79,9 +80,12 @@ class TestAgain:
     def test_a_sample_does_not_steer_the_terminal(self, compared: tuple[Path, list[str]]) -> None:
         out, command = compared
         for file in (out / "runs").glob("*/result.json"):
-            kept = json.loads(file.read_text(encoding="utf-8"))
-            kept |= {"sample": "evil\x1b[2J\x1b]0;title\x07 :smile: [bold]x[/bold]\rgone\ttab", "prompt": "evil"}
-            file.write_text(json.dumps(kept), encoding="utf-8")
+            kept = read_seal(file, "")
+            kept["result"] |= {
+                "sample": "evil\x1b[2J\x1b]0;title\x07 :smile: [bold]x[/bold]\rgone\ttab",
+                "prompt": "evil",
+            }
+            file.write_bytes(seal(kept))
         result = succeeded(run(*command, "--prompt", "evil"))
         assert "evil\\x1b[2J\\x1b]0;title\\x07 :smile: [bold]x[/bold]\\x0dgone" in result.stdout
         assert not set(result.stdout) & {"\x1b", "\x07", "\r"}

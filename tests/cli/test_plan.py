@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
         (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
         (("plan", "gpt2"), ("--hardware",)),
         (("profile", "llama3-70b"), ("GB are free", "--params")),
-        (("profile", "gpt2", "--params", "1M", "--batch", "0"), ("--batch 0",)),
+        (("profile", "gpt2", "--params", "1M", "--batch", "0"), ("--batch", "'0' is no number above 0")),
         (("profile", "gpt2", "--seq-len", "1025"), ("1,024 learned positions",)),
         (("profile", "bert-base", "--params", "1M", "--device", "cpux"), ("no device 'cpux'", "did you mean 'cpu'")),
         (("calibrate", "--dtype", "float23"), ("'float23'", "did you mean 'float32'")),
@@ -65,7 +65,7 @@ def test_large_models_are_planned_fast(hardware: str) -> None:
     for model in ("llama3.1-405b", "deepseek-v3"):
         start = time.process_time()
         run("plan", model, "--hardware", hardware, "--json")
-        assert time.process_time() - start < 12.0  # six passes are observed, the first time; answers are kept
+        assert time.process_time() - start < 8.0  # six passes are observed, the first time; answers are kept
 
 
 def test_a_device_of_the_users_own(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.cli.terminal import visible
+from anyformer.screen import visible
 from tests.cli.running import run, succeeded
 
 

@@ -1,5 +1,9 @@
 """`tokenizer train --kind`, `compare` and `audit` as typed."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +55,30 @@ def test_compare(text: Path, tmp_path: Path) -> None:
     assert splits["words-treebank"] == ["is", "n't", "the", "U.K.", "[so]", "[?]"]
     shown = succeeded(run("tokenizer", "compare", *names, "--data", text, "--vocab", "50")).stdout
     assert all(words in shown for words in ("bytes/token", "unknown", "words-spacy", "[fast] | [-]"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_standard_input_is_utf8_whatever_the_terminal_is(text: Path, tmp_path: Path, encoding: str) -> None:
+    succeeded(run("tokenizer", "train", text, "--vocab", "300", "--out", tmp_path / "mine"))
+
+    def encoded(given: bytes) -> subprocess.CompletedProcess[bytes]:
+        command = [
+            sys.executable,
+            "-m",
+            "anyformer",
+            "tokenizer",
+            "encode",
+            "--tokenizer",
+            str(tmp_path / "mine"),
+            "--json",
+        ]
+        environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"}
+        return subprocess.run(command, input=given, capture_output=True, env=environment, check=False, timeout=120)
+
+    assert json.loads(encoded("Ü".encode()).stdout)["ids"] == Tokenizer.load(tmp_path / "mine").encode("Ü")
+    wrong = encoded(b"a\xffb")
+    assert wrong.returncode == 2
+    assert wrong.stderr == b"error: text that is not UTF-8: byte 0xff at character 1; convert it or remove it\n"
 
 
 def test_audit(text: Path, tmp_path: Path) -> None:

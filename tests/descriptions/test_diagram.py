@@ -224,3 +224,14 @@ def test_phrases_are_wrapped_between_them() -> None:
     assert wrapped(["a", "bc", "def"], 5) == ["a, bc", "def"]
     assert wrapped(["one two three"], 8) == ["one two", "three"]
     assert wrapped(["unbreakable"], 4) == ["unbr", "eaka", "ble"]
+
+
+def test_colours_are_written_out() -> None:
+    """Not all that draws an SVG knows variables: without one it drew everything in black."""
+    drawn = as_svg(diagram(preset("gpt2")))
+    assert "var(" not in drawn
+    light, dark = drawn.split("@media (prefers-color-scheme: dark)")
+    kinds = set(re.findall(r'class="([a-z-]+)"', drawn)) - {"line", "tip", "name", "label"}
+    for kind in kinds:
+        assert re.search(rf"\.{kind} {{ fill: #[0-9a-f]{{6}};", light), kind
+        assert re.search(rf"\.{kind} {{ fill: #[0-9a-f]{{6}};", dark), kind

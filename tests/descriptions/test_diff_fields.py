@@ -26,7 +26,7 @@ def leaves() -> Iterator[tuple[str, type[Spec], str, Any]]:
             for field, value in part.values().items():
                 if (type(part), field) in seen or isinstance(value, Spec | tuple) or field in ("shared", "version"):
                     continue
-                if field == "norm_over" and getattr(part, "norm_query", None) is None:
+                if field in ("norm_over", "norm_last") and getattr(part, "norm_query", None) is None:
                     continue  # of norms that are not there
                 other = _other(type(part), field, value)
                 if other is not None:

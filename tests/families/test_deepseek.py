@@ -227,7 +227,7 @@ def test_any_number_of_dense_layers() -> None:
         ({**V3, "topk_group": 9}, "Router.top_groups = 9 must be from 1 to n_groups = 8"),
         ({**V3, "n_group": 7}, "Router.n_groups = 7 must divide n_experts = 256"),
         ({**V3, "scoring_func": "softmax"}, "scoring_func = 'softmax' is not computed here; only 'sigmoid' is"),
-        ({**V3, "num_nextn_predict_layers": -1}, "num_nextn_predict_layers = -1 must be at least 0"),
+        ({**V3, "num_nextn_predict_layers": -1}, "num_nextn_predict_layers = -1 is no number that a model has"),
         ({**V3, "moe_layer_freq": 2}, "moe_layer_freq = 2 is not computed here"),
         ({**V3, "quantization_config": {"quant_method": "fp8"}}, "quantization_config = .* is unknown here"),
         ({**V2_LITE, "topk_method": "noaux_tc"}, "topk_method = 'noaux_tc' is not computed here"),

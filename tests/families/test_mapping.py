@@ -7,7 +7,7 @@ import torch
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.hf.mapping import TensorRow, fitting, fused, same, spec_of, their_shapes, transposed
+from anyformer.families.hf.mapping import TensorRow, fitting, fused, same, spec_of, their_shapes
 from anyformer.layers import (
     GELU,
     AddSpec,
@@ -132,7 +132,7 @@ def test_settings_that_our_parts_express() -> None:
         ({**LLAMA, "attention_bias": 1}, "attention_bias = 1 must be of type bool"),
         ({**GPT2, "n_layer": True}, "n_layer = True must be of type int"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention = True is unknown here"),
-        ({**GPT2, "n_layer": 0}, "Stack.blocks is empty"),
+        ({**GPT2, "n_layer": 0}, "n_layer = 0 must be above 0"),
     ],
 )
 def test_a_configuration_that_cannot_be_read_is_refused(config: dict[str, Any], message: str) -> None:
@@ -254,5 +254,5 @@ def test_what_rows_do_to_tensors() -> None:
     assert k.tolist() == [[2, 8, 14], [3, 9, 15]]
     assert v.tolist() == [[4, 10, 16], [5, 11, 17]]
     assert torch.equal(row.save((q, k, v))[0], whole)
-    assert transposed("a", "b").load((whole,))[0].tolist() == whole.T.tolist()
+    assert fused(("a",), "b", turned=True).load((whole,))[0].tolist() == whole.T.tolist()
     assert same("a", "b", "c") == TensorRow(("a",), ("b",), same("a", "b").load, same("a", "b").save, ("c",))

@@ -19,7 +19,7 @@ SOME = ("transformer-lm", "transformer-big", "gpt2-xl", "llama-7b", "llama2-70b"
 
 
 def attentions(spec: ModelSpec) -> list[GQASpec]:
-    return [value for value in spec.nested() if isinstance(value, GQASpec)]
+    return list(dict.fromkeys(value for value in spec.nested() if isinstance(value, GQASpec)))
 
 
 def widths(spec: ModelSpec) -> set[int]:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import anyformer as af
 from anyformer.cli.main import application
-from anyformer.cli.terminal import visible
+from anyformer.screen import visible
 from anyformer.text import Tokenizer
 from tests.generation.test_text import TEXTS, sized
 from tests.laws.models import SHRUNK, randomised
@@ -59,7 +59,7 @@ def test_what_cannot_start_is_one_line(directory: Path, tmp_path: Path) -> None:
         (("--model", str(tmp_path / "nowhere")), "nowhere"),
         (("--model", str(bare)), "has no tokenizer"),
         (("--model", str(directory), "--device", "tpu"), "no device 'tpu'"),
-        (("--model", str(directory), "--top-p", "2"), "top_p = 2.0"),
+        (("--model", str(directory), "--top-p", "2"), "'2' is no number from 0 to 1"),
         (("--model", str(directory), "--stop", ""), "not empty"),
     ):
         status, stdout, stderr = run(*arguments, "prompt")

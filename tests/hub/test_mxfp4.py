@@ -14,10 +14,13 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.families import preset
+from anyformer.families.compose import changed
 from anyformer.families.gpt_oss import gpt_oss
 from anyformer.hub import convert, load, load_spec, save
 from anyformer.hub.mxfp4 import unpacked
 from anyformer.hub.weights import FILE
+from anyformer.layers import GQASpec, SlidingWindow
+from anyformer.spec import Length, TableSpec, Vocab, Width, Window
 from tests.laws.weights import filled, telling
 
 PACKED = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
@@ -56,10 +59,9 @@ def test_tensors_are_those_of_transformers(dtype: torch.dtype) -> None:
 
 def packed(directory: Path) -> dict[str, Tensor]:
     """Save a small gpt-oss as it is released; return what transformers makes of its experts."""
-    spec = gpt_oss(
-        n_layers=2, n_experts=4, top_k=2, d_model=64, d_ff=32, n_heads=4, n_kv_heads=2, head_dim=16, window=4,
-        vocab_size=101, context=256,
-    )  # fmt: skip
+    spec = gpt_oss(n_layers=2, n_experts=4, top_k=2, d_model=64, d_ff=32, n_heads=4, n_kv_heads=2)
+    spec = changed(changed(spec, GQASpec, head_dim=Width(16)), SlidingWindow, size=Window(4))
+    spec = changed(spec, TableSpec, rows=Vocab(101)).but(context=Length(256))
     save(filled(spec, telling(spec)).to(torch.bfloat16), directory)
     generator = torch.Generator().manual_seed(1)
     tensors, expected = load_file(directory / FILE), {}

@@ -101,6 +101,7 @@ def grouped(draw: st.DrawFn) -> L.GQASpec:
         norm_query=qk_norm,
         norm_key=qk_norm,
         norm_over=over,
+        norm_last=over != "projection" and draw(st.booleans()),
         clip=draw(optional(st.just(2.0))),
         rotary=draw(optional(rotaries)),
         **biases,
@@ -226,7 +227,9 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         embedding=embedding,
         blocks=(draw(blocks(masks)), draw(blocks(masks))),
         residual=draw(
-            st.sampled_from([L.AddSpec(), L.AddSpec(scale=0.7), L.AddByDepthSpec(power=0.1), L.ReversibleSpec()])
+            st.sampled_from(
+                [L.AddSpec(), L.AddSpec(scale=0.7, branch=0.6), L.AddByDepthSpec(power=0.1), L.ReversibleSpec()]
+            )
         ),
         norm=draw(norms),
     )

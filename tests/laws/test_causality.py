@@ -11,6 +11,7 @@ from anyformer.layers import (
     BlockEnds,
     Everything,
     FactorisedPositionsSpec,
+    GQASpec,
     LearnedPositionsSpec,
     SameBlock,
     SinusoidSpec,
@@ -74,7 +75,9 @@ def test_an_encoder_beside_a_decoder_sees_all() -> None:
 
 @every_of_one_stack
 def test_relative_positions_can_be_shifted(spec: ModelSpec) -> None:
-    absolute = any(isinstance(value, ABSOLUTE) for value in spec.nested())
+    # A gain of each feature of what has turned tells where it has turned to.
+    last = any(isinstance(value, GQASpec) and value.norm_last and value.norm_query for value in spec.nested())
+    absolute = last or any(isinstance(value, ABSOLUTE) for value in spec.nested())
     model, ids = randomised(spec), ids_for(spec, 1, N)
     positions = torch.arange(N)[None]
     with torch.no_grad():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS, preset
-from anyformer.spec import ModelSpec, decode, dumps, encode, loads
+from anyformer.spec import ModelSpec, TableSpec, Vocab, Width, decode, dumps, encode, loads, parameters
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset
 
@@ -63,6 +63,26 @@ def test_a_file_is_compact() -> None:
         ("anyformer: 1\n", "", "no first key"),
         ("init: ByRole", "init: [", "neither JSON nor YAML"),
         ("residual: Add", "", "Stack needs residual"),
+        ("kind: RMSNorm", "kind: [a]", "['a'] is no kind of Map"),
+        ("kind: RMSNorm", "kind: {a: b}", "{'a': 'b'} is no kind of Map"),
+        ("residual: Add", "residual: {kind: 3}", "stack.residual: 3 is no kind of Residual"),
+        ("mask: Causal", "reads: [self]", "reads = ['self'] is none of 'self'"),
+        ("mask: Causal", "reads: {a: 1}", "reads = {'a': 1} is none of 'self'"),
+        ("pattern: a", 'pattern: "1"', "'1' is no repeat count and letter"),
+        ("pattern: a", "pattern: ²a", "'²a' is no repeat count and letter"),
+        ("pattern: a", "pattern: [a]", "is no repeat count and letter"),
+        ("pattern: a", "pattern: 999999999a", "makes 10,001 layers; 10,000 is the most"),
+        ("pattern: a", "pattern: 9999999999999a", "is no repeat count and letter"),
+        ("n: 32", "n: 1000000000", "stack.blocks.n makes 1,000,000,000 layers; 10,000 is the most"),
+        ("n: 32", "n: true", "n = True layers"),
+        ("n: 32", "n: 2.0", "n = 2.0 layers"),
+        ("d_ff: 14336", "d_ff: -3072", "GatedFeedForward.d_ff = -3072 must be at least 1"),
+        ("d_ff: 14336", "d_ff: 1000000000000000000", "must be at most 268,435,456"),
+        ("theta: 500000.0", f"theta: {'9' * 99}", "Rotary.theta = 1e+99 must be at most"),
+        ("theta: 500000.0", "theta: -1", "Rotary.theta = -1.0 must be above 0"),
+        ("eps: 1.0e-05", "eps: .nan", "RMSNorm.eps = nan must be a finite number"),
+        ("anyformer: 1", "anyformer: true", "version True"),
+        ("anyformer: 1", "anyformer: 1\n1: 2", "has the key 1"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(old: str, new: str, said: str) -> None:
@@ -72,3 +92,17 @@ def test_a_wrong_file_is_refused_in_one_line(old: str, new: str, said: str) -> N
         loads(text.replace(old, new, 1), "my.yaml")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_numbers_beyond_floats_are_refused() -> None:
+    data = encode(preset("llama3-8b").spec, ModelSpec)
+    data["stack"]["norm"] = {"kind": "RMSNorm", "eps": 10**400}
+    with pytest.raises(SpecError, match="must be of type float"):
+        decode(data)
+
+
+def test_a_tensor_that_no_number_of_bytes_holds_is_refused() -> None:
+    spec = preset("llama3-8b").spec
+    wide = spec.but(stack=spec.stack.but(d_model=Width(2**28)))
+    with pytest.raises(SpecError, match=r"a table of vocab 4,294,967,296 × d_model 268,435,456 cannot be"):
+        parameters(wide.but(heads=(spec.heads[0].but(table=TableSpec(rows=Vocab(2**32))),)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from anyformer.errors import KernelError
 from anyformer.kernels import KERNELS, choose
 from anyformer.kernels.eager import Dense, Eager
-from anyformer.layers import AttentionSpec
+from anyformer.layers import AttentionSpec, BySegmentSpec
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
@@ -43,7 +43,7 @@ def check_kernels(model: Transformer, left: int, right: int, tolerance: float) -
     assert all(bool(value.isfinite().all()) for value in wanted.values())
     for name, kernel in KERNELS.items():
         if any(kernel.refuses(attention) for attention in attentions(spec)):
-            with pytest.raises(KernelError, match="use kernel='eager'"):
+            with pytest.raises(KernelError, match=r"use kernel='(blocked|sdpa|eager)'"):
                 run(ids, mask, kernel=name)
             continue
         out = run(ids, mask, kernel=name)
@@ -105,9 +105,11 @@ def test_eager_is_the_definition(cap: float | None, with_sink: bool) -> None:
 
 def test_choice_and_refusal() -> None:
     plain = next(iter(attentions(ids_spec())))
-    assert choose(None, plain).name == "sdpa"
-    assert choose(None, plain.but(softcap=5.0)).name == "eager"
-    with pytest.raises(KernelError, match=r"sdpa cannot cap scores \(softcap=5.0\); use kernel='eager'"):
+    assert choose(None, plain).name == "blocked or sdpa"
+    assert choose(None, plain, "cuda").name == "sdpa", "where nothing is measured, nothing is promised"
+    assert choose(None, plain.but(softcap=5.0)).name == "blocked or eager"
+    assert choose(None, plain.but(scores=(BySegmentSpec(),))).name == "sdpa"
+    with pytest.raises(KernelError, match=r"sdpa cannot cap scores \(softcap=5.0\); use kernel='blocked' or 'eager'"):
         choose("sdpa", plain.but(softcap=5.0))
     with pytest.raises(KernelError, match="did you mean 'sdpa'"):
         choose("spda", plain)

@@ -21,7 +21,6 @@ from anyformer.layers import (
     RotarySpec,
     SiLU,
     SlidingWindow,
-    TokensSpec,
 )
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
@@ -31,7 +30,7 @@ from tests.laws.mutations import check_seen
 from tests.laws.parity import InDouble, beginning, differences, generated, greedy, pair, rounding
 from tests.laws.references import COMPARED, HERE, elsewhere
 from tests.laws.tolerance import FLOAT32, VISIBLE, distance
-from tests.laws.weights import edited, filled, telling
+from tests.laws.weights import edited, filled, telling, token_scale
 
 KINDS = ("plain", "right", "left", "packed")
 every_compared = pytest.mark.parametrize("spec", COMPARED.values(), ids=list(COMPARED))
@@ -95,8 +94,7 @@ def test_our_eager_kernel_computes_the_same(spec: ModelSpec) -> None:
 def test_greedy_continuation_is_that_of_transformers(spec: ModelSpec) -> None:
     """Tied models like to repeat themselves: of some models, one at least must say more than that."""
     start, n, variety = beginning(inputs_for("left", spec), 20), 12, 0
-    scales = (value.scale for value in spec.nested() if isinstance(value, TokensSpec) and value.scale)
-    row = 1 / next((scale.value(spec.stack.d_model) for scale in scales), 1.0)  # all enter the stream alike
+    row = 1 / token_scale(spec)  # all enter the stream alike
     for seed in range(24):
         both = pair(spec, least_row=row, longest_row=row, seed=seed)
         ours, theirs = greedy(both.ours, start, n), generated(both, start, n)

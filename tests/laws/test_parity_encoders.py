@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
-from anyformer.families.hf import albert, bert, bigbird, deberta, electra, longformer, xlnet
+from anyformer.families.hf import albert, bert, bigbird, deberta, longformer, xlnet
 from anyformer.families.hf.headings import HeadNames
 from anyformer.families.hf.mapping import class_of, fitting, spec_of
 from anyformer.families.longformer import first_marked
@@ -43,8 +43,8 @@ ENCODERS: dict[str, HeadNames] = {
     "roberta-base": bert.ROBERTA_HEADS,
     "distilbert-base": bert.DISTILBERT_HEADS,
     "albert-base": albert.HEADS,
-    "electra-small": electra.HEADS,
-    "electra-base-generator": electra.HEADS,
+    "electra-small": bert.ELECTRA_HEADS,
+    "electra-base-generator": bert.ELECTRA_HEADS,
     "deberta-base": deberta.heads("Deberta"),
     "deberta-v2-xlarge": deberta.heads("DebertaV2"),
     "deberta-v3-base": deberta.heads("DebertaV2"),
@@ -291,3 +291,14 @@ def test_padding_enters_as_zero(name: str) -> None:
     assert states is not None
     close(states[0], theirs[0])
     assert states[0][~given.real].abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ["roberta-base", "longformer-base-4096"])
+def test_padding_that_is_seen_takes_no_position(name: str) -> None:
+    """The classes count positions by the ids, so that padding without a mask has a row of its own and is counted for nothing."""
+    both = pair(shrink(preset(name).spec), "eager")
+    ids = ids_for(both.ours.spec, 2, 12).clamp(min=3)
+    for places in ((0, slice(8, None)), (1, slice(0, 3)), (1, 6)):
+        ids[places] = 1
+    with torch.no_grad():
+        close(both.ours(ids).last_hidden_state, both.theirs.base_model(ids).last_hidden_state)

@@ -7,6 +7,8 @@ import torch
 
 from anyformer.families import preset
 from anyformer.families.bloom import bloom
+from anyformer.families.compose import changed, layered
+from anyformer.families.compose import serial as in_turn
 from anyformer.families.falcon import falcon
 from anyformer.families.gpt_neo import gpt_neo
 from anyformer.families.gpt_neox import gpt_neox
@@ -17,6 +19,7 @@ from anyformer.layers import (
     ALiBiSpec,
     AttentionSpec,
     Causal,
+    FeedForwardSpec,
     GQASpec,
     LayerNormSpec,
     LearnedPositionsSpec,
@@ -24,8 +27,8 @@ from anyformer.layers import (
     RotarySpec,
     SlidingWindow,
 )
-from anyformer.resizing import shrink
-from anyformer.spec import EmbeddingSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec, Window
+from anyformer.resizing import resize, shrink
+from anyformer.spec import EmbeddingSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec, TableSpec, Width, Window
 from tests.laws.inputs import inputs
 from tests.laws.mutations import check_seen
 from tests.laws.parity import differences, moves, pair
@@ -85,23 +88,40 @@ def test_a_distinguishing_field_is_seen(name: str) -> None:
     check_seen(spec, edited(spec, kind, edit))
 
 
-SIZES: dict[str, Any] = {"d_model": 32, "vocab_size": 101, "context": 64}
-TWO: dict[str, Any] = {"n_layers": 2, "n_heads": 4, **SIZES}
+def small(model: ModelSpec) -> ModelSpec:
+    """The model with as many tokens and positions as these tests give it."""
+    return resize(model, vocab_size=101, context=64)
+
+
+def untied(model: ModelSpec) -> ModelSpec:
+    return changed(model, TableSpec, shared=None)
+
+
+NEOX = small(gpt_neox(n_layers=2, d_model=32, n_heads=4))
+(BRANCHES,) = NEOX.stack.blocks[0].sublayers
+NO_BIASES = dict.fromkeys(("bias_query", "bias_key", "bias_value", "bias_output"), False)
+TWO: dict[str, Any] = {"n_layers": 2, "n_heads": 4, "d_model": 32, "vocab_size": 101, "context": 64}
 WIRINGS: dict[str, ModelSpec] = {
-    "neox, serial": gpt_neox(**TWO, serial=True),
-    "neox, tied, without biases": gpt_neox(**TWO, tied=True, bias=False, d_ff=40),
-    "neox, all features rotating": gpt_neox(**TWO, rotary=RotarySpec(theta=500.0)),
-    "neo, other windows": gpt_neo(windows=[3, None, 3], n_heads=2, **SIZES, tied=False, d_ff=40),
+    "neox, serial": layered(NEOX, in_turn(LayerNormSpec(eps=1e-5), *(branch.mixer for branch in BRANCHES.branches))),
+    "neox, tied, without biases": changed(
+        changed(changed(NEOX, TableSpec, shared="tokens"), GQASpec, **NO_BIASES), FeedForwardSpec, d_ff=Width(40)
+    ),
+    "neox, all features rotating": changed(NEOX, GQASpec, rotary=RotarySpec(theta=500.0)),
+    "neo, other windows": changed(
+        untied(small(gpt_neo(windows=[3, None, 3], n_heads=2, d_model=32))), FeedForwardSpec, d_ff=Width(40)
+    ),
     "opt, no final norm": opt(**TWO, final_norm=False),
     "opt, bare norms and no biases": opt(**TWO, norm=LayerNormSpec(weight=False, bias=False), bias=False),
     "opt, wide table": opt(**TWO, table_width=48, tied=False, activation=GELU()),
-    "bloom, six heads": bloom(n_layers=2, d_model=48, n_heads=6, vocab_size=101, tied=False, context=64),
+    "bloom, six heads": untied(small(bloom(n_layers=2, d_model=48, n_heads=6))),
     "falcon, two norms, all heads": falcon(**TWO, n_kv_heads=4, rotary=RotarySpec(theta=300.0), bias=True),
     "falcon, serial, one key": falcon(**TWO, n_kv_heads=1, rotary=RotarySpec(), wiring="serial", tied=False),
     "falcon, alibi, twelve heads": falcon(
         n_layers=2, d_model=96, n_heads=12, n_kv_heads=12, vocab_size=101, wiring="one norm", context=64
     ),
-    "gpt, untied, relu": openai_gpt(**TWO, activation=ReLU(), tied=False),
+    "gpt, untied, relu": changed(
+        untied(small(openai_gpt(n_layers=2, d_model=32, n_heads=4))), FeedForwardSpec, activation=ReLU()
+    ),
 }
 
 

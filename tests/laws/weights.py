@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.layers import AttentionSpec, GQASpec, TokensSpec
+from anyformer.layers import AddSpec, AttentionSpec, GQASpec, TokensSpec
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, Spec, tensors
 
@@ -14,7 +14,7 @@ from anyformer.spec import ModelSpec, Place, Spec, tensors
 def telling(
     spec: ModelSpec, seed: int = 0, least_row: float | None = None, longest_row: float | None = None
 ) -> dict[str, Tensor]:
-    """Return a tensor for each name of the state dict: gains 1 ± 0.3, biases ± 0.3, matrices that multiply a
+    """Return a tensor for each name of the state dict: gains 1 ± 0.3 (of queries 1.5), biases ± 0.3, matrices that multiply a
     vector's length by about 1.5, and rows of tables of deviations from `least_row` to `longest_row`.
 
     Small rows show a norm's eps; where none reads the embedding, they would only leave the first attention uniform.
@@ -32,6 +32,8 @@ def telling(
         normal = torch.randn(weight.shape, generator=generator)
         if weight.role == "gain":
             found[name] = (weight.fill or 0.0) + 0.3 * uniform  # what is stored may be the gain minus one
+            if name.endswith("projection.norm_query.weight"):  # normed queries' scores would be nearly alike
+                found[name] += 0.5
         elif weight.role == "bias":
             found[name] = 0.3 * uniform
         elif weight.role == "table":
@@ -47,9 +49,15 @@ def telling(
 
 
 def token_scale(spec: ModelSpec) -> float:
-    """Return what rows of the table are multiplied by; where no norm follows, all the weight would fall on one key."""
+    """Return what rows of the table are multiplied by beside what branches write: where no norm follows, all the weight would
+    fall on one key, and where branches are made small (Granite), nothing else be heard."""
     scales = (term.scale for term in spec.stack.embedding.terms if isinstance(term, TokensSpec) and term.scale)
-    return next((scale.value(spec.stack.d_model) for scale in scales), 1.0)
+    return next((scale.value(spec.stack.d_model) for scale in scales), 1.0) / branches(spec)
+
+
+def branches(spec: ModelSpec) -> float:
+    """Return what branches are multiplied by."""
+    return spec.stack.residual.branch if isinstance(spec.stack.residual, AddSpec) else 1.0
 
 
 def query_scale(spec: ModelSpec) -> float:
@@ -57,7 +65,10 @@ def query_scale(spec: ModelSpec) -> float:
     for attention in spec.stack.nested():
         if isinstance(attention, AttentionSpec) and isinstance(attention.projection, GQASpec):
             width = attention.projection.head_dim or spec.stack.d_model // attention.projection.n_heads
-            return min(1.0, width**-0.5 / attention.scale.value(width))
+            sharpness = width**-0.5 / attention.scale.value(width)
+            return (
+                sharpness if attention.scale.power == 0 else min(1.0, sharpness)
+            )  # Granite's is a number for larger heads
     return 1.0
 
 

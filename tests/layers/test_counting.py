@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anyformer.layers import Causal, Everything, Heads, LocalAndVertical, Mask, SlidingWindow, Strided
-from anyformer.layers.counting import counted
+from anyformer.layers.mask import counted
 from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import Window
 

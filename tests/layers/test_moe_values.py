@@ -76,7 +76,7 @@ def test_published_active_parameters(name: str, active: str, less_tables: float)
     [
         (lambda: router(0, 1), r"Router.n_experts = 0 must be at least 1"),
         (lambda: router(8, 9), r"Router.top_k = 9 must be from 1 to n_experts = 8"),
-        (lambda: router(8, 0), r"Router.top_k = 0 must be from 1"),
+        (lambda: router(8, 0), r"Router.top_k = 0 must be at least 1"),
         (
             lambda: router(8, 3, n_groups=4, top_groups=1),
             r"Router.top_k = 3 is more than the 2 experts of top_groups = 1",
@@ -90,8 +90,8 @@ def test_published_active_parameters(name: str, active: str, less_tables: float)
         (lambda: router(score="sparsemixer", correction=True), r"Router.score = 'sparsemixer' takes no correction"),
         (lambda: router(score="softmax-of-chosen", renormalise=True), r"Router.renormalise = True changes nothing"),
         (lambda: router(score="sparsemixer", tolerance=0.0), r"Router.tolerance = 0.0 must be above 0"),
-        (lambda: CapacityFactor(factor=0.0), r"CapacityFactor.factor = 0.0 must be above 0; leave the capacity out"),
-        (lambda: FixedCapacity(tokens=0), r"FixedCapacity.tokens = 0 must be at least 1; leave the capacity out"),
+        (lambda: CapacityFactor(factor=0.0), r"CapacityFactor.factor = 0.0 must be above 0"),
+        (lambda: FixedCapacity(tokens=0), r"FixedCapacity.tokens = 0 must be at least 1"),
         (
             lambda: MoESpec(router=router(), expert=GATED, shared_gate=True),
             r"MoE.shared_gate = True has nothing to gate",

@@ -8,7 +8,7 @@ import torch
 import anyformer as af
 from anyformer.errors import SpecError, UsageError
 from anyformer.measure import profile as module
-from anyformer.measure.classes import CLASSES, class_of, flops_by_class, seconds_by_class
+from anyformer.measure.classes import CLASSES, class_of, flops_by_class, shares_of_time
 from anyformer.measure.profile import profile
 from anyformer.observation.operators import Operator
 from anyformer.spec import Place, Workload
@@ -76,7 +76,7 @@ def test_seconds_go_to_the_class_that_took_them() -> None:
     }
     for kind, step in only.items():
         with torch.no_grad():
-            found = seconds_by_class(step, torch.device("cpu"), times=5)
+            found = shares_of_time(step, torch.device("cpu"), times=5)
         assert found[kind] > 0.8 * sum(found.values()), (kind, found)
 
 
@@ -92,7 +92,9 @@ def test_flops_by_class() -> None:
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"needs 1,[0-9]{3}\.[0-9] GB and .* GB are free; resize it \(--params [0-9]+"):
+    with pytest.raises(
+        UsageError, match=r"needs 1,[0-9]{3}\.[0-9] GB of memory and .* GB are free; resize it \(--params [0-9]+"
+    ):
         profile(af.preset("llama3-70b"), batch=1, seq_len=64, device="cpu")
     monkeypatch.setattr(module, "ROOM", 1e-6)
     with pytest.raises(UsageError, match="are free"):

@@ -58,6 +58,17 @@ def test_layers_that_are_alike_are_run_twice() -> None:
     assert by_layer > 0
 
 
+@pytest.mark.parametrize("n_tokens", [3 * 1024, 5 * 1024 + 7])
+def test_chunks_of_the_loss_that_are_alike_are_run_once(n_tokens: int) -> None:
+    spec = af.shrink(af.preset("llama2-7b").spec)
+    few, many = (training_pass(spec, batch=1, seq_len=n, device="cpu").operators for n in (n_tokens, 64 * 1024 + 7))
+    assert len(few) == len(many)
+    head = 2 * spec.vocab_size * spec.stack.d_model  # FLOPs of a token's logits; once more for each of the gradients
+    loss = [o for o in few if o.part == "loss"]
+    assert sum(o.times * o.flops for o in loss) == 3 * head * n_tokens
+    assert max(o.times for o in loss) == -(-n_tokens // 1024) - 1
+
+
 class SquareGateSpec(MixerSpec):
     """x + W₂ (W₁ x)², a mixer of a user's own that says nothing of what it keeps or moves."""
 
@@ -123,14 +134,14 @@ def test_what_a_gpu_does_otherwise() -> None:
 def test_what_cannot_run_is_counted_alone() -> None:
     """A part that is data alone: formulas stand, and what would be observed is said to be unknown."""
 
-    class UnwrittenSpec(MixerSpec):
+    class UnwrittenMixerSpec(MixerSpec):
         width: Width = Width(8)
 
     spec = with_gates()
     block = spec.stack.blocks[0]
     feed = block.sublayers[1]
     changed = block.but(
-        sublayers=(block.sublayers[0], feed.but(branches=(feed.branches[0].but(mixer=UnwrittenSpec()),)))
+        sublayers=(block.sublayers[0], feed.but(branches=(feed.branches[0].but(mixer=UnwrittenMixerSpec()),)))
     )
     report = af.cost(spec.but(stack=spec.stack.but(blocks=(changed,))), seq_len=16)
     assert report.forward_flops_total > 0

@@ -29,8 +29,8 @@ SPECS = {"first": decoder(vocab=270), "second": decoder(vocab=270, tied=False)}
 def data() -> TextData:
     words = ("cat", "dog", "owl", "hen")
     lines = [f"line {i}: the {words[i % 4]} sees the {words[i * 7 % 3]}.\n" for i in range(300)]
-    train = Corpus(tuple(Document(f"{i}", "".join(lines[i::4])) for i in range(4)))
-    held_out = Corpus(tuple(Document(f"v{i}", "".join(lines[i::30])) for i in range(3)))
+    train = Corpus.of(tuple(Document(f"{i}", "".join(lines[i::4])) for i in range(4)))
+    held_out = Corpus.of(tuple(Document(f"v{i}", "".join(lines[i::30])) for i in range(3)))
     tokenizer = Tokenizer.train(train.texts(), 270)
     return TextData(encode_corpus(train, tokenizer), encode_corpus(held_out, tokenizer), tokenizer)
 

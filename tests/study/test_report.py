@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from anyformer.errors import RunFailed
 from anyformer.study.curves import curves, smooth
-from anyformer.study.plots import LABEL_HEIGHT, LossChart, loss_chart, nice_values
+from anyformer.study.plots import LABEL_HEIGHT, Drawing, loss_chart, nice_values
 from anyformer.study.report import render_report, write_report
 from anyformer.study.results import Point, Study
 from anyformer.study.statistics import analyse
@@ -59,7 +59,7 @@ def page(study: Study) -> Page:
     return Page(render_report(study, analyse(study)))
 
 
-def chart_of(study: Study) -> LossChart:
+def chart_of(study: Study) -> Drawing:
     chart = loss_chart(study, "tokens", width=1000, height=400)
     assert chart is not None
     return chart
@@ -67,7 +67,7 @@ def chart_of(study: Study) -> LossChart:
 
 @pytest.mark.parametrize("study", [one_seed(), three_seeds()])
 def test_it_loads_nothing(study: Study, tmp_path: Path) -> None:
-    html = write_report(study, tmp_path / "report.html").read_text(encoding="utf-8")
+    html = write_report(study, tmp_path / "report.html", analyse(study)).read_text(encoding="utf-8")
     assert "http" not in html
     assert "@import" not in html
     assert re.findall(r"url\((?!#)", html) == []
@@ -161,36 +161,36 @@ def test_curves_are_drawn_where_the_data_are() -> None:
     study = replace(one_seed(), runs=(run("gpt2", 0),))
     flat = tuple(Point(step, step * 100, 1.0, 1.0, 5.0) for step in range(1, 51))
     chart = chart_of(replace(study, runs=(replace(study.runs[0], curve=flat, validation=()),)))
-    points = [tuple(map(float, pair.split(","))) for pair in chart.series[0].path[1:].split("L")]
-    middle = chart.y(5.0)
+    points = [tuple(map(float, pair.split(","))) for pair in chart["series"][0]["path"][1:].split("L")]
+    middle = chart["y"](5.0)
     assert all(height == pytest.approx(middle, abs=0.06) for _, height in points)
-    assert points[-1][0] == pytest.approx(chart.x.end, abs=0.06)
-    assert points[0][0] == pytest.approx(chart.x.start + (chart.x.end - chart.x.start) * 100 / 5000, abs=0.06)
+    assert points[-1][0] == pytest.approx(chart["x"].end, abs=0.06)
+    assert points[0][0] == pytest.approx(chart["x"].start + (chart["x"].end - chart["x"].start) * 100 / 5000, abs=0.06)
 
 
 def test_unigram_line_is_at_its_loss() -> None:
     chart = chart_of(one_seed())
-    (line,) = chart.baselines
+    (line,) = chart["baselines"]
     assert line.text == "unigram 6.20"
-    low, high = chart.y.low, chart.y.high
+    low, high = chart["y"].low, chart["y"].high
     assert line.at == pytest.approx(
-        chart.y.start - (6.2 - low) / (high - low) * (chart.y.start - chart.y.end), abs=0.06
+        chart["y"].start - (6.2 - low) / (high - low) * (chart["y"].start - chart["y"].end), abs=0.06
     )
 
 
 def test_labels_do_not_overlap_or_leave_the_chart() -> None:
     for name in ("twelve", "one point"):
         chart = chart_of(studies_at_the_edge()[name])
-        heights = sorted(series.label for series in chart.series)
+        heights = sorted(series["label"] for series in chart["series"])
         assert all(b - a >= LABEL_HEIGHT - 0.11 for a, b in pairwise(heights))
-        assert chart.y.end <= heights[0] <= heights[-1] <= chart.y.start
+        assert chart["y"].end <= heights[0] <= heights[-1] <= chart["y"].start
 
 
 def test_a_failed_run_ends_in_a_cross() -> None:
-    series = chart_of(one_seed()).series[1]
-    assert (series.finished, series.value) == (False, "failed")
-    assert series.broken == (series.end,)
-    assert chart_of(one_seed()).series[0].broken == ()
+    series = chart_of(one_seed())["series"][1]
+    assert (series["finished"], series["value"]) == (False, "failed")
+    assert series["broken"] == [series["end"]]
+    assert chart_of(one_seed())["series"][0]["broken"] == []
 
 
 def test_mean_over_seeds_is_the_mean() -> None:
@@ -228,20 +228,20 @@ def test_ticks_are_round_within_and_about_as_many(low: float, span: float, n: in
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"could not write the report .*No such file"):
-        write_report(one_seed(), tmp_path / "missing" / "report.html")
+        write_report(one_seed(), tmp_path / "missing" / "report.html", analyse(one_seed()))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_report_that_could_not_be_put_in_place_leaves_nothing_half_written(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     with pytest.raises(RunFailed, match=r"could not write the report"):
-        write_report(one_seed(), tmp_path / "report.html")
+        write_report(one_seed(), tmp_path / "report.html", analyse(one_seed()))
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_labels_that_crowd_at_the_top_move_down() -> None:
     flat = [tuple(Point(step, step, 1.0, 1.0, loss) for step in range(1, 9)) for loss in (6.0, 6.0, 6.0, 2.0)]
     runs = tuple(replace(run("gpt2", 0), architecture=f"a{at}", curve=line) for at, line in enumerate(flat))
-    labels = sorted(series.label for series in chart_of(replace(one_seed(), runs=runs, baselines=())).series)
+    labels = sorted(series["label"] for series in chart_of(replace(one_seed(), runs=runs, baselines=()))["series"])
     assert labels[0] >= 14.0  # the top of the chart's frame
     assert labels[2] - labels[0] == pytest.approx(2 * LABEL_HEIGHT, abs=0.11)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +15,16 @@ from anyformer.study.statistics import (
     analyse,
     bootstrap_ratio,
     holm,
-    interval,
     paired,
     paired_t_test,
     t_interval,
 )
 from anyformer.study.verdict import ONE_SEED, signed
 from tests.study.studies import one_seed, run, three_seeds
+
+
+def interval(documents: Sequence[DocumentLoss]) -> Interval:
+    return bootstrap_ratio(*BITS.parts(documents))
 
 
 def documents(n: int, seed: int, *, rate: float = 2.0, spread: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +69,7 @@ def test_bits_per_byte_weighs_documents_by_their_bytes() -> None:
         DocumentLoss(100 * bits, 10, 100),
         DocumentLoss(3 * bits, 1, 1),
     ]  # 1 bit a byte and 3: not 2, but 103 / 101
-    assert interval(BITS, texts).value == pytest.approx(103 / 101, rel=1e-12)
+    assert interval(texts).value == pytest.approx(103 / 101, rel=1e-12)
 
 
 def test_differences_are_paired_document_by_document() -> None:
@@ -79,8 +83,8 @@ def test_differences_are_paired_document_by_document() -> None:
     gaps = [(a.nats - b.nats) / math.log(2) for a, b in zip(ours, theirs, strict=True)]
     oracle = slow_percentiles(gaps, [float(a.nbytes) for a in ours])
     assert ends(together) == pytest.approx(oracle, abs=0.08 * (oracle[1] - oracle[0]))
-    assert together.value == pytest.approx(interval(BITS, ours).value - interval(BITS, theirs).value, abs=1e-12)
-    alone = ends(interval(BITS, ours))
+    assert together.value == pytest.approx(interval(ours).value - interval(theirs).value, abs=1e-12)
+    alone = ends(interval(ours))
     assert (ends(together)[1] - ends(together)[0]) < 0.2 * (alone[1] - alone[0])
     assert together.excludes_zero()
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,8 @@ from anyformer.study.results import Study
 from anyformer.study.statistics import analyse
 from anyformer.study.table import as_json, quantity, result_rows, results_table
 from tests.study.studies import one_seed, three_seeds
+
+JSON_DOCS = Path(__file__).parents[2] / "docs" / "json.md"
 
 
 def printed(study: Study, width: int) -> list[str]:
@@ -54,7 +57,7 @@ def test_json_answer_is_plain_and_documented() -> None:
     answer = as_json(study, analyse(study))
     again = json.loads(json.dumps(answer, allow_nan=False))
     assert again == answer
-    documented = as_json.__doc__ or ""
+    documented = JSON_DOCS.read_text(encoding="utf-8").split("\n## compare\n")[1].split("\n## ")[0]
     for key in {*answer, *answer["rows"][0], *answer["rows"][0]["finding"], *answer["rows"][1]["failures"][0]}:
         assert f"`{key}`" in documented, key
     assert answer["rows"][1]["failures"] == [{"seed": 2, "reason": "out of memory at step 231"}]

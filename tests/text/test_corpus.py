@@ -1,9 +1,11 @@
 """Corpora: what is read, what is refused, how it is divided."""
 
 import gzip
+import hashlib
 import json
 import os
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyformer.errors import TextError
-from anyformer.text import Corpus, read_corpus
+from anyformer.text import Corpus, read_corpus, sources
 from anyformer.text.sources import Document
 
 
@@ -45,7 +47,7 @@ def test_a_folder(tmp_path: Path) -> None:
             ".g.txt": "no",
         },
     )
-    assert list(read_corpus(tmp_path).documents) == [
+    assert list(read_corpus(tmp_path).documents()) == [
         ("a.py", "pass\n"),
         ("a/z.md", "é"),
         ("b.txt", "one\r\ntwo\r"),
@@ -59,19 +61,20 @@ def test_a_folder(tmp_path: Path) -> None:
 
 def test_a_file_named_outright_may_have_any_suffix(tmp_path: Path) -> None:
     write(tmp_path, {"train.de.gz": "ein Satz\n", "plain": "text"})
-    assert read_corpus(tmp_path / "train.de.gz").documents == (Document("train.de.gz", "ein Satz\n"),)
-    assert read_corpus(str(tmp_path / "plain")).documents == (("plain", "text"),)
+    assert list(read_corpus(tmp_path / "train.de.gz").documents()) == [Document("train.de.gz", "ein Satz\n")]
+    assert list(read_corpus(str(tmp_path / "plain")).documents()) == [("plain", "text")]
 
 
 def test_the_standard_library() -> None:
     corpus = read_corpus("stdlib")
-    names = [document.name for document in corpus.documents]
+    documents = list(corpus.documents())
+    names = [document.name for document in documents]
     library = Path(sysconfig.get_path("stdlib"))
     assert names == sorted(names)
     assert {"json/decoder.py", "textwrap.py", "asyncio/events.py"} <= set(names)
     left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
     assert not any(left_out & set(name.split("/")) for name in names)
-    for document in corpus.documents[::40]:
+    for document in documents[::40]:
         assert (library / document.name).read_bytes() == document.text.encode()
     kept = set(names)
     for path in library.rglob("*.py"):  # every file that is not there has a reason
@@ -90,15 +93,15 @@ def decodes(content: bytes) -> bool:
 
 
 def test_the_fingerprint_is_of_names_texts_and_their_borders(tmp_path: Path) -> None:
-    base = Corpus((Document("a", "bc"), Document("d", "e")))
-    assert base.fingerprint == Corpus((Document("a", "bc"), Document("d", "e"))).fingerprint
+    base = Corpus.of((Document("a", "bc"), Document("d", "e")))
+    assert base.fingerprint == Corpus.of((Document("a", "bc"), Document("d", "e"))).fingerprint
     others = [
         (Document("ab", "c"), Document("d", "e")),
         (Document("a", "b"), Document("cd", "e")),
         (Document("d", "e"), Document("a", "bc")),
         (Document("a", "bc"),),
     ]
-    assert len({base.fingerprint, *(Corpus(documents).fingerprint for documents in others)}) == 5
+    assert len({base.fingerprint, *(Corpus.of(documents).fingerprint for documents in others)}) == 5
     for name in ("here", "there"):
         write(tmp_path / name, {"x.txt": "same", "sub/y.md": "text"})
     assert read_corpus(tmp_path / "here").fingerprint == read_corpus(tmp_path / "there").fingerprint
@@ -137,44 +140,146 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
         read_corpus(tmp_path)
 
 
+def fingerprint_of(documents: list[Document]) -> str:
+    """As it was computed from texts in memory: runs and caches are known by it."""
+    digest = hashlib.sha256()
+    for document in documents:
+        for content in (document.name.encode("utf-8", "surrogateescape"), document.text.encode()):
+            digest.update(len(content).to_bytes(8, "little"))
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def order_of(documents: list[Document], seed: int) -> list[int]:
+    """Likewise."""
+    keys = [hashlib.sha256(f"{seed}:{i}:{d.name}".encode()).digest() for i, d in enumerate(documents)]
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def divided(documents: list[Document], fraction: float, seed: int) -> set[int]:
+    """Likewise, the numbers of those to validate on."""
+    sizes, chosen = [len(document.text.encode()) for document in documents], set()
+    room = fraction * sum(sizes)
+    for index in order_of(documents, seed):
+        if sizes[index] <= room:
+            room -= sizes[index]
+            chosen.add(index)
+    return chosen
+
+
+@given(st.lists(st.text(min_size=1), min_size=2), st.integers(0, 3), st.integers(1, 9), st.floats(0.2, 0.9))
+def test_what_identifies_a_text_stays_what_it_was(texts: list[str], seed: int, block: int, fraction: float) -> None:
+    documents = [Document(f"ä{i}", text) for i, text in enumerate(texts)]
+    chosen = divided(documents, fraction, seed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sources, "BLOCK", block)
+        corpus = Corpus.of(documents)
+        assert corpus.fingerprint == fingerprint_of(documents)
+        if chosen:
+            training, held_out = corpus.split(fraction, seed)
+            assert held_out.fingerprint == fingerprint_of([d for i, d in enumerate(documents) if i in chosen])
+            assert training.fingerprint == fingerprint_of([d for i, d in enumerate(documents) if i not in chosen])
+        taken, nbytes = set(), 0
+        for index in order_of(documents, 0):
+            if nbytes < round(corpus.nbytes * fraction):
+                taken.add(index)
+                nbytes += len(texts[index].encode())
+        assert list(corpus.sample(round(corpus.nbytes * fraction)).documents()) == [documents[i] for i in sorted(taken)]
+
+
+@given(
+    text=st.text(alphabet="aé日🥊\n\r", min_size=1),
+    bad=st.sampled_from([b"\xff", b"\0", b"\xc3"]),
+    block=st.integers(1, 5),
+)
+def test_a_file_is_read_the_same_in_blocks_of_any_size(text: str, bad: bytes, block: int) -> None:
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
+        patched.setattr(sources, "BLOCK", block)
+        for name in ("a.txt", "b.txt.gz"):
+            assert read_corpus(write(Path(folder), {name: text}) / name).fingerprint == fingerprint_of(
+                [Document(name, text)]
+            )
+        for rest in (b"", b"a"):
+            (Path(folder) / "a.txt").write_bytes(text.encode() + bad + rest)
+            with pytest.raises(TextError, match=f"at offset {len(text.encode())}( |$)"):
+                read_corpus(Path(folder) / "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("a.txt", "more"), ("a.txt", ""), ("b.jsonl", '{"text": "x"}\n{"text": "yz"}')]
+)
+def test_a_file_that_changes_is_noticed(name: str, more: str, tmp_path: Path) -> None:
+    corpus = read_corpus(
+        write(tmp_path, {"a.txt": "one", "b.jsonl": '{"text": "xy"}\n{"text": "z"}', "c.txt": "three"})
+    )
+    write(tmp_path, {name: more})
+    with pytest.raises(TextError, match=rf"{name}.* changed while it was being read"):
+        list(corpus.pieces())
+
+
+def test_what_can_be_read_once_only_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TextError, match="pipe is no file: a text is read more than once; write what comes"):
+        read_corpus(tmp_path / "pipe")
+
+
+def test_lines_of_json_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(sources, "BLOCK", 100)
+    with pytest.raises(
+        TextError, match=r"a\.jsonl, line 2: more than 1,000 characters; put a text so long into a file"
+    ):
+        read_corpus(write(tmp_path, {"a.jsonl": '{"text": "x"}\n{"text": "' + "y" * 2000 + '"}'}))
+    deep = '{"text": "x"}\n{"text": ' + "[" * 500
+    with pytest.raises(TextError, match=r"a\.jsonl, line 2: not JSON"):
+        read_corpus(write(tmp_path, {"a.jsonl": deep}))
+
+
+def test_lines_of_json_are_not_too_deep(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"a\.jsonl, line 2: lists or objects inside each other, too deep to read"):
+        read_corpus(write(tmp_path, {"a.jsonl": '{"text": "x"}\n{"text": ' + "[" * 100_000}))
+
+
 @given(
     texts=st.lists(st.text(min_size=1), min_size=2),
     fraction=st.floats(0.01, 0.99),
     seed=st.integers(0, 5),
 )
 def test_documents_are_divided_whole(texts: list[str], fraction: float, seed: int) -> None:
-    corpus = Corpus(tuple(Document(f"{i}", text) for i, text in enumerate(texts)))
+    corpus = Corpus.of(tuple(Document(f"{i}", text) for i, text in enumerate(texts)))
     if min(corpus.document_nbytes) > fraction * corpus.nbytes:
         with pytest.raises(TextError, match="the validation split is empty: the smallest"):
             corpus.split(fraction, seed)
         return
     training, validation = corpus.split(fraction, seed)
-    assert sorted(training.documents + validation.documents) == sorted(corpus.documents)
-    assert training.documents == tuple(d for d in corpus.documents if d not in set(validation.documents))
+    taught, held_out = list(training.documents()), list(validation.documents())
+    assert sorted(taught + held_out) == sorted(corpus.documents())
+    assert taught == [d for d in corpus.documents() if d not in set(held_out)]
     assert 0 < validation.nbytes <= fraction * corpus.nbytes
-    assert training.documents
+    assert len(training)
     assert not any(n <= fraction * corpus.nbytes - validation.nbytes for n in training.document_nbytes)  # it is filled
-    assert corpus.split(fraction, seed) == (training, validation)
+    assert [list(part.documents()) for part in corpus.split(fraction, seed)] == [taught, held_out]
 
 
 def test_the_seed_draws_the_split() -> None:
-    corpus = Corpus(tuple(Document(f"{i}", "x") for i in range(100)))
-    splits = {corpus.split(0.2, seed)[1].documents for seed in range(5)}
+    corpus = Corpus.of(tuple(Document(f"{i}", "x") for i in range(100)))
+    splits = {tuple(corpus.split(0.2, seed)[1].documents()) for seed in range(5)}
     assert len(splits) == 5
     assert {len(documents) for documents in splits} == {20}
 
 
 @given(text=st.text(alphabet="aé\n\r", min_size=1), fraction=st.floats(0.01, 0.99))
 def test_a_single_document_is_cut_where_a_line_begins(text: str, fraction: float) -> None:
-    corpus = Corpus((Document("only", text),))
+    corpus = Corpus.of((Document("only", text),))
     starts = [i + 1 for i, character in enumerate(text) if character == "\n" and i + 1 < len(text)]
     if not starts:
         with pytest.raises(TextError, match="only, has no line that could begin it"):
             corpus.split(fraction)
         return
     training, validation = corpus.split(fraction)
-    assert training.documents[0].text + validation.documents[0].text == text
-    cut = len(training.documents[0].text)
+    (before,), (after,) = training.texts(), validation.texts()
+    assert before + after == text
+    cut = len(before)
     assert cut in starts
     target = corpus.nbytes - round(fraction * corpus.nbytes)
     at = {start: len(text[:start].encode()) for start in starts}
@@ -185,12 +290,12 @@ def test_a_single_document_is_cut_where_a_line_begins(text: str, fraction: float
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
 def test_fractions_that_leave_nothing(fraction: float) -> None:
     with pytest.raises(TextError, match="validation fraction"):
-        Corpus((Document("a", "b\nc\nd"),)).split(fraction)
+        Corpus.of((Document("a", "b\nc\nd"),)).split(fraction)
 
 
 def test_a_sample_is_spread_over_the_corpus() -> None:
-    corpus = Corpus(tuple(Document(f"{i}", f"{i:04d}") for i in range(1000)))
-    taken = [int(text) for text in corpus.sample(400)]
+    corpus = Corpus.of(tuple(Document(f"{i}", f"{i:04d}") for i in range(1000)))
+    taken = [int(text) for text in corpus.sample(400).texts()]
     assert len(set(taken)) == 100
     assert 300 < sum(taken) / 100 < 700  # the first hundred would give 50
-    assert len(list(corpus.sample(10**9))) == 1000
+    assert len(corpus.sample(10**9)) == 1000

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +17,20 @@ import pytest
 from anyformer.disk.atomic import ASIDE
 from anyformer.disk.cache import cache_directory
 from anyformer.errors import RunFailed, TextError
-from anyformer.text import Corpus, Tokenizer, encode_corpus
+from anyformer.text import Corpus, Tokenizer, encode_corpus, encoded
 from anyformer.text.sources import Document
 from tests.text.samples import TEXTS, llama_like
 
-CORPUS = Corpus(tuple(Document(f"{i}", text) for i, text in enumerate((*TEXTS, "é", "x<|endoftext|>y"))))
+DOCUMENTS = [Document(f"{i}", text) for i, text in enumerate((*TEXTS, "é", "x<|endoftext|>y"))]
+CORPUS = Corpus.of(DOCUMENTS)
 
 
 @pytest.fixture
 def count(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever a corpus is encoded anew."""
     calls: list[int] = []
-    encode = Tokenizer.encode_corpus
-    monkeypatch.setattr(Tokenizer, "encode_corpus", lambda self, texts: (calls.append(1), encode(self, texts))[1])
+    encode = encoded.encoded_documents
+    monkeypatch.setattr(encoded, "encoded_documents", lambda *given: (calls.append(1), encode(*given))[1])
     return calls
 
 
@@ -39,23 +41,23 @@ def listing(folder: Path) -> list[str]:
 def test_documents_with_their_delimiters(tokenizer: Tokenizer, tmp_path: Path) -> None:
     made = encode_corpus(CORPUS, tokenizer, tmp_path)
     assert made.n_documents == 6
-    for i, document in enumerate(CORPUS.documents):
+    for i, document in enumerate(DOCUMENTS):
         ids = made.document(i).tolist()
         assert ids == [0, *tokenizer.encode(document.text), 0]
         assert 0 not in ids[1:-1]  # "<|endoftext|>" in a document does not end it
         assert made.document_nbytes[i] == len(document.text.encode())
     assert made.tokens.dtype == np.uint16
     assert isinstance(made.tokens, np.memmap)
-    assert made.predictions == sum(len(tokenizer.encode(d.text)) + 1 for d in CORPUS.documents)
+    assert made.predictions == sum(len(tokenizer.encode(d.text)) + 1 for d in DOCUMENTS)
     assert listing(tmp_path) == ["document_nbytes.bin", "meta.json", "offsets.bin", "tokens.bin"]
 
 
 def test_begin_and_end_may_differ(tmp_path: Path) -> None:
     tokenizer = Tokenizer(llama_like(), {"bos_token": "<s>", "eos_token": "</s>"})
-    made = encode_corpus(Corpus((Document("a", "the cat"),)), tokenizer, tmp_path)
+    made = encode_corpus(Corpus.of((Document("a", "the cat"),)), tokenizer, tmp_path)
     assert made.document(0).tolist() == [1, *tokenizer.encode("the cat"), 2]
     alone = Tokenizer(llama_like(), {"eos_token": "</s>"})
-    assert encode_corpus(Corpus((Document("a", "the cat"),)), alone, tmp_path).document(0)[0] == 2
+    assert encode_corpus(Corpus.of((Document("a", "the cat"),)), alone, tmp_path).document(0)[0] == 2
 
 
 def test_encoded_once_for_each_corpus_and_tokenizer(tokenizer: Tokenizer, tmp_path: Path, count: list[int]) -> None:
@@ -64,7 +66,7 @@ def test_encoded_once_for_each_corpus_and_tokenizer(tokenizer: Tokenizer, tmp_pa
     assert len(count) == 1
     assert first.fingerprint == again.fingerprint
     assert np.array_equal(first.tokens, again.tokens)
-    other = encode_corpus(Corpus(CORPUS.documents[:2]), tokenizer, tmp_path)
+    other = encode_corpus(Corpus.of(DOCUMENTS[:2]), tokenizer, tmp_path)
     another = encode_corpus(CORPUS, Tokenizer.train(TEXTS, 300), tmp_path)
     assert len(count) == 3
     assert len({first.fingerprint, other.fingerprint, another.fingerprint}) == 3
@@ -113,17 +115,17 @@ def test_two_at_once(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.M
     other = tmp_path / "other"
     encode_corpus(CORPUS, tokenizer, other)
     (key,) = (path.name for path in (other / "encoded").iterdir())
-    encode = Tokenizer.encode_corpus
+    encode = encoded.encoded_documents
 
-    def late(self: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        yield from encode(self, texts)
+    def late(*given: Any) -> Iterator[tuple[int, np.ndarray]]:
+        yield from encode(*given)
         shutil.copytree(other / "encoded" / key, tmp_path / "mine" / "encoded" / key)
         (tmp_path / "mine" / "encoded" / key / "theirs").touch()
 
-    monkeypatch.setattr(Tokenizer, "encode_corpus", late)
+    monkeypatch.setattr(encoded, "encoded_documents", late)
     made = encode_corpus(CORPUS, tokenizer, tmp_path / "mine")
     assert (tmp_path / "mine" / "encoded" / key / "theirs").exists()
-    assert made.document(3).tolist() == [0, *tokenizer.encode(CORPUS.documents[3].text), 0]
+    assert made.document(3).tolist() == [0, *tokenizer.encode(DOCUMENTS[3].text), 0]
     assert len(list((tmp_path / "mine" / "encoded").iterdir())) == 1
 
 
@@ -135,7 +137,7 @@ def test_a_kill_while_writing(tokenizer: Tokenizer, tmp_path: Path, place: str) 
         "from anyformer.text import *\nfrom anyformer.text.sources import Document\n"
         "os.makedirs(sys.argv[2] + '/encoded', exist_ok=True)\n"
         f"os.{place} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "encode_corpus(Corpus((Document('a', 'text'),)), Tokenizer.load(sys.argv[1]), sys.argv[2])\n"
+        "encode_corpus(Corpus.of((Document('a', 'text'),)), Tokenizer.load(sys.argv[1]), sys.argv[2])\n"
     )
 
     def left() -> Path:
@@ -149,10 +151,10 @@ def test_a_kill_while_writing(tokenizer: Tokenizer, tmp_path: Path, place: str) 
     assert first.exists()  # of another corpus, and new: it might be another process's that is about to write …
     a_day_ago = time.time() - 90_000
     os.utime(first, (a_day_ago, a_day_ago))
-    encode_corpus(Corpus(CORPUS.documents[:2]), tokenizer, tmp_path / "cache")
+    encode_corpus(Corpus.of(DOCUMENTS[:2]), tokenizer, tmp_path / "cache")
     assert not first.exists()  # … but not for a day
     second = left()
-    made = encode_corpus(Corpus((Document("a", "text"),)), tokenizer, tmp_path / "cache")
+    made = encode_corpus(Corpus.of((Document("a", "text"),)), tokenizer, tmp_path / "cache")
     assert made.document(0).tolist() == [0, *tokenizer.encode("text"), 0]
     assert not second.exists()  # of the same corpus, and nobody holds it
 

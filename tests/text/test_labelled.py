@@ -88,6 +88,10 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
     "empty word": ([{"tokens": ["a", ""], "labels": ["O", "O"]}], "tokens = .* is not a list of words"),
     "texts and words": ([GOOD, {"tokens": ["a"], "labels": ["O"]}], "line 2: the label .* is a list of words"),
     "nothing": ([], "holds no examples"),
+    "a long label": (
+        [GOOD, {"text": "x", "label": ["y" * 1000] * 1000}],
+        "line 2: the label .{0,2000} is neither a word",
+    ),
 }
 
 
@@ -96,6 +100,17 @@ def test_what_is_wrong_is_said_with_its_line(case: str, tmp_path: Path) -> None:
     rows, says = REFUSED[case]
     with pytest.raises(TextError, match=says):
         read_labelled(lines(tmp_path / "a.jsonl", *rows))
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_deep_labels_are_refused(depth: int, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "x", "label": "a"}\n{"text": "x", "label": ' + "[" * depth + "]" * depth + "}"
+    )
+    with pytest.raises(
+        TextError, match=r"line 2: (the label .{,100} is neither a word|lists or objects inside each other)"
+    ):
+        read_labelled(tmp_path / "a.jsonl")
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

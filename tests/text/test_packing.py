@@ -106,12 +106,33 @@ def test_validation_rows(documents: list[list[int]], seq_len: int) -> None:
     assert len(used) < 2 or used[0] + used[1] > seq_len
 
 
+@given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=40), seq_len=st.integers(1, 40))
+def test_validation_rows_are_best_fit_decreasing(lengths: list[int], seq_len: int) -> None:
+    """Written out: each piece, the longest first, into the fullest row that has room, the earlier one of two."""
+    windows = [
+        (source, begin, min(seq_len, n - begin)) for source, n in enumerate(lengths) for begin in range(0, n, seq_len)
+    ]
+    rows: list[list[tuple[int, int, int]]] = []
+    for window in sorted(windows, key=lambda window: -window[2]):
+        left = [seq_len - sum(n for *_, n in row) for row in rows]
+        fitting = [i for i, room in enumerate(left) if room >= window[2]]
+        if fitting:
+            rows[min(fitting, key=lambda i: left[i])].append(window)
+        else:
+            rows.append([window])
+    packed = pack_whole(encoded([[1] * (n - 1) for n in lengths]), seq_len)
+    assert packed.row_offsets.tolist() == [sum(map(len, rows[:i])) for i in range(len(rows) + 1)]
+    assert list(zip(packed.source.tolist(), packed.length.tolist(), strict=True)) == [
+        (s, n) for row in rows for s, _, n in row
+    ]
+
+
 @given(texts=st.lists(st.text(min_size=1), min_size=1, max_size=6), seq_len=st.integers(1, 20), whole=st.booleans())
 def test_every_byte_is_predicted_once(
     texts: list[str], seq_len: int, whole: bool, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """What bits per byte divides by: the bytes of all predicted tokens are the bytes of the documents."""
-    corpus = Corpus(tuple(Document(f"{i}", text) for i, text in enumerate(texts)))
+    corpus = Corpus.of(tuple(Document(f"{i}", text) for i, text in enumerate(texts)))
     made = encode_corpus(corpus, tokenizer, tmp_path_factory.getbasetemp() / "packing")
     packed = pack_whole(made, seq_len) if whole else pack(made, seq_len, seed=0)
     batch = packed.batch(np.arange(packed.n_rows))
@@ -164,9 +185,10 @@ def test_tinyshakespeare(material: Path, tmp_path: Path) -> None:
     corpus = read_corpus(material / "tinyshakespeare" / "input.txt")
     raw = (material / "tinyshakespeare" / "input.txt").read_bytes()
     training, validation = corpus.split(0.1)
-    held_out = validation.documents[0].text.encode()
+    (before,), (after,) = training.texts(), validation.texts()
+    held_out = after.encode()
     assert raw.endswith(held_out)
-    assert raw[: -len(held_out)] == training.documents[0].text.encode()
+    assert raw[: -len(held_out)] == before.encode()
     assert 0.0995 < len(held_out) / len(raw) <= 0.1
     tokenizer = Tokenizer.train(training.texts(), 1024)
     made = encode_corpus(validation, tokenizer, tmp_path)

@@ -36,18 +36,9 @@ def test_a_restart_goes_on_where_it_stopped(sizes: tuple[int, int], seed: int, d
     assert started.rows(0).tolist() == expected[0]
 
 
-@given(sizes=SIZES, world_size=st.integers(1, 4), step=st.integers(0, 20))
-def test_ranks_share_one_batch(sizes: tuple[int, int], world_size: int, step: int) -> None:
-    n_rows, batch_rows = sizes[0] * world_size, sizes[1] * world_size
-    together = Sampler(n_rows, batch_rows, 1).rows(step)
-    shares = [Sampler(n_rows, batch_rows, 1, rank=rank, world_size=world_size).rows(step) for rank in range(world_size)]
-    assert np.array_equal(np.stack(shares, axis=1).ravel(), together)
-
-
 def test_epochs_and_seeds_differ() -> None:
     orders = {tuple(Sampler(50, 50, seed).rows(epoch).tolist()) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
-    assert Sampler(50, 20, 0).epoch(5) == 2.0
 
 
 def test_far_steps_cost_no_more() -> None:
@@ -57,12 +48,8 @@ def test_far_steps_cost_no_more() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(TextError, match="makes 7 rows, less than one batch of 8"):
         Sampler(7, 8, 0)
-    with pytest.raises(TextError, match="8 rows cannot be shared out evenly among 3"):
-        Sampler(9, 8, 0, world_size=3)
-    with pytest.raises(TextError, match="cannot be shared out"):
+    with pytest.raises(TextError, match="a batch of 0 rows holds nothing"):
         Sampler(9, 0, 0)
-    with pytest.raises(TextError, match="no rank 2 among 2"):
-        Sampler(9, 8, 0, rank=2, world_size=2)
 
 
 @pytest.mark.parametrize("name", ["seed", "n_rows", "batch_rows"])

@@ -5,7 +5,19 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import TextError
-from anyformer.text import SCHEMES, CharacterBPE, Characters, Tokenizer, WordPiece, Words, compared, scheme, spelled
+from anyformer.text import (
+    SCHEMES,
+    CharacterBPE,
+    Characters,
+    Corpus,
+    Tokenizer,
+    WordPiece,
+    Words,
+    compared,
+    scheme,
+    spelled,
+)
+from anyformer.text.sources import Document
 from tests.text.samples import TEXTS
 
 HUGS = ["hug"] * 10 + ["pug"] * 5 + ["pun"] * 12 + ["bun"] * 4 + ["hugs"] * 5
@@ -58,7 +70,7 @@ def test_text_comes_back(kind: str) -> None:
 def test_words_are_the_most_frequent() -> None:
     tokenizer = Words(vocab_size=2, split="treebank", min_count=2).train(["a b, b c", "c b. Rare"])
     assert learned(tokenizer) == ["b", "c"]
-    result = compared(tokenizer, ["a b c."])
+    result = compared(tokenizer, Corpus.of([Document("a", "a b c.")]))
     assert result.unknown_rate == pytest.approx(2 / 4)
     assert spelled(tokenizer, "a b c.") == ["[a]", "b", "c", "[.]"]
     assert learned(Words(vocab_size=9, lowercase=True).train(["The the end."])) == ["the", "end."]
@@ -66,8 +78,8 @@ def test_words_are_the_most_frequent() -> None:
 
 
 def test_what_is_compared() -> None:
-    texts = ["abc abc", "abd"]
-    result = compared(Characters().train(["abcx "]), texts)
+    corpus = Corpus.of([Document("a", "abc abc"), Document("b", "abd")])
+    result = compared(Characters().train(["abcx "]), corpus)
     assert (result.vocab_size, result.n_tokens, result.bytes_per_token) == (7, 10, 1.0)
     assert result.unknown_rate == pytest.approx(0.1)
     assert result.unused_rate == pytest.approx(1 / 5)  # the x

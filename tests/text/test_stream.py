@@ -15,29 +15,29 @@ def llama() -> Tokenizer:
     return Tokenizer(llama_like(), {"bos_token": "<s>", "eos_token": "</s>"})
 
 
-def pieces(tokenizer: Tokenizer, ids: list[int], specials: bool) -> list[str]:
-    stream = tokenizer.stream(specials=specials)
+def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    stream = tokenizer.stream()
     return [*(stream.push(token) for token in ids), stream.finish()]
 
 
-@given(ids=st.lists(st.integers(0, 620)), specials=st.booleans())
-def test_any_ids_of_bytes(tokenizer: Tokenizer, ids: list[int], specials: bool) -> None:
-    assert "".join(pieces(tokenizer, ids, specials)) == tokenizer.decode(ids, specials=specials)
+@given(ids=st.lists(st.integers(0, 620)))
+def test_any_ids_of_bytes(tokenizer: Tokenizer, ids: list[int]) -> None:
+    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
 
 
-@given(ids=st.lists(st.integers(0, 280)), specials=st.booleans())
-@example(ids=[1, 267, 268], specials=False)
-@example(ids=[268, 1, 268], specials=False)
-@example(ids=[3, 0, 131], specials=False)  # bytes that a token left out does not part
-@example(ids=[268, 3, 275, 131, 268], specials=True)
-def test_any_ids_with_byte_fallback(llama: Tokenizer, ids: list[int], specials: bool) -> None:
-    assert "".join(pieces(llama, ids, specials)) == llama.decode(ids, specials=specials)
+@given(ids=st.lists(st.integers(0, 280)))
+@example(ids=[1, 267, 268])
+@example(ids=[268, 1, 268])
+@example(ids=[3, 0, 131])  # bytes that a token left out does not part
+@example(ids=[268, 3, 275, 131, 268])
+def test_any_ids_with_byte_fallback(llama: Tokenizer, ids: list[int]) -> None:
+    assert "".join(pieces(llama, ids)) == llama.decode(ids)
 
 
 @given(text=TEXT)
 def test_text_comes_as_soon_as_it_is_whole(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
-    *pushed, rest = pieces(tokenizer, ids, specials=False)
+    *pushed, rest = pieces(tokenizer, ids)
     assert "".join(pushed) == text
     assert rest == ""
     for n in range(len(ids)):  # what is shown after n tokens is all that n tokens make certain
@@ -47,12 +47,12 @@ def test_text_comes_as_soon_as_it_is_whole(tokenizer: Tokenizer, text: str) -> N
 def test_half_a_character_waits(tokenizer: Tokenizer) -> None:
     # One id a byte, as the alphabet stands at 1 to 256 in the order of its spellings.
     ids = [token for byte in "é🥊".encode() for token in _byte_ids(tokenizer, byte)]
-    assert pieces(tokenizer, ids, specials=False) == ["", "é", "", "", "", "🥊", ""]
-    assert pieces(tokenizer, ids[:4], specials=False) == ["", "é", "", "", "\ufffd"]
+    assert pieces(tokenizer, ids) == ["", "é", "", "", "", "🥊", ""]
+    assert pieces(tokenizer, ids[:4]) == ["", "é", "", "", "\ufffd"]
 
 
 def test_words_come_one_by_one(llama: Tokenizer) -> None:
-    assert pieces(llama, [1, 267, 268, 269, 2], specials=False)[1:4] == ["the", " c", "at"]
+    assert pieces(llama, [1, 267, 268, 269, 2])[1:4] == ["the", " c", "at"]
 
 
 def _bytes(tokenizer: Tokenizer) -> Callable[[int], bytes]:

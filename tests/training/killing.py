@@ -79,7 +79,7 @@ def run(out: Path) -> None:
     """Start the run in `out`, or go on with it."""
     torch.set_num_threads(1)
     options = RunOptions(device=torch.device("cpu"), save_every=SAVE_EVERY, validations=5)
-    train(spec(), recipe(), TextData(corpus(40, 1), corpus(5, 2)), out=out, options=options)
+    train(spec(), recipe(), TextData(corpus(40, 1), corpus(5, 2), None), out=out, options=options)
 
 
 class Injection:

@@ -1,7 +1,8 @@
 """A small encoder that judges words, its generator, and text: what tests of replaced-token detection train."""
 
 import anyformer as af
-from anyformer.families.electra import discriminator, electra
+from anyformer.families.bert import bert
+from anyformer.families.electra import discriminator
 from anyformer.recipe import AdamW, Constant, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec
 from anyformer.training.objectives.objective import objective_of
@@ -11,7 +12,7 @@ from tests.training import noisy
 
 def spec(width: int = 16, d_model: int = 32) -> ModelSpec:
     """The encoder's embedding is narrower than it, so that the generator's is as wide as the generator's stream or wider."""
-    made = discriminator(electra(n_layers=2, d_model=d_model, n_heads=4, width=width))
+    made = discriminator(bert(n_layers=2, d_model=d_model, n_heads=4, width=width))
     return af.resize(made, vocab_size=noisy.tokenizer().vocab_size, context=64)
 
 

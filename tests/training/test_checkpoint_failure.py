@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from anyformer.disk.seal import sealed
 from anyformer.errors import RunFailed
 from anyformer.training.checkpoint import checkpoints as checkpoint
-from anyformer.training.checkpoint.checkpoints import Checkpoints, verify
+from anyformer.training.checkpoint.checkpoints import Checkpoints
 from tests.training.small import saved, trained
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"]
@@ -43,7 +44,7 @@ class TestFailure:
         assert [path.name for path in checkpoints.directory.iterdir()] == ["step-00000001"]
         path = checkpoints.latest()
         assert path is not None
-        verify(path)
+        sealed(path)
 
     @pytest.mark.parametrize("call", ["mkdir", "write", "fsync", "rename"])
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
@@ -87,8 +88,6 @@ class TestFailure:
 
 def test_everything_is_synced_before_it_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut keeps what was synced, in the order of the calls; so each file, then its folder, then the name."""
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text("{}\n")
     calls: list[tuple[str, str]] = []
     fsync, rename = os.fsync, os.rename
 
@@ -105,10 +104,9 @@ def test_everything_is_synced_before_it_is_in_place(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", syncing)
     monkeypatch.setattr(os, "rename", renaming)
     model, optimizer = trained(1)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", relied_on=(metrics,))
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.directory.mkdir()
     checkpoints.save(1, model, optimizer, {})
     aside = f".tmp-{os.getpid()}-step-00000001"
-    assert calls[0] == ("sync", "metrics.jsonl")
-    assert sorted(calls[1:6]) == [("sync", name) for name in FILES]
-    assert calls[6:] == [("sync", aside), ("rename", "step-00000001"), ("sync", "checkpoints")]
+    assert sorted(calls[:5]) == [("sync", name) for name in FILES]
+    assert calls[5:] == [("sync", aside), ("rename", "step-00000001"), ("sync", "checkpoints")]

@@ -22,15 +22,16 @@ from anyformer.spec import ModelSpec
 from anyformer.text import ParallelCorpus, Tokenizer
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData, ContrastRows, batch_pairs
-from anyformer.training.objectives.contrastive.loss import usual_pool, with_embedding
-from anyformer.training.objectives.objective import LossContext, objective_of
+from anyformer.training.objectives.contrastive.loss import usual_pool
+from anyformer.training.objectives.objective import LossContext, objective_of, with_head_for
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.step import Trainer
 from tests.training.models import decoder, encoder_decoder
 from tests.training.test_objectives import CPU, sharpened
 from tests.training.test_run import Crash, Watching, crash
 
-ENCODER, DECODER = with_embedding(decoder(layers.Everything())), with_embedding(decoder())
+ENCODER = with_head_for(decoder(layers.Everything()), Contrastive())
+DECODER = with_head_for(decoder(), Contrastive())
 HOW = RunOptions(device=CPU, validations=2, plan=False)
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 WORDS = ("eins", "zwei", "drei", "vier", "funf", "sechs", "sieben", "acht", "neun", "zehn")
@@ -249,7 +250,7 @@ def test_an_architecture_gets_the_head_that_suits_it() -> None:
     assert usual_pool(decoder(layers.Everything())) == layers.MeanTokensSpec()
     assert usual_pool(decoder()) == layers.LastTokenSpec()
     assert [head.name for head in ENCODER.heads] == ["embedding"]
-    assert with_embedding(ENCODER, layers.FirstTokenSpec()) == ENCODER
+    assert with_head_for(ENCODER, Contrastive()) == ENCODER
     assert usual(ENCODER, "pairs") == Contrastive()
     assert usual(decoder(), "pairs") == Seq2Seq()
 

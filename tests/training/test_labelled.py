@@ -27,7 +27,7 @@ from anyformer.text.labelled import EncodedLabelled, Kind, LabelledRows
 from anyformer.training.objectives.labelled.data import LabelledData, LabelledValidation
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.run import RunOptions, train
-from anyformer.training.run.baseline import guess_of, trivial_loss
+from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.run.progress import Watcher
 from anyformer.training.step import Trainer, split
 from tests.laws.models import randomised
@@ -192,7 +192,7 @@ def test_the_baselines_are_frequencies_and_means() -> None:
     data = labelled("classes")
     validation = data.validation(RECIPE)
     assert isinstance(validation, LabelledValidation)
-    found = trivial_loss(guess_of(Classification(), data), data.feed(RECIPE), 9999, validation)
+    found = trivial_loss(RECIPE.but(tokens=9999 * RECIPE.batch_tokens), data, validation)
     # Each class is said equally often, in training and after: log 3, whatever is added to the counts.
     assert found == pytest.approx(math.log(3), rel=1e-3)
     data = labelled("numbers", 48)
@@ -200,10 +200,8 @@ def test_the_baselines_are_frequencies_and_means() -> None:
     assert isinstance(validation, LabelledValidation)
     values = [float(row.label) for row in data.train.rows]  # type: ignore[arg-type]
     unseen = [float(row.label) for row in validation.examples.corpus.rows]  # type: ignore[arg-type]
-    one_epoch = _batches_of_an_epoch(data)
-    found = trivial_loss(
-        guess_of(Regression(), data), data.feed(RECIPE.but(objective=Regression())), one_epoch, validation
-    )
+    one_epoch = RECIPE.but(objective=Regression(), tokens=_batches_of_an_epoch(data) * RECIPE.batch_tokens)
+    found = trivial_loss(one_epoch, data, validation)
     assert found == pytest.approx(np.mean((np.array(unseen) - np.mean(values)) ** 2), rel=1e-9)
 
 

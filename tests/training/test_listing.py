@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,25 @@ import torch
 from click.testing import CliRunner
 
 from anyformer.cli.runs import command
+from anyformer.disk.lock import Lock
+from anyformer.disk.seal import read_record
 from anyformer.training.checkpoint.checkpoints import Checkpoints
-from anyformer.training.checkpoint.directory import RunDirectory, read_record
+from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from tests.training.killing import recipe, spec
 
 
-def created(path: Path) -> RunDirectory:
-    return RunDirectory.create(path, spec(), recipe(), {"data": "d1"}, {"architecture": "tiny"})
+def created(path: Path) -> Lock:
+    return own(path, spec(), recipe(), {"data": "d1"}, {"architecture": "tiny"})
+
+
+@contextmanager
+def held(path: Path) -> Iterator[Path]:
+    lock = created(path)
+    try:
+        yield path
+    finally:
+        lock.release()
 
 
 def metrics(path: Path, step: int, validation: float | None) -> None:
@@ -38,17 +50,17 @@ class TestRuns:
     def folder(self, tmp_path: Path) -> Iterator[Path]:
         """One finished, one interrupted in a sub-folder, one running, one damaged, one thing that is no run."""
         runs = tmp_path / "runs"
-        with created(runs / "done") as run:
-            metrics(run.path, 20, 2.25)
+        with held(runs / "done") as run:
+            metrics(run, 20, 2.25)
             model = torch.nn.Linear(1, 1)
-            Checkpoints(run.path / "checkpoints").save(20, model, torch.optim.AdamW(model.parameters()), {})
-        with created(runs / "more" / "cut") as run:
-            metrics(run.path, 8, None)
-        created(runs / "bad").close()
+            Checkpoints(run / "checkpoints").save(20, model, torch.optim.AdamW(model.parameters()), {})
+        with held(runs / "more" / "cut") as run:
+            metrics(run, 8, None)
+        created(runs / "bad").release()
         (runs / "bad" / "run.json").write_text("{")
         (runs / "notes").mkdir()
         (runs / ".tmp-1-x").mkdir()
-        with created(runs / "now"):
+        with held(runs / "now"):
             yield runs
 
     def test_json(self, folder: Path) -> None:
@@ -83,7 +95,7 @@ class TestRuns:
         result = CliRunner(env={"COLUMNS": "160"}).invoke(command, [str(folder)])
         assert result.exit_code == 0, result.output
         rows = {words[0]: words for line in result.output.splitlines() if (words := line.split())}
-        assert rows["done"][1:7] == ["tiny", "0.00", "M", "20/20", "2.500", "2.250"]
+        assert rows["done"][1:7] == ["tiny", "4.9", "k", "20/20", "2.500", "2.250"]
         assert rows["more/cut"][4:7] == ["8/20", "4.000", "interrupted"]
         assert rows["bad"] == ["bad", "damaged"]
         assert "notes" not in rows

@@ -7,7 +7,7 @@ import pytest
 from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
 from anyformer.training.run import progress as live
 from anyformer.training.run.plan import RunPlan, duration, nbytes
-from anyformer.training.run.progress import Bar, PlainLines, Progress, live_view
+from anyformer.training.run.progress import Bar, PlainLines, Watcher, live_view
 
 PLAN = RunPlan(3_000_000, 400, 0, 819_200, 20e6, "cpu", "float32", 144_000_000, 300.0, 500_000_000, 3e11)
 
@@ -49,7 +49,7 @@ def test_plain_lines_are_few_and_say_all() -> None:
 
 
 def test_the_loss_shown_is_a_mean_of_the_last_steps() -> None:
-    progress = Progress()
+    progress = Watcher()
     progress.begin(PLAN)
     for number in range(1, 21):
         progress.step(step(number, loss=float(number)))
@@ -57,7 +57,7 @@ def test_the_loss_shown_is_a_mean_of_the_last_steps() -> None:
 
 
 def test_time_left_counts_from_where_the_run_goes_on() -> None:
-    progress = Progress()
+    progress = Watcher()
     progress.begin(RunPlan(1, 400, 300, 1, 1.0, "cpu", "float32", 0))
     progress.step(step(301))
     assert progress.seconds_left() is None

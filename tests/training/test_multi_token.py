@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer import layers
 from anyformer.cache import KVCache
@@ -28,6 +27,7 @@ from anyformer.training.run import RunOptions, train
 from anyformer.training.run.checks import check_run
 from anyformer.training.step import Trainer
 from anyformer.training.step.routing import routers_of
+from tests.laws.models import flop_counter
 from tests.laws.tolerance import FLOAT32, distance, gradient_distance
 from tests.oracles import multi_token as oracle
 from tests.training.models import VOCAB, decoder
@@ -142,7 +142,7 @@ def test_a_mixtures_modules_have_routers_that_report() -> None:
 def test_flops_are_those_that_torch_counts(name: str) -> None:
     spec = SPEC if name == "small" else shrink(preset(name).spec)
     model = build(spec, seed=None, device="meta")
-    ids, counter = torch.zeros(2, LENGTH, dtype=torch.long, device="meta"), FlopCounterMode(display=False)
+    ids, counter = torch.zeros(2, LENGTH, dtype=torch.long, device="meta"), flop_counter()
     totals = []
     for ahead in (False, True):
         with counter:

@@ -33,7 +33,7 @@ from anyformer.training.objectives.denoising.noise import NoisyPairs
 from anyformer.training.objectives.objective import LossContext, objective_of
 from anyformer.training.objectives.permuted.loss import PermutedRows
 from anyformer.training.run import RunOptions, train
-from anyformer.training.run.baseline import Frequency, trivial_loss
+from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.step import Trainer
 from tests.training.models import VOCAB, decoder, encoder_decoder
 from tests.training.noisy import text_data, tokenizer
@@ -41,7 +41,7 @@ from tests.training.test_objectives import CPU, sharpened
 from tests.training.test_run import Crash, Watching, crash, hexadecimal
 
 ENCODER = decoder(layers.Everything())
-XLNET = xlnet(n_layers=1, d_model=16, n_heads=2, d_ff=24, vocab_size=VOCAB)
+XLNET = resize(xlnet(n_layers=1, d_model=16, n_heads=2), vocab_size=VOCAB)
 XLNET = XLNET.but(heads=(permuted_words(XLNET),))
 SEQ_LEN = 48
 RESTORED = (SpanCorruption(), PrefixLM(), Denoising(rotate=True, delete_rate=0.1), UL2())
@@ -283,10 +283,10 @@ def test_micro_batches_add_up(objective: ObjectiveSpec) -> None:
     gradients = []
     for micro_tokens in (None, 2 * SEQ_LEN, 1):
         trainer = Trainer(build(spec), given, objective_of(objective, spec), micro_tokens=micro_tokens)
-        nats, tokens, *_ = trainer.gradients(1, batch)
-        gradients.append((nats, tokens, [p.grad for p in trainer.parameters]))
-    for nats, tokens, grads in gradients[1:]:
-        assert (nats, tokens) == (pytest.approx(gradients[0][0], rel=1e-6), gradients[0][1])
+        mean, tokens, *_ = trainer.gradients(1, batch)
+        gradients.append((mean, tokens, [p.grad for p in trainer.parameters]))
+    for mean, tokens, grads in gradients[1:]:
+        assert (mean, tokens) == (pytest.approx(gradients[0][0], rel=1e-6), gradients[0][1])
         torch.testing.assert_close(grads, gradients[0][2], rtol=1e-4, atol=1e-6)
 
 
@@ -300,6 +300,5 @@ def test_the_trivial_baseline_is_the_frequency_of_labels() -> None:
     labels = [int(t) for rows, _ in validation.batches(64) for t in rows.labels.ravel() if t != NOT_PREDICTED]
     n = sum(counts.values()) + data.vocab_size
     expected = sum(-math.log((counts[label] + 1) / n) for label in labels) / len(labels)
-    assert trivial_loss(Frequency(data.vocab_size), data.feed(given), 3, validation) == pytest.approx(
-        expected, rel=1e-12
-    )
+    three = given.but(tokens=3 * given.batch_tokens)
+    assert trivial_loss(three, data, validation) == pytest.approx(expected, rel=1e-12)

@@ -89,9 +89,9 @@ def test_a_vocabulary_without_the_tokens_is_refused(objective: ObjectiveSpec, to
 @pytest.mark.parametrize(
     ("kind", "fields", "says"),
     [
-        (MaskedLM, {"rate": 0.0}, "nothing is hidden"),
+        (MaskedLM, {"rate": 0.0}, "must be above 0 and below 1"),
         (MaskedLM, {"mask_share": 0.9, "random_share": 0.2}, "more than 1"),
-        (SpanCorruption, {"mean_length": 0.5}, "at least 1 token"),
+        (SpanCorruption, {"mean_length": 0.5}, "must be at least 1"),
         (Denoising, {"permute_sentences": False, "infill_rate": 0.0}, "only copied"),
         (UL2, {"denoisers": ()}, "name one at least"),
         (Denoiser, {"mode": "S", "rate": 0.6}, "at most 0.5"),

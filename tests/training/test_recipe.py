@@ -106,7 +106,7 @@ def test_files_go_both_ways(name: str, form: str) -> None:
         ("recipe: 1\ntokes: 5", "no field 'tokes' (did you mean 'tokens'?)"),
         ("recipe: 1\noptimizer: {kind: AdmaW}", "did you mean 'AdamW'?"),
         ("recipe: 1\nschedule: [{kind: Warmup, steps: 3, share: 0.5}]", "give one of them"),
-        ("recipe: 1\nschedule: [{kind: Warmup, steps: 0}]", "must be above 0"),
+        ("recipe: 1\nschedule: [{kind: Warmup, steps: 0}]", "Warmup.steps = 0 must be at least 1, or null"),
         ("recipe: 1\nbatch_tokens: 300", "must be a multiple of seq_len = 256"),
         ("recipe: 1\nprecision: fp8", "none of 'float32', 'bf16'"),
         ("recipe: 1\nclip: 0.0", "must be above 0"),

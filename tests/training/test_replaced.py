@@ -22,8 +22,13 @@ from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.objective import Auxiliary, LossContext, objective_of, with_head_for
 from anyformer.training.objectives.replaced import loss as replaced
-from anyformer.training.objectives.replaced.generator import generator_for
-from anyformer.training.objectives.replaced.loss import ReplacedNoise, ReplacedObjective, ReplacedRows, sampled
+from anyformer.training.objectives.replaced.loss import (
+    ReplacedNoise,
+    ReplacedObjective,
+    ReplacedRows,
+    generator_for,
+    sampled,
+)
 from anyformer.training.step import Trainer, split
 from tests.training import noisy
 from tests.training.replacing import recipe, spec, trainer
@@ -111,7 +116,7 @@ def test_equal_to_transformers(embeddings: Embeddings, tmp_path: Path) -> None:
     scores = discriminator(input_ids=filled, attention_mask=mask).logits
     told = F.binary_cross_entropy_with_logits(scores, target, reduction="none")[mask > 0]
     (words + 50 * told.mean()).backward()
-    assert passes.nats == pytest.approx(float(told.detach().sum()), rel=1e-5)
+    assert passes.loss * passes.tokens == pytest.approx(float(told.detach().sum()), rel=1e-5)
     assert passes.parts is not None
     assert passes.parts["generator"] == pytest.approx(float(words.detach()), rel=1e-5)
     wanted = [
@@ -385,11 +390,11 @@ class TestRefused:
         [
             ("rate", 0.0, "rate = 0.0 must be above 0"),
             ("rate", 1.0, "rate = 1.0 must be above 0 and below 1"),
-            ("mask_share", 1.5, "from 0 to 1"),
-            ("generator_width", 0.0, "a share of the model's"),
-            ("generator_depth", 1.5, "a share of the model's"),
+            ("mask_share", 1.5, "at least 0 and at most 1"),
+            ("generator_width", 0.0, "must be above 0 and at most 1"),
+            ("generator_depth", 1.5, "must be above 0 and at most 1"),
             ("weight", 0.0, "must be above 0"),
-            ("temperature", math.inf, "must be above 0"),
+            ("temperature", math.inf, "must be a finite number"),
         ],
     )
     def test_fields(self, field: str, value: float, says: str) -> None:

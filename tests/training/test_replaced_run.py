@@ -58,7 +58,7 @@ def test_gone_on_with_to_the_bit(run: tuple[Path, TrainingResult], tmp_path: Pat
 
 def test_other_runs_have_no_such_file(tmp_path: Path) -> None:
     from anyformer.recipe import MaskedLM
-    from anyformer.training.objectives.replaced.generator import generator_for
+    from anyformer.training.objectives.replaced.loss import generator_for
 
     out = tmp_path / "run"
     train(

@@ -235,7 +235,7 @@ def test_it_is_written_and_read() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: LoadBalance(weight=0.0), "LoadBalance.weight = 0.0 must be above 0; leave the loss out"),
+        (lambda: LoadBalance(weight=0.0), "LoadBalance.weight = 0.0 must be above 0"),
         (lambda: RouterTraining(jitter=1.0), "RouterTraining.jitter = 1.0 must be at least 0 and below 1"),
         (lambda: RouterTraining(correction_speed=-0.1), "RouterTraining.correction_speed = -0.1 must be at least 0"),
         (lambda: RouterTraining(losses=(LOSSES[0], LOSSES[0])), "RouterTraining.losses = .* give each kind once"),

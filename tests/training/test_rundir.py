@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ import yaml
 from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
-from anyformer.disk.lock import hold, is_held
+from anyformer.disk.lock import Lock, hold, is_held
 from anyformer.disk.run_layout import is_run
+from anyformer.disk.seal import read_record
 from anyformer.errors import CheckpointError, RunFailed, UsageError
 from anyformer.recipe import AdamW, Recipe
 from anyformer.spec import ModelSpec
-from anyformer.training.checkpoint.directory import RunDirectory, read_record
+from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from tests.training.killing import recipe, spec
 
@@ -27,17 +29,28 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PRINTS = {"data": "d1", "tokenizer": "t1"}
 
 
-def created(path: Path) -> RunDirectory:
-    return RunDirectory.create(path, spec(), recipe(), PRINTS, {"architecture": "tiny", "note": [1, None]})
+def created(path: Path) -> Lock:
+    return own(path, spec(), recipe(), PRINTS, {"architecture": "tiny", "note": [1, None]})
+
+
+@contextmanager
+def held(path: Path) -> Iterator[Path]:
+    lock = created(path)
+    try:
+        yield path
+    finally:
+        lock.release()
 
 
 def test_it_says_what_ran(tmp_path: Path) -> None:
-    with created(tmp_path / "runs" / "a") as run:
-        assert specs.read(run.path / "spec.yaml") == spec()
-        assert recipes.read(run.path / "recipe.yaml") == recipe()
-        assert (run.path / "checkpoints").is_dir()
-        record = json.loads((run.path / "run.json").read_text())
-        assert record == run.record == read_record(run.path)
+    with held(tmp_path / "runs" / "a") as run:
+        assert specs.read(run / "spec.yaml") == spec()
+        assert recipes.read(run / "recipe.yaml") == recipe()
+        assert (run / "checkpoints").is_dir()
+        record = json.loads((run / "run.json").read_text())
+        assert record.pop("crc32")
+        assert record == read_record(run)
+        assert set(record["files"]) == {"spec.yaml", "recipe.yaml"}
         assert record["fingerprints"] == {**PRINTS, "code": code_fingerprint()}
         assert record["versions"]["python"] == sys.version.split()[0]
         assert {"torch", "anyformer"} <= set(record["versions"])
@@ -65,13 +78,13 @@ def test_the_code_is_known_by_its_content(tmp_path: Path, monkeypatch: pytest.Mo
 
 class TestGoingOn:
     def test_the_same_run_is_opened(self, tmp_path: Path) -> None:
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
         (tmp_path / "a" / "checkpoints" / ".tmp-1-step-00000004").mkdir()
         (tmp_path / "a" / ".tmp-1-run.json").write_text("half")
         before = (tmp_path / "a" / "run.json").read_text()
-        with created(tmp_path / "a") as run:
-            assert (run.path / "run.json").read_text() == before
-            assert sorted(path.name for path in run.path.rglob("*")) == [
+        with held(tmp_path / "a") as run:
+            assert (run / "run.json").read_text() == before
+            assert sorted(path.name for path in run.rglob("*")) == [
                 "checkpoints",
                 "lock",
                 "recipe.yaml",
@@ -107,33 +120,33 @@ class TestGoingOn:
     def test_another_run_is_refused(
         self, tmp_path: Path, other_spec: ModelSpec, other_recipe: Recipe, prints: dict[str, str], says: str
     ) -> None:
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
         with pytest.raises(CheckpointError) as error:
-            RunDirectory.create(tmp_path / "a", other_spec, other_recipe, prints)
+            own(tmp_path / "a", other_spec, other_recipe, prints)
         assert says in str(error.value)
         assert error.value.exit_status == 2
-        created(tmp_path / "a").close()  # the lock was released
+        created(tmp_path / "a").release()  # the lock was released
 
     def test_changed_code_is_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        created(tmp_path / "a").close()
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
+        created(tmp_path / "a").release()
         assert not caplog.text
         monkeypatch.setattr("anyformer.training.checkpoint.directory.code_fingerprint", lambda: "other")
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
         assert "the code has changed" in caplog.text
 
     @pytest.mark.parametrize("name", ["run.json", "spec.yaml", "recipe.yaml"])
     def test_damage_is_named(self, tmp_path: Path, name: str) -> None:
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
         (tmp_path / "a" / name).write_text("[")
-        with pytest.raises(CheckpointError, match=f"{name} is damaged"):
+        with pytest.raises(CheckpointError, match=f"{name} is (damaged|truncated or overwritten)"):
             created(tmp_path / "a")
 
     def test_no_run(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="holds no run"):
-            RunDirectory.open(tmp_path)
+            read_record(tmp_path)
 
 
 class TestRefused:
@@ -147,7 +160,7 @@ class TestRefused:
 
     def test_an_empty_directory_is_taken(self, tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
         assert is_run(tmp_path / "a")
 
     def test_a_failure_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +180,7 @@ class TestRefused:
         (tmp_path / ".tmp-2-a").mkdir()
         held = hold(tmp_path / ".tmp-2-a")  # being made at this moment
         assert held is not None
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
         os.close(held)
         assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-1-b", ".tmp-2-a", "a"]
 
@@ -189,7 +202,7 @@ time.sleep(30)
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Another process that holds a run's directory, and has a child that will outlive it."""
-    created(tmp_path / "a").close()
+    created(tmp_path / "a").release()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     arguments = [sys.executable, "-c", HOLD, str(tmp_path / "a")]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
@@ -212,12 +225,12 @@ class TestOneOwner:
         process.kill()  # and its child lives on
         process.wait()
         assert not is_held(tmp_path / "a" / "lock")
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
 
     def test_twice_in_one_process(self, tmp_path: Path) -> None:
-        with created(tmp_path / "a"), pytest.raises(UsageError, match=f"process {os.getpid()};"):
+        with held(tmp_path / "a"), pytest.raises(UsageError, match=f"process {os.getpid()};"):
             created(tmp_path / "a")
-        created(tmp_path / "a").close()
+        created(tmp_path / "a").release()
 
     def test_a_race_to_create_has_one_winner(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rename = os.rename
@@ -226,7 +239,7 @@ class TestOneOwner:
             monkeypatch.setattr(os, "rename", rename)
             (tmp_path / "other").mkdir()
             first = created(tmp_path / "other" / "a")
-            first.close()
+            first.release()
             rename(tmp_path / "other" / "a", tmp_path / "a")
             rename(source, target)
 
@@ -260,5 +273,5 @@ class TestFiles:
 
 
 def test_a_saved_recipe_is_yaml(tmp_path: Path) -> None:
-    created(tmp_path / "a").close()
+    created(tmp_path / "a").release()
     assert yaml.safe_load((tmp_path / "a" / "recipe.yaml").read_text())["seq_len"] == 16

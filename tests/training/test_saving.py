@@ -36,11 +36,16 @@ def test_a_run_is_listed_by_its_name(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "run.json").read_text())["architecture"] == "mine"
 
 
-def test_its_checkpoints_rely_on_its_metrics(tmp_path: Path) -> None:
+def test_its_checkpoints_hold_its_metrics(tmp_path: Path) -> None:
     with Saving(tmp_path / "a", decoder(vocab=300), RECIPE, DATA, None, keep_last=3) as saving:
         assert saving.checkpoints is not None
         assert (saving.checkpoints.directory, saving.checkpoints.keep_last) == (tmp_path / "a" / "checkpoints", 3)
-        assert saving.checkpoints.relied_on == (tmp_path / "a" / "metrics.jsonl",)
+    run(tmp_path / "a")
+    lines = (tmp_path / "a" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    for step in (2, 4):
+        upto = [line for line in lines if json.loads(line)["step"] <= step and not json.loads(line).get("whole")]
+        copy = tmp_path / "a" / "checkpoints" / f"step-{step:08d}" / "metrics.jsonl"
+        assert copy.read_bytes() == b"".join(upto)
 
 
 class Killed(BaseException):
@@ -69,7 +74,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Tokenizer, "save", full)
-    with pytest.raises(RunFailed, match=r"cannot write the tokenizer to .*tokenizer: No space left on device"):
+    with pytest.raises(RunFailed, match=r"cannot create the run's directory .*a: No space left on device"):
         run(tmp_path / "a")
 
 

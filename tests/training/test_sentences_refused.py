@@ -106,11 +106,11 @@ def test_tokens_go_by_what_the_tokenizer_calls_them() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"negatives": 0.0}, "every pair is of one class"),
-        ({"negatives": 1.0}, "every pair is of one class"),
-        ({"short": 1.1}, "from 0 to 1"),
+        ({"negatives": 0.0}, "must be above 0 and below 1"),
+        ({"negatives": 1.0}, "must be above 0 and below 1"),
+        ({"short": 1.1}, "at least 0 and at most 1"),
         ({"max_ngram": 0}, "at least 1"),
-        ({"rate": 0.0}, "nothing is hidden"),
+        ({"rate": 0.0}, "must be above 0 and below 1"),
     ],
 )
 def test_fields_out_of_their_range_are_refused(fields: dict[str, Any], says: str) -> None:

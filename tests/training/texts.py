@@ -21,4 +21,4 @@ def encoded(n_documents: int, seed: int = 0, longest: int = 60) -> EncodedCorpus
 
 
 def text_data() -> TextData:
-    return TextData(encoded(60), encoded(7, seed=1))
+    return TextData(encoded(60), encoded(7, seed=1), None)

@@ -166,6 +166,7 @@ def test_labels_are_without_directories() -> None:
         ("llama2+positions=blom", ("positions=blom: 'blom' is no kind of positions", "did you mean 'bloom'?")),
         ("llama2+placement=before", ("'before' is none of pre, post, sandwich, after, none",)),
         ("llama2+norm=3", ("norm=3: ", "must be a Norm")),
+        ("llama2+feed-forward=none", ("feed-forward=none: ", "None is no kind of Expert")),
         ("llama2+norm=LayerNorm(epsilon=1)", ("LayerNorm has no field 'epsilon' (did you mean 'eps'?)",)),
         ("llama2+norm=LayerNorm(eps=", ("norm=LayerNorm(eps=: 'LayerNorm(eps=' cannot be read",)),
         ("llama2+norm=", ("norm=: '' cannot be read",)),

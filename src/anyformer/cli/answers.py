@@ -1,7 +1,7 @@
 """Answers kept on disk: what a command has printed is printed again, and neither torch nor any model is imported for it.
 
-The question is the command with its parameters, what the files hold that they name, and the code: change one of them and it is
-answered afresh. `ANYFORMER_NO_CACHE` has every question answered afresh.
+The question is the command with its parameters, what the files hold that they name, the terminal and the code: change one of
+them and it is answered afresh. `ANYFORMER_NO_CACHE` has every question answered afresh.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
-from anyformer.cli.terminal import Recorder, console
+from anyformer.cli.terminal import console
 from anyformer.disk.cache import recall, remember
+from anyformer.screen import on_screen, raw
 from anyformer.version import __version__
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -39,11 +39,11 @@ def keeps_answers(*writes: str) -> Callable[[Command], Command]:
         def answered(**parameters: Any) -> None:
             asked = None if any(parameters[name] for name in writes) else _question(run.__module__, parameters)
             known = recall(ROOM, asked) if asked else None
-            if known is not None and known["width"] in (None, console().width):
-                Recorder.replay(known["printed"])
-                status = known["status"]
-            else:
+            if known is None:
                 status = _recorded(functools.partial(run, **parameters), asked)
+            else:
+                raw(sys.stdout).write(known["printed"])
+                status = known["status"]
             click.get_current_context().exit(status)
 
         return answered  # type: ignore[return-value]
@@ -51,17 +51,31 @@ def keeps_answers(*writes: str) -> Callable[[Command], Command]:
     return around
 
 
+class _Recorder:
+    """A stream that hands on the text that is written to it, and holds it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.printed = stream, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        self.printed += text
+        return self.stream.write(text)
+
+
 def _recorded(run: Callable[[], Any], asked: Any) -> int:
     """The status with which the command ends; what it prints is kept, unless it fails or warns."""
-    out, errors = Recorder(sys.stdout), Recorder(sys.stderr)
+    out, errors = _Recorder(raw(sys.stdout)), _Recorder(raw(sys.stderr))
     status = 0
-    with redirect_stdout(out), redirect_stderr(errors):  # type: ignore[type-var]
+    with on_screen(out, errors):  # type: ignore[arg-type]
         try:
             run()
         except click.exceptions.Exit as ended:
             status = ended.exit_code
-    if asked and out.whole and not errors.printed:
-        remember(ROOM, asked, {"printed": out.printed, "width": out.width, "status": status})
+    if asked and not errors.printed:
+        remember(ROOM, asked, {"printed": out.printed, "status": status})
     return status
 
 
@@ -80,7 +94,9 @@ def _question(command: str, parameters: Mapping[str, Any]) -> Any:
                 return None
             files |= {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in named}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in parameters.items()}
-    return {"command": command, "parameters": plain, "files": files, "code": _code()}
+    out = console()
+    seen = [out.width, out.color_system, out.no_color, out.is_terminal, out.encoding]
+    return {"command": command, "parameters": plain, "files": files, "terminal": seen, "code": _code()}
 
 
 def _words(value: Any) -> Iterator[str]:
@@ -95,14 +111,6 @@ def _code() -> str:
     """A fingerprint of this package's files, by size and time, and of the PyTorch that would be imported."""
     torch = importlib.util.find_spec("torch")
     found = [os.stat(torch.origin).st_mtime_ns] if torch and torch.origin else []
-    files = sorted(_files(Path(__file__).parent.parent))
+    own = (path for path in Path(__file__).parent.parent.rglob("*") if "__pycache__" not in path.parts)
+    files = sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in own if path.is_file())
     return hashlib.sha256(repr((__version__, sys.version, found, files)).encode()).hexdigest()
-
-
-def _files(folder: Path | str) -> Iterator[tuple[str, int, int]]:
-    for entry in os.scandir(folder):
-        if entry.is_dir():
-            yield from _files(entry.path) if entry.name != "__pycache__" else ()
-        else:
-            stat = entry.stat()
-            yield entry.path, stat.st_mtime_ns, stat.st_size

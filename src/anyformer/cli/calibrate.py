@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from anyformer.cli.terminal import console, figures, gigabytes, short, tell
+from anyformer.screen import say
 
 
 @click.command(epilog="Example: anyformer calibrate && anyformer cost gpt2 --device this")
@@ -20,7 +21,7 @@ def command(name: str | None, dtype: tuple[str, ...], anew: bool, as_json: bool)
     """
     from anyformer.measure import here
 
-    machine = here.calibrate(name, dtype, anew=anew, say=lambda what: click.echo(f"measuring {what} …", err=True))
+    machine = here.calibrate(name, dtype, anew=anew, say=lambda what: say(f"measuring {what} …", stderr=True))
     if as_json:
         tell(machine, as_json)
         return

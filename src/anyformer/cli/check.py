@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
@@ -55,7 +55,7 @@ def _print(name: str, found: tuple["Finding", ...], places: tuple["FieldPosition
     table = _table(name)
     for finding in found:
         colour = COLOURS[finding.severity]
-        table.add_row(f"[{colour}]{finding.severity}[/{colour}]", finding.about, escape(finding.text))
+        table.add_row(Text(finding.severity, style=colour), finding.about, finding.text)
     out.print(table)
     if not places:
         return
@@ -67,14 +67,10 @@ def _print(name: str, found: tuple["Finding", ...], places: tuple["FieldPosition
         if outliers:
             habit += f"; unlike the others: {', '.join(outliers)}" + (f" and {more} more" if more else "")
         rule = f" ({place.rule})" if place.rule else ""
-        field.add_row(f"{place.name}{rule}", place.shown(place.value), f"{place.strip}\n{escape(habit)}")
+        field.add_row(f"{place.name}{rule}", place.shown(place.value), f"{place.strip}\n{habit}")
     out.print()
     out.print(field)
 
 
 def _table(title: str) -> Table:
-    table = plain_table(title, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(style="cyan")
-    table.add_column(overflow="fold")
-    return table
+    return plain_table(title, {"no_wrap": True}, {"style": "cyan"}, {"overflow": "fold"}, show_header=False)

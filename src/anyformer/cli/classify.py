@@ -9,7 +9,8 @@ import click
 
 from anyformer.cli.names import import_option
 from anyformer.cli.options import ONE_FILE, device_option, json_option, precision_option, run_option, truncate_option
-from anyformer.cli.terminal import tell, visible
+from anyformer.cli.terminal import tell
+from anyformer.screen import say
 
 if TYPE_CHECKING:
     from anyformer.inference import Prediction
@@ -44,9 +45,9 @@ def command(model: Path, texts: tuple[str, ...], as_json: bool, **given: Any) ->
         return
     for row, said in zip(found.rows, found.found, strict=True):
         for word, each in zip(row.texts if found.of_words else ("",), said, strict=True):
-            click.echo("\t".join([visible(word)] * found.of_words + _cells(each)))
+            say("\t".join([word] * found.of_words + _cells(each)))
         if found.of_words:
-            click.echo()
+            say()
 
 
 def _cells(said: Prediction) -> list[str]:
@@ -54,4 +55,4 @@ def _cells(said: Prediction) -> list[str]:
         return [f"{said.value:.6g}"]
     if said.label is None:
         return ["", ""]  # a word that was cut away
-    return [visible(said.label), f"{said.probabilities[said.label]:.4f}"]
+    return [said.label, f"{said.probabilities[said.label]:.4f}"]

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import DIRECTORY, FILE, Amount, Rates, choice, device_option, json_option, recipe_options
-from anyformer.cli.terminal import console, tell, visible
+from anyformer.cli.options import (
+    DIRECTORY,
+    FILE,
+    SHARE,
+    VOCABULARY,
+    Amount,
+    Rates,
+    choice,
+    device_option,
+    json_option,
+    recipe_options,
+)
+from anyformer.cli.terminal import console, tell
 
 if TYPE_CHECKING:
     from anyformer.study.comparison import Comparison
@@ -27,11 +38,15 @@ if TYPE_CHECKING:
 )
 @click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")
 @click.option("--truncate", is_flag=True, help="Cut labelled texts that are longer than a row.")
-@click.option("--validation", default=0.02, show_default=True, help="Share of the text set aside to validate on.")
+@click.option(
+    "--validation", type=SHARE, default=0.02, show_default=True, help="Share of the text set aside to validate on."
+)
 @click.option("--params", "n_params", type=Amount(), default="3M", show_default=True, help="Resize each to so many.")
 @choice("--count", ("total", "non-embedding"), "total", "Which parameters are made equal.")
 @click.option("--as-they-are", is_flag=True, help="Keep the sizes that are given; only the vocabulary is fitted.")
-@click.option("--vocab", "vocab_size", type=Amount(), default="4096", show_default=True, help="Tokens that are learnt.")
+@click.option(
+    "--vocab", "vocab_size", type=VOCABULARY, default="4096", show_default=True, help="Tokens that are learnt."
+)
 @click.option("--tokenizer", type=FILE, help="A tokenizer.json to use instead.")
 @choice("--equal", ("tokens", "flops"), "tokens", "What is equal: flops gives each the first one's.")
 @click.option("--recipe", default="quick", show_default=True, metavar="NAME", help="A recipe, or its file.")
@@ -39,10 +54,12 @@ if TYPE_CHECKING:
 @click.option(
     "--lr", "learning_rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each architecture.")
+@click.option("--seeds", type=click.IntRange(1, 10**6), default=1, show_default=True, help="Runs of each architecture.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile the models first.")
 @device_option
-@click.option("--prompt", default="def ", show_default=True, help="What each model continues, for the samples.")
+@click.option(
+    "--prompt", help="What each model continues, for the samples.  [default: the validation text's first words]"
+)
 @click.option(
     "--out",
     type=DIRECTORY,
@@ -75,8 +92,6 @@ def command(
 
 
 def _show(found: Comparison) -> None:
-    from rich.text import Text
-
     from anyformer.study.table import results_table
 
     study, report = found.study, found.report
@@ -84,7 +99,7 @@ def _show(found: Comparison) -> None:
     out.print(results_table(study, found.analysis, width=out.width))
     for run in study.runs:
         if run.sample and run.seed == study.runs[0].seed:
-            out.rule(Text(f"a sample of {run.architecture}"), align="left", style="dim")
-            out.print(Text(visible(run.sample)))
+            out.rule(f"a sample of {run.architecture}", align="left", style="dim")
+            out.print(run.sample)
     out.rule(style="dim")
     out.print(f"report: {report.resolve()}", soft_wrap=True)

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, Nbytes
-
-DTYPES = ("float32", "bfloat16", "float16")
+from anyformer.cli.options import DTYPES, PATH, Nbytes
+from anyformer.screen import say
 
 
 @click.command("convert")
@@ -41,8 +40,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None:
     """Bring weights from one format into another.
 
-    SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory. Tensors are read, turned and
-    written one by one. Tokenizer, chat template and defaults for generation go along unchanged.
+    SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory (GGUF files are
+    read, not written). Tensors are read, turned and written one by one. Tokenizer, chat template and defaults for
+    generation go along unchanged.
 
     \b
     anyformer convert runs/first first-hf
@@ -53,4 +53,4 @@ def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None
     from anyformer.hub import convert
 
     kind = getattr(torch, dtype) if dtype else None
-    click.echo(convert(source, target, dtype=kind, **given))
+    say(str(convert(source, target, dtype=kind, **given)))

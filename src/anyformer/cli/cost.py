@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
 import click
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import PRECISIONS, RECOMPUTE, DeviceName, choice, json_option
+from anyformer.cli.options import PRECISIONS, RECOMPUTE, Amount, DeviceName, Number, choice, json_option
 from anyformer.cli.terminal import console, figures, tell
 from anyformer.errors import UsageError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from anyformer.costs.sections import Section
 
 CONVENTIONS = (
     *("exact-causal", "full-attention", "causal-half", "6nd", "palm-mfu"),
@@ -25,9 +21,9 @@ CONVENTIONS = (
 
 @click.command()
 @click.argument("model", type=PresetName())
-@click.option("--seq-len", type=int, help="Tokens of a sequence; by default the published context.")
-@click.option("--source-len", type=int, help="Tokens that an encoder reads; by default as many.")
-@click.option("--batch", type=int, default=1, show_default=True, help="Sequences.")
+@click.option("--seq-len", type=Amount(), help="Tokens of a sequence; by default the published context.")
+@click.option("--source-len", type=Amount(), help="Tokens that an encoder reads; by default as many.")
+@click.option("--batch", type=Amount(), default=1, show_default=True, help="Sequences.")
 @choice("--convention", CONVENTIONS, CONVENTIONS[0], "What is counted as FLOPs.")
 @click.option(
     "--dtype", help="Of inference's weights and cache: float32, bfloat16, float16.  [default: the first the device has]"
@@ -35,7 +31,7 @@ CONVENTIONS = (
 @choice("--precision", PRECISIONS, "bf16", "Of matrix products in training; all that is kept is float32.")
 @choice("--recompute", RECOMPUTE, "none", "What the backward pass makes again.")
 @click.option("--device", type=DeviceName(), help="Times on one: H100, A100-80GB, TPUv4 …, this, or a YAML file.")
-@click.option("--price-per-hour", type=float, help="Of the device, in your currency.")
+@click.option("--price-per-hour", type=Number(0), help="Of the device, in your currency.")
 @json_option(help="One JSON object with the same figures.")
 @import_option
 @keeps_answers()
@@ -64,18 +60,14 @@ def command(
         return
     out = console()
     out.print(f"{model}, {report.batch} × {report.seq_len:,} tokens", style="bold")
-    # One by one: what formulas give is read while the last table, of what is observed, is worked out.
-    for section in sections(report):
-        out.print(_table(section))
+    found = sections(report)
     if times is not None:
         from anyformer.costs.hardware.sections import roofline_sections
 
-        for section in roofline_sections(times):
-            out.print(_table(section))
-
-
-def _table(section: Section) -> Table:
-    table = figures(section.title)
-    for line in section.lines:
-        table.add_row(*line)
-    return table
+        found = chain(found, roofline_sections(times))
+    # One by one: what formulas give is read while the last table, of what is observed, is worked out.
+    for section in found:
+        table = figures(section.title)
+        for line in section.lines:
+            table.add_row(*line)
+        out.print(table)

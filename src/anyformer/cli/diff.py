@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import json_option
-from anyformer.cli.terminal import console, plain_table, tell
+from anyformer.cli.options import Amount, json_option
+from anyformer.cli.terminal import FIGURE, NAME, console, plain_table, tell
 from anyformer.errors import UsageError
+from anyformer.screen import say
 from anyformer.spec import split_variant
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 CORE = ("tokenization", "positions", "norm", "norm placement", "activation", "attention")  # told side by side always
 HEADED = {"pad_edge": False, "header_style": "bold", "padding": (0, 2, 0, 0), "show_edge": False}
+SIGNS = {"added": "+", "removed": "−", "reshaped": "~"}
 FEW = 12  # groups of keys that are listed without --keys
 
 
@@ -32,7 +36,7 @@ FEW = 12  # groups of keys that are listed without --keys
 @click.option("--keys", "with_keys", is_flag=True, help="List the tensors that are added, removed and reshaped.")
 @click.option("--lineage", is_flag=True, help="Walk from A to B through the family tree, one step at a time.")
 @click.option("--as-variant", is_flag=True, help="Print the name by which B is a variant of A: A+row=VALUE…")
-@click.option("--seq-len", type=click.IntRange(min=1), help="Tokens that FLOPs and cache are for; the shorter context.")
+@click.option("--seq-len", type=Amount(), help="Tokens that FLOPs and cache are for; the shorter context.")
 @json_option(help="One JSON object with the same rows and figures.")
 @import_option
 @keeps_answers()
@@ -95,7 +99,7 @@ def _print_variant(models: tuple[str, ...]) -> None:
     if len(models) != 2:
         raise UsageError(f"--as-variant makes one architecture of another; give two, not {len(models)}")
     base = split_variant(models[0])[0]
-    click.echo(as_variant(load_spec(base), load_spec(models[1]), names=(base, models[1])))
+    say(as_variant(load_spec(base), load_spec(models[1]), names=(base, models[1])))
 
 
 def _print_lineage(models: tuple[str, ...], as_json: bool) -> None:
@@ -119,10 +123,13 @@ def _print_lineage(models: tuple[str, ...], as_json: bool) -> None:
         out.print(f"{' and '.join(names)} are equal: every part, every tensor.")
     for step in steps:
         back = ", back: what came later was" if step.back else ""
-        out.print(f"[bold]{' → '.join(step.names)}[/bold] ({step.year}{back}) {step.changed} [dim]{step.source}[/dim]")
-        table = plain_table(show_header=False, padding=(0, 2, 0, 2))
-        table.add_column(style="cyan", no_wrap=True, min_width=18)
-        table.add_column(overflow="fold")
+        out.print(
+            Text.assemble(
+                (" → ".join(step.names), "bold"), f" ({step.year}{back}) {step.changed} ", (step.source, "dim")
+            )
+        )
+        looks = {**NAME, "min_width": 18}, {"overflow": "fold"}
+        table = plain_table("", *looks, show_header=False, padding=(0, 2, 0, 2))
         for row in step.parts:
             table.add_row(row.part, " → ".join(row.values))
         sizes = [f"{row.part} {' → '.join(row.values)}" for row in step.rows if row not in step.parts]
@@ -134,13 +141,10 @@ def _print_lineage(models: tuple[str, ...], as_json: bool) -> None:
 def table(found: Comparison, *, everything: bool) -> Table:
     """The rows, each with what its difference does where that was measured."""
     effects = getattr(found, "effects", None)
-    shown = plain_table(**HEADED)
-    shown.add_column("part", style="cyan", no_wrap=True)
-    for name in found.names:
-        shown.add_column(name, overflow="fold", ratio=1)
-    if effects is not None:
-        for title in ("parameters", "FLOPs/token", "cache/token", "tensors"):
-            shown.add_column(title, justify="right", no_wrap=True, style="dim")
+    cells = [{"header": name, "overflow": "fold", "ratio": 1} for name in found.names]
+    measured = () if effects is None else ("parameters", "FLOPs/token", "cache/token", "tensors")
+    cells += [{"header": title, "style": "dim", **FIGURE} for title in measured]
+    shown = plain_table("", {"header": "part", **NAME}, *cells, **HEADED)
     for row in found.rows:
         if row.differs or everything or (effects is None and row.part in CORE):
             cells = () if effects is None else _effect_cells(row, effects)
@@ -150,13 +154,10 @@ def table(found: Comparison, *, everything: bool) -> Table:
 
 def totals(found: Comparison) -> Table:
     """What each architecture costs, and the whole difference of two."""
-    shown = plain_table(**HEADED)
-    shown.add_column("all together", style="cyan", no_wrap=True)
-    for name in found.names:
-        shown.add_column(name, justify="right", no_wrap=True)
     change = getattr(found, "change", None)
-    if change is not None:
-        shown.add_column("difference", justify="right", no_wrap=True)
+    titles = found.names if change is None else (*found.names, "difference")
+    cells = ({"header": title, **FIGURE} for title in titles)
+    shown = plain_table("", {"header": "all together", **NAME}, *cells, **HEADED)
     for title, name, text in FIGURES:
         values = [getattr(measure, name) for measure in found.totals]
         if name == "active" and all(m.active == m.parameters for m in found.totals):
@@ -166,36 +167,24 @@ def totals(found: Comparison) -> Table:
     return shown
 
 
-def count(value: float) -> str:
-    """A number of things: 6.74B."""
-    return _prefixed(value, 1000, ("", "k", "M", "B", "T", "Q"), "")
-
-
-def flops(value: float) -> str:
-    """FLOPs: 13.3 G."""
-    return _prefixed(value, 1000, ("", "k", "M", "G", "T", "P"), " ")
-
-
-def nbytes(value: float) -> str:
-    """Bytes: 512 KiB."""
-    return _prefixed(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), " ")
-
-
-FIGURES: tuple[tuple[str, str, Any], ...] = (
-    ("parameters", "parameters", count),
-    ("active parameters", "active", count),
-    ("forward FLOPs/token at {seq_len} tokens", "flops_per_token", flops),
-    ("cache/token at {seq_len} tokens, bfloat16", "cache_nbytes_per_token", nbytes),
-)
-
-
-def _prefixed(value: float, step: int, units: Sequence[str], gap: str) -> str:
+def _prefixed(step: int, units: Sequence[str], gap: str, value: float) -> str:
     size, i = abs(value), 0
     while size >= step * (1 if step == 1024 else 0.9995) and i + 1 < len(units):
         size, i = size / step, i + 1
     whole = size >= 999.5 or (i == 0 and size == int(size))
     text = f"{size:,.0f}" if whole else f"{size:#.3g}".rstrip(".")
     return f"{'−' if value < 0 else ''}{text}{gap if units[i] else ''}{units[i]}"
+
+
+count = partial(_prefixed, 1000, ("", "k", "M", "B", "T", "Q"), "")  # of things: 6.74B
+flops = partial(_prefixed, 1000, ("", "k", "M", "G", "T", "P"), " ")  # 13.3 G
+nbytes = partial(_prefixed, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), " ")  # 512 KiB
+FIGURES: tuple[tuple[str, str, Any], ...] = (
+    ("parameters", "parameters", count),
+    ("active parameters", "active", count),
+    ("forward FLOPs/token at {seq_len} tokens", "flops_per_token", flops),
+    ("cache/token at {seq_len} tokens, bfloat16", "cache_nbytes_per_token", nbytes),
+)
 
 
 def _signed(value: float, text: Any) -> str:
@@ -215,15 +204,13 @@ def _percent(share: float) -> str:
 
 def _effect_cells(row: DiffRow, effects: Any) -> tuple[str, ...]:
     if not row.differs or row.part not in effects:
-        return "", "", "", ""
+        return ("",) * 4
     effect: Effect | None = effects[row.part]
     if effect is None:
-        return "†", "†", "†", "†"
+        return ("†",) * 4
     change: Measure = effect.change
     mark = "*" if effect.measured_in == "b" else ""
-    keys = " ".join(
-        f"{sign}{n:,}" for sign, n in (("+", effect.added), ("−", effect.removed), ("~", effect.reshaped)) if n
-    )
+    keys = " ".join(f"{sign}{n:,}" for kind, sign in SIGNS.items() if (n := getattr(effect, kind)))
     cells = (
         _signed(change.parameters, count),
         _signed(change.flops_per_token, flops),
@@ -247,12 +234,11 @@ def _footnotes(out: Console, found: Diff) -> None:
 
 
 def _keys(out: Console, keys: tuple[KeyChange, ...], listed: bool) -> None:
-    numbers = {kind: sum(key.count for key in keys if key.change == kind) for kind in ("added", "removed", "reshaped")}
+    numbers = {kind: sum(key.count for key in keys if key.change == kind) for kind in SIGNS}
     said = ", ".join(f"{n:,} {kind}" for kind, n in numbers.items() if n) or "the same names and shapes"
     more = "" if listed or len(keys) <= FEW else "; --keys lists them"
-    out.print(f"\n[bold]state dict[/bold]: {said}{more}")
+    out.print(Text.assemble(("\nstate dict", "bold"), f": {said}{more}"))
     for key in keys if listed or len(keys) <= FEW else ():
-        sign = {"added": "+", "removed": "−", "reshaped": "~"}[key.change]
         shape = " → ".join("×".join(map(str, shape)) for shape in (key.before, key.after) if shape is not None)
         layers = f"  i = {key.layers}" if key.layers else ""
-        out.print(f"  {sign} {key.key}  {shape}{layers}", markup=False, soft_wrap=True)
+        out.print(f"  {SIGNS[key.change]} {key.key}  {shape}{layers}", soft_wrap=True)

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import NEW_FILE, ONE_FILE, device_option, json_option, run_option, truncate_option
-from anyformer.cli.terminal import tell, visible
+from anyformer.cli.options import NEW_FILE, ONE_FILE, Amount, device_option, json_option, run_option, truncate_option
+from anyformer.cli.terminal import console, plain_table, tell
 from anyformer.errors import UsageError
 
 SHORT = 40  # characters of a text that a table shows
@@ -26,7 +26,7 @@ SHORT = 40  # characters of a text that a table shows
     help="What makes one vector of the tokens.  [default: the model's head, else what suits the architecture]",
 )
 @truncate_option
-@click.option("--batch-tokens", default=4096, show_default=True, help="Tokens computed at once.")
+@click.option("--batch-tokens", type=Amount(), default=4096, show_default=True, help="Tokens computed at once.")
 @device_option
 @json_option(help="One JSON object on stdout.")
 @import_option
@@ -53,13 +53,8 @@ def command(
 
 
 def _table(texts: list[str], similar: list[list[float]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("", "text", *(str(i) for i in range(1, len(texts) + 1)))
+    table = plain_table("", {}, {"header": "text"}, *({"header": f"{i}"} for i, _ in enumerate(texts, 1)))
     for i, (text, row) in enumerate(zip(texts, similar, strict=True), 1):
-        shown = visible(text)
-        shown = shown if len(shown) <= SHORT else shown[: SHORT - 1] + "…"
-        table.add_row(str(i), Text(shown), *(f"{value:.3f}" for value in row))
-    Console().print(table)
+        shown = text if len(text) <= SHORT else text[: SHORT - 1] + "…"
+        table.add_row(str(i), shown, *(f"{value:.3f}" for value in row))
+    console().print(table)

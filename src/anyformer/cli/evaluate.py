@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import FILE, PATH, Amount, device_option, json_option, precision_option
+from anyformer.cli.options import FILE, PATH, SHARE, Amount, Number, device_option, json_option, precision_option
 from anyformer.cli.terminal import tell
 
 
@@ -17,7 +17,7 @@ from anyformer.cli.terminal import tell
 @click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
-@click.option("--held-out", type=float, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
+@click.option("--held-out", type=SHARE, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row; a longer text is read in windows.  [default: as trained]")
 @click.option(
     "--memory",
@@ -30,8 +30,20 @@ from anyformer.cli.terminal import tell
 @click.option(
     "--bleu", "with_bleu", is_flag=True, help="Translate --source too, and compare with --target (sacrebleu)."
 )
-@click.option("--beams", default=4, show_default=True, help="For --bleu: search so many translations side by side.")
-@click.option("--length-penalty", default=1.0, show_default=True, help="For --bleu: as of `anyformer generate`.")
+@click.option(
+    "--beams",
+    type=click.IntRange(1, 10**4),
+    default=4,
+    show_default=True,
+    help="For --bleu: search so many translations side by side.",
+)
+@click.option(
+    "--length-penalty",
+    type=Number(-100, 100),
+    default=1.0,
+    show_default=True,
+    help="For --bleu: as of `anyformer generate`.",
+)
 @click.option(
     "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row.  [default: as trained]"
 )

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import ONE_FILE, choice, device_option, json_option
-from anyformer.cli.terminal import tell, visible
+from anyformer.cli.options import DTYPES, ONE_FILE, SEED, SHARE, Number, choice, device_option, json_option
+from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
+from anyformer.screen import say
 
 if TYPE_CHECKING:
     from anyformer.generation import BeamSearch, Stopping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 JSON_VERSION = 1
 DEFAULT = 50  # new tokens
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 @click.command()
@@ -27,19 +27,30 @@ DTYPES = ("float32", "bfloat16", "float16")
 @click.option("--model", required=True, metavar="DIR", help="A model's directory: Hugging Face's, ours, or a run's.")
 @click.option(
     "--max-new-tokens",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 10**9),
     help="Tokens to write.  [default: 50; with --data, by the length of the sources]",
 )
 @click.option(
-    "--temperature", default=0.0, show_default=True, help="0 takes the likeliest token; 1 draws as the model says."
+    "--temperature",
+    type=Number(0),
+    default=0.0,
+    show_default=True,
+    help="0 takes the likeliest token; 1 draws as the model says.",
 )
-@click.option("--top-k", type=int, help="Draw from the k likeliest tokens.")
-@click.option("--top-p", type=float, help="Draw from the likeliest tokens that have this probability together.")
-@click.option("--seed", default=0, show_default=True, help="The same seed writes the same text.")
+@click.option("--top-k", type=click.IntRange(1, 10**9), help="Draw from the k likeliest tokens.")
+@click.option("--top-p", type=SHARE, help="Draw from the likeliest tokens that have this probability together.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="The same seed writes the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text. May be given several times.")
-@click.option("--beams", default=1, show_default=True, help="Search so many continuations side by side; 1 is greedy.")
+@click.option(
+    "--beams",
+    type=click.IntRange(1, 10**4),
+    default=1,
+    show_default=True,
+    help="Search so many continuations side by side; 1 is greedy.",
+)
 @click.option(
     "--length-penalty",
+    type=Number(-100, 100),
     default=1.0,
     show_default=True,
     help="Beams are compared by log-probability / length to this power: 0 favours short texts.",
@@ -105,12 +116,12 @@ def _continue(
     """Print what follows a prompt, as it is written."""
     from anyformer.generation import generate_text
 
-    if not as_json and found.model.encoder is None:
-        click.echo(visible(prompt), nl=False)
+    begun = [prompt] if found.model.encoder is None else []  # said with the first token: a refusal says nothing else
 
     def show(row: int, piece: str) -> None:
         if not as_json:
-            click.echo(visible(piece), nl=False)
+            say("".join([*begun, piece]), end="")
+            begun.clear()
 
     start = time.perf_counter()
     n_tokens = DEFAULT if max_new_tokens is None else max_new_tokens
@@ -118,8 +129,9 @@ def _continue(
         found.model, found.tokenizer, [prompt], max_new_tokens=n_tokens, on_text=show, search=search, **sampling
     )
     seconds = time.perf_counter() - start
+    show(0, "")
     if not as_json:
-        click.echo()
+        say()
         return
     told = {"prompt": prompt, **vars(written), "seconds": round(seconds, 3)}
     tell({**told, "tokens_per_second": round(len(written.token_ids) / seconds, 1)}, as_json, version=JSON_VERSION)
@@ -136,4 +148,4 @@ def _answer(data: Path, found: Opened, search: BeamSearch | None, max_new_tokens
         tell({"lines": lines, "seconds": round(time.perf_counter() - start, 3)}, as_json, version=JSON_VERSION)
         return
     for line in lines:
-        click.echo(visible(line))
+        say(line)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from anyformer.cli.options import json_option
 from anyformer.cli.terminal import console, plain_table, tell
 from anyformer.errors import UsageError
+from anyformer.screen import say
 
 if TYPE_CHECKING:
     from anyformer.descriptions.history import Entry, History
 
+NOTHING = "–"  # what a cell says that has nothing to say
 WIDE = 168  # columns that the whole table takes; a narrower terminal folds cells
 HEAD = """# The field's table
 
@@ -26,7 +30,7 @@ versions of this table; the reasons are below it.
 @click.command()
 @click.option("--since", type=int, metavar="YEAR", help="Only models of this year and later.")
 @click.option("--markdown", is_flag=True, help="A page of Markdown: docs/history.md.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the same cells.")
+@json_option(help="One JSON object with the same cells.")
 def command(since: int | None, markdown: bool, as_json: bool) -> None:
     """Print year, norm, wiring, positions, activation, attention and tricks for stability of each lineage.
 
@@ -46,7 +50,7 @@ def command(since: int | None, markdown: bool, as_json: bool) -> None:
     if as_json:
         tell(found, as_json)
     elif markdown:
-        click.echo(page(found), nl=False)
+        say(page(found), end="")
     else:
         _print(found)
 
@@ -81,17 +85,27 @@ def _size(entry: Entry) -> str:
 
 
 def _print(found: History) -> None:
-    from rich.text import Text
+    from rich.padding import Padding
 
     lines, notes = rows(found)
-    table = plain_table(pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for column in ("year", "model", "size", *found.columns):
-        table.add_column(column, overflow="fold", no_wrap=column in ("year", "model"))
+    names = ("year", "model", "size", *found.columns)
+    looks = [{"header": name, "overflow": "fold", "no_wrap": name in ("year", "model")} for name in names]
+    table = plain_table("", *looks, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for line in lines:
-        table.add_row(*(Text(cell) for cell in line))
+        table.add_row(*line)
     out = console(WIDE)
-    out.print(table)
+    if out.width >= sum(1 + _longest_word(column) for column in zip(names, *lines, strict=True)):
+        out.print(table)
+    else:  # no column could hold its words
+        for year, model, size, *cells in lines:
+            out.print(f"{year} {model}, {size}", style="bold")
+            said = (f"{name} {cell}" for name, cell in zip(found.columns, cells, strict=True) if cell != NOTHING)
+            out.print(Padding("; ".join(said), (0, 0, 0, 5)))
     if notes:
         out.print("\nPrinted otherwise elsewhere:")
         for i, note in enumerate(notes, start=1):
-            out.print(f"[{i}] {note}", style="dim", markup=False)
+            out.print(f"[{i}] {note}", style="dim")
+
+
+def _longest_word(cells: Sequence[str]) -> int:
+    return max(len(word) for cell in cells for word in cell.split())

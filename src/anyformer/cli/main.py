@@ -1,16 +1,21 @@
 """The command `anyformer`: commands are listed without being imported, and every error is one line and a status."""
 
+import errno
 import importlib
-import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
-from anyformer.errors import AnyformerError, did_you_mean
+from anyformer.errors import AnyformerError, UsageError, did_you_mean
+from anyformer.screen import forget_unwritten, on_screen, say
 from anyformer.version import __version__
+
+LONGEST_WORD, LONGEST_MESSAGE = 300, 2000  # characters
 
 # One line each, stated here, so that `--help` and shell completion import nothing heavy.
 COMMANDS: dict[str, str] = {
@@ -42,27 +47,41 @@ class LazyGroup(click.Group):
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any) -> Any:
         """Run and exit with the status; errors that a user can cause are one line on stderr."""
         extra.pop("standalone_mode", None)  # click's own way of exiting, which prints two lines more
+        with on_screen(sys.stdout, sys.stderr):
+            sys.exit(self._status(args, prog_name, *rest, standalone_mode=False, **extra))
+
+    def _status(self, args: Sequence[str] | None, *rest: Any, **extra: Any) -> int:
+        """The status of a command, of which all is printed."""
         try:
-            result = super().main(args, prog_name, *rest, standalone_mode=False, **extra)
+            if any("\0" in word for word in args or ()):
+                raise UsageError("no argument can hold the character \\x00; leave it out")
+            result = super().main(args, *rest, **extra)
             sys.stdout.flush()
         except AnyformerError as error:
-            _fail(str(error), error.exit_status)
+            return _failed(str(error), error.exit_status)
         except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.format_message())
-            sys.exit(0)
+            say(error.format_message())
+            return 0
         except click.ClickException as error:
-            _fail(_sentence(error), 2)
+            return _failed(_sentence(error), 2)
         except (KeyboardInterrupt, click.Abort):
-            _fail("interrupted", 130)
-        except BrokenPipeError:
-            # The reader (head, less) has what it wanted. Python would complain once more when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
+            return _failed("interrupted", 130)
         except OSError as error:  # a full disk, a folder that cannot be written: the user's to mend, wherever it shows
+            _forget_unwritten()
             place = "" if error.filename is None else f"{error.filename}: "
-            _fail(f"{place}{error.strerror or error}", 1)
+            return _failed(f"{place}{error.strerror or error}", 2 if error.errno == errno.ENAMETOOLONG else 1)
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+                raise
+            return _failed(f"out of memory; take smaller sizes, or fewer tokens at once ({error})", 1)
         # Outside standalone mode click hands back the status given to ctx.exit(), and what a command returns.
-        sys.exit(result if isinstance(result, int) else 0)
+        return result if isinstance(result, int) else 0
+
+    def _main_shell_completion(self, *given: Any, **named: Any) -> None:
+        try:
+            super()._main_shell_completion(*given, **named)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"the shell asks for completions without saying of what: {error}") from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -107,9 +126,28 @@ def main(arguments: Sequence[str] | None = None, program: str | None = None) -> 
     sys.exit(application.main(arguments, program))
 
 
-def _fail(message: str, status: int) -> NoReturn:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
-    sys.exit(status)
+def _failed(message: str, status: int) -> int:
+    with suppress(OSError, SystemExit):  # nobody listens: the status says it
+        say(f"error: {_cut(' '.join(message.split()))}", stderr=True)
+    return status
+
+
+def _cut(message: str) -> str:
+    """A message of a size to be read: words as no one writes them, and what is too much, lose their middles."""
+    message = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda found: _ends(found[0], LONGEST_WORD // 2), message)
+    return _ends(message, LONGEST_MESSAGE)
+
+
+def _ends(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest * 2 // 3]}…{text[-longest // 3 :]}"
+
+
+def _forget_unwritten() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            forget_unwritten(stream)
 
 
 def _sentence(error: click.ClickException) -> str:

@@ -5,10 +5,10 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,18 +19,14 @@ from anyformer.spec import is_path, split_variant
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-@lru_cache(maxsize=1)
-def catalogue() -> tuple[dict[str, Any], ...]:
-    """One record a preset, with at least its `name` and `family`, read from data so that no model code is imported."""
-    text = resources.files("anyformer").joinpath("families", "catalogue.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text)["presets"])
+@cache
+def catalogue(of: Literal["presets", "undisclosed"] = "presets") -> tuple[dict[str, Any], ...]:
+    """One record a preset, or a model whose architecture is not public, read from data so that no model code is imported.
 
-
-@lru_cache(maxsize=1)
-def undisclosed() -> tuple[dict[str, Any], ...]:
-    """One record a model whose architecture is not public: `name`, `family`, `source`, `public`, `missing`."""
+    Both have `name`, `family` and `source`; what is not public has `public` and `missing` besides.
+    """
     text = resources.files("anyformer").joinpath("families", "catalogue.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text)["undisclosed"])
+    return tuple(json.loads(text)[of])
 
 
 class PresetName(click.ParamType):
@@ -46,7 +42,7 @@ class PresetName(click.ParamType):
                 self.fail(f"there is no file or directory '{name}'", param, ctx)
             return whole
         known = [known for preset in catalogue() for known in (preset["name"], *preset.get("aliases", ()))]
-        if any(model["name"] == name for model in undisclosed()):
+        if any(model["name"] == name for model in catalogue("undisclosed")):
             return whole  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
             path = f"; if you mean the path, write './{name}'" if Path(name).exists() else ""

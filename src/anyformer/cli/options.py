@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
@@ -21,6 +22,8 @@ ONE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
+CHOICE_WIDTH = 44  # columns of a choice's words in a help text
+
 # Options that mean the same wherever they stand.
 device_option = click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
 run_option = click.option("--model", required=True, type=PATH, metavar="DIR", help="A run, or an HF directory.")
@@ -32,10 +35,18 @@ json_option = partial(click.option, "--json", "as_json", is_flag=True)
 
 def choice(name: str, values: Sequence[str], default: str, help_text: str | None = None) -> Callable[..., Any]:
     """An option that takes one of a few words and says which it takes by default."""
-    return click.option(name, type=click.Choice(values), default=default, show_default=True, help=help_text)
+    return click.option(name, default=default, show_default=True, **chosen(values, help_text))
+
+
+def chosen(values: Sequence[str], help_text: str | None = None) -> dict[str, Any]:
+    """How click is told of a choice: many words stand in the help, where a line can end between them."""
+    many = len("|".join(values)) > CHOICE_WIDTH
+    said = f"{(help_text or '').rstrip('.')}: {', '.join(values)}." if many else help_text
+    return {"type": click.Choice(values), "metavar": "NAME" if many else None, "help": said}
 
 
 PRECISIONS = ("float32", "bf16")
+DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 precision_option = choice("--precision", PRECISIONS, "float32")
 
@@ -43,23 +54,25 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
 class Amount(click.ParamType):
-    """A whole number of `least` or more, with k, M, B or T behind it or not."""
+    """A whole number from `least` to `most`, with k, M, B or T behind it or not."""
 
     name = "number"
     pattern = r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)"
     what, remedy = "", "write it as 3000000, 3M or 1.5B"
 
-    def __init__(self, least: int = 1) -> None:
-        self.least = least
+    def __init__(self, least: int = 1, most: int = 10**15) -> None:
+        self.least, self.most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         match = re.fullmatch(self.pattern, str(value).strip(), re.IGNORECASE)
-        number = round(float(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()]) if match else -1
-        if number < self.least:
+        number = float(re.sub("[_,]", "", match[1])) * _UNITS[match[2].lower()] if match else -1
+        if round(min(number, 1e18)) < self.least:
             self.fail(f"'{value}' is no number {self.what}above {self.least - 1}; {self.remedy}", param, ctx)
-        return number
+        if number > self.most:
+            self.fail(f"'{value}' is more than {self.most:,}, the most that is taken here", param, ctx)
+        return round(number)
 
 
 class Nbytes(Amount):
@@ -69,6 +82,14 @@ class Nbytes(Amount):
     pattern = r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?"
     what, remedy = "of bytes ", "write it as 5GB or 500MB"
 
+
+VOCABULARY = Amount(most=10**7)
+params_option = click.option(
+    "--params", "n_params", type=Amount(), help="Resize the architecture to so many parameters."
+)
+vocab_option = click.option(
+    "--vocab", "vocab_size", type=VOCABULARY, help="Tokens of the vocabulary.  [default: the model's]"
+)
 
 NAMES = (
     *("H100", "H800", "H200", "B200", "A100-40GB", "A100-80GB", "V100", "L4", "RTX4090"),
@@ -86,6 +107,25 @@ class DeviceName(click.ParamType):
         return [CompletionItem(name) for name in (THIS, *NAMES) if name.lower().startswith(incomplete.lower())]
 
 
+class Number(click.ParamType):
+    """A number from `least` to `most`; without them any that is finite."""
+
+    name = "number"
+
+    def __init__(self, least: float = -1e30, most: float = 1e30) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = click.FLOAT.convert(value, param, ctx)
+        if not self.least <= number <= self.most:  # nor is what is no number at all
+            self.fail(f"'{value}' is no number from {self.least:g} to {self.most:g}", param, ctx)
+        return number
+
+
+SHARE, ABOVE_ZERO = Number(0, 1), Number(1e-30)
+SEED = click.IntRange(0, 2**62)
+
+
 class Rates(click.ParamType):
     """Learning rates, separated by commas."""
 
@@ -98,7 +138,7 @@ class Rates(click.ParamType):
             rates = tuple(dict.fromkeys(float(rate) for rate in str(value).split(",")))
         except ValueError:
             rates = ()
-        if not rates or min(rates) <= 0:
+        if not rates or not all(0 < rate < math.inf for rate in rates):
             self.fail(f"'{value}' is no list of learning rates above 0; write 3e-4,1e-3", param, ctx)
         return rates
 
@@ -116,22 +156,23 @@ class OrNone(click.ParamType):
 def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each field of a recipe that has help; those given come as one argument, `changes`."""
     hints = get_type_hints(Recipe, include_extras=True)
-    fields = {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
+    said = {name: get_args(hint)[-1] for name, hint in hints.items() if get_origin(hint) is Annotated}
+    fields = {name: help_text for name, help_text in said.items() if isinstance(help_text, str)}
 
     @wraps(command)
     def gathered(**values: Any) -> Any:
         source = click.get_current_context().get_parameter_source
         given = {name: values.pop(name) for name in fields}
-        said = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
-        return command(changes=said, **values)
+        changes = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
+        return command(changes=changes, **values)
 
     found: Callable[..., Any] = gathered
-    for name, hint in reversed(fields.items()):
-        kind, help_text = get_args(hint)
-        option = _option_type(kind, least=0 if getattr(Recipe, name) == 0 else 1)
-        found = click.option(f"--{name.replace('_', '-')}", type=option, help=f"{help_text}  [default: the recipe's]")(
-            found
-        )
+    for name, help_text in reversed(fields.items()):
+        option = _option_type(Recipe.types()[name], least=0 if getattr(Recipe, name) == 0 else 1)
+        words = option.choices if isinstance(option, click.Choice) else ()
+        told = {"type": option, "help": f"{help_text}  [default: the recipe's]"}
+        told |= chosen(words, help_text) if "|".join(words)[CHOICE_WIDTH:] else {}
+        found = click.option(f"--{name.replace('_', '-')}", **told)(found)
     return found
 
 
@@ -140,7 +181,7 @@ def _option_type(kind: Any, least: int) -> click.ParamType:
     if kind is int:
         return Amount(least)
     if kind is float:
-        return click.FLOAT
+        return Number()
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if kind is ObjectiveSpec:

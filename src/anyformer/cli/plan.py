@@ -11,9 +11,10 @@ import click
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import NEW_FILE, Amount, json_option
+from anyformer.cli.options import ABOVE_ZERO, NEW_FILE, Amount, Number, json_option, params_option, vocab_option
 from anyformer.cli.terminal import console, figures, gigabytes, seconds, short, tell
 from anyformer.errors import UsageError
+from anyformer.screen import counted, say
 
 if TYPE_CHECKING:
     from anyformer.costs.hardware.plan import Plan
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 @click.argument("model", type=PresetName())
 @click.option("--hardware", required=True, metavar="NxDEVICE", help="8xH100, H200, 4xMINE.yaml, or this: this machine.")
 @click.option("--tokens", type=Amount(), help="To train on: how long does it take?")
-@click.option("--hours", type=float, help="To train for: how many tokens is that?")
+@click.option("--hours", type=ABOVE_ZERO, help="To train for: how many tokens is that?")
 @click.option("--seq-len", type=Amount(), help="Tokens of a sequence.  [default: the context, at most 8192]")
 @click.option("--source-len", type=Amount(), help="Tokens that an encoder reads.  [default: as many as the decoder]")
 @click.option("--batch-tokens", type=Amount(), help="Tokens of a step.  [default: 4Mi; on one device 64Ki]")
 @click.option("--mesh", metavar="AXES", help="This one and no other: dp=4,tp=8,pp=2; also cp, vp, ep, zero.")
 @click.option("--precision", help="mixed-main-grads, mixed, bf16 or float32: what is kept of a parameter.")
-@click.option("--params", "n_params", type=Amount(), help="Resize the architecture to so many parameters.")
-@click.option("--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
-@click.option("--price-per-hour", type=float, help="Of one device, in your currency.")
+@params_option
+@vocab_option
+@click.option("--price-per-hour", type=Number(0), help="Of one device, in your currency.")
 @click.option("--write", type=NEW_FILE, help="On one device: a recipe for `train`.")
 @json_option(help="One JSON object with the same figures.")
 @import_option
@@ -68,7 +69,7 @@ def command(
     else:
         _show(found, model)
         if train is not None:
-            click.echo(f"\nwritten to {write}; train with\n  {train}")
+            say(f"\nwritten to {write}; train with\n  {train}")
     ctx.exit(0 if found.best else 1)
 
 
@@ -78,14 +79,16 @@ def _show(plan: Plan, model: str) -> None:
     size = f"{plan.parameters.total:,}"
     said.add_row("parameters", size, f"{plan.parameters.active:,} active" if plan.parameters.inactive else "")
     rows = plan.batch_tokens // plan.seq_len
-    said.add_row("batch", f"{plan.batch_tokens:,} tokens", f"{rows:,} sequences of {plan.seq_len:,} tokens")
+    said.add_row(
+        "batch", counted(plan.batch_tokens, "token"), f"{counted(rows, 'sequence')} of {counted(plan.seq_len, 'token')}"
+    )
     best = plan.best
     if best is None:
         said.add_row("fits", "no", plan.reason or "")
         said.add_row("nearest", "", plan.nearest or "none found; take a smaller model (--params) or another device")
         out.print(said)
         return
-    said.add_row("mesh", str(best.mesh), f"of {plan.tried:,} ways tried, the fastest that fits")
+    said.add_row("mesh", str(best.mesh), f"of {counted(plan.tried, 'way')} tried, the fastest that fits")
     rows_at_once = f"{best.micro_batch:,} × {plan.seq_len:,} tokens"
     said.add_row("micro-batch", rows_at_once, f"{best.micro_batches:,} one after the other a step")
     said.add_row("recomputation", best.recompute, f"state: {plan.precision}")

@@ -1,16 +1,14 @@
 """`anyformer presets`: the published architectures known by name."""
 
-import sys
-
 import click
-from rich.console import Console
-from rich.table import Table
 
-from anyformer.cli.names import catalogue, undisclosed
+from anyformer.cli.names import catalogue
 from anyformer.cli.options import json_option
-from anyformer.cli.terminal import tell
+from anyformer.cli.terminal import console, plain_table, tell
 from anyformer.errors import UsageError, did_you_mean
+from anyformer.screen import say
 
+GAP = 2  # columns of a table
 SIZES = ("parameters", "layers", "d_model", "context")
 
 
@@ -27,26 +25,26 @@ def command(family: str | None, as_json: bool) -> None:
         )
     chosen = [preset for preset in known if family in (None, preset["family"])]
     if as_json:
-        others = [model for model in undisclosed() if family in (None, model["family"])]
+        others = [model for model in catalogue("undisclosed") if family in (None, model["family"])]
         tell({"version": 1, "presets": chosen, "undisclosed": others}, as_json)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [
         (", ".join((p["name"], *p["aliases"])), *(f"{p[size] or 0:,}" for size in SIZES), p["source"]) for p in chosen
     ]
-    used = 0
-    for column, cells in zip(("name", *SIZES), zip(*rows, strict=False), strict=False):
-        width = max(len(column), *map(len, cells))
-        table.add_column(column, justify="left" if column == "name" else "right", min_width=width)
-        used += width + 2  # and the gap
+    widths = [max(map(len, cells)) for cells in zip(("name", *SIZES, "source"), *rows, strict=True)]
     # A terminal shows as much of the source as it has room for; a file or a pipe gets all of it.
-    longest = max(len(preset["source"]) for preset in chosen)
-    room = Console().width - used if sys.stdout.isatty() else longest
-    table.add_column("source", overflow="ellipsis", no_wrap=True, max_width=max(room, 10))
+    out = console(sum(widths) + GAP * len(widths))
+    room = max(out.width - sum(widths[:-1]) - GAP * len(SIZES) - GAP, 10)
+    looks = [
+        {"header": name, "justify": "right", "min_width": width} for name, width in zip(SIZES, widths[1:], strict=False)
+    ]
+    looks = [{"header": "name", "min_width": widths[0]}, *looks]
+    source = {"header": "source", "overflow": "ellipsis", "no_wrap": True, "max_width": room}
+    table = plain_table("", *looks, source, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for row in rows:
         table.add_row(*row)
-    Console(width=used + max(room, 10), highlight=False).print(table)
+    out.print(table)
     if family is None:
-        click.echo("\nNot public, so not to be built or costed; `anyformer show NAME` says what is known:")
-        for model in undisclosed():
-            click.echo(f"{model['name']}  {model['source']}")
+        say("\nNot public, so not to be built or costed; `anyformer show NAME` says what is known:")
+        for model in catalogue("undisclosed"):
+            say(f"{model['name']}  {model['source']}")

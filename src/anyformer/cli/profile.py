@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import Amount, json_option, precision_option
+from anyformer.cli.options import Amount, json_option, params_option, precision_option, vocab_option
 from anyformer.cli.terminal import columns, console, gigabytes, seconds, short, tell
 
 if TYPE_CHECKING:
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: anyformer profile llama2-7b --params 10M --seq-len 256 --batch 4")
 @click.argument("model", type=PresetName())
-@click.option("--params", "n_params", type=Amount(), help="Resize the architecture to so many parameters.")
-@click.option("--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: the model's]")
+@params_option
+@vocab_option
 @click.option("--seq-len", type=Amount(), default=256, show_default=True, help="Tokens of a sequence.")
-@click.option("--batch", type=int, default=4, show_default=True, help="Sequences.")
+@click.option("--batch", type=Amount(), default=4, show_default=True, help="Sequences.")
 @precision_option
 @click.option("--device", "name", help="cpu, cuda …; the best there is by default.")
 @json_option(help="One JSON object with the same figures.")
@@ -31,7 +30,6 @@ def command(model: str, name: str | None, as_json: bool, **given: Any) -> None:
     Predicted times need `anyformer calibrate`, once. Random weights and tokens: speed does not depend on them, but for
     mixtures of experts, whose loads are even at the start.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before PyTorch is imported: its profiler talks to stderr
     from anyformer.measure.profile import profile
 
     found = profile(model, device=name, **given)

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
+from rich.text import Text
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import PATH, json_option
 from anyformer.cli.terminal import console, facts, tell
 from anyformer.errors import UsageError
+from anyformer.screen import say
 
 if TYPE_CHECKING:
     from anyformer.descriptions import Card, Diagram
@@ -51,7 +52,7 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
         return
     spec, preset = load_spec(model), None if is_path(model) else find(model)
     if form is not None:
-        click.echo(dumps(spec, "json" if form == "json" else "yaml"), nl=False)
+        say(dumps(spec, "json" if form == "json" else "yaml"), end="")
         return
     recipe = preset.recipe if preset else of_run(model)
     name, rows, drawn = preset.name if preset else model, card(preset or spec, recipe), diagram(spec)
@@ -83,9 +84,9 @@ def _print_card(name: str, rows: "Card") -> None:
         if i:
             table.add_row("", "")
         if len(rows.sections) > 1:
-            table.add_row(f"[bold]{section}[/bold]", "")
+            table.add_row(Text(section, style="bold"), "")
         for row in rows.section(section):
-            table.add_row(row.name, escape(row.words))
+            table.add_row(row.name, row.words)
     console().print(table)
 
 
@@ -94,9 +95,9 @@ def _print_diagram(drawn: "Diagram") -> None:
 
     lines, width = as_text(drawn), console().width
     if max(map(len, lines.splitlines())) > width:
-        click.echo(f"\nThe diagram is wider than {width} columns; --diagram FILE.svg draws it as a picture.")
+        say(f"\nThe diagram is wider than {width} columns; --diagram FILE.svg draws it as a picture.")
         return
-    click.echo(f"\n{lines}")
+    say(f"\n{lines}")
 
 
 def _tell(model: "Undisclosed", as_json: bool) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from anyformer.cli.options import DIRECTORY, FILE, Amount, choice, json_option
-from anyformer.cli.terminal import columns, console, tell, visible
+from anyformer.cli.options import DIRECTORY, FILE, VOCABULARY, choice, json_option
+from anyformer.cli.terminal import columns, console, tell
+from anyformer.screen import say
 from anyformer.spec import is_path
 
 KINDS = ("byte-level-bpe", "bpe", "wordpiece", "unigram", "words", "words-treebank", "words-spacy", "characters")
@@ -29,17 +30,21 @@ def command() -> None:
 @click.option(
     "--vocab",
     "vocab_size",
-    type=Amount(),
+    type=VOCABULARY,
     default="4096",
     show_default=True,
     help="Tokens to learn; special ones come on top (of byte-level-bpe, the 256 bytes and <|endoftext|> count).",
 )
 @click.option(
-    "--min-count", type=click.IntRange(1), default=1, show_default=True, help="Rarer words or pairs are left out."
+    "--min-count",
+    type=click.IntRange(1, 2**31),
+    default=1,
+    show_default=True,
+    help="Rarer words or pairs are left out.",
 )
 @click.option("--special", "specials", multiple=True, help="A special token more, such as <mask>; may be repeated.")
 @click.option("--out", type=DIRECTORY, required=True, help="Directory for tokenizer.json.")
-@json_option(help="One JSON object: {version, out, vocab_size, kind, fingerprint, bytes_per_token, unknown_rate}.")
+@json_option(help="One JSON object: {version, out, vocab_size, kind, fingerprint, stride, …}.")
 def train(text: str, as_json: bool, **given: Any) -> None:
     """Train a tokenizer on a file, a folder, or stdlib."""
     from anyformer.text.trained import tokenizer
@@ -56,19 +61,21 @@ def encode(path: Path, text: str | None, as_json: bool) -> None:
     from anyformer.text import Tokenizer
 
     tokenizer = Tokenizer.load(path)
-    ids = tokenizer.encode(sys.stdin.read() if text is None else text)
+    # Whatever the terminal's own encoding is; what is no UTF-8 is refused by the tokenizer.
+    given = sys.stdin.buffer.read().decode("utf-8", "surrogateescape") if text is None else text
+    ids = tokenizer.encode(given)
     pieces = [tokenizer.decode([token]) for token in ids]
     if as_json:
         tell({"version": 1, "ids": ids, "pieces": pieces}, as_json)
         return
     for token, piece in zip(ids, pieces, strict=True):
-        click.echo(f"{token:>7}  {visible(json.dumps(piece, ensure_ascii=False))}")
+        say(f"{token:>7}  {json.dumps(piece, ensure_ascii=False)}")
 
 
 @command.command(epilog="Example: anyformer tokenizer compare byte-level-bpe wordpiece ./my-tokenizer --data my-texts/")
 @click.argument("tokenizers", nargs=-1, required=True)
 @click.option("--data", "text", required=True, help="What they are compared on: a file, a folder, or stdlib.")
-@click.option("--vocab", type=Amount(), default="4096", show_default=True, help="Tokens of those trained here.")
+@click.option("--vocab", type=VOCABULARY, default="4096", show_default=True, help="Tokens of those trained here.")
 @click.option("--example", "examples", multiple=True, help="A text to show the splits of; may be repeated.")
 @json_option(help="One JSON object: {version, tokenizers: [{name, …}], examples}.")
 def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[str, ...], as_json: bool) -> None:
@@ -92,16 +99,16 @@ def compare(tokenizers: tuple[str, ...], text: str, vocab: int, examples: tuple[
         table.add_row(name, *row)
     console().print(table)
     for example, splits in found.examples.items():
-        click.echo(f"\n{visible(example)}")
+        say(f"\n{example}")
         width = max(map(len, splits))
         for name, parts in splits.items():
-            click.echo(f"  {name:<{width}}  {len(parts):>3}  {visible(' | '.join(parts))}")
+            say(f"  {name:<{width}}  {len(parts):>3}  {' | '.join(parts)}")
 
 
 @command.command(epilog="Example: anyformer tokenizer audit --model my-run --data my-texts/")
 @click.option("--model", "path", required=True, help="A directory of ours or of Hugging Face, or a .gguf.")
 @click.option("--data", "text", help="A text in which to count the tokens: a file, a folder, or stdlib.")
-@click.option("--top", type=click.IntRange(1), default=30, show_default=True, help="Tokens to show.")
+@click.option("--top", type=click.IntRange(1, 10**9), default=30, show_default=True, help="Tokens to show.")
 @json_option(
     help="One JSON object: {version, compared_with, n_unreachable, suspects: [{token, spelling, similarity, norm, …}]}."
 )
@@ -116,11 +123,9 @@ def audit(path: str, text: str | None, top: int, as_json: bool) -> None:
     if as_json:
         tell(found, as_json)
         return
-    click.echo(f"compared with {found.compared_with}; {found.n_unreachable:,} tokens no text is encoded to")
-    click.echo("  token  similarity  norm  in the text  spelling")
+    say(f"compared with {found.compared_with}; {found.n_unreachable:,} tokens no text is encoded to")
+    say("  token  similarity  norm  in the text  spelling")
     for suspect in found.suspects:
         count = "-" if suspect.count is None else f"{suspect.count:,}"
-        name = visible(json.dumps(suspect.spelling, ensure_ascii=False)) + (
-            "" if suspect.reachable else "  (unreachable)"
-        )
-        click.echo(f"{suspect.token:>7}  {suspect.similarity:>10.2f}  {suspect.norm:>4.2f}  {count:>11}  {name}")
+        name = json.dumps(suspect.spelling, ensure_ascii=False) + ("" if suspect.reachable else "  (unreachable)")
+        say(f"{suspect.token:>7}  {suspect.similarity:>10.2f}  {suspect.norm:>4.2f}  {count:>11}  {name}")

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import (
+    ABOVE_ZERO,
     DIRECTORY,
     FILE,
     PATH,
     RECOMPUTE,
+    SHARE,
+    VOCABULARY,
     Amount,
     choice,
     device_option,
     json_option,
+    params_option,
     recipe_options,
 )
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
-if TYPE_CHECKING:
-    from anyformer.spec import Recompute
+HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptions
 
 
 @click.command()
@@ -31,19 +34,21 @@ if TYPE_CHECKING:
 @click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: the text to train on.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
-@click.option("--validation", default=0.05, show_default=True, help="Share of the text set aside to validate on.")
+@click.option(
+    "--validation", type=SHARE, default=0.05, show_default=True, help="Share of the text set aside to validate on."
+)
 @click.option("--validation-data", metavar="TEXT", help="A text of its own to validate on, instead of a share.")
 @click.option("--validation-source", type=FILE, help="Sentences to validate on, for translation.")
 @click.option("--validation-target", type=FILE, help="Their translations.")
 @click.option("--out", type=DIRECTORY, help="Directory of the run; made, or gone on with.")
 @click.option("--recipe", default="small", show_default=True, metavar="NAME", help="A recipe, or its file.")
-@click.option("--params", "n_params", type=Amount(), help="Resize the architecture to so many parameters.")
+@params_option
 @click.option(
-    "--vocab", "vocab_size", type=Amount(), help="Tokens of the vocabulary.  [default: 4096 for a new tokenizer]"
+    "--vocab", "vocab_size", type=VOCABULARY, help="Tokens of the vocabulary.  [default: 4096 for a new tokenizer]"
 )
 @click.option("--tokenizer", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise.")
 @recipe_options
-@click.option("--lr", type=float, help="Peak learning rate.")
+@click.option("--lr", type=ABOVE_ZERO, help="Peak learning rate.")
 @click.option(
     "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."
 )
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 1000),
     default=0,
     show_default=True,
     help="Processes that prepare rows ahead of the step; the result is the same.",
@@ -70,18 +75,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Say what it would take, and write nothing.")
 @json_option(help="One JSON object with the result on stdout.")
 @import_option
-def command(
-    spec: str,
-    out: Path | None,
-    compiled: bool,
-    micro_tokens: int | None,
-    recompute: Recompute,
-    workers: int,
-    dry_run: bool,
-    as_json: bool,
-    changes: dict[str, Any],
-    **given: Any,
-) -> None:
+def command(spec: str, out: Path | None, dry_run: bool, as_json: bool, changes: dict[str, Any], **given: Any) -> None:
     """Train SPEC, a preset or the file of a specification, on text.
 
     `--json` gives version, out, objective, n_params, steps, tokens, seconds, tokens_per_second, flops_per_token, loss (of
@@ -95,7 +89,7 @@ def command(
     from anyformer.study.train import prepare_training
     from anyformer.training.run import RunOptions
 
-    options = RunOptions(compiled=compiled, micro_tokens=micro_tokens, recompute=recompute, workers=workers)
+    options = RunOptions(**{name: given.pop(name) for name in HOW})
     training = prepare_training(spec, out=out, options=options, **given, **changes)
     if dry_run:
         plan = training.plan()

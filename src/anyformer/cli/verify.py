@@ -10,12 +10,15 @@ import click
 from anyformer.cli.names import import_option
 from anyformer.cli.options import FILE, ONE_FILE, json_option
 from anyformer.cli.terminal import tell
+from anyformer.screen import say
 
 
 @click.command("verify")
 @click.argument("path", metavar="DIR", type=FILE)
 @click.option("--text", type=ONE_FILE, help="File to read; random tokens otherwise.")
-@click.option("--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(1), help="How many to read.")
+@click.option(
+    "--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(1, 10**6), help="How many to read."
+)
 @json_option(help="The answer as one JSON object on stdout.")
 @import_option
 def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None:
@@ -33,19 +36,19 @@ def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None
         tell(found, as_json)
     else:
         width = max(len(place.name) for place in found.places)
-        click.echo(f"{'':{width}}  here to transformers  its sdpa to its eager")
+        say(f"{'':{width}}  here to transformers  its sdpa to its eager")
         for place in found.places:
             mark = "" if place.agrees else "  differs"
-            click.echo(f"{place.name:{width}}  {place.ours:20.1e}  {place.theirs:21.1e}{mark}")
+            say(f"{place.name:{width}}  {place.ours:20.1e}  {place.theirs:21.1e}{mark}")
         what = f"{found.architecture} of transformers {found.transformers}, {found.n_tokens} tokens, float32"
         if differs is None:
             ours, theirs = max(p.ours for p in found.places), max(p.theirs for p in found.places)
-            click.echo(
+            say(
                 f"{what}: they agree: at most {ours:.1e} apart, where its own kernels are {theirs:.1e} apart; "
                 f"the same next token at {found.same_next_tokens:.1%} of places"
             )
         else:
-            click.echo(
+            say(
                 f"{what}: they differ first at {differs.name}, by {differs.ours:.1e}; "
                 f"{TIMES:g} times what its own kernels differ by there ({differs.theirs:.1e}) would pass for rounding"
             )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
-from anyformer.costs.formulas import Uniform, head_table, parameters_multiplied, parameters_multiplied_ahead, uniform
-from anyformer.errors import SpecError, unknown
+from anyformer.costs.formulas import Sizes, head_table, parameters_multiplied, uniform
+from anyformer.errors import SpecError
 from anyformer.layers import AttentionSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.spec import ModelSpec, PartSpec, Place, Recompute, Workload, inside, parameters
 
 Flops = Mapping[str, int]  # of the whole batch, by part
-Count = Callable[[ModelSpec, Workload], Flops]
 BACKWARD = 2  # a backward pass has two products for each of the forward's: for the input's gradient and the weight's
 CORE = ("scores", "values", "sinusoids", "distances")  # what selective recomputation makes again
 CONSTANTS = ("sinusoids",)  # projected, but never changed: they need no gradient
@@ -24,14 +24,15 @@ AHEAD = "multi-token prediction"
 
 @dataclass(frozen=True)
 class Convention:
-    """`forward` gives what one pass costs; a training step is `times` that, for each part, and as much of `ahead`."""
+    """`forward` gives what one pass costs, of (spec, workload); a training step is `times` that, for each part.
+
+    `ahead=True` gives what predicting further tokens adds to a pass of training, of models that a formula is for.
+    """
 
     name: str
     says: str
     source: str
-    forward: Count
-    # what predicting further tokens adds to a pass of training
-    ahead: Count = lambda spec, workload: {}
+    forward: Callable[..., Flops]
     unit: Literal["FLOPs", "MACs"] = "FLOPs"
     times: Mapping[str, int] = field(default_factory=dict)  # of a part in training; by default 3
     by_formula: bool = False  # of sizes, not of what is executed: a policy of recomputation changes nothing
@@ -41,7 +42,8 @@ class Convention:
         flops = {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, workload).items()}
         # Whole layers are made again of stacks alone.
         policy: Recompute = "none" if recompute == "full" else recompute
-        ahead = sum(flops * self._times(part, policy) for part, flops in self.ahead(spec, workload).items())
+        further = self.forward(spec, workload, ahead=True) if spec.ahead else {}
+        ahead = sum(flops * self._times(part, policy) for part, flops in further.items())
         return {**flops, AHEAD: ahead} if ahead else flops
 
     def _times(self, part: str, recompute: Recompute) -> int:
@@ -50,45 +52,31 @@ class Convention:
         return self.times.get(part, BACKWARD if part in CONSTANTS else 1 + BACKWARD) + again
 
 
-def _products(*, exact: bool) -> tuple[Count, Count]:
-    """Every product of a pass, and of what predicts further tokens; `exact`: only the pairs that the masks show."""
-    return (
-        lambda spec, workload: dict(spec.cost(Place(), replace(workload, causal_exact=exact))),
-        lambda spec, workload: dict(spec.cost_ahead(Place(), replace(workload, causal_exact=exact))),
-    )
+def _products(spec: ModelSpec, workload: Workload, *, ahead: bool = False, exact: bool = False) -> Flops:
+    """Every product of a pass; `exact`: only the pairs that the masks show."""
+    counted = spec.cost_ahead if ahead else spec.cost
+    return dict(counted(Place(), replace(workload, causal_exact=exact)))
 
 
-_exact, _exact_ahead = _products(exact=True)
-_full, _full_ahead = _products(exact=False)
-
-
-def _half(spec: ModelSpec, workload: Workload) -> Flops:
-    every = _full(spec, workload)
-    if later_tokens_seen(spec.stack, after_prefix=True):
-        return every
-    (place,) = (place for name, _, place in inside(spec, Place()) if name == "stack")
-    alone = spec.stack.cost(place, replace(workload, memory=0, causal_exact=False))  # to itself, not to an encoder
+def _half(spec: ModelSpec, workload: Workload, *, ahead: bool = False) -> Flops:
+    every = alone = _products(spec, workload, ahead=ahead)
+    if not ahead:
+        if later_tokens_seen(spec.stack, after_prefix=True):
+            return every
+        (place,) = (place for name, _, place in inside(spec, Place()) if name == "stack")
+        alone = spec.stack.cost(place, replace(workload, memory=0, causal_exact=False))  # to itself, not to an encoder
     return {part: flops - (alone[part] // 2 if part in PAIRS else 0) for part, flops in every.items()}
 
 
-def _half_ahead(spec: ModelSpec, workload: Workload) -> Flops:
-    return {part: flops // (1 + (part in PAIRS)) for part, flops in _full_ahead(spec, workload).items()}
-
-
-def _palm(spec: ModelSpec, workload: Workload) -> Flops:
-    _refuse_two_stacks("palm-mfu", spec)
+def _palm(spec: ModelSpec, workload: Workload, *, ahead: bool = False) -> Flops:
     # 2N and 4LHQT, a third of what the paper counts for training: its 2 · 2 · LHQ is Σ heads · (width of q·k + of values) · 2.
-    pairs = workload.query * workload.tokens
+    _refuse_two_stacks("palm-mfu", spec)
+    widths = _attention_widths(spec.but(ahead=()), Place())
+    widths = _attention_widths(spec, Place()) - widths if ahead else widths
     return {
-        "parameters": 2 * parameters_multiplied(spec) * workload.tokens,
-        "scores and values": 2 * _attention_widths(spec.but(ahead=()), Place()) * pairs,
+        "parameters": 2 * parameters_multiplied(spec, ahead=ahead) * workload.tokens,
+        "scores and values": 2 * widths * workload.query * workload.tokens,
     }
-
-
-def _palm_ahead(spec: ModelSpec, workload: Workload) -> Flops:
-    widths = _attention_widths(spec, Place()) - _attention_widths(spec.but(ahead=()), Place())
-    met = 2 * parameters_multiplied_ahead(spec) * workload.tokens
-    return {"parameters": met, "scores and values": 2 * widths * workload.query * workload.tokens}
 
 
 def _attention_widths(part: PartSpec, place: Place) -> int:
@@ -101,14 +89,10 @@ def _attention_widths(part: PartSpec, place: Place) -> int:
     return sum(_attention_widths(inner, there) for _, inner, there in inside(part, place))
 
 
-def _2nd(spec: ModelSpec, workload: Workload) -> Flops:
+def _2nd(spec: ModelSpec, workload: Workload, *, ahead: bool = False) -> Flops:
     _refuse_two_stacks("6nd", spec)
-    looked_up = parameters(spec).embedding - head_table(spec)
-    return {"parameters": 2 * (parameters_multiplied(spec) + looked_up) * workload.tokens}
-
-
-def _2nd_ahead(spec: ModelSpec, workload: Workload) -> Flops:
-    return {"parameters": 2 * parameters_multiplied_ahead(spec) * workload.tokens}
+    looked_up = 0 if ahead else parameters(spec).embedding - head_table(spec)
+    return {"parameters": 2 * (parameters_multiplied(spec, ahead=ahead) + looked_up) * workload.tokens}
 
 
 def _refuse_two_stacks(name: str, spec: ModelSpec) -> None:
@@ -117,54 +101,55 @@ def _refuse_two_stacks(name: str, spec: ModelSpec) -> None:
 
 
 def _megatron(spec: ModelSpec, workload: Workload) -> Flops:
-    u, s, tokens = _uniform("megatron", spec), workload.query, workload.tokens
+    _uniform("megatron", spec)
+    d, s, n = spec.stack.d_model, workload.query, spec.n_layers * workload.tokens
     return {
-        "projections": 8 * u.d_model**2 * u.n_layers * tokens,
-        "scores": 2 * s * u.d_model * u.n_layers * tokens,
-        "values": 2 * s * u.d_model * u.n_layers * tokens,
-        "feed-forward": 16 * u.d_model**2 * u.n_layers * tokens,
-        "logits": 2 * u.d_model * u.vocab_size * tokens,
+        "projections": 8 * d**2 * n,
+        "scores": 2 * s * d * n,
+        "values": 2 * s * d * n,
+        "feed-forward": 16 * d**2 * n,
+        "logits": 2 * d * spec.vocab_size * workload.tokens,
     }
 
 
 def _opt_table(spec: ModelSpec, workload: Workload) -> Flops:
-    u, s, tokens = _uniform("opt-table", spec), workload.query, workload.tokens
-    padded = -(-u.vocab_size // 1024) * 1024  # Megatron pads to a multiple of 128 on each of 8 devices: 51,200
+    _uniform("opt-table", spec)
+    d, s, n = spec.stack.d_model, workload.query, spec.n_layers * workload.tokens
+    padded = -(-spec.vocab_size // 1024) * 1024  # Megatron pads to a multiple of 128 on each of 8 devices: 51,200
     return {
-        "MHA": (2 * u.d_model**2 + 8 * s * u.d_model) * u.n_layers * tokens,  # as printed; 8·d² would be right
-        "FFN": 16 * u.d_model**2 * u.n_layers * tokens,
-        "attention": 4 * s * u.d_model * u.n_layers * tokens,
-        "logits": 2 * u.d_model * padded * tokens,
+        "MHA": (2 * d**2 + 8 * s * d) * n,  # as printed; 8·d² would be right
+        "FFN": 16 * d**2 * n,
+        "attention": 4 * s * d * n,
+        "logits": 2 * d * padded * workload.tokens,
     }
 
 
 def _chinchilla(spec: ModelSpec, workload: Workload) -> Flops:
-    u, s, tokens = _uniform("chinchilla", spec, any_width=True), workload.query, workload.tokens
-    width = u.n_heads * u.head_dim
+    n_heads, head_dim, d_ff = _uniform("chinchilla", spec, any_width=True)
+    d, s, n = spec.stack.d_model, workload.query, spec.n_layers * workload.tokens
     return {
-        "projections": (6 + 2) * u.d_model * width * u.n_layers * tokens,
-        "scores": 2 * s * width * u.n_layers * tokens,
-        "softmax": 3 * u.n_heads * s * u.n_layers * tokens,
-        "values": 2 * s * width * u.n_layers * tokens,
-        "feed-forward": 4 * u.d_model * u.d_ff * u.n_layers * tokens,
+        "projections": (6 + 2) * d * n_heads * head_dim * n,
+        "scores": 2 * s * n_heads * head_dim * n,
+        "softmax": 3 * n_heads * s * n,
+        "values": 2 * s * n_heads * head_dim * n,
+        "feed-forward": 4 * d * d_ff * n,
     }
 
 
-def _narang(spec: ModelSpec, workload: Workload) -> Flops:
+def _narang(spec: ModelSpec, workload: Workload, *, ahead: bool = False) -> Flops:
+    macs = {part: flops // 2 for part, flops in _products(spec, workload, ahead=ahead).items()}
+    if ahead:
+        return macs
     gathered, tokens = 0, {"encoder": workload.batch * workload.memory}
     for name, stack in spec.stacks.items():
         for term in stack.embedding.terms:
             if isinstance(term, TokensSpec):
                 width = term.table.width or stack.embedding.width or stack.d_model
                 gathered += tokens.get(name, workload.tokens) * term.table.rows * width
-    return {**_macs(_full(spec, workload)), "embeddings": gathered}
+    return {**macs, "embeddings": gathered}
 
 
-def _macs(flops: Flops) -> Flops:
-    return {part: each // 2 for part, each in flops.items()}
-
-
-def _uniform(name: str, spec: ModelSpec, *, any_width: bool = False) -> Uniform:
+def _uniform(name: str, spec: ModelSpec, *, any_width: bool = False) -> Sizes:
     found = uniform(spec, any_width=any_width)
     if isinstance(found, str):
         wants = "decoder layers of multi-head attention and a plain feed-forward"
@@ -182,29 +167,25 @@ _EACH = (
         "exact-causal",
         "2 for a multiply-add of every product; attention counts the pairs of query and key that the masks show",
         "the products that are needed, counted",
-        _exact,
-        _exact_ahead,
+        partial(_products, exact=True),
     ),
     Convention(
         "full-attention",
         "the same, but attention counts every pair, as most formulas and PyTorch's counter do",
         "torch.utils.flop_counter",
-        _full,
-        _full_ahead,
+        _products,
     ),
     Convention(
         "causal-half",
         "the same, but half of every pair where tokens see none that are later: scores and values over N²/2",
         "Dao 2023, arXiv:2307.08691, section 4.1",
         _half,
-        _half_ahead,
     ),
     Convention(
         "6nd",
         "6 for each parameter and token, attention's pairs left out; N: all that one token uses, tables once among them",
         "Brown et al. 2020, arXiv:2005.14165, table D.1; Hoffmann et al. 2022, arXiv:2203.15556, appendix F",
         _2nd,
-        _2nd_ahead,
         by_formula=True,
     ),
     Convention(
@@ -212,7 +193,6 @@ _EACH = (
         "2N + 4LHQT a token forward, three times that in training; N: what one token uses, look-ups left out",
         "Chowdhery et al. 2022, arXiv:2204.02311, appendix B",
         _palm,
-        _palm_ahead,
         by_formula=True,
     ),
     Convention(
@@ -235,7 +215,6 @@ _EACH = (
         "multiply-adds counted once, every pair, and look-ups as products with one-hot vectors",
         "Narang et al. 2021, arXiv:2102.11972, tables 1 and 2",
         _narang,
-        lambda spec, workload: _macs(_full_ahead(spec, workload)),
         unit="MACs",
     ),
     Convention(
@@ -248,10 +227,3 @@ _EACH = (
     ),
 )
 CONVENTIONS: Mapping[str, Convention] = {convention.name: convention for convention in _EACH}
-
-
-def convention_of(name: str) -> Convention:
-    """The convention of a name. Raises SpecError, with the nearest name, for one that there isn't."""
-    if name not in CONVENTIONS:
-        raise SpecError(unknown("convention", name, CONVENTIONS))
-    return CONVENTIONS[name]

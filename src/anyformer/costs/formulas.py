@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec
 from anyformer.spec import (
@@ -19,21 +18,14 @@ from anyformer.spec import (
     tensors,
 )
 
-
-@dataclass(frozen=True)
-class Uniform:
-    """A decoder of equal layers of multi-head attention and a plain feed-forward."""
-
-    n_layers: int
-    d_model: int
-    d_ff: int
-    n_heads: int
-    head_dim: int
-    vocab_size: int
+Sizes = tuple[int, int, int]  # heads, the width of one, d_ff
 
 
-def uniform(spec: ModelSpec, *, any_width: bool = False) -> Uniform | str:
-    """The sizes of such a model, or in words what it has instead; `any_width` allows d_ff and heads of any width."""
+def uniform(spec: ModelSpec, *, any_width: bool = False) -> Sizes | str:
+    """The sizes of a decoder of equal layers of multi-head attention and a plain feed-forward; of others, what they have.
+
+    `any_width` allows d_ff and heads of any width.
+    """
     if spec.encoder is not None:
         return "an encoder and a decoder"
     if spec.ahead:
@@ -50,10 +42,10 @@ def uniform(spec: ModelSpec, *, any_width: bool = False) -> Uniform | str:
         return f"a feed-forward of {d_ff / d_model:.3g} · d_model"
     if not any_width and n_heads * head_dim != d_model:
         return f"heads of {n_heads} · {head_dim} features beside d_model = {d_model:,}"
-    return Uniform(spec.n_layers, d_model, d_ff, n_heads, head_dim, spec.vocab_size)
+    return sizes
 
 
-def _sizes(block: BlockSpec, d_model: int) -> tuple[int, int, int] | str:
+def _sizes(block: BlockSpec, d_model: int) -> Sizes | str:
     mixers = [branch.mixer for sublayer in block.sublayers for branch in sublayer.branches]
     attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
     feeds = [mixer for mixer in mixers if isinstance(mixer, FeedForwardSpec)]
@@ -71,16 +63,13 @@ def _sizes(block: BlockSpec, d_model: int) -> tuple[int, int, int] | str:
     return n_heads, head_dim, feeds[0].d_ff
 
 
-def parameters_multiplied(spec: ModelSpec) -> int:
-    """What one token is multiplied with in a forward pass: shared layers at each call, no table but the first head's."""
-    ran = (each for each in inside(spec, Place()) if not isinstance(each[1], AheadSpec))
-    return sum(parameters_met(part, place) for _, part, place in ran) + head_table(spec)
+def parameters_multiplied(spec: ModelSpec, *, ahead: bool = False) -> int:
+    """What one token is multiplied with in a forward pass: shared layers at each call, no table but the first head's.
 
-
-def parameters_multiplied_ahead(spec: ModelSpec) -> int:
-    """The same of what predicts further tokens, with the head that runs again for each."""
-    modules = [each for each in inside(spec, Place()) if isinstance(each[1], AheadSpec)]
-    return sum(parameters_met(part, place) for _, part, place in modules) + len(modules) * head_table(spec)
+    `ahead`: the same of what predicts further tokens, with the head that runs again for each.
+    """
+    ran = [each for each in inside(spec, Place()) if isinstance(each[1], AheadSpec) == ahead]
+    return sum(parameters_met(part, place) for _, part, place in ran) + (len(ran) if ahead else 1) * head_table(spec)
 
 
 def head_table(spec: ModelSpec) -> int:

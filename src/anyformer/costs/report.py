@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from anyformer.cache import CacheKind, cache_kinds
 from anyformer.costs.activations import Activations, activations
-from anyformer.costs.conventions import convention_of
+from anyformer.costs.conventions import CONVENTIONS
 from anyformer.costs.formulas import active_parameters
 from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import NoModuleError, SpecError, unknown
@@ -34,6 +34,7 @@ from anyformer.spec import (
 )
 
 NBYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MOST_TOKENS = 10**9  # of one pass: what is observed of more takes too long
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,6 @@ class CostReport(ShowsItself):
         return self.state.total
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         given = ("seq_len", "source_len", "batch", "convention", "unit", "dtype", "precision", "recompute")
         totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
@@ -166,16 +166,18 @@ def cost(
     `seq_len` defaults to the published context. `dtype` is of weights and cache in inference; `precision` and `recompute`
     are how a training step runs. Raises SpecError for sizes, names or a convention that make no sense.
     """
-    spec, counts = specification(architecture), convention_of(convention)
-    names = {"dtype": (dtype, NBYTES), "precision": (precision, get_args(Precision))}
-    for name, (value, known) in {**names, "recompute": (recompute, get_args(Recompute))}.items():
+    spec = specification(architecture)
+    names = {"convention": (convention, CONVENTIONS), "dtype": (dtype, NBYTES)}
+    names |= {"precision": (precision, get_args(Precision)), "recompute": (recompute, get_args(Recompute))}
+    for name, (value, known) in names.items():
         if value not in known:
             raise SpecError(unknown(name, value, known))
+    counts = CONVENTIONS[convention]
     seq_len = seq_len if seq_len is not None else (spec.context or 2048)
     if seq_len < 1 or batch < 1:
         raise SpecError(f"seq_len = {seq_len} and batch = {batch} must be at least 1")
     read = source_tokens(spec, seq_len, source_len)
-    check_length(spec, seq_len, read)
+    check_length(spec, seq_len, read, batch)
     count, workload = parameters(spec), Workload(batch=batch, query=seq_len, memory=read)
     return CostReport(
         spec=spec,
@@ -209,8 +211,11 @@ def source_tokens(spec: ModelSpec, seq_len: int, source_len: int | None) -> int:
     return source_len
 
 
-def check_length(spec: ModelSpec, seq_len: int, source_len: int = 0) -> None:
-    """Raise SpecError where the positions that a stack or a head has learned end before its sequence does."""
+def check_length(spec: ModelSpec, seq_len: int, source_len: int = 0, batch: int = 1) -> None:
+    """Raise SpecError for more tokens than are counted, and where learned positions end before a sequence does."""
+    if max(seq_len, source_len) * batch > MOST_TOKENS:
+        said = f"batch = {batch:,} sequences of {max(seq_len, source_len):,} tokens"
+        raise SpecError(f"{said} are more than {MOST_TOKENS:,} tokens, the most that are counted at once; take fewer")
     read = [("source_len", source_len, spec.encoder.embedding.terms)] if spec.encoder else []
     read += [("seq_len", seq_len, spec.stack.embedding.terms)]
     read += [("seq_len", seq_len, head.layers.terms) for head in spec.heads if head.layers]

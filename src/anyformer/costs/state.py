@@ -42,7 +42,6 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.weights + self.gradients + self.optimizer
 
 

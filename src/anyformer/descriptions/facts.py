@@ -9,17 +9,7 @@ import torch
 
 from anyformer.descriptions.grouping import distinct_layers, places
 from anyformer.errors import InputError
-from anyformer.layers import (
-    AttentionSpec,
-    Causal,
-    Everything,
-    LocalAndGlobalSpec,
-    Mask,
-    MLASpec,
-    MoESpec,
-    NormSpec,
-    SegmentsSpec,
-)
+from anyformer.layers import AttentionSpec, LocalAndGlobalSpec, MLASpec, MoESpec, NormSpec, SegmentsSpec
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import MapSpec, ModelSpec, Place, Spec, StackSpec, SublayerSpec, TableSpec, TermSpec
@@ -71,11 +61,6 @@ def place_in(spec: ModelSpec, stack: StackSpec) -> Place:
     return Place(stack.d_model, (stack.d_model,), spec.encoder.d_model if spec.encoder else stack.d_model)
 
 
-def sees_all(mask: Mask) -> bool:
-    """Whether a mask hides nothing, or only what comes later."""
-    return isinstance(mask, Causal | Everything)
-
-
 def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
     """The norms and other maps around the branches of a sublayer, with where they stand."""
     places: dict[Where, list[MapSpec | None]] = {
@@ -83,10 +68,7 @@ def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
         "out": [branch.norm_out for branch in sublayer.branches],
         "sum": [sublayer.norm_sum],
     }
-    for place, found in places.items():
-        for value in found:
-            if value is not None:
-                yield place, value
+    return ((place, value) for place, found in places.items() for value in found if value is not None)
 
 
 def norm_places(sublayer: SublayerSpec) -> frozenset[Where]:
@@ -131,7 +113,7 @@ def reduced(spec: ModelSpec) -> ModelSpec:
 
 def parts(spec: ModelSpec) -> Iterator[Spec]:
     """Every value in a model, those of equal layers once."""
-    yield from reduced(spec).nested()
+    return reduced(spec).nested()
 
 
 def own_parts(spec: ModelSpec) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import groupby, pairwise
 from typing import NamedTuple, TypeVar
 
 from anyformer.spec import BlockSpec, StackSpec
@@ -79,16 +79,14 @@ def in_words(values: Sequence[str | None]) -> str:
 def places(numbers: Iterable[int]) -> str:
     """The numbers of layers: "layer 0", "layers 0–2, 5"; of many stretches, how many layers they are."""
     numbers = sorted(numbers)
-    stretches = list(_stretches(numbers))
-    if len(stretches) > LISTED:
-        return f"{len(numbers)} layers ({', '.join(stretches[:LISTED])} …)"
-    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(stretches)}"
+    said = stretches(numbers)
+    if len(said) > LISTED:
+        return f"{len(numbers)} layers ({', '.join(said[:LISTED])} …)"
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(said)}"
 
 
-def _stretches(numbers: Sequence[int]) -> Iterator[str]:
-    start = None
-    for i, number in enumerate(numbers):
-        start = number if start is None else start
-        if i + 1 == len(numbers) or numbers[i + 1] != number + 1:
-            yield f"{start}" if start == number else f"{start}–{number}"
-            start = None
+def stretches(numbers: Sequence[int]) -> list[str]:
+    """Sorted numbers as runs: "0–31", "40"."""
+    starts = (i for i, n in enumerate(numbers) if not i or n != numbers[i - 1] + 1)
+    runs = (numbers[i:j] for i, j in pairwise((*starts, len(numbers))))
+    return [f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,19 +12,11 @@ from anyformer.descriptions.diff.diff import DiffRow, rows_of
 from anyformer.descriptions.diff.rows import SIZES
 from anyformer.descriptions.facts import head_sharing, norm_places, position_parts, position_terms
 from anyformer.families import PRESETS, Preset
+from anyformer.families.lineage import Misprint
 from anyformer.families.tree import TREE, lineage_of, path
-from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec
+from anyformer.layers import GQASpec, MoESpec, NormSpec
 from anyformer.spec import BlockSpec, parameters
 from anyformer.variants.parts import attentions, feeds, layers, norms
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Where published versions of the table print another cell."""
-
-    column: str
-    printed: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class Entry:
     model: str  # the preset that it is known by
     parameters: int
     cells: Mapping[str, str]  # by column
-    marks: tuple[Mark, ...]
+    marks: tuple[Misprint, ...]  # where published versions of the table print another cell
     source: str
 
 
@@ -48,7 +40,8 @@ class History:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
-        return {"version": 1, "columns": list(self.columns), "entries": [asdict(entry) for entry in self.entries]}
+        entries = [{**asdict(entry), "marks": [mark._asdict() for mark in entry.marks]} for entry in self.entries]
+        return {"version": 1, "columns": list(self.columns), "entries": entries}
 
 
 @dataclass(frozen=True)
@@ -64,11 +57,9 @@ class Step:
 
     @property
     def parts(self) -> tuple[DiffRow, ...]:
-        """The parts that differ, sizes left out."""
         return tuple(row for row in self.rows if row.part not in SIZES)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
         return asdict(self)
 
 
@@ -78,8 +69,8 @@ def history() -> History:
     for line in sorted(TREE.values(), key=lambda line: line.year):
         preset = PRESETS[line.known]
         cells = {name: read(preset) for name, read in COLUMNS.items()}
-        marks = tuple(Mark(m.column, m.printed, m.reason) for m in line.misprints)
-        entries.append(Entry(line.year, preset.name, parameters(preset.spec).total, cells, marks, preset.source))
+        n_params = parameters(preset.spec).total
+        entries.append(Entry(line.year, preset.name, n_params, cells, line.misprints, preset.source))
     return History(tuple(COLUMNS), tuple(entries))
 
 
@@ -108,8 +99,9 @@ def _blocks(preset: Preset) -> list[BlockSpec]:
     return [block for stack in preset.spec.stacks.values() for block in layers(stack)]
 
 
-def _attentions(preset: Preset) -> list[AttentionSpec]:
-    return [attention for block in _blocks(preset) for attention in attentions(block)]
+def _by_layer(read: Callable[[BlockSpec], Iterable[str | None]], none: str = "") -> Callable[[Preset], str]:
+    """What is read of every layer of every stack, different phrases once each."""
+    return lambda preset: words.each(said for block in _blocks(preset) for said in read(block)) or none
 
 
 def _norm(preset: Preset) -> str:
@@ -124,11 +116,6 @@ def _branches(preset: Preset) -> str:
     return "parallel" if parallel else "serial"
 
 
-def _place(preset: Preset) -> str:
-    found = (norm_places(sublayer) for block in _blocks(preset) for sublayer in block.sublayers)
-    return words.each(words.PLACEMENTS[place] for place in found)
-
-
 def _positions(preset: Preset) -> str:
     found: list[str] = []
     for stack in preset.spec.stacks.values():
@@ -139,21 +126,8 @@ def _positions(preset: Preset) -> str:
     return words.each(found, " + ") or "none"
 
 
-def _activation(preset: Preset) -> str:
-    return words.each(words.activation(mixer, exact=False) for block in _blocks(preset) for mixer in feeds(block))
-
-
-def _sees(preset: Preset) -> str:
-    return words.each(words.seen(attention.mask) for attention in _attentions(preset))
-
-
-def _experts(preset: Preset) -> str:
-    found = [m.router for block in _blocks(preset) for m in feeds(block) if isinstance(m, MoESpec)]
-    return words.each(f"{router.top_k} of {router.n_experts}" for router in found) or "–"
-
-
 def _tricks(preset: Preset) -> str:
-    spec, own = preset.spec, _attentions(preset)
+    spec, own = preset.spec, [a for block in _blocks(preset) for a in attentions(block)]
     projections = [a.projection for a in own]
     said = ["QK-norm"] if any(isinstance(p, GQASpec) and p.norm_query for p in projections) else []
     clips = dict.fromkeys(words.number(c) for p in projections if (c := getattr(p, "clip", None)) is not None)
@@ -164,8 +138,9 @@ def _tricks(preset: Preset) -> str:
     said += [f"logits capped at {words.number(h.softcap)}" for h in spec.heads if h.softcap is not None]
     said += [f"logits × {words.scale(h.scale, 'd_model')}" for h in spec.heads if h.scale is not None]
     said += ["embedding norm"] if spec.stack.embedding.norm is not None else []
-    residual = getattr(spec.stack.residual, "scale", 1.0)
-    said += [f"residual × {words.number(residual)}"] if residual != 1 else []
+    for name, called in (("scale", "residual"), ("branch", "branches")):
+        factor = getattr(spec.stack.residual, name, 1.0)
+        said += [f"{called} × {words.number(factor)}"] if factor != 1 else []
     z_loss = preset.recipe.z_loss if preset.recipe else 0.0
     told = words.number(z_loss) if z_loss else (preset.training or {}).get("z-loss", "")
     said += [f"z-loss {told}"] if told else []
@@ -175,11 +150,13 @@ def _tricks(preset: Preset) -> str:
 COLUMNS: Mapping[str, Callable[[Preset], str]] = {
     "norm": _norm,
     "branches": _branches,
-    "norm placed": _place,
+    "norm placed": _by_layer(lambda block: (words.PLACEMENTS[norm_places(sublayer)] for sublayer in block.sublayers)),
     "positions": _positions,
-    "activation": _activation,
-    "attention": lambda preset: words.each(head_sharing(a.projection) for a in _attentions(preset)),
-    "sees": _sees,
-    "experts": _experts,
+    "activation": _by_layer(lambda block: (words.activation(mixer, exact=False) for mixer in feeds(block))),
+    "attention": _by_layer(lambda block: (head_sharing(a.projection) for a in attentions(block))),
+    "sees": _by_layer(lambda block: (words.seen(a.mask) for a in attentions(block))),
+    "experts": _by_layer(
+        lambda block: (f"{m.router.top_k} of {m.router.n_experts}" for m in feeds(block) if isinstance(m, MoESpec)), "–"
+    ),
     "stability": _tricks,
 }

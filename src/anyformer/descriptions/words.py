@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts, sees_all
+from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts
 from anyformer.layers import (
     GELU,
+    AddSpec,
     And,
-    BlockEnds,
     ByRole,
     Causal,
+    Everything,
     FactorisedPositionsSpec,
     FirstBlockAgainSpec,
     GatedFeedForwardSpec,
-    GlobalBlocks,
     Heads,
     LayerNormSpec,
     LearnedPositionsSpec,
     LinearSpec,
     LocalAndGlobalSpec,
-    LocalAndVertical,
     Mask,
     MoESpec,
     Normal,
@@ -35,16 +34,11 @@ from anyformer.layers import (
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
-    SameBlock,
     SegmentsSpec,
-    SlidingWindow,
-    Strided,
-    SymmetricWindow,
-    TwoStreams,
     Xavier,
 )
 from anyformer.layers.causality import sees_later_tokens
-from anyformer.spec import HeadLayersSpec, InitSpec, MapSpec, ScaleSpec, Spec
+from anyformer.spec import HeadLayersSpec, InitSpec, MapSpec, ResidualSpec, ScaleSpec, Spec
 from anyformer.variants.parts import GATED
 
 KINDS = {
@@ -92,6 +86,17 @@ PLACEMENTS: dict[frozenset[Where], str] = {
     frozenset({"in", "sum"}): "pre- and post-norm",
     frozenset({"out", "sum"}): "output and post-norm",
     frozenset({"in", "out", "sum"}): "sandwich and post-norm",
+}
+MASKS = {  # of the fields of each
+    "SlidingWindow": "window of {size:,}",
+    "SymmetricWindow": "window of {radius:,} to each side",
+    "Strided": "every {stride:,}th",
+    "SameBlock": "blocks of {size:,}",
+    "BlockEnds": "the last {last:,} of each block of {size:,}",
+    "Prefix": "prefix of {size:,}",
+    "LocalAndVertical": "blocks of {size:,}, {near:,} near ones and every {stride:,}th",
+    "GlobalBlocks": "blocks of {size:,}: first, last, three near ones, {n_random} random ones",
+    "TwoStreams": "two streams, in the order of a permutation",
 }
 SCORES = {
     "softmax": "softmax over all experts",
@@ -159,6 +164,14 @@ def scale(value: ScaleSpec, width: str) -> str:
     return power if value.factor == 1 else f"{number(value.factor)} · {power}"
 
 
+def residual(value: ResidualSpec) -> str:
+    """What becomes of the stream x when a branch writes to it."""
+    if not isinstance(value, AddSpec):
+        return phrase(value)
+    x, y = (f"{number(n)} · " if n != 1 else "" for n in (value.scale, value.branch))
+    return f"{x}x + {y}branch"
+
+
 def start(value: InitSpec) -> str:
     """The distributions from which weights start, roles that start alike together."""
     if not isinstance(value, ByRole):
@@ -214,28 +227,12 @@ def mask(value: Mask) -> str:
             return f"not {_inner(inner)}"
         case Heads(masks=masks):
             return f"by head: {', '.join(map(mask, masks))}"
-        case _ if sees_all(value):
+        case Causal() | Everything():
             return "full"
-        case SlidingWindow(size=size):
-            return f"window of {size:,}"
-        case SymmetricWindow(radius=radius):
-            return f"window of {radius:,} to each side"
-        case Strided(stride=stride):
-            return f"every {stride:,}th"
-        case SameBlock(size=size):
-            return f"blocks of {size:,}"
-        case BlockEnds(size=size, last=last):
-            return f"the last {last:,} of each block of {size:,}"
-        case Prefix(size=size):
-            return "prefix" if size is None else f"prefix of {size:,}"
-        case LocalAndVertical(size=size, near=near, stride=stride):
-            return f"blocks of {size:,}, {near:,} near ones and every {stride:,}th"
-        case GlobalBlocks(size=size, n_random=n):
-            return f"blocks of {size:,}: first, last, three near ones, {n} random ones"
-        case TwoStreams():
-            return "two streams, in the order of a permutation"
+        case Prefix(size=None):
+            return "prefix"
         case _:
-            return phrase(value)
+            return MASKS[value.kind].format(**value.values()) if value.kind in MASKS else phrase(value)
 
 
 def _inner(value: Mask) -> str:

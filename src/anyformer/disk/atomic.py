@@ -53,7 +53,8 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a new file in a directory that is itself not in place yet. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        write_all(descriptor, content)
+        with naming(path):
+            write_all(descriptor, content)
     finally:
         os.close(descriptor)
 
@@ -81,11 +82,23 @@ def write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of the block name the file: one of a call on a descriptor does not know it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def remove_directory(path: Path) -> None:
     """Take a directory out of sight at once, then delete it. Raises OSError."""
     aside = path.parent / f"{ASIDE}{os.getpid()}-old-{path.name}"
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(path, aside)
+    sync(path.parent)  # or a power cut could bring it back with files missing
     shutil.rmtree(aside)
 
 
@@ -128,7 +141,8 @@ def sync(path: Path) -> None:
         return  # Windows opens no directories
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     except OSError as error:
         # Some network file systems cannot sync a directory; they order a rename behind the writes by themselves.
         if not (error.errno in (errno.EINVAL, errno.ENOTSUP) and path.is_dir()):

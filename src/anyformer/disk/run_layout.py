@@ -11,6 +11,7 @@ from pathlib import Path
 RECORD, SPEC, RECIPE, METRICS = "run.json", "spec.yaml", "recipe.yaml", "metrics.jsonl"
 LOCK, TOKENIZER = "lock", "tokenizer"
 CHECKPOINTS = "checkpoints"
+LABELS = "labels.json"  # the classes that its head tells apart, if it does
 # What was trained beside the model, if anything was; its tensors in a checkpoint are called so too.
 AUXILIARY, AUXILIARY_SPEC, AUXILIARY_WEIGHTS = "companion", "companion.yaml", "companion.safetensors"
 # Of a checkpoint: a manifest, which is there when all else is.
@@ -22,13 +23,22 @@ _CHUNK_NBYTES = 1 << 22
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory holds a run of ours, of any state."""
-    return (path / RECORD).is_file() and (path / SPEC).is_file()
+    """Whether a directory holds a run of ours, of any state, be its record there or lost."""
+    return (path / RECORD).is_file() or any(map(is_complete, checkpoints_in(path / CHECKPOINTS)))
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a directory is a checkpoint of ours, complete or not, in its run or moved away from it."""
+    run = run_of(path) if step_and_again(path) is not None else None
+    return step_and_again(path) is not None and (is_complete(path) or (run is not None and is_run(run)))
 
 
 def run_of(checkpoint: Path) -> Path | None:
     """The run that a checkpoint's directory belongs to; None for any other directory."""
-    return checkpoint.parent.parent if checkpoint.absolute().parent.name == CHECKPOINTS else None
+    place = checkpoint.absolute().parent
+    if place.name != CHECKPOINTS:
+        return None
+    return place.parent if checkpoint.parent == Path() else checkpoint.parent.parent
 
 
 def checkpoint_name(step: int, again: int = 0) -> str:

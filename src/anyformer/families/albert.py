@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from anyformer.families.bert import bert, layer
-from anyformer.families.compose import repeat
-from anyformer.families.heads import masked_words, row_classes
+from anyformer.families.bert import bert, pretraining
+from anyformer.families.compose import changed
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GELU, LayerNormSpec
-from anyformer.spec import ModelSpec
+from anyformer.layers import GELU, FeedForwardSpec
+from anyformer.spec import BlockSpec, ModelSpec
+
+TANH = GELU(form="tanh")
 
 
-def albert(
-    *, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, vocab_size: int = 30_000, width: int = 128
-) -> ModelSpec:
+def albert(*, n_layers: int, d_model: int, n_heads: int, width: int = 128) -> ModelSpec:
     """ALBERT without heads: tokens of 128 features are projected to d_model, all layers are one (section 3.1)."""
-    model = bert(n_layers=1, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, width=width)
-    one = layer(n_heads, d_ff or 4 * d_model, LayerNormSpec(eps=1e-12), GELU(form="tanh")).but(shared="layer")
-    return model.but(stack=model.stack.but(blocks=repeat(one, n_layers)))
+    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=30_000, width=width)
+    return changed(changed(model, FeedForwardSpec, activation=TANH), BlockSpec, shared="layer")
 
 
-def pretraining(model: ModelSpec) -> ModelSpec:
-    """The model with what ALBERT is trained on: masked words, and which of two segments came first (section 3.1)."""
-    return model.but(heads=(masked_words(model, GELU(form="tanh")), row_classes(2, "sop")))
+def trained(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
+    """ALBERT with what it is trained on: masked words, and which of two segments came first (section 3.1)."""
+    return pretraining(albert(n_layers=n_layers, d_model=d_model, n_heads=n_heads), TANH, "sop")
 
 
 ALBERT = Origin("albert", "bert", 2019, "arXiv:1909.11942, section 3.1").lineage(
     "one layer used for all, a narrow table projected, sentences in order or not",
-    Preset("albert-base", pretraining(albert(n_layers=12, d_model=768, n_heads=12)), "12M", alias="albert"),
-    Preset("albert-large", pretraining(albert(n_layers=24, d_model=1024, n_heads=16)), "18M"),
+    Preset("albert-base", trained(12, 768, 12), "12M", alias="albert"),
+    Preset("albert-large", trained(24, 1024, 16), "18M"),
     Preset(
         "albert-xlarge",
-        pretraining(albert(n_layers=24, d_model=2048, n_heads=32)),
+        trained(24, 2048, 32),
         "60M",
         "59.0M with both heads, 54.5M without; the paper's sizes add up to no 60M",
     ),
     Preset(
         "albert-xxlarge",
-        pretraining(albert(n_layers=12, d_model=4096, n_heads=64)),
+        trained(12, 4096, 64),
         "235M",
         "223.2M with both heads, 205.8M without; the paper's sizes add up to no 235M",
     ),

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.transformer import post_norm_stacks
-from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, LearnedPositionsSpec
-from anyformer.spec import Length, ModelSpec, ScaleSpec
+from anyformer.layers import GELU, LayerNormSpec, LearnedPositionsSpec
+from anyformer.spec import Length
 
 NORM = LayerNormSpec(eps=1e-5)
-
-
-def bart(
-    *,
-    d_model: int,
-    layers: tuple[int, int],
-    n_heads: tuple[int, int],
-    d_ff: tuple[int, int],
-    vocab_size: int = 50_265,
-    n_positions: int = 1024,
-    activation: ActivationSpec | None = None,
-    token_scale: ScaleSpec | None = None,
-    head_bias: bool = False,
-) -> ModelSpec:
-    """The model (section 2.1); its tables of positions begin with two rows that are never read."""
-    return post_norm_stacks(
-        d_model=d_model,
-        vocab_size=vocab_size,
-        layers=layers,
-        n_heads=n_heads,
-        d_ff=d_ff,
-        positions=LearnedPositionsSpec(n_positions=Length(n_positions), offset=2),
-        norm=NORM,
-        embedding_norm=NORM,
-        activation=activation or GELU(),
-        token_scale=token_scale,
-        head_bias=head_bias,
-        context=n_positions,
-    )
-
+# Section 2.1. The tables of positions begin with two rows that are never read.
+bart = partial(
+    post_norm_stacks,
+    vocab_size=50_265,
+    positions=(LearnedPositionsSpec(n_positions=Length(1024), offset=2),),
+    norm=NORM,
+    embedding_norm=NORM,
+    activation=GELU(),
+    context=1024,
+)
 
 BART = Origin("bart", "transformer", 2019, "arXiv:1910.13461, section 2.1").lineage(
     "learned positions, GELU, a norm after the embedding; restores noised text",

@@ -2,72 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from anyformer.families.compose import block, post_norm, repeat, with_biases
-from anyformer.families.heads import masked_words, row_classes
+from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
+from anyformer.families.heads import row_classes, with_masked_words
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import (
-    GELU,
-    ActivationSpec,
-    AddSpec,
-    AttentionSpec,
-    ByRole,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    LearnedPositionsSpec,
-    LinearSpec,
-    Normal,
-    SegmentsSpec,
-    TokensSpec,
-)
-from anyformer.spec import (
-    BlockSpec,
-    Count,
-    EmbeddingSpec,
-    Length,
-    MapSpec,
-    ModelSpec,
-    StackSpec,
-    TableSpec,
-    TermSpec,
-    Vocab,
-    Width,
-)
-
-
-def encoder(
-    *,
-    vocab_size: int,
-    d_model: int,
-    blocks: tuple[BlockSpec, ...],
-    norm: MapSpec,
-    terms: Sequence[TermSpec] = (),
-    width: int | None = None,
-    masked: bool = False,
-    context: int = 512,
-) -> ModelSpec:
-    """An encoder without heads: tokens and other terms summed, normed, and projected where `width` is their own."""
-    table = TableSpec(rows=Vocab(vocab_size), shared="tokens")
-    narrow = width not in (None, d_model)
-    embedding = EmbeddingSpec(
-        terms=(TokensSpec(table=table), *terms),
-        width=Width(width) if narrow and width else None,
-        norm=norm,
-        projection=LinearSpec(bias=True) if narrow else None,
-        masked=masked,
-    )
-    stack = StackSpec(d_model=Width(d_model), embedding=embedding, blocks=blocks, residual=AddSpec())
-    start = Normal(scale=0.02)
-    return ModelSpec(stack=stack, init=ByRole(table=start, matrix=start), context=Length(context))
-
-
-def layer(n_heads: int, d_ff: int, norm: MapSpec, activation: ActivationSpec | None = None) -> BlockSpec:
-    """Attention to all tokens and a feed-forward, biases everywhere, each normed after it is added."""
-    heads = with_biases(GQASpec(n_heads=Count(n_heads)), qkv=True, output=True)
-    feed = FeedForwardSpec(d_ff=Width(d_ff), activation=activation or GELU())
-    return block(post_norm(norm, AttentionSpec(projection=heads)), post_norm(norm, feed))
+from anyformer.layers import GELU, Everything, LayerNormSpec, LearnedPositionsSpec, LinearSpec, SegmentsSpec
+from anyformer.spec import Count, EmbeddingSpec, Length, MapSpec, ModelSpec, Width
 
 
 def bert(
@@ -75,45 +16,45 @@ def bert(
     n_layers: int,
     d_model: int,
     n_heads: int,
-    d_ff: int | None = None,
     vocab_size: int = 30_522,
     n_segments: int = 2,
-    offset: int = 0,
+    padding: int | None = None,
     width: int | None = None,
     context: int = 512,
     eps: float = 1e-12,
 ) -> ModelSpec:
-    """BERT without heads (section 3); without segments the embedding has two terms."""
+    """BERT without heads (section 3); without segments the embedding has two terms, of another width it is projected.
+
+    `padding` is an id that no position is counted for, and whose row comes before the first position's.
+    """
     norm = LayerNormSpec(eps=eps)
-    positions = LearnedPositionsSpec(n_positions=Length(context), offset=offset)
-    return encoder(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        blocks=repeat(layer(n_heads, d_ff or 4 * d_model, norm), n_layers),
-        norm=norm,
-        terms=(positions, SegmentsSpec(n_segments=Count(n_segments))) if n_segments else (positions,),
-        width=width,
+    attention = attend(n_heads, bias=True, mask=Everything())
+    layer = serial(norm, attention, feed(4 * d_model, GELU()), placed=post_norm)
+    offset = 0 if padding is None else padding + 1
+    positions = LearnedPositionsSpec(n_positions=Length(context), offset=offset, padding=padding)
+    segments = (SegmentsSpec(n_segments=Count(n_segments)),) if n_segments else ()
+    model = language_model(
+        vocab_size,
+        d_model,
+        repeat(layer, n_layers),
+        None,
+        tied=True,
+        positions=(positions, *segments),
+        embedding_norm=norm,
         context=context,
-    )
+    ).but(heads=())
+    if width in (None, d_model):
+        return model
+    return changed(model, EmbeddingSpec, width=Width(width), projection=LinearSpec(bias=True))
 
 
-def pretraining(model: ModelSpec) -> ModelSpec:
+def pretraining(model: ModelSpec, activation: MapSpec | None = None, second: str = "nsp") -> ModelSpec:
     """The model with what BERT is trained on: masked words, and whether the second sentence follows (section 3.1)."""
-    return model.but(heads=(masked_words(model), row_classes(2, "nsp")))
+    return with_masked_words(model, row_classes(2, second), activation=activation)
 
 
-def roberta(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
-    """BERT with a larger vocabulary, one segment, positions from row 2 on, without the second sentence (section 4)."""
-    model = bert(
-        n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=50_265, n_segments=1, offset=2, eps=1e-5
-    )
-    return model.but(heads=(masked_words(model),))
-
-
-def distilled(model: ModelSpec) -> ModelSpec:
-    """The student with the head that it is compared with its teacher by."""
-    return model.but(heads=(masked_words(model),))
-
+# A larger vocabulary, one segment, positions from row 2 on (arXiv:1907.11692, section 4; the rows are fairseq's).
+roberta = partial(bert, vocab_size=50_265, n_segments=1, padding=1, eps=1e-5)
 
 WORDPIECE, BYTES = "WordPiece, 30,522", "byte-level BPE, 50,265"
 LINEAR = "linear over {} steps to {}, then linear to 0"
@@ -149,14 +90,14 @@ ROBERTA = Origin("roberta", "bert", 2019, "arXiv:1907.11692, section 4").lineage
     "bytes, one segment, no next sentence, trained longer",
     Preset(
         "roberta-base",
-        roberta(n_layers=12, d_model=768, n_heads=12),
+        with_masked_words(roberta(n_layers=12, d_model=768, n_heads=12)),
         "125M",
         training={**TRAINING_ROBERTA, "schedule": LINEAR.format("24,000", "6e-4")},
         alias="roberta",
     ),
     Preset(
         "roberta-large",
-        roberta(n_layers=24, d_model=1024, n_heads=16),
+        with_masked_words(roberta(n_layers=24, d_model=1024, n_heads=16)),
         "355M",
         training={**TRAINING_ROBERTA, "schedule": LINEAR.format("30,000", "4e-4")},
     ),
@@ -168,7 +109,7 @@ DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").l
     "half of the layers, no segments",
     Preset(
         "distilbert-base",
-        distilled(bert(n_layers=6, d_model=768, n_heads=12, n_segments=0)),
+        with_masked_words(bert(n_layers=6, d_model=768, n_heads=12, n_segments=0)),
         "66M",
         "67.0M with the head; the 66M are the encoder's 66,362,880",
         alias="distilbert",
@@ -185,10 +126,10 @@ DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").l
 )
 MINILM = Origin("minilm", "bert", 2020, "arXiv:2002.10957, section 3").lineage(
     "half as wide, taught by a larger one's attention",
-    Preset("minilm-l12-h384", distilled(bert(n_layers=12, d_model=384, n_heads=12)), "33M"),
+    Preset("minilm-l12-h384", with_masked_words(bert(n_layers=12, d_model=384, n_heads=12)), "33M"),
     Preset(
         "minilm-l6-h384",
-        distilled(bert(n_layers=6, d_model=384, n_heads=12)),
+        with_masked_words(bert(n_layers=6, d_model=384, n_heads=12)),
         "22M",
         "22.7M with the head; the encoder's 22,565,376 are cut",
         alias="minilm",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from anyformer.families.bert import bert
+from anyformer.families.bert import bert, pretraining
 from anyformer.families.compose import changed
-from anyformer.families.heads import masked_words, row_classes
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import GELU, AttentionSpec, FeedForwardSpec, FirstBlockAgainSpec, GlobalBlocks
 from anyformer.spec import Count, ModelSpec, Window
+
+TANH = GELU(form="tanh")
 
 
 def block_sparse(model: ModelSpec, size: int, n_random: int) -> ModelSpec:
@@ -16,25 +17,17 @@ def block_sparse(model: ModelSpec, size: int, n_random: int) -> ModelSpec:
     return changed(model, AttentionSpec, mask=GlobalBlocks(**blocks), scores=(FirstBlockAgainSpec(**blocks),))
 
 
-def bigbird(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_358, context: int = 4096) -> ModelSpec:
+def bigbird(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The encoder without heads, all of whose tokens see all; GELU is approximated, as in the released code."""
-    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, context=context)
-    return changed(model, FeedForwardSpec, activation=GELU(form="tanh"))
+    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=50_358, context=4096)
+    return changed(model, FeedForwardSpec, activation=TANH)
 
 
-def pretraining(model: ModelSpec) -> ModelSpec:
-    """The model with BERT's two heads (appendix E.1)."""
-    return model.but(heads=(masked_words(model, GELU(form="tanh")), row_classes(2, "nsp")))
-
+BASE = block_sparse(bigbird(n_layers=12, d_model=768, n_heads=12), 64, 3)
 
 BIGBIRD = Origin("bigbird", "bert", 2020, "arXiv:2007.14062, section 2").lineage(
     "each token sees the first, the last and three near blocks; 4,096 tokens",
-    Preset(
-        "bigbird-base",
-        pretraining(block_sparse(bigbird(n_layers=12, d_model=768, n_heads=12), 64, 3)),
-        "128M",
-        alias="bigbird",
-    ),
+    Preset("bigbird-base", pretraining(BASE, TANH), "128M", alias="bigbird"),  # appendix E.1
     sizes="Zaheer et al. 2020, arXiv:2007.14062, section 4 and table 8; total of the released checkpoint",
     tokenizer="SentencePiece BPE, 50,358",
     training={

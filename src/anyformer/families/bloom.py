@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, feed, language_model, repeat, serial
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.layers import GELU, ALiBiSpec, LayerNormSpec
 from anyformer.spec import ModelSpec
 
 
-def bloom(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    *,
-    vocab_size: int = 250_880,
-    eps: float = 1e-5,
-    tied: bool = True,
-    context: int = 2048,
-) -> ModelSpec:
+def bloom(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """ALiBi instead of positions, a norm after the embedding, sublayers in turn (section 3.2 and figure 5)."""
-    norm = LayerNormSpec(eps=eps)
-    layer = block(
-        pre_norm(norm, attend(n_heads, bias=True, scores=(ALiBiSpec(),))),
-        pre_norm(norm, feed(4 * d_model, GELU(form="tanh"))),
-    )
-    return language_model(
-        vocab_size, d_model, repeat(layer, n_layers), norm, tied=tied, embedding_norm=norm, context=context
-    )
+    norm, attention = LayerNormSpec(eps=1e-5), attend(n_heads, bias=True, scores=(ALiBiSpec(),))
+    blocks = repeat(serial(norm, attention, feed(4 * d_model, GELU(form="tanh"))), n_layers)
+    return language_model(250_880, d_model, blocks, norm, tied=True, embedding_norm=norm, context=2048)
 
 
 TURN = "tables that call its branches parallel are wrong: the paper's figure 5 and the released code take them in turn"

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, changed, gated, language_model, layered, pre_norm, repeat
+from anyformer.families.compose import block, changed, layered, pre_norm, windowed
 from anyformer.families.lineage import Origin, Preset
-from anyformer.families.mistral import windowed
-from anyformer.layers import AttentionSpec, Causal, GQASpec, LayerNormSpec, RotarySpec, SiLU
-from anyformer.spec import Count, ModelSpec, ScaleSpec
+from anyformer.families.llama import llama
+from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec
+from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec, StackSpec
 
 NORM = LayerNormSpec(eps=1e-5, bias=False)
 
 
-def cohere(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    n_kv_heads: int,
-    *,
-    theta: float,
-    logit_scale: float,
-    qk_norm: bool = False,
-    context: int = 131_072,
-) -> ModelSpec:
-    """X + attention(norm(x)) + SwiGLU(norm(x)), rotary pairs side by side, no biases, a norm for each head's q and k
-    where `qk_norm` says so."""
-    heads = GQASpec(
-        n_heads=Count(n_heads),
-        n_kv_heads=Count(n_kv_heads),
-        norm_query=NORM if qk_norm else None,
-        norm_key=NORM if qk_norm else None,
-        norm_over="heads",
-        rotary=RotarySpec(theta=theta, layout="interleaved"),
-    )
-    attention = AttentionSpec(projection=heads, mask=Causal())
-    return language_model(
-        256_000,
-        d_model,
-        repeat(block(pre_norm(NORM, attention, gated(d_ff, SiLU()))), n_layers),
-        NORM,
-        tied=True,
-        logit_scale=ScaleSpec(factor=logit_scale),
-        context=context,
-    )
+def cohere(*sizes: int, theta: float, logit_scale: float, qk_norm: bool = False) -> ModelSpec:
+    """X + attention(norm(x)) + SwiGLU(norm(x)) of the sizes that LLaMA has, rotary pairs side by side, no biases, a norm for
+    each head's q and k where `qk_norm` says so."""
+    model = llama(*sizes, vocab_size=256_000, tied=True, context=131_072)
+    rotary, norm = RotarySpec(theta=theta, layout="interleaved"), NORM if qk_norm else None
+    model = changed(model, GQASpec, rotary=rotary, norm_query=norm, norm_key=norm, norm_over="heads")
+    model = changed(changed(model, StackSpec, norm=NORM), HeadSpec, scale=ScaleSpec(factor=logit_scale))
+    mixers = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
+    return layered(model, block(pre_norm(NORM, *mixers)))
 
 
-def cohere2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int) -> ModelSpec:
+def cohere2(*sizes: int) -> ModelSpec:
     """Command R with three windowed layers to a full one without positions (arXiv:2504.00698, section 2)."""
-    model = cohere(n_layers, d_model, n_heads, d_ff, n_kv_heads, theta=50_000.0, logit_scale=0.25)
+    model = cohere(*sizes, theta=50_000.0, logit_scale=0.25)
     full = changed(model, GQASpec, rotary=None).stack.blocks[0]
     return layered(model, *[windowed(model, 4096).stack.blocks[0]] * 3, full)
 

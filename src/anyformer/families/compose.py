@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from anyformer.layers import (
@@ -18,6 +18,7 @@ from anyformer.layers import (
     Mask,
     RotarySpec,
     ScoreSpec,
+    SlidingWindow,
     TokensSpec,
 )
 from anyformer.spec import (
@@ -39,27 +40,33 @@ from anyformer.spec import (
     TermSpec,
     Vocab,
     Width,
+    Window,
 )
 
 S = TypeVar("S", bound=Spec)
+P = TypeVar("P", bound=Spec)
 
 
-def changed(value: S, part: type[Spec], **fields: Any) -> S:
-    """A model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
+def edited(value: Spec, part: type[P], edit: Callable[[P], Any]) -> Any:
+    """A model, or a part of one, with what `edit` makes of every `part` in it."""
     inner: dict[str, Any] = {}
     for name, old in value.values().items():
         new = old
         if isinstance(old, Spec):
-            new = changed(old, part, **fields)
+            new = edited(old, part, edit)
         elif isinstance(old, tuple) and old and isinstance(old[0], Spec):
-            once = {id(item): item for item in old}  # a layer that is tiled is changed once
-            each = {key: changed(item, part, **fields) for key, item in once.items()}
+            once = {id(item): item for item in old}  # a layer that is tiled is edited once
+            each = {key: edited(item, part, edit) for key, item in once.items()}
             new = tuple(each[id(item)] for item in old) if any(each[key] is not once[key] for key in each) else old
         if new is not old:
             inner[name] = new
-    if isinstance(value, part):
-        inner |= fields
-    return value.but(**inner) if inner else value
+    whole = value.but(**inner) if inner else value
+    return edit(whole) if isinstance(whole, part) else whole
+
+
+def changed(value: S, part: type[Spec], **fields: Any) -> S:
+    """A model, or a part of one, with these fields of every `part` in it changed: how a descendant differs."""
+    return edited(value, part, lambda found: found.but(**fields))
 
 
 def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
@@ -87,6 +94,11 @@ def block(*sublayers: SublayerSpec) -> BlockSpec:
     return BlockSpec(sublayers=sublayers)
 
 
+def serial(norm: MapSpec, *mixers: MixerSpec, placed: Callable[..., SublayerSpec] = pre_norm) -> BlockSpec:
+    """One layer of these in turn, each with a norm, which stands before it if it is not `placed` otherwise."""
+    return block(*(placed(norm, mixer) for mixer in mixers))
+
+
 def repeat(pattern: Sequence[BlockSpec] | BlockSpec, n_layers: int) -> tuple[BlockSpec, ...]:
     """The pattern over and over, cut to n_layers."""
     layers = [pattern] if isinstance(pattern, BlockSpec) else list(pattern)
@@ -108,67 +120,38 @@ def language_model(
     norm: MapSpec | None,
     *,
     tied: bool,
+    encoder: tuple[BlockSpec, ...] | None = None,
     positions: Sequence[TermSpec] = (),
     token_scale: ScaleSpec | None = None,
     embedding_norm: MapSpec | None = None,
     table_width: int | None = None,
     head_bias: bool = False,
     logit_scale: ScaleSpec | None = None,
-    logit_softcap: float | None = None,
     init: InitSpec | None = None,
     context: int | None = None,
 ) -> ModelSpec:
-    """A decoder with one head over its vocabulary; `tied` shares the head's table with the embedding.
+    """A stack with one head over its vocabulary; `tied` shares the head's table with the embedding.
 
-    A `table_width` of its own is projected, without biases, to d_model and, in the head, back (OPT-350M).
+    An encoder of these blocks has the decoder's table of tokens, and norms and positions like its. A `table_width` of its own
+    is projected, without biases, to d_model and, in the head, back (OPT-350M).
     """
     width = None if table_width in (None, d_model) else Width(table_width)
-    table = TableSpec(rows=Vocab(vocab_size), width=width, shared="tokens" if tied else None)
-    stack = StackSpec(
-        d_model=Width(d_model),
-        embedding=embedding(table, *positions, scale=token_scale, norm=embedding_norm),
-        blocks=blocks,
-        residual=AddSpec(),
-        norm=norm,
-    )
-    length = None if context is None else Length(context)
-    head = HeadSpec(
-        transform=() if width is None else (LinearSpec(d_out=width),),
-        table=table,
-        bias=head_bias,
-        scale=logit_scale,
-        softcap=logit_softcap,
-    )
-    return ModelSpec(stack=stack, heads=(head,), init=init or ByRole(), context=length)
-
-
-def encoder_decoder(
-    vocab_size: int,
-    d_model: int,
-    encoder: tuple[BlockSpec, ...],
-    decoder: tuple[BlockSpec, ...],
-    *,
-    norm: MapSpec | None = None,
-    tied: bool = True,
-    positions: Sequence[TermSpec] = (),
-    token_scale: ScaleSpec | None = None,
-    embedding_norm: MapSpec | None = None,
-    head_bias: bool = False,
-    logit_scale: ScaleSpec | None = None,
-    init: InitSpec | None = None,
-    context: int | None = None,
-) -> ModelSpec:
-    """Two stacks on one table of tokens, which the head shares too if `tied`; norms and positions of each alike."""
-    table = TableSpec(rows=Vocab(vocab_size), shared="tokens")
+    table = TableSpec(rows=Vocab(vocab_size), width=width, shared="tokens" if tied or encoder else None)
 
     def stack(blocks: tuple[BlockSpec, ...]) -> StackSpec:
         terms = embedding(table, *positions, scale=token_scale, norm=embedding_norm)
         return StackSpec(d_model=Width(d_model), embedding=terms, blocks=blocks, residual=AddSpec(), norm=norm)
 
+    head = HeadSpec(
+        transform=() if width is None else (LinearSpec(d_out=width),),
+        table=table if tied else table.but(shared=None),
+        bias=head_bias,
+        scale=logit_scale,
+    )
     return ModelSpec(
-        stack=stack(decoder),
-        heads=(HeadSpec(table=table if tied else table.but(shared=None), bias=head_bias, scale=logit_scale),),
-        encoder=stack(encoder),
+        stack=stack(blocks),
+        heads=(head,),
+        encoder=None if encoder is None else stack(encoder),
         init=init or ByRole(),
         context=None if context is None else Length(context),
     )
@@ -190,14 +173,23 @@ def attend(
         n_heads=Count(n_heads),
         n_kv_heads=None if n_kv_heads is None else Count(n_kv_heads),
         head_dim=None if head_dim is None else Width(head_dim),
+        bias_query=bias,
+        bias_key=bias,
+        bias_value=bias,
+        bias_output=bias,
         rotary=rotary,
     )
-    return AttentionSpec(
-        projection=with_biases(heads, bias, bias),
-        mask=mask or Causal(),
-        scores=scores,
-        scale=scale or ScaleSpec(power=-0.5),
-    )
+    return AttentionSpec(projection=heads, mask=mask or Causal(), scores=scores, scale=scale or ScaleSpec(power=-0.5))
+
+
+def window(size: int) -> Mask:
+    """The last `size` keys."""
+    return Causal() & SlidingWindow(size=Window(size))
+
+
+def windowed(model: ModelSpec, size: int) -> ModelSpec:
+    """The model with every layer seeing the last `size` keys (Mistral 7B, arXiv:2310.06825, section 2)."""
+    return changed(model, AttentionSpec, mask=window(size))
 
 
 def feed(d_ff: int, activation: ActivationSpec, *, bias: bool = True) -> FeedForwardSpec:
@@ -208,8 +200,3 @@ def feed(d_ff: int, activation: ActivationSpec, *, bias: bool = True) -> FeedFor
 def gated(d_ff: int, activation: ActivationSpec) -> GatedFeedForwardSpec:
     """The feed-forward with a gate, without biases: SwiGLU, GeGLU (arXiv:2002.05202)."""
     return GatedFeedForwardSpec(d_ff=Width(d_ff), activation=activation)
-
-
-def with_biases(heads: GQASpec, qkv: bool, output: bool) -> GQASpec:
-    """The projection with biases of queries, keys and values, and of the output, or without."""
-    return heads.but(bias_query=qkv, bias_key=qkv, bias_value=qkv, bias_output=output)

@@ -6,11 +6,9 @@ the last layer once more, twice in a row, from where it began itself, with absol
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from anyformer.families.bert import ADAM, BYTES, LINEAR, encoder
-from anyformer.families.compose import block, changed, feed, post_norm, repeat, with_biases
-from anyformer.families.heads import masked_words
+from anyformer.families.bert import ADAM, BYTES, LINEAR, bert
+from anyformer.families.compose import block, changed, post_norm
+from anyformer.families.heads import masked_words, with_masked_words
 from anyformer.families.lineage import Facts, Origin, Preset
 from anyformer.layers import (
     GELU,
@@ -24,42 +22,29 @@ from anyformer.layers import (
     LinearSpec,
     PositionToContentSpec,
     RelativeTableSpec,
-    ScoreSpec,
 )
-from anyformer.spec import BlockSpec, Count, HeadLayersSpec, Length, MapSpec, MixerSpec, ModelSpec, PartSpec, ScaleSpec
-
-P = TypeVar("P", bound=PartSpec)
+from anyformer.spec import BlockSpec, Count, EmbeddingSpec, HeadLayersSpec, Length, ModelSpec, ScaleSpec
 
 NORM = LayerNormSpec(eps=1e-7)
 THREE = ScaleSpec(factor=3**-0.5, power=-0.5)  # three summands of equal weight (equation 4)
 
 
-def deberta(
-    *, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, vocab_size: int = 50_265, context: int = 512
-) -> ModelSpec:
+def deberta(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_265) -> ModelSpec:
     """DeBERTa v1 without heads: keys have no bias, distances have projections of their own in every layer (3.1)."""
-    table = RelativeTableSpec(farthest=Length(context), shared="distances")
-    heads = with_biases(GQASpec(n_heads=Count(n_heads)), qkv=True, output=True).but(bias_key=False)
-    attend = AttentionSpec(
-        projection=heads,
-        scores=(
-            ContentToPositionSpec(table=table, projection=LinearSpec()),
-            PositionToContentSpec(table=table, projection=LinearSpec(bias=True)),
-        ),
-        scale=THREE,
+    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, n_segments=0, eps=1e-7)
+    table = RelativeTableSpec(farthest=Length(512), shared="distances")
+    scores = (
+        ContentToPositionSpec(table=table, projection=LinearSpec()),
+        PositionToContentSpec(table=table, projection=LinearSpec(bias=True)),
     )
-    layer = block(post_norm(NORM, attend), post_norm(NORM, feed(d_ff or 4 * d_model, GELU())))
-    return encoder(
-        vocab_size=vocab_size, d_model=d_model, blocks=repeat(layer, n_layers), norm=NORM, masked=True, context=context
-    )
+    model = changed(changed(model, AttentionSpec, scores=scores, scale=THREE), GQASpec, bias_key=False)
+    return changed(model, EmbeddingSpec, terms=model.stack.embedding.terms[:1], masked=True)
 
 
-def deberta_v2(
-    *, n_layers: int, d_model: int, n_heads: int, n_buckets: int = 256, vocab_size: int = 128_100, context: int = 512
-) -> ModelSpec:
+def deberta_v2(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """v1 with buckets of distances, normed and projected as tokens are, and biases everywhere (appendix A.5)."""
-    model = deberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, context=context)
-    table = RelativeTableSpec(farthest=Length(context), n_buckets=Count(n_buckets), norm=NORM, shared="distances")
+    model = deberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=128_100)
+    table = RelativeTableSpec(farthest=Length(512), n_buckets=Count(256), norm=NORM, shared="distances")
     scores = (ContentToPositionSpec(table=table), PositionToContentSpec(table=table))
     return changed(changed(model, AttentionSpec, scores=scores), GQASpec, bias_key=True)
 
@@ -72,13 +57,8 @@ def convolved(model: ModelSpec, size: int = 3, activation: ActivationSpec | None
     return model.but(stack=model.stack.but(blocks=(first, *others)))
 
 
-def with_head(model: ModelSpec) -> ModelSpec:
-    """The model with its head for masked words."""
-    return model.but(heads=(masked_words(model),))
-
-
-def with_decoder(model: ModelSpec, n_layers: int = 2) -> ModelSpec:
-    """The model with the head for masked words that it is pretrained with: `n_layers` passes of its last layer.
+def with_decoder(model: ModelSpec) -> ModelSpec:
+    """The model with the head for masked words that it is pretrained with: two passes of its last layer.
 
     They begin with what the last layer but one gives and absolute positions, and read the former; all their weights but the
     positions' are the last layer's, whose own pass, which nothing but the kept encoder needs, the head does not read.
@@ -87,35 +67,19 @@ def with_decoder(model: ModelSpec, n_layers: int = 2) -> ModelSpec:
     last = _shared(last)
     decoder = changed(last, AttentionSpec, reads="input")
     positions = LearnedPositionsSpec(n_positions=model.context or Length(512))
-    layers = HeadLayersSpec(blocks=(decoder,) * n_layers, terms=(positions,), before=1)
+    layers = HeadLayersSpec(blocks=(decoder, decoder), terms=(positions,), before=1)
     model = model.but(stack=model.stack.but(blocks=(*others, last)))
     return model.but(heads=(masked_words(model).but(layers=layers),))
 
 
 def _shared(layer: BlockSpec) -> BlockSpec:
     """The layer with a name for each of its parts that has weights; attention is named by what is inside it."""
-
-    def named(part: P, name: str) -> P:
-        return part if part.shared else part.but(shared=f"last_{name}")
-
-    def scored(score: ScoreSpec, name: str) -> ScoreSpec:
-        own = getattr(score, "projection", None)
-        return score if own is None else score.but(projection=named(own, name))
-
-    sublayers = []
-    for i, sublayer in enumerate(layer.sublayers):
-        branches = []
-        for branch in sublayer.branches:
-            mixer: MixerSpec = branch.mixer
-            if isinstance(mixer, AttentionSpec):
-                scores = tuple(scored(score, f"score_{j}") for j, score in enumerate(mixer.scores))
-                mixer = mixer.but(projection=named(mixer.projection, "attention"), scores=scores)
-            else:
-                mixer = named(mixer, f"mixer_{i}")
-            branches.append(branch.but(mixer=mixer))
-        norm: MapSpec | None = sublayer.norm_sum and named(sublayer.norm_sum, f"norm_{i}")
-        sublayers.append(sublayer.but(branches=tuple(branches), norm_sum=norm))
-    return layer.but(sublayers=tuple(sublayers))
+    attention, feed = (sublayer.branches[0].mixer for sublayer in layer.sublayers)
+    assert isinstance(attention, AttentionSpec)
+    scores = (changed(score, LinearSpec, shared=f"last_score_{i}") for i, score in enumerate(attention.scores))
+    projection = attention.projection.but(shared="last_attention")
+    named = (attention.but(projection=projection, scores=tuple(scores)), feed.but(shared="last_mixer_1"))
+    return block(*(post_norm(NORM.but(shared=f"last_norm_{i}"), mixer) for i, mixer in enumerate(named)))
 
 
 EMD = (
@@ -165,9 +129,9 @@ OF_BASE, OF_LARGE = _training_v3("base", "6e-4"), _training_v3("large", "3e-4")
 
 DEBERTA = Origin("deberta", "roberta", 2020, "arXiv:2006.03654, section 3").lineage(
     "content and distance apart in the scores, no segments",
-    Preset("deberta-base", with_head(_BASE), "139M", training=TRAINING, alias="deberta"),
-    Preset("deberta-large", with_head(_LARGE), "406M", training=TRAINING),
-    Preset("deberta-xlarge", with_head(_XLARGE), "759M"),
+    Preset("deberta-base", with_masked_words(_BASE), "139M", training=TRAINING, alias="deberta"),
+    Preset("deberta-large", with_masked_words(_LARGE), "406M", training=TRAINING),
+    Preset("deberta-xlarge", with_masked_words(_XLARGE), "759M"),
     Preset("deberta-base-emd", with_decoder(_BASE), source=EMD, training=TRAINING),
     Preset("deberta-large-emd", with_decoder(_LARGE), source=EMD, training=TRAINING),
     known="deberta-large",
@@ -176,8 +140,8 @@ DEBERTA = Origin("deberta", "roberta", 2020, "arXiv:2006.03654, section 3").line
 )
 DEBERTA_V2 = Origin("deberta-v2", "deberta", 2021, "arXiv:2006.03654, section 5 and the release of v2").lineage(
     "logarithmic buckets, distances through the content's projections, a convolution, 128,000 tokens",
-    Preset("deberta-v2-xlarge", with_head(_V2_XLARGE), "885M", _HEADED.format("887.1M"), alias="deberta-v2"),
-    Preset("deberta-v2-xxlarge", with_head(_V2_XXLARGE), "1.56B", _HEADED.format("1.567B")),
+    Preset("deberta-v2-xlarge", with_masked_words(_V2_XLARGE), "885M", _HEADED.format("887.1M"), alias="deberta-v2"),
+    Preset("deberta-v2-xxlarge", with_masked_words(_V2_XXLARGE), "1.56B", _HEADED.format("1.567B")),
     Preset("deberta-v2-xlarge-emd", with_decoder(_V2_XLARGE), source=EMD),
     Preset("deberta-v2-xxlarge-emd", with_decoder(_V2_XXLARGE), source=EMD),
     known="deberta-v2-xxlarge",
@@ -195,11 +159,16 @@ DEBERTA_V3 = Origin("deberta-v3", "deberta-v2", 2021, "arXiv:2111.09543, section
     Preset("deberta-v3-base-generator", with_decoder(_V3_BASE_GENERATOR), source=GENERATOR, training=OF_BASE),
     Preset("deberta-v3-large-generator", with_decoder(_V3_LARGE_GENERATOR), source=GENERATOR, training=OF_LARGE),
     Preset(
-        "deberta-v3-base", with_head(_V3_BASE), "184M", _HEADED.format("184.6M"), training=OF_BASE, alias="deberta-v3"
+        "deberta-v3-base",
+        with_masked_words(_V3_BASE),
+        "184M",
+        _HEADED.format("184.6M"),
+        training=OF_BASE,
+        alias="deberta-v3",
     ),
     Preset(
         "deberta-v3-large",
-        with_head(_V3_LARGE),
+        with_masked_words(_V3_LARGE),
         "434M",
         f"{_HEADED.format('435.2M')}; 434.0M without",
         training=OF_LARGE,

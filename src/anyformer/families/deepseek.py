@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, gated, language_model, pre_norm
+from anyformer.families.compose import gated, language_model, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import (
@@ -20,7 +20,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.layers.rope_scaling import sharpening
-from anyformer.spec import AheadSpec, BlockSpec, Count, MixerSpec, ModelSpec, ScaleSpec, Width
+from anyformer.spec import AheadSpec, Count, ModelSpec, ScaleSpec, Width
 
 INIT = ByRole(table=Normal(scale=0.006), matrix=Normal(scale=0.006))
 STRETCH = 40.0  # from 4,096 tokens to 163,840
@@ -32,15 +32,15 @@ def sharpened(factor: float, share: float) -> ScaleSpec:
 
 
 def deepseek(
-    *,
     n_layers: int,
-    n_dense: int,
     d_model: int,
     n_heads: int,
     d_ff: int,
     d_expert: int,
-    n_shared: int,
     router: RouterSpec,
+    *,
+    n_dense: int = 1,
+    n_shared: int = 2,
     query_rank: int | None = 1536,
     mscale: float = 1.0,
     vocab_size: int = 102_400,
@@ -60,22 +60,11 @@ def deepseek(
         rotary=RotarySpec(layout="interleaved", scaling=YaRN(factor=STRETCH, attention_factor=1.0)),
     )
     attention = AttentionSpec(projection=projection, mask=Causal(), scale=sharpened(STRETCH, mscale))
-
-    def layer(feed: MixerSpec) -> BlockSpec:
-        return block(pre_norm(norm, attention), pre_norm(norm, feed))
-
-    dense = layer(gated(d_ff, SiLU()))
+    dense = serial(norm, attention, gated(d_ff, SiLU()))
     expert, shared = gated(d_expert, SiLU()), gated(n_shared * d_expert, SiLU())
-    sparse = layer(MoESpec(router=router, expert=expert, shared_expert=shared))
-    return language_model(
-        vocab_size,
-        d_model,
-        (*[dense] * n_dense, *[sparse] * (n_layers - n_dense)),
-        norm,
-        tied=False,
-        init=INIT,
-        context=163_840,
-    )
+    sparse = serial(norm, attention, MoESpec(router=router, expert=expert, shared_expert=shared))
+    blocks = (*[dense] * n_dense, *[sparse] * (n_layers - n_dense))
+    return language_model(vocab_size, d_model, blocks, norm, tied=False, init=INIT, context=163_840)
 
 
 def predicting_further(model: ModelSpec, n_tokens: int) -> ModelSpec:
@@ -105,40 +94,9 @@ V3_ROUTER = RouterSpec(
     factor=2.5,
 )
 
-V2_LITE = deepseek(
-    n_layers=27,
-    n_dense=1,
-    d_model=2048,
-    n_heads=16,
-    d_ff=10_944,
-    d_expert=1408,
-    n_shared=2,
-    router=LITE_ROUTER,
-    query_rank=None,
-    mscale=0.707,
-)
-V2 = deepseek(
-    n_layers=60,
-    n_dense=1,
-    d_model=5120,
-    n_heads=128,
-    d_ff=12_288,
-    d_expert=1536,
-    n_shared=2,
-    router=V2_ROUTER,
-    mscale=0.707,
-)
-V3 = deepseek(
-    n_layers=61,
-    n_dense=3,
-    d_model=7168,
-    n_heads=128,
-    d_ff=18_432,
-    d_expert=2048,
-    n_shared=1,
-    router=V3_ROUTER,
-    vocab_size=129_280,
-)
+V2_LITE = deepseek(27, 2048, 16, 10_944, 1408, LITE_ROUTER, query_rank=None, mscale=0.707)
+V2 = deepseek(60, 5120, 128, 12_288, 1536, V2_ROUTER, mscale=0.707)
+V3 = deepseek(61, 7168, 128, 18_432, 2048, V3_ROUTER, n_dense=3, n_shared=1, vocab_size=129_280)
 _7B = llama(30, 4096, 32, 11_008, vocab_size=102_400, context=4096).but(init=INIT)
 _67B = llama(95, 8192, 64, 22_016, 8, vocab_size=102_400, context=4096).but(init=INIT)
 

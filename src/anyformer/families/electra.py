@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from anyformer.families.bert import ADAM, LINEAR, WORDPIECE, bert
-from anyformer.families.heads import masked_words, token_scores
+from anyformer.families.heads import token_classes, with_masked_words
 from anyformer.families.lineage import Facts, Origin, Preset
+from anyformer.layers import GELU, LinearSpec
 from anyformer.spec import HeadSpec, ModelSpec
-
-
-def electra(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, width: int) -> ModelSpec:
-    """The encoder, which is BERT's; an embedding of another width is projected to d_model (section 3.2)."""
-    return bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_ff=d_ff, width=width)
 
 
 def replaced() -> HeadSpec:
     """The discriminator's head: one score a token, above 0 where the word is not the original."""
-    return token_scores()
+    return token_classes(1, "rtd").but(transform=(LinearSpec(bias=True), GELU()))
 
 
 def discriminator(model: ModelSpec) -> ModelSpec:
@@ -23,17 +19,13 @@ def discriminator(model: ModelSpec) -> ModelSpec:
     return model.but(heads=(replaced(),))
 
 
-def generator(model: ModelSpec) -> ModelSpec:
-    """The model that proposes words for the masked ones; it shares the discriminator's embeddings (section 3.2)."""
-    return model.but(heads=(masked_words(model),))
-
-
-_SMALL = electra(n_layers=12, d_model=256, n_heads=4, width=128)
-_BASE = electra(n_layers=12, d_model=768, n_heads=12, width=768)
-_LARGE = electra(n_layers=24, d_model=1024, n_heads=16, width=1024)
-_SMALL_GENERATOR = electra(n_layers=12, d_model=64, n_heads=1, width=128)
-_BASE_GENERATOR = electra(n_layers=12, d_model=256, n_heads=4, width=768)
-_LARGE_GENERATOR = electra(n_layers=24, d_model=256, n_heads=4, width=1024)
+# Of generators, which propose words for masked ones, the embedding is the discriminator's, projected (section 3.2).
+_SMALL = bert(n_layers=12, d_model=256, n_heads=4, width=128)
+_BASE = bert(n_layers=12, d_model=768, n_heads=12, width=768)
+_LARGE = bert(n_layers=24, d_model=1024, n_heads=16, width=1024)
+_SMALL_GENERATOR = bert(n_layers=12, d_model=64, n_heads=1, width=128)
+_BASE_GENERATOR = bert(n_layers=12, d_model=256, n_heads=4, width=768)
+_LARGE_GENERATOR = bert(n_layers=24, d_model=256, n_heads=4, width=1024)
 _SMALL_NOTE = "13.5M as released, with an embedding of 128; the paper rounds up"
 _BASE_NOTE = "109.5M; the paper counts 110M with BERT"
 
@@ -58,9 +50,9 @@ ELECTRA = Origin("electra", "bert", 2020, "arXiv:2003.10555, section 3").lineage
     Preset("electra-small", discriminator(_SMALL), "14M", _SMALL_NOTE, training=OF_SMALL),
     Preset("electra-base", discriminator(_BASE), "110M", _BASE_NOTE, training=OF_BASE, alias="electra"),
     Preset("electra-large", discriminator(_LARGE), "335M", training=OF_LARGE),
-    Preset("electra-small-generator", generator(_SMALL_GENERATOR), training=OF_SMALL),
-    Preset("electra-base-generator", generator(_BASE_GENERATOR), training=OF_BASE),
-    Preset("electra-large-generator", generator(_LARGE_GENERATOR), training=OF_LARGE),
+    Preset("electra-small-generator", with_masked_words(_SMALL_GENERATOR), training=OF_SMALL),
+    Preset("electra-base-generator", with_masked_words(_BASE_GENERATOR), training=OF_BASE),
+    Preset("electra-large-generator", with_masked_words(_LARGE_GENERATOR), training=OF_LARGE),
     known="electra-large",
     sizes="Clark et al. 2020, arXiv:2003.10555, tables 1, 6 and 8",
     tokenizer=WORDPIECE,

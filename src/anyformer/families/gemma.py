@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, layered
+from anyformer.families.compose import changed, layered, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import windowed
 from anyformer.layers import (
     GELU,
     AttentionSpec,
@@ -21,29 +20,9 @@ from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec
 NORM = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
 
 
-def gemma(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    n_kv_heads: int,
-    *,
-    head_dim: int = 256,
-    vocab_size: int = 256_000,
-    context: int = 8192,
-) -> ModelSpec:
+def gemma(*sizes: int, head_dim: int = 256, vocab_size: int = 256_000, context: int = 8192) -> ModelSpec:
     """LLaMA with GeGLU, embeddings times √d_model that are the head's too, gains around 0 (2403.08295, section 2)."""
-    model = llama(
-        n_layers,
-        d_model,
-        n_heads,
-        d_ff,
-        n_kv_heads,
-        head_dim=head_dim,
-        vocab_size=vocab_size,
-        tied=True,
-        context=context,
-    )
+    model = llama(*sizes, head_dim=head_dim, vocab_size=vocab_size, tied=True, context=context)
     model = changed(model, RMSNormSpec, **NORM.values())
     model = changed(model, GatedFeedForwardSpec, activation=GELU(form="tanh"))
     return changed(model, TokensSpec, scale=ScaleSpec(power=0.5))
@@ -55,30 +34,16 @@ def sandwiched(model: ModelSpec, *, head_dim: int, scores_as_of: int | None) -> 
     return changed(changed(model, BranchSpec, norm_out=NORM), AttentionSpec, scale=scale)
 
 
-def gemma2(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    n_kv_heads: int,
-    *,
-    head_dim: int = 256,
-    scores_as_of: int | None = None,
-) -> ModelSpec:
+def gemma2(*sizes: int, head_dim: int = 256, scores_as_of: int | None = None) -> ModelSpec:
     """Gemma with sandwich norms, capped scores and logits, a window in every other layer (2408.00118, section 2)."""
-    model = gemma(n_layers, d_model, n_heads, d_ff, n_kv_heads, head_dim=head_dim)
+    model = gemma(*sizes, head_dim=head_dim)
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(changed(model, AttentionSpec, softcap=50.0), HeadSpec, softcap=30.0)
     return layered(model, windowed(model, 4096).stack.blocks[0], model.stack.blocks[0])
 
 
 def gemma3(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    n_kv_heads: int,
-    *,
+    *sizes: int,
     head_dim: int = 256,
     scores_as_of: int | None = None,
     vocab_size: int = 262_208,
@@ -90,8 +55,7 @@ def gemma3(
 
     `stretch` divides the frequencies of the full layers.
     """
-    sizes = {"head_dim": head_dim, "vocab_size": vocab_size, "context": context}
-    model = gemma(n_layers, d_model, n_heads, d_ff, n_kv_heads, **sizes)
+    model = gemma(*sizes, head_dim=head_dim, vocab_size=vocab_size, context=context)
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(model, GQASpec, norm_query=NORM, norm_key=NORM)
     scaling = None if stretch is None else LinearScaling(factor=stretch)

@@ -5,6 +5,7 @@ The format: ggml's docs/gguf.md; names of tensors and what is done to them: llam
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError, did_you_mean
+from anyformer.families.hf.settings import Settings
 from anyformer.layers.rope_scaling import sharpening
 
 Undo = Callable[[Tensor, Mapping[str, Any]], Tensor]  # (tensor, configuration) → as Hugging Face stores it
@@ -63,10 +65,6 @@ def _less_one(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
     return tensor - 1
 
 
-def _nothing(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
-    return tensor
-
-
 @dataclass(frozen=True)
 class Dialect:
     """How files of one `general.architecture` are read."""
@@ -89,13 +87,14 @@ class Dialect:
 
     def restored(self, name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
         """The tensor that the file calls `name` as Hugging Face stores it."""
-        undo = next((undo for pattern, undo in self.undo.items() if re.fullmatch(pattern, name)), _nothing)
-        return undo(tensor, config)
+        undo = next((undo for pattern, undo in self.undo.items() if re.fullmatch(pattern, name)), None)
+        return tensor if undo is None else undo(tensor, config)
 
 
-QUERY = _halves("num_attention_heads")
-KEY = _halves("num_key_value_heads")
-TURNED = {r"blk\.\d+\.attn_q\.\w+": QUERY, r"blk\.\d+\.attn_k\.\w+": KEY}
+TURNED = {
+    r"blk\.\d+\.attn_q\.\w+": _halves("num_attention_heads"),
+    r"blk\.\d+\.attn_k\.\w+": _halves("num_key_value_heads"),
+}
 OFFSET = {r".*norm\.weight": _less_one}
 HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
 GEMMA_2 = {
@@ -149,7 +148,7 @@ NEUTRAL = {
 def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
     """How a file is read, by its `general.architecture`. Raises CheckpointError for one that is not known."""
     name = metadata.get("general.architecture")
-    if name not in DIALECTS:
+    if not isinstance(name, str) or name not in DIALECTS:
         raise CheckpointError(
             f"{where}: GGUF files of the architecture {name!r} are not read here{did_you_mean(str(name), DIALECTS)}; "
             f"{', '.join(DIALECTS)} are; give the model's Hugging Face directory"
@@ -182,9 +181,10 @@ def config_of(
         raise CheckpointError(f"{where} has no {architecture}.{missing[0]}; it is no whole model, convert it again")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if dialect.depth_of_27b is not None:
-        share = config["hidden_size"] / config["num_attention_heads"]
+        said = Settings(config, where)
+        share = said.positive("hidden_size", int) / said.positive("num_attention_heads", int)
         largest = config["num_hidden_layers"] == dialect.depth_of_27b
-        config["query_pre_attn_scalar"] = int(share if largest else config.get("head_dim", share))
+        config["query_pre_attn_scalar"] = int(share if largest else said.optional("head_dim", int) or share)
     config["tie_word_embeddings"] = "output.weight" not in set(tensors)
     return config
 
@@ -193,7 +193,7 @@ def _one(value: Any, what: str) -> Any:
     """Files may hold one number for all layers, or a list; only lists of one number are one model's here."""
     if not isinstance(value, list):
         return value
-    if len(set(value)) != 1:
+    if not value or any(item != value[0] for item in value):
         raise CheckpointError(f"{what} differs by layer, which none of these families has; give its directory")
     return value[0]
 
@@ -235,7 +235,7 @@ def _scaling(metadata: Mapping[str, Any], start: str, where: str) -> dict[str, A
 
 def _number(said: Mapping[str, Any], name: str, start: str, where: str) -> float:
     value = said.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         is_ = "is missing" if value is None else f"= {value!r} is no number above 0"
         raise CheckpointError(f"{where}: {start}{name} {is_}; the file is not whole, convert it again")
     return float(value)
@@ -249,6 +249,8 @@ def llama3_scaling(factors: Tensor, theta: float, where: str) -> dict[str, Any]:
     from anyformer.layers import Llama3Scaling
 
     n = factors.numel()
+    if not bool(((factors >= 1) & (factors < 1e6)).all()):
+        raise CheckpointError(f"{where}: rope_freqs.weight holds what no wavelength is divided by; copy it again")
     plain = [theta ** (-i / n) for i in range(n)]
     scaling = Llama3Scaling(factor=round(float(factors.max()), 3))
     expected = torch.tensor([f / s for f, s in zip(plain, scaling.scaled(plain), strict=True)])

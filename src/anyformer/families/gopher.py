@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, feed, language_model, repeat, serial
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.layers import GELU, RelativeSinusoidSpec, RMSNormSpec
 from anyformer.spec import ModelSpec
 
 
-def gopher(n_layers: int, d_model: int, n_heads: int, *, vocab_size: int = 32_000) -> ModelSpec:
+def gopher(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """GPT-2 with RMSNorm, and relative positions for learned ones (section 3.1)."""
-    norm = RMSNormSpec()
-    layer = block(
-        pre_norm(norm, attend(n_heads, bias=True, scores=(RelativeSinusoidSpec(),))),
-        pre_norm(norm, feed(4 * d_model, GELU(form="tanh"))),
-    )
-    return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=True, context=2048)
+    norm, attention = RMSNormSpec(), attend(n_heads, bias=True, scores=(RelativeSinusoidSpec(),))
+    layer = serial(norm, attention, feed(4 * d_model, GELU(form="tanh")))
+    return language_model(32_000, d_model, repeat(layer, n_layers), norm, tied=True, context=2048)
 
 
 ASSUMED = "biases, the form of GELU, eps and the tied table are not published and are those of GPT-2"

@@ -5,27 +5,18 @@ GPT-3: Brown et al. 2020, arXiv:2005.14165, section 2.1 and table 2.1.
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, changed, feed, language_model, layered, pre_norm, repeat
+from anyformer.families.compose import attend, feed, language_model, layered, repeat, serial, windowed
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import (
-    GELU,
-    AttentionSpec,
-    ByRole,
-    Causal,
-    LayerNormSpec,
-    LearnedPositionsSpec,
-    Normal,
-    SlidingWindow,
-)
-from anyformer.spec import Length, ModelSpec, Window
+from anyformer.layers import GELU, ByRole, LayerNormSpec, LearnedPositionsSpec, Normal
+from anyformer.spec import Length, ModelSpec
 
 
-def gpt2(n_layers: int, d_model: int, n_heads: int, *, vocab_size: int = 50_257, context: int = 1024) -> ModelSpec:
+def gpt2(n_layers: int, d_model: int, n_heads: int, *, context: int = 1024) -> ModelSpec:
     """Pre-norm LayerNorm, learned positions, biases, tied; what writes to the stream starts at 0.02/√(2 n_layers)."""
     norm = LayerNormSpec(eps=1e-5)
-    layer = block(pre_norm(norm, attend(n_heads, bias=True)), pre_norm(norm, feed(4 * d_model, GELU(form="tanh"))))
+    layer = serial(norm, attend(n_heads, bias=True), feed(4 * d_model, GELU(form="tanh")))
     return language_model(
-        vocab_size,
+        50_257,
         d_model,
         repeat(layer, n_layers),
         norm,
@@ -54,8 +45,7 @@ BAND = 256  # the paper gives no width of its bands; GPT-Neo, which follows it, 
 def gpt3(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """GPT-2 of 2,048 tokens, every second layer seeing a band only ("alternating dense and locally banded")."""
     dense = gpt2(n_layers, d_model, n_heads, context=2048)
-    layer = dense.stack.blocks[0]
-    return layered(dense, layer, changed(layer, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(BAND))))
+    return layered(dense, dense.stack.blocks[0], windowed(dense, BAND).stack.blocks[0])
 
 
 GPT3 = Origin("gpt3", "gpt2", 2020, "arXiv:2005.14165, section 2.1").lineage(

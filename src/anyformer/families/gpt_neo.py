@@ -4,53 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anyformer.families.compose import block, feed, language_model, pre_norm
+from anyformer.families.compose import changed, windowed
+from anyformer.families.gpt2 import gpt2
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import (
-    GELU,
-    ActivationSpec,
-    AttentionSpec,
-    Causal,
-    GQASpec,
-    LayerNormSpec,
-    LearnedPositionsSpec,
-    Mask,
-    SlidingWindow,
-)
-from anyformer.spec import BlockSpec, Count, Length, ModelSpec, ScaleSpec, Window
+from anyformer.layers import AttentionSpec, ByRole, GQASpec
+from anyformer.spec import ModelSpec, ScaleSpec
 
 
-def gpt_neo(
-    *,
-    windows: Sequence[int | None],
-    d_model: int,
-    n_heads: int,
-    vocab_size: int = 50_257,
-    d_ff: int | None = None,
-    activation: ActivationSpec | None = None,
-    eps: float = 1e-5,
-    tied: bool = True,
-    context: int = 2048,
-) -> ModelSpec:
+def gpt_neo(*, windows: Sequence[int | None], d_model: int, n_heads: int) -> ModelSpec:
     """GPT-2 without the scale of scores and the biases of queries, keys and values; a window, or None, a layer."""
-    norm = LayerNormSpec(eps=eps)
-    heads = GQASpec(n_heads=Count(n_heads), bias_output=True)
-    after = pre_norm(norm, feed(d_ff or 4 * d_model, activation or GELU(form="tanh")))
-
-    def layer(window: int | None) -> BlockSpec:
-        mask: Mask = Causal() if window is None else Causal() & SlidingWindow(size=Window(window))
-        return block(pre_norm(norm, AttentionSpec(projection=heads, mask=mask, scale=ScaleSpec())), after)
-
-    kinds = {window: layer(window) for window in windows}
-    return language_model(
-        vocab_size,
-        d_model,
-        tuple(kinds[window] for window in windows),
-        norm,
-        tied=tied,
-        positions=(LearnedPositionsSpec(n_positions=Length(context)),),
-        context=context,
-    )
+    model = changed(gpt2(1, d_model, n_heads, context=2048), AttentionSpec, scale=ScaleSpec()).but(init=ByRole())
+    model = changed(model, GQASpec, bias_query=False, bias_key=False, bias_value=False)
+    kinds = {size: (windowed(model, size) if size else model).stack.blocks[0] for size in windows}
+    return model.but(stack=model.stack.but(blocks=tuple(kinds[size] for size in windows)))
 
 
 GPT_NEO = Origin("gpt-neo", "gpt3", 2021, "the repository gpt-neo, from memory").lineage(

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, feed, language_model, parallel, pre_norm, repeat
+from anyformer.families.compose import attend, block, changed, feed, language_model, parallel, repeat
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, RotarySpec
+from anyformer.layers import GELU, FeedForwardSpec, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 
-def gpt_neox(
-    *,
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    vocab_size: int,
-    d_ff: int | None = None,
-    activation: ActivationSpec | None = None,
-    serial: bool = False,
-    tied: bool = False,
-    bias: bool = True,
-    eps: float = 1e-5,
-    rotary: RotarySpec | None = None,
-    context: int = 2048,
-) -> ModelSpec:
+def gpt_neox(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_304) -> ModelSpec:
     """X + attention(norm(x)) + feed-forward(norm'(x)), a quarter of each head rotating (arXiv:2204.06745, 2.1)."""
-    norm = LayerNormSpec(eps=eps)
-    attention = attend(n_heads, bias=bias, rotary=rotary or RotarySpec(fraction=0.25))
-    after = feed(d_ff or 4 * d_model, activation or GELU())
-    layer = (
-        block(pre_norm(norm, attention), pre_norm(norm, after)) if serial else block(parallel(norm, attention, after))
-    )
+    norm = LayerNormSpec(eps=1e-5)
+    attention = attend(n_heads, bias=True, rotary=RotarySpec(fraction=0.25))
+    layer = block(parallel(norm, attention, feed(4 * d_model, GELU())))
     # The papers start matrices at √(2/5d) and outputs at 2/(n_layers √d); the released files say 0.02, as is used here.
-    return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=tied, context=context)
+    return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=False, context=2048)
 
 
 BPE = "byte-level BPE trained on the Pile, 50,257 and spaces"
@@ -40,12 +23,7 @@ TRAINING = {
     "precision": "float16 with a dynamic loss scale; the recipe has bf16",
     "optimiser state": "ZeRO stage 1",
 }
-_20B = gpt_neox(n_layers=44, d_model=6144, n_heads=64, vocab_size=50_432, activation=GELU(form="tanh"))
-
-
-def _pythia(n_layers: int, d_model: int, n_heads: int, vocab_size: int = 50_304) -> ModelSpec:
-    return gpt_neox(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=vocab_size)
-
+_20B = changed(gpt_neox(44, 6144, 64, 50_432), FeedForwardSpec, activation=GELU(form="tanh"))
 
 GPT_NEOX = Origin("gpt-neox", "gptj", 2022, "arXiv:2204.06745, section 2.1").lineage(
     "a norm for each branch, a quarter of each head rotates",
@@ -57,14 +35,14 @@ GPT_NEOX = Origin("gpt-neox", "gptj", 2022, "arXiv:2204.06745, section 2.1").lin
 )
 PYTHIA = Origin("pythia", "gpt-neox", 2023, "arXiv:2304.01373, section 2").lineage(
     "GELU not approximated; eight sizes on the same data",
-    Preset("pythia-70m", _pythia(6, 512, 8), "70M"),
-    Preset("pythia-160m", _pythia(12, 768, 12), "160M", "162M, which the name rounds"),
-    Preset("pythia-410m", _pythia(24, 1024, 16), "410M", "405M, which the name rounds"),
-    Preset("pythia-1b", _pythia(16, 2048, 8), "1.0B"),
-    Preset("pythia-1.4b", _pythia(24, 2048, 16), "1.4B"),
-    Preset("pythia-2.8b", _pythia(32, 2560, 32), "2.8B"),
-    Preset("pythia-6.9b", _pythia(32, 4096, 32, 50_432), "6.9B", alias="pythia"),
-    Preset("pythia-12b", _pythia(36, 5120, 40, 50_688), "12B"),
+    Preset("pythia-70m", gpt_neox(6, 512, 8), "70M"),
+    Preset("pythia-160m", gpt_neox(12, 768, 12), "160M", "162M, which the name rounds"),
+    Preset("pythia-410m", gpt_neox(24, 1024, 16), "410M", "405M, which the name rounds"),
+    Preset("pythia-1b", gpt_neox(16, 2048, 8), "1.0B"),
+    Preset("pythia-1.4b", gpt_neox(24, 2048, 16), "1.4B"),
+    Preset("pythia-2.8b", gpt_neox(32, 2560, 32), "2.8B"),
+    Preset("pythia-6.9b", gpt_neox(32, 4096, 32, 50_432), "6.9B", alias="pythia"),
+    Preset("pythia-12b", gpt_neox(36, 5120, 40, 50_688), "12B"),
     family="gpt_neox",
     sizes="Biderman et al. 2023, arXiv:2304.01373, table 1 (from memory; rows of the vocabulary as released)",
     tokenizer=BPE,

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, gated, language_model, repeat, serial, window
 from anyformer.families.lineage import Misprint, Origin, Preset
-from anyformer.layers import (
-    GELU,
-    Causal,
-    GatedFeedForwardSpec,
-    Mask,
-    MoESpec,
-    RMSNormSpec,
-    RotarySpec,
-    RouterSpec,
-    SlidingWindow,
-    YaRN,
-)
-from anyformer.spec import BlockSpec, Count, Length, ModelSpec, Width, Window
+from anyformer.layers import GELU, MoESpec, RMSNormSpec, RotarySpec, RouterSpec, YaRN
+from anyformer.spec import Count, Length, ModelSpec
 
 
 def gpt_oss(
@@ -28,27 +17,17 @@ def gpt_oss(
     d_ff: int = 2880,
     n_heads: int = 64,
     n_kv_heads: int = 8,
-    head_dim: int = 64,
-    window: int = 128,
-    vocab_size: int = 201_088,
-    context: int = 131_072,
 ) -> ModelSpec:
     """The model card's section 2.1; the experts are down((up + 1) · gate · σ(1.702 gate)), gate and up clamped."""
     norm = RMSNormSpec(eps=1e-5, cast="after")
     scaling = YaRN(factor=32.0, original_context=Length(4096), truncate=False)
-    attention = attend(
-        n_heads, n_kv_heads, head_dim, bias=True, rotary=RotarySpec(theta=150_000.0, scaling=scaling)
-    ).but(sink=True)
-    expert = GatedFeedForwardSpec(
-        d_ff=Width(d_ff), activation=GELU(form="quick"), bias_in=True, bias_out=True, limit=7.0, up_offset=1.0
-    )
+    rotary = RotarySpec(theta=150_000.0, scaling=scaling)
+    full = attend(n_heads, n_kv_heads, 64, bias=True, rotary=rotary).but(sink=True)
+    expert = gated(d_ff, GELU(form="quick")).but(bias_in=True, bias_out=True, limit=7.0, up_offset=1.0)
     router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen", bias=True)
-
-    def layer(mask: Mask) -> BlockSpec:
-        return block(pre_norm(norm, attention.but(mask=mask)), pre_norm(norm, MoESpec(router=router, expert=expert)))
-
-    blocks = repeat([layer(Causal() & SlidingWindow(size=Window(window))), layer(Causal())], n_layers)
-    return language_model(vocab_size, d_model, blocks, norm, tied=False, context=context)
+    mixture = MoESpec(router=router, expert=expert)
+    pattern = [serial(norm, attention, mixture) for attention in (full.but(mask=window(128)), full)]
+    return language_model(201_088, d_model, repeat(pattern, n_layers), norm, tied=False, context=131_072)
 
 
 SIZES = "OpenAI 2025, arXiv:2508.10925, table 1 and released configuration; active parameters, less the input table: {}"

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, RotarySpec
+from anyformer.layers import GELU, LayerNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 INTERLEAVED = RotarySpec(fraction=0.25, layout="interleaved")
 
 
-def gptj(
-    *,
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    vocab_size: int,
-    d_ff: int | None = None,
-    activation: ActivationSpec | None = None,
-    rotary: RotarySpec = INTERLEAVED,
-    eps: float = 1e-5,
-    context: int = 2048,
-) -> ModelSpec:
+def gptj(*, n_layers: int, d_model: int, n_heads: int, vocab_size: int) -> ModelSpec:
     """Attention and feed-forward side by side on one norm; attention without biases, a head with one."""
-    norm = LayerNormSpec(eps=eps)
-    after = feed(d_ff or 4 * d_model, activation or GELU(form="tanh"))
-    return language_model(
-        vocab_size,
-        d_model,
-        repeat(block(pre_norm(norm, attend(n_heads, rotary=rotary), after)), n_layers),
-        norm,
-        tied=False,
-        head_bias=True,
-        context=context,
-    )
+    norm, after = LayerNormSpec(eps=1e-5), feed(4 * d_model, GELU(form="tanh"))
+    blocks = repeat(block(pre_norm(norm, attend(n_heads, rotary=INTERLEAVED), after)), n_layers)
+    return language_model(vocab_size, d_model, blocks, norm, tied=False, head_bias=True, context=2048)
 
 
 GPTJ = Origin("gptj", "gpt3", 2021, "the repository mesh-transformer-jax, from memory").lineage(

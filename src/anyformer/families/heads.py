@@ -29,6 +29,11 @@ def masked_words(model: ModelSpec, activation: MapSpec | None = None) -> HeadSpe
     return HeadSpec(name="mlm", transform=(layer, activation or GELU(), embedding.norm), table=tokens.table, bias=True)
 
 
+def with_masked_words(model: ModelSpec, *others: HeadSpec, activation: MapSpec | None = None) -> ModelSpec:
+    """The model with the head that masked words train, and others after it."""
+    return model.but(heads=(masked_words(model, activation), *others))
+
+
 def pooler(pool: PoolSpec | None = None, activation: MapSpec | None = None) -> HeadSpec:
     """One vector a row: the first token's by default, through a layer and an activation (tanh)."""
     layer = LinearSpec(bias=True)
@@ -42,24 +47,19 @@ def row_classes(
     return pooler(pool, activation).but(name=name, table=TableSpec(rows=Vocab(n)), bias=True)
 
 
-def token_classes(n: int, name: str = "token_classes", transform: tuple[MapSpec, ...] = ()) -> HeadSpec:
+def token_classes(n: int, name: str = "token_classes") -> HeadSpec:
     """`n` scores a token."""
-    return HeadSpec(name=name, transform=transform, table=TableSpec(rows=Vocab(n)), bias=True)
+    return HeadSpec(name=name, table=TableSpec(rows=Vocab(n)), bias=True)
 
 
-def last_token_classes(n: int, name: str = "classes") -> HeadSpec:
+def last_token_classes(n: int) -> HeadSpec:
     """`n` scores a row, of the vector of its last token as it is: of a decoder, which has seen all by then."""
-    return HeadSpec(name=name, pool=LastTokenSpec(), table=TableSpec(rows=Vocab(n)))
+    return HeadSpec(name="classes", pool=LastTokenSpec(), table=TableSpec(rows=Vocab(n)))
 
 
 def with_rows(head: HeadSpec, n: int) -> HeadSpec:
     """A head for `n` labels instead of as many as it had."""
     return head if head.table is None else head.but(table=head.table.but(rows=Vocab(n)))
-
-
-def token_scores() -> HeadSpec:
-    """ELECTRA's head: one score a token, above 0 where the word is not the original."""
-    return token_classes(1, "rtd", transform=(LinearSpec(bias=True), GELU()))
 
 
 def sentence_embedding(pool: PoolSpec | None = None) -> HeadSpec:

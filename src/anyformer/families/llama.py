@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import attend, block, gated, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, gated, language_model, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import Llama3Scaling, RMSNormSpec, RotaryScalingSpec, RotarySpec, SiLU
 from anyformer.spec import ModelSpec
@@ -25,10 +25,13 @@ def llama(
     tied: bool = False,
     context: int = 2048,
 ) -> ModelSpec:
-    """Pre-norm RMSNorm, rotary positions, SwiGLU, no biases (arXiv:2302.13971, section 2.2)."""
+    """Pre-norm RMSNorm, rotary positions, SwiGLU, no biases (arXiv:2302.13971, section 2.2).
+
+    What descends from it and takes `sizes` takes the first five in this order.
+    """
     norm = RMSNormSpec(eps=eps)
     attention = attend(n_heads, n_kv_heads, head_dim, rotary=RotarySpec(theta=theta, scaling=scaling))
-    layer = block(pre_norm(norm, attention), pre_norm(norm, gated(d_ff, SiLU())))
+    layer = serial(norm, attention, gated(d_ff, SiLU()))
     # The papers do not say how weights start; 0.02 is the usual deviation.
     return language_model(vocab_size, d_model, repeat(layer, n_layers), norm, tied=tied, context=context)
 

@@ -1,15 +1,45 @@
-"""Models that LLaMA's architecture expresses whole: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3."""
+"""Models that LLaMA's architecture expresses whole or nearly so: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3,
+SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 with neighbouring pairs, AFM without gates."""
 
 from __future__ import annotations
 
 from functools import partial
 
+from anyformer.families.compose import changed, edited, feed, layered
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
+from anyformer.families.qwen2 import with_qkv_biases
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, ReLU2, RotarySpec, YaRN
+from anyformer.spec import ModelSpec
 
 smollm2 = partial(llama, vocab_size=49_152, eps=1e-5, theta=1e5, tied=True, context=8192)
 yi = partial(llama, vocab_size=64_000, eps=1e-5, theta=5e6, context=4096)
 reka = partial(llama, head_dim=96, vocab_size=100_352, eps=1e-5, theta=8e6, context=32_768)
+
+
+def smollm3(*sizes: int) -> ModelSpec:
+    """LLaMA that rotates nothing in every fourth layer (Yang et al. 2025, arXiv:2501.18795, from memory)."""
+    model = llama(*sizes, vocab_size=128_256, theta=5e6, tied=True, context=65_536)
+    turning = model.stack.blocks[0]
+    return layered(model, *[turning] * 3, changed(turning, GQASpec, rotary=None))
+
+
+def seed_oss(*sizes: int) -> ModelSpec:
+    """LLaMA with biases of queries, keys and values, and heads wider together than the stream."""
+    return with_qkv_biases(llama(*sizes, head_dim=128, vocab_size=155_136, theta=1e7, context=524_288))
+
+
+def ernie4_5(*sizes: int) -> ModelSpec:
+    """LLaMA whose neighbouring features rotate in pairs, with heads of 128 and tied tables."""
+    model = llama(*sizes, head_dim=128, vocab_size=103_424, eps=1e-5, theta=5e5, tied=True, context=131_072)
+    return changed(model, RotarySpec, layout="interleaved")
+
+
+def arcee(*sizes: int) -> ModelSpec:
+    """LLaMA with squared ReLUs and no gates."""
+    model = llama(*sizes, vocab_size=128_004, eps=1e-5, context=65_536, scaling=YaRN(factor=20.0))
+    return edited(model, GatedFeedForwardSpec, lambda gated: feed(gated.d_ff, ReLU2(), bias=False))
+
 
 SMOLLM2 = Origin("smollm2", "llama2", 2025, "arXiv:2502.02737, section 4").lineage(
     "49,152 tokens, tied tables, theta 130,000",
@@ -32,4 +62,28 @@ REKA = Origin("reka", "llama2", 2025, "the release of Reka Flash 3, from memory"
     Preset("reka-flash-3", reka(44, 6144, 64, 19_648, 8), "21B"),
     sizes="Reka 2025, the release of Reka Flash 3; theta from memory, unverified; its lineage is arXiv:2404.12387",
     tokenizer="byte-level BPE (tiktoken), 100,352",
+)
+SMOLLM3 = Origin("smollm3", "smollm2", 2025, "the release of SmolLM3, July 2025, from memory").lineage(
+    "128,256 tokens, no positions in every fourth layer, theta 5,000,000",
+    Preset("smollm3-3b", smollm3(36, 2048, 16, 11_008, 4), "3.08B"),
+    sizes="Hugging Face 2025, the released configuration (theta and context from memory)",
+    tokenizer="byte-level BPE (LLaMA 3's), 128,256",
+)
+SEED_OSS = Origin("seed-oss", "llama2", 2025, "the release of Seed-OSS, August 2025, from memory").lineage(
+    "155,136 tokens, biases of queries, keys and values, theta 10,000,000",
+    Preset("seed-oss-36b", seed_oss(64, 5120, 80, 27_648, 8), "36B"),
+    sizes="ByteDance Seed 2025, the released configuration (theta from memory)",
+    tokenizer="byte-level BPE, 155,136",
+)
+ERNIE = Origin("ernie4.5", "llama2", 2025, "the ERNIE 4.5 report, 2025, from memory").lineage(
+    "neighbouring features rotate in pairs, heads of 128, tied tables",
+    Preset("ernie-4.5-0.3b", ernie4_5(18, 1024, 16, 3072, 2), "0.36B", alias="ernie4.5"),
+    sizes="Baidu 2025, the released configuration",
+    tokenizer="SentencePiece BPE, 103,424",
+)
+ARCEE = Origin("arcee", "llama2", 2025, "the release of AFM-4.5B, 2025, from memory").lineage(
+    "squared ReLU without a gate, frequencies stretched to 65,536 tokens",
+    Preset("afm-4.5b", arcee(36, 2560, 20, 18_432, 4), "4.5B", "4.62B, which the name cuts", alias="arcee"),
+    sizes="Arcee AI 2025, the released configuration (YaRN and context from memory)",
+    tokenizer="byte-level BPE, 128,004",
 )

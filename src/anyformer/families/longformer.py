@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from anyformer.families.bart import bart
-from anyformer.families.bert import BYTES, bert
+from anyformer.families.bert import BYTES, roberta
 from anyformer.families.compose import changed
-from anyformer.families.heads import masked_words
+from anyformer.families.heads import with_masked_words
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
-    ActivationSpec,
     AttentionSpec,
     Heads,
     LearnedPositionsSpec,
@@ -37,76 +38,29 @@ def first_marked(model: ModelSpec) -> ModelSpec:
     return changed(changed(model, MarkedKeys, unsaid="first"), MarkedQueries, unsaid="first")
 
 
-def longformer(
-    *,
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int | None = None,
-    vocab_size: int = 50_265,
-    window: int = 512,
-    n_positions: int = 4096,
-) -> ModelSpec:
+def longformer(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The encoder without heads (section 5): RoBERTa's, its positions repeated up to 4,096."""
-    model = bert(
-        n_layers=n_layers,
-        d_model=d_model,
-        n_heads=n_heads,
-        d_ff=d_ff,
-        vocab_size=vocab_size,
-        n_segments=1,
-        offset=2,
-        context=n_positions,
-        eps=1e-5,
-    )
-    return model.but(stack=local_and_global(model.stack, n_heads, window))
+    model = roberta(n_layers=n_layers, d_model=d_model, n_heads=n_heads, context=4096)
+    return model.but(stack=local_and_global(model.stack, n_heads, 512))
 
 
-def led(
-    *,
-    d_model: int,
-    layers: tuple[int, int],
-    n_heads: tuple[int, int],
-    d_ff: tuple[int, int],
-    vocab_size: int = 50_265,
-    window: int = 1024,
-    n_positions: tuple[int, int] = (16_384, 1024),
-    activation: ActivationSpec | None = None,
-    head_bias: bool = False,
-) -> ModelSpec:
+def led(*, n_heads: tuple[int, int], **sizes: Any) -> ModelSpec:
     """BART whose encoder is Longformer's (section 7); of each pair of sizes the encoder's comes first."""
-    model = bart(
-        d_model=d_model,
-        layers=layers,
-        n_heads=n_heads,
-        d_ff=d_ff,
-        vocab_size=vocab_size,
-        activation=activation,
-        head_bias=head_bias,
-    )
+    model = changed(bart(n_heads=n_heads, **sizes), LearnedPositionsSpec, offset=0)
     assert model.encoder is not None
-    of_encoder, of_decoder = (
-        changed(stack, LearnedPositionsSpec, n_positions=Length(n), offset=0)
-        for stack, n in zip((model.encoder, model.stack), n_positions, strict=True)
-    )
-    encoder = local_and_global(of_encoder, n_heads[0], window)
-    return model.but(stack=of_decoder, encoder=encoder, context=Length(n_positions[1]))
+    encoder = changed(model.encoder, LearnedPositionsSpec, n_positions=Length(16_384))
+    return model.but(encoder=local_and_global(encoder, n_heads[0], 1024))
 
 
 SIZES = "Beltagy et al. 2020, arXiv:2004.05150, sections 5 and 7; totals of the released checkpoints"
-
-
-def masked(model: ModelSpec) -> ModelSpec:
-    """The model with the head that it is trained with."""
-    return model.but(heads=(masked_words(model),))
+BASE = longformer(n_layers=12, d_model=768, n_heads=12)
+LARGE = longformer(n_layers=24, d_model=1024, n_heads=16)
 
 
 LONGFORMER = Origin("longformer", "roberta", 2020, "arXiv:2004.05150, section 3.1").lineage(
     "a window of 512, and marked tokens, with projections of their own, that see all; 4,096 tokens",
-    Preset(
-        "longformer-base-4096", masked(longformer(n_layers=12, d_model=768, n_heads=12)), "149M", alias="longformer"
-    ),
-    Preset("longformer-large-4096", masked(longformer(n_layers=24, d_model=1024, n_heads=16)), "435M"),
+    Preset("longformer-base-4096", with_masked_words(BASE), "149M", alias="longformer"),
+    Preset("longformer-large-4096", with_masked_words(LARGE), "435M"),
     sizes=SIZES,
     tokenizer=BYTES,
     training={

@@ -9,20 +9,12 @@ from functools import partial
 
 from anyformer.families.bart import NORM
 from anyformer.families.lineage import Origin, Preset
-from anyformer.families.transformer import INIT, ROOT, post_norm_stacks
+from anyformer.families.transformer import transformer
 from anyformer.layers import SiLU, SinusoidSpec
 from anyformer.spec import ModelSpec
 
-marian = partial(
-    post_norm_stacks,
-    positions=SinusoidSpec(layout="concatenated"),
-    activation=SiLU(),
-    norm=NORM,
-    token_scale=ROOT,
-    head_bias=True,
-    init=INIT,
-    context=512,
-)
+SINUSOIDS = SinusoidSpec(layout="concatenated")
+marian = partial(transformer, positions=(SINUSOIDS,), activation=SiLU(), norm=NORM, head_bias=True)
 
 
 def opus(*, layers: tuple[int, int], d_model: int, n_heads: int, vocab_size: int) -> ModelSpec:

@@ -1,40 +1,51 @@
-"""Mistral 7B, LLaMA with grouped heads and, at first, a window, and Mixtral, with eight experts: arXiv:2310.06825, 2401.04088."""
+"""Mistral 7B, LLaMA with grouped heads and, at first, a window, Ministral 8B, and Mixtral, with eight experts: arXiv:2310.06825,
+2401.04088."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from anyformer.families.compose import block, changed, layered, pre_norm
+from anyformer.families.compose import layered, serial, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import AttentionSpec, Causal, MoESpec, RouterSpec, SlidingWindow
-from anyformer.spec import Count, MixerSpec, ModelSpec, Window
+from anyformer.layers import MoESpec, RouterSpec
+from anyformer.spec import Count, MixerSpec, ModelSpec
 
-# LLaMA 2 with 8 key/value heads and a d_ff of 3.5 d_model (table 1).
-mistral = partial(llama, 32, 4096, 32, 14_336, 8, head_dim=128, eps=1e-5, context=32_768)
-
-
-def windowed(model: ModelSpec, size: int) -> ModelSpec:
-    """The model with every layer seeing the last `size` keys (section 2)."""
-    return changed(model, AttentionSpec, mask=Causal() & SlidingWindow(size=Window(size)))
-
+SIZES = (32, 4096, 32, 14_336, 8)  # as LLaMA's, with 8 key/value heads and a d_ff of 3.5 d_model (table 1)
+mistral = partial(llama, head_dim=128, eps=1e-5, context=32_768)
 
 LATER = "the releases of March and May 2024 (from memory): theta 1,000,000, no window"
 BPE = "SentencePiece BPE with byte fallback, {}"
 
 MISTRAL = Origin("mistral", "llama2", 2023, "arXiv:2310.06825, section 2").lineage(
     "a window of 4,096 in every layer, grouped queries",
-    Preset("mistral-7b-v0.1", windowed(mistral(context=8192), 4096), "7B", alias="mistral"),
+    Preset("mistral-7b-v0.1", windowed(mistral(*SIZES, context=8192), 4096), "7B", alias="mistral"),
     sizes="Jiang et al. 2023, arXiv:2310.06825, table 1",
     tokenizer=BPE.format("32,000"),
 )
 MISTRAL_V0_2 = Origin("mistral-v0.2", "mistral", 2024, "the releases of 2024, from memory").lineage(
     "no window, theta 1,000,000, 32,768 tokens",
-    Preset("mistral-7b-v0.2", mistral(theta=1e6), "7B", tokenizer=BPE.format("32,000")),
-    Preset("mistral-7b-v0.3", mistral(theta=1e6, vocab_size=32_768), "7B", tokenizer=BPE.format("32,768")),
+    Preset("mistral-7b-v0.2", mistral(*SIZES, theta=1e6), "7B", tokenizer=BPE.format("32,000")),
+    Preset("mistral-7b-v0.3", mistral(*SIZES, theta=1e6, vocab_size=32_768), "7B", tokenizer=BPE.format("32,768")),
     known="mistral-7b-v0.2",
     family="mistral",
     sizes=LATER,
+)
+
+
+def ministral(*sizes: int) -> ModelSpec:
+    """Mistral with three windows to a full layer (the release of October 2024, from memory)."""
+    model = mistral(*sizes, vocab_size=131_072, theta=1e8, context=131_072)
+    return layered(model, *[windowed(model, 32_768).stack.blocks[0]] * 3, model.stack.blocks[0])
+
+
+MINISTRAL = Origin("ministral", "mistral-v0.2", 2024, "the release of October 2024, from memory").lineage(
+    "three windows of 32,768 to a full layer, 131,072 tokens",
+    Preset("ministral-8b", ministral(36, 4096, 32, 12_288, 8), "8.02B"),
+    family="mistral",
+    sizes="Mistral AI, October 2024, the released configuration (window, its order, theta and context from memory)",
+    tokenizer="byte-level BPE (Tekken), 131,072",
 )
 
 
@@ -42,39 +53,18 @@ def with_experts(
     model: ModelSpec, router: RouterSpec, shared: MixerSpec | None = None, *, gate: bool = False
 ) -> ModelSpec:
     """The model with its feed-forwards as the experts of a mixture, beside one for all tokens where there is one."""
-    attend, feed = model.stack.blocks[0].sublayers
-    expert = feed.branches[0].mixer
-    mixture = MoESpec(router=router, expert=expert, shared_expert=shared, shared_gate=gate)
-    assert feed.norm_in is not None
-    return layered(model, block(attend, pre_norm(feed.norm_in, mixture)))
+    attention, feed = (sublayer.branches[0].mixer for sublayer in model.stack.blocks[0].sublayers)
+    mixture = MoESpec(router=router, expert=feed, shared_expert=shared, shared_gate=gate)
+    assert model.stack.norm is not None
+    return layered(model, serial(model.stack.norm, attention, mixture))
 
 
 def mixtral(
-    *,
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    n_kv_heads: int = 8,
-    n_experts: int = 8,
-    top_k: int = 2,
-    vocab_size: int = 32_000,
-    context: int = 32_768,
+    *, n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int = 8, top_k: int = 2, **fields: Any
 ) -> ModelSpec:
     """LLaMA with experts, of which two see each token with weights that sum to 1 (section 2.1, table 1)."""
-    dense = llama(
-        n_layers,
-        d_model,
-        n_heads,
-        d_ff,
-        n_kv_heads,
-        head_dim=d_model // n_heads,
-        vocab_size=vocab_size,
-        eps=1e-5,
-        theta=1_000_000.0,
-        context=context,
-    )
-    return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, renormalise=True))
+    dense = mistral(n_layers, d_model, n_heads, d_ff, n_kv_heads, head_dim=d_model // n_heads, theta=1e6, **fields)
+    return with_experts(dense, RouterSpec(n_experts=Count(8), top_k=top_k, renormalise=True))
 
 
 MIXTRAL = Origin("mixtral", "mistral", 2024, "arXiv:2401.04088, section 2").lineage(

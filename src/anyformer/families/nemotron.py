@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, feed, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, feed, language_model, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import ByRole, LayerNormSpec, Normal, ReLU2, RotarySpec
 from anyformer.spec import ModelSpec
@@ -14,16 +14,9 @@ def nemotron(n_layers: int, d_model: int, n_heads: int, n_kv_heads: int) -> Mode
     """Pre-norm LayerNorm around 1, half of each head rotating, squared ReLU, no biases (2402.16819, section 2)."""
     norm = LayerNormSpec(eps=1e-5, weight_offset=1.0)
     attention = attend(n_heads, n_kv_heads, rotary=RotarySpec(fraction=0.5))
-    layer = block(pre_norm(norm, attention), pre_norm(norm, feed(4 * d_model, ReLU2(), bias=False)))
-    return language_model(
-        256_000,
-        d_model,
-        repeat(layer, n_layers),
-        norm,
-        tied=False,
-        init=ByRole(table=DEVIATION, matrix=DEVIATION),
-        context=4096,
-    )
+    layer = serial(norm, attention, feed(4 * d_model, ReLU2(), bias=False))
+    start = ByRole(table=DEVIATION, matrix=DEVIATION)
+    return language_model(256_000, d_model, repeat(layer, n_layers), norm, tied=False, init=start, context=4096)
 
 
 NEMOTRON4 = Origin("nemotron4", "gpt3", 2024, "arXiv:2402.16819, section 2").lineage(

@@ -1,34 +1,27 @@
-"""OLMo (Groeneveld et al. 2024, arXiv:2402.00838) and OLMo 2 (Walsh et al. 2024, arXiv:2501.00656)."""
+"""OLMo (Groeneveld et al. 2024, arXiv:2402.00838), OLMo 2 (Walsh et al. 2024, arXiv:2501.00656) and 3, and OLMoE (Muennighoff
+et al. 2024, arXiv:2409.02060)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, layered, windowed
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import GQASpec, LayerNormSpec, RMSNormSpec
-from anyformer.spec import BranchSpec, ModelSpec, StackSpec, SublayerSpec
+from anyformer.families.mistral import with_experts
+from anyformer.layers import GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec, RouterSpec, YaRN
+from anyformer.spec import BranchSpec, Count, Length, ModelSpec, StackSpec, SublayerSpec
 
 
-def olmo(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    *,
-    clip: float | None = None,
-    tied: bool = False,
-    context: int = 2048,
-) -> ModelSpec:
+def olmo(*sizes: int, clip: float | None = None, tied: bool = False, context: int = 2048) -> ModelSpec:
     """LLaMA with LayerNorms without weights; later q, k and v are clamped to ± clip (2402.00838, section 2.1)."""
-    model = llama(n_layers, d_model, n_heads, d_ff, vocab_size=50_304, tied=tied, context=context)
+    model = llama(*sizes, vocab_size=50_304, tied=tied, context=context)
     norm = LayerNormSpec(eps=1e-5, weight=False, bias=False)
     return changed(changed(changed(model, SublayerSpec, norm_in=norm), StackSpec, norm=norm), GQASpec, clip=clip)
 
 
-def olmo2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int | None = None) -> ModelSpec:
+def olmo2(*sizes: int, vocab_size: int = 100_352, context: int = 4096) -> ModelSpec:
     """LLaMA with an RMSNorm after each branch instead of before, and one over all queries, and all keys
     (2501.00656, section 3)."""
-    model = llama(n_layers, d_model, n_heads, d_ff, n_kv_heads, vocab_size=100_352, theta=500_000.0, context=4096)
+    model = llama(*sizes, vocab_size=vocab_size, theta=500_000.0, context=context)
     norm = RMSNormSpec(eps=1e-6, cast="after")
     model = changed(changed(model, SublayerSpec, norm_in=None), BranchSpec, norm_out=norm)
     return changed(
@@ -36,7 +29,23 @@ def olmo2(n_layers: int, d_model: int, n_heads: int, d_ff: int, n_kv_heads: int 
     )
 
 
+def olmo3(*sizes: int) -> ModelSpec:
+    """OLMo 2 with three windows of 4,096 to a full layer, the full ones stretched by YaRN (the report of 2025, from memory)."""
+    model = olmo2(*sizes, vocab_size=100_278, context=65_536)
+    full = changed(model, RotarySpec, scaling=YaRN(factor=8.0, original_context=Length(8192)))
+    return layered(model, *[windowed(model, 4096).stack.blocks[0]] * 3, full.stack.blocks[0])
+
+
+def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
+    """LLaMA with a norm over all queries, and all keys, and experts whose weights are as they are (2409.02060, table 1)."""
+    model = llama(*sizes, vocab_size=50_304, eps=1e-5, context=4096)
+    norm = RMSNormSpec(eps=1e-5)
+    model = changed(model, GQASpec, norm_query=norm, norm_key=norm, norm_over="projection")
+    return with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k))
+
+
 OF_2024 = "the release of {} and its configuration"
+CUT = "{}, which the name cuts"
 BPE = "byte-level BPE (GPT-NeoX-20B's, modified), 50,280 padded to 50,304"
 OLMO_2 = {"source": "Walsh et al. 2024, arXiv:2501.00656, section 2 and appendix (from memory)", "z-loss": "1e-5"}
 
@@ -101,4 +110,20 @@ OLMO2 = Origin("olmo2", "olmo-0424", 2024, "arXiv:2501.00656, section 3").lineag
     known="olmo2-13b",
     sizes="Walsh et al. 2024, arXiv:2501.00656, table 3; the 1B and 32B as released (from memory)",
     tokenizer="byte-level BPE (cl100k's, modified), 100,278 padded to 100,352",
+)
+OLMO3 = Origin("olmo3", "olmo2", 2025, "the OLMo 3 report, 2025, from memory").lineage(
+    "three windows of 4,096 to a full layer, which YaRN stretches to 65,536 tokens",
+    Preset("olmo3-7b", olmo3(32, 4096, 32, 11_008), "7B", CUT.format("7.30B")),
+    Preset("olmo3-32b", olmo3(64, 5120, 40, 27_648, 8), "32B"),
+    family="olmo",
+    sizes="Team OLMo 2025, the OLMo 3 report and released configurations (eps, YaRN and context from memory)",
+    tokenizer="byte-level BPE (cl100k's, modified), 100,278",
+    known="olmo3-7b",
+)
+OLMOE = Origin("olmoe", "olmo", 2024, "arXiv:2409.02060, section 2").lineage(
+    "RMSNorm, QK-norm, 64 experts, eight for a token",
+    Preset("olmoe-1b-7b", olmoe(16, 2048, 16, 1024), "6.9B", alias="olmoe"),
+    family="olmo",
+    sizes="Muennighoff et al. 2024, arXiv:2409.02060, table 1 (from memory); active parameters: 1.3B",
+    tokenizer=BPE,
 )

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, feed, language_model, post_norm, repeat
+from anyformer.families.compose import attend, feed, language_model, post_norm, repeat, serial
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GELU, ActivationSpec, LayerNormSpec, LearnedPositionsSpec
+from anyformer.layers import GELU, LayerNormSpec, LearnedPositionsSpec
 from anyformer.spec import Length, ModelSpec
 
 
-def openai_gpt(
-    *,
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    vocab_size: int = 40_478,
-    activation: ActivationSpec | None = None,
-    eps: float = 1e-5,
-    tied: bool = True,
-    context: int = 512,
-) -> ModelSpec:
+def openai_gpt(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The decoder of 2017 without its encoder: norms after each sum and none at the end, positions learned."""
-    norm = LayerNormSpec(eps=eps)
-    layer = block(
-        post_norm(norm, attend(n_heads, bias=True)), post_norm(norm, feed(4 * d_model, activation or GELU(form="tanh")))
-    )
+    attention, after = attend(n_heads, bias=True), feed(4 * d_model, GELU(form="tanh"))
+    layer = serial(LayerNormSpec(eps=1e-5), attention, after, placed=post_norm)
+    positions = LearnedPositionsSpec(n_positions=Length(512))
     return language_model(
-        vocab_size,
-        d_model,
-        repeat(layer, n_layers),
-        None,
-        tied=tied,
-        positions=(LearnedPositionsSpec(n_positions=Length(context)),),
-        context=context,
+        40_478, d_model, repeat(layer, n_layers), None, tied=True, positions=(positions,), context=512
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, feed, language_model, post_norm, pre_norm, repeat
+from anyformer.families.compose import attend, feed, language_model, post_norm, pre_norm, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import ActivationSpec, LayerNormSpec, LearnedPositionsSpec, ReLU
 from anyformer.spec import Length, ModelSpec
@@ -27,12 +27,12 @@ def opt(
     """GPT-3's shape with ReLU; positions are learned, the first two rows of their table never read."""
     norm = norm or LayerNormSpec()
     attention, after = attend(n_heads, bias=bias), feed(d_ff or 4 * d_model, activation or ReLU(), bias=bias)
-    sublayer = pre_norm if norm_first else post_norm
+    layer = serial(norm, attention, after, placed=pre_norm if norm_first else post_norm)
     # The paper starts matrices at 0.006 and outputs at 0.006 / √(2 n_layers); the released files say 0.02.
     return language_model(
         vocab_size,
         d_model,
-        repeat(block(sublayer(norm, attention), sublayer(norm, after)), n_layers),
+        repeat(layer, n_layers),
         norm if norm_first and final_norm else None,
         tied=tied,
         positions=(LearnedPositionsSpec(n_positions=Length(context), offset=2),),

@@ -8,12 +8,12 @@ from anyformer.layers import ByRole, LayerNormSpec, Normal, RotarySpec, SiLU
 from anyformer.spec import ModelSpec, ScaleSpec
 
 
-def palm(n_layers: int, d_model: int, n_heads: int, *, vocab_size: int = 256_000) -> ModelSpec:
+def palm(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """One norm, attention beside a gated feed-forward, one key/value head of 256 features, no bias anywhere."""
     norm = LayerNormSpec(bias=False)
     attention = attend(n_heads, 1, 256, rotary=RotarySpec())
     return language_model(
-        vocab_size,
+        256_000,
         d_model,
         repeat(block(pre_norm(norm, attention, gated(4 * d_model, SiLU()))), n_layers),
         norm,

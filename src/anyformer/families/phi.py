@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import attend, block, changed, feed, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, block, changed, feed, language_model, pre_norm, repeat, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.families.mistral import windowed
 from anyformer.layers import GELU, LayerNormSpec, LongRoPE, RotarySpec
 from anyformer.spec import Length, ModelSpec
 
 
-def phi2(
-    *, n_layers: int, d_model: int, n_heads: int, fraction: float = 0.4, vocab_size: int = 51_200, context: int = 2048
-) -> ModelSpec:
+def phi2(*, n_layers: int, d_model: int, n_heads: int, fraction: float = 0.4) -> ModelSpec:
     """GPT-J's parallel layers with biases everywhere, in the head too, and a share of each head rotating."""
-    norm = LayerNormSpec(eps=1e-5)
-    rotary = RotarySpec(fraction=fraction)
+    norm, rotary = LayerNormSpec(eps=1e-5), RotarySpec(fraction=fraction)
     attention = attend(n_heads, head_dim=d_model // n_heads, bias=True, rotary=rotary)
-    layer = block(pre_norm(norm, attention, feed(4 * d_model, GELU(form="tanh"))))
-    return language_model(
-        vocab_size, d_model, repeat(layer, n_layers), norm, tied=False, head_bias=True, context=context
-    )
+    blocks = repeat(block(pre_norm(norm, attention, feed(4 * d_model, GELU(form="tanh")))), n_layers)
+    return language_model(51_200, d_model, blocks, norm, tied=False, head_bias=True, context=2048)
 
 
 # LLaMA 2 (2404.14219, section 2); its window, where it has one, is added by `windowed`.

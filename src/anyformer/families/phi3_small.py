@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, gated, language_model, repeat, serial
 from anyformer.families.lineage import Misprint, Origin, Preset
-from anyformer.layers import GELU, Causal, GatedFeedForwardSpec, LayerNormSpec, LocalAndVertical, Mask, RotarySpec
-from anyformer.spec import BlockSpec, ModelSpec, ScaleSpec, Width, Window
+from anyformer.layers import GELU, Causal, LayerNormSpec, LocalAndVertical, RotarySpec
+from anyformer.spec import ModelSpec, ScaleSpec, Window
 
 
-def phi3_small(
-    *,
-    n_layers: int = 32,
-    d_model: int = 4096,
-    n_heads: int = 32,
-    n_kv_heads: int = 8,
-    head_dim: int = 128,
-    d_ff: int = 14_336,
-    vocab_size: int = 100_352,
-    block_size: int = 64,
-    near: int = 16,
-) -> ModelSpec:
+def phi3_small() -> ModelSpec:
     """Layers that see blocks and layers that see all in turn, biases everywhere, scores divided by head_dim."""
     norm = LayerNormSpec(eps=1e-5)
-    rotary, scale = RotarySpec(theta=1e6), ScaleSpec(power=-1.0)
-    gegelu = GatedFeedForwardSpec(
-        d_ff=Width(d_ff), activation=GELU(form="quick"), bias_in=True, bias_out=True, limit=20.0, up_offset=1.0
-    )
-
-    def layer(mask: Mask) -> BlockSpec:
-        attention = attend(n_heads, n_kv_heads, head_dim, bias=True, rotary=rotary, mask=mask, scale=scale)
-        return block(pre_norm(norm, attention), pre_norm(norm, gegelu))
-
-    blocks = LocalAndVertical(size=Window(block_size), near=Window(near), stride=Window(8))
+    full = attend(32, 8, 128, bias=True, rotary=RotarySpec(theta=1e6), scale=ScaleSpec(power=-1.0))
+    blocks = full.but(mask=Causal() & LocalAndVertical(size=Window(64), near=Window(16), stride=Window(8)))
+    gegelu = gated(14_336, GELU(form="quick")).but(bias_in=True, bias_out=True, limit=20.0, up_offset=1.0)
     return language_model(
-        vocab_size,
-        d_model,
-        repeat([layer(Causal() & blocks), layer(Causal())], n_layers),
+        100_352,
+        4096,
+        repeat([serial(norm, blocks, gegelu), serial(norm, full, gegelu)], 32),
         norm,
         tied=True,
         token_scale=ScaleSpec(factor=10.0),

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import attend, block, gated, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, gated, language_model, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import LayerNormSpec, MoESpec, RotarySpec, RouterSpec, SiLU
 from anyformer.spec import Count, ModelSpec
 
 
-def phi_moe(
-    *,
-    n_layers: int = 32,
-    d_model: int = 4096,
-    n_heads: int = 32,
-    n_kv_heads: int = 8,
-    d_ff: int = 6400,
-    n_experts: int = 16,
-    top_k: int = 2,
-    vocab_size: int = 32_064,
-    context: int = 131_072,
-) -> ModelSpec:
+def phi_moe(*, n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int, top_k: int = 2) -> ModelSpec:
     """Pre-norm LayerNorm, rotary positions, SwiGLU experts, biases in attention and in the head."""
-    norm = LayerNormSpec(eps=1e-5)
-    mixture = MoESpec(
-        router=RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="sparsemixer"), expert=gated(d_ff, SiLU())
-    )
-    attention = attend(n_heads, n_kv_heads, bias=True, rotary=RotarySpec())
-    layer = block(pre_norm(norm, attention), pre_norm(norm, mixture))
-    blocks = repeat(layer, n_layers)
-    return language_model(vocab_size, d_model, blocks, norm, tied=False, head_bias=True, context=context)
+    norm, attention = LayerNormSpec(eps=1e-5), attend(n_heads, n_kv_heads, bias=True, rotary=RotarySpec())
+    router = RouterSpec(n_experts=Count(16), top_k=top_k, score="sparsemixer")
+    layer = serial(norm, attention, MoESpec(router=router, expert=gated(d_ff, SiLU())))
+    return language_model(32_064, d_model, repeat(layer, n_layers), norm, tied=False, head_bias=True, context=4096)
 
 
 PHI_MOE = Origin("phi-moe", "phi3", 2024, "arXiv:2404.14219, section 2").lineage(
     "sixteen experts, two for a token, LayerNorm, biases of attention",
     Preset(
         "phi3.5-moe",
-        phi_moe(context=4096),
+        phi_moe(n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=6400),
         "42B",
         "41.87B; here at the context of 4,096 that its LongRoPE starts from: the factors come with the released "
         "configuration",

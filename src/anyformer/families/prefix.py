@@ -5,12 +5,10 @@ The weights are those of the causal decoder, so that one may be trained on as th
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 from anyformer.errors import SpecError
+from anyformer.families.compose import edited
 from anyformer.layers import Causal, Prefix
-from anyformer.spec import ModelSpec, Spec
+from anyformer.spec import ModelSpec
 
 
 def prefixed(model: ModelSpec) -> ModelSpec:
@@ -21,19 +19,7 @@ def prefixed(model: ModelSpec) -> ModelSpec:
     if model.encoder is not None:
         raise SpecError("a model with an encoder has no prefix: what comes first is read there")
 
-    @cache
-    def replaced(value: Spec) -> Any:
-        if isinstance(value, Causal):
-            return Causal() | Prefix()
-        new = {}
-        for name, old in value.values().items():
-            if isinstance(old, Spec):
-                new[name] = replaced(old)
-            elif isinstance(old, tuple):
-                new[name] = tuple(replaced(item) if isinstance(item, Spec) else item for item in old)
-        return value.but(**new)
-
-    found = replaced(model)
+    found = edited(model, Causal, lambda causal: causal | Prefix())
     if found == model:
         raise SpecError("the model has no causal mask, so that every token sees all others as it is")
     return found

@@ -1,14 +1,16 @@
-"""Qwen 1, 2 and 2.5 dense, which are LLaMA with biases on q, k and v: arXiv:2309.16609, 2407.10671, 2412.15115."""
+"""Qwen 1, 2 and 2.5, LLaMA with biases on q, k and v: arXiv:2309.16609, 2407.10671, 2412.15115; and Qwen's mixtures, of many
+narrow experts beside a gated one for all tokens (Qwen 2024; arXiv:2407.10671)."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, gated
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
-from anyformer.layers import GQASpec
-from anyformer.spec import ModelSpec
+from anyformer.families.mistral import with_experts
+from anyformer.layers import GQASpec, RouterSpec, SiLU
+from anyformer.spec import Count, ModelSpec
 
 
 def with_qkv_biases(model: ModelSpec) -> ModelSpec:
@@ -16,33 +18,10 @@ def with_qkv_biases(model: ModelSpec) -> ModelSpec:
     return changed(model, GQASpec, bias_query=True, bias_key=True, bias_value=True)
 
 
-def qwen2(
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    n_kv_heads: int,
-    *,
-    small: bool = False,
-    eps: float = 1e-6,
-    context: int = 32_768,
-) -> ModelSpec:
+def qwen2(*sizes: int, small: bool = False, eps: float = 1e-6, context: int = 32_768) -> ModelSpec:
     """Qwen with grouped heads at every size and theta 1,000,000; the small are tied (arXiv:2407.10671, 2.2)."""
     vocab_size = 151_936 if small else 152_064
-    return with_qkv_biases(
-        llama(
-            n_layers,
-            d_model,
-            n_heads,
-            d_ff,
-            n_kv_heads,
-            vocab_size=vocab_size,
-            eps=eps,
-            theta=1e6,
-            tied=small,
-            context=context,
-        )
-    )
+    return with_qkv_biases(llama(*sizes, vocab_size=vocab_size, eps=eps, theta=1e6, tied=small, context=context))
 
 
 _1_8B = llama(24, 2048, 16, 5504, vocab_size=151_936)
@@ -99,4 +78,40 @@ QWEN2 = Origin("qwen2", "qwen", 2024, "arXiv:2407.10671, section 2.2; arXiv:2412
     known="qwen2-72b",
     sizes="Yang et al. 2024, arXiv:2407.10671, table 1",
     tokenizer=TOKENIZER,
+)
+
+
+def qwen_moe(
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    n_kv_heads: int,
+    *,
+    n_experts: int,
+    top_k: int,
+    d_expert: int,
+    d_shared: int,
+    context: int,
+) -> ModelSpec:
+    """LLaMA with biases of queries, keys and values, and experts whose weights are not made to sum to 1."""
+    dense = llama(n_layers, d_model, n_heads, d_expert, n_kv_heads, vocab_size=151_936, theta=1e6, context=context)
+    router = RouterSpec(n_experts=Count(n_experts), top_k=top_k)
+    return with_experts(with_qkv_biases(dense), router, gated(d_shared, SiLU()), gate=True)
+
+
+QWEN_MOE = Origin("qwen-moe", "qwen2", 2024, "arXiv:2407.10671, section 2.2.2").lineage(
+    "experts, beside a shared one behind a gate",
+    Preset(
+        "qwen1.5-moe-a2.7b",
+        qwen_moe(24, 2048, 16, 16, n_experts=60, top_k=4, d_expert=1408, d_shared=5632, context=8192),
+        "14.3B",
+        source="Qwen team 2024, Qwen1.5-MoE blog and released configuration (from memory); active parameters: 2.7B",
+    ),
+    Preset(
+        "qwen2-57b-a14b",
+        qwen_moe(28, 3584, 28, 4, n_experts=64, top_k=8, d_expert=2560, d_shared=20_480, context=131_072),
+        "57B",
+        source="Yang et al. 2024, arXiv:2407.10671, table 1 (from memory); active parameters: 14B",
+    ),
+    tokenizer="byte-level BPE, 151,646",
 )

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 
-from anyformer.families.compose import block, feed, language_model, pre_norm, repeat, with_biases
+from anyformer.families.compose import attend, changed, feed, language_model, repeat, serial, window
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
-    AttentionSpec,
     BlockEnds,
     ByRole,
     Causal,
     FactorisedPositionsSpec,
+    FeedForwardSpec,
     GQASpec,
     Heads,
     LayerNormSpec,
     Mask,
     Normal,
     SameBlock,
-    SlidingWindow,
     Strided,
 )
 from anyformer.spec import Count, ModelSpec, Width, Window
@@ -27,8 +26,7 @@ from anyformer.spec import Count, ModelSpec, Width, Window
 
 def strided(stride: int) -> Mask:
     """Every other head seeing the last tokens, from i - stride to i, the others each stride-th (section 4.2)."""
-    near = Causal() & SlidingWindow(size=Window(stride + 1))
-    return Heads(masks=(near, Causal() & Strided(stride=Window(stride))))
+    return Heads(masks=(window(stride + 1), Causal() & Strided(stride=Window(stride))))
 
 
 def fixed(stride: int, last: int) -> Mask:
@@ -36,30 +34,13 @@ def fixed(stride: int, last: int) -> Mask:
     return Causal() & (SameBlock(size=Window(stride)) | BlockEnds(size=Window(stride), last=Count(last)))
 
 
-def sparse_transformer(
-    *,
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    mask: Mask,
-    positions: tuple[int, ...],
-    d_ff: int | None = None,
-    head_dim: int | None = None,
-    value_dim: int | None = None,
-    vocab_size: int = 256,
-) -> ModelSpec:
+def sparse_transformer(n_layers: int, d_model: int, n_heads: int, mask: Mask, positions: tuple[int, ...]) -> ModelSpec:
     """GPT-2 with factorised attention and positions, and x·σ(1.702 x); bytes in, bytes out (section 5)."""
     norm = LayerNormSpec()
-    heads = GQASpec(
-        n_heads=Count(n_heads),
-        head_dim=None if head_dim is None else Width(head_dim),
-        value_dim=None if value_dim is None else Width(value_dim),
-    )
-    attention = AttentionSpec(projection=with_biases(heads, True, True), mask=mask)
-    layer = block(pre_norm(norm, attention), pre_norm(norm, feed(d_ff or 4 * d_model, GELU(form="quick"))))
+    layer = serial(norm, attend(n_heads, bias=True, mask=mask), feed(4 * d_model, GELU(form="quick")))
     start = Normal(scale=0.125, fan_in_power=-0.5)
     return language_model(
-        vocab_size,
+        256,
         d_model,
         repeat(layer, n_layers),
         norm,
@@ -70,17 +51,14 @@ def sparse_transformer(
     )
 
 
-_TEXT = sparse_transformer(n_layers=30, d_model=512, n_heads=8, mask=fixed(128, 32), positions=(96, 128))
-_PICTURES = sparse_transformer(n_layers=48, d_model=512, n_heads=16, mask=strided(128), positions=(64, 64, 3))
-_SMALL_PICTURES = sparse_transformer(
-    n_layers=128,
-    d_model=256,
-    n_heads=2,
-    mask=strided(128),
-    positions=(32, 32, 3),
-    d_ff=512,  # "half-size feedforward and query-key projections"
-    head_dim=64,
-    value_dim=128,
+_TEXT = sparse_transformer(30, 512, 8, fixed(128, 32), (96, 128))
+_PICTURES = sparse_transformer(48, 512, 16, strided(128), (64, 64, 3))
+# "half-size feedforward and query-key projections"
+_SMALL_PICTURES = changed(
+    changed(sparse_transformer(128, 256, 2, strided(128), (32, 32, 3)), FeedForwardSpec, d_ff=Width(512)),
+    GQASpec,
+    head_dim=Width(64),
+    value_dim=Width(128),
 )
 
 SPARSE_TRANSFORMER = Origin("sparse-transformer", "transformer-lm", 2019, "arXiv:1904.10509, section 5").lineage(

@@ -5,36 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from anyformer.families.compose import block, encoder_decoder, pre_norm
+from anyformer.families.compose import attend, block, feed, gated, language_model, pre_norm
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
-    AttentionSpec,
     ByRole,
-    Causal,
     Everything,
     FeedForwardSpec,
-    GatedFeedForwardSpec,
-    GQASpec,
-    Mask,
     Normal,
     RelativeBucketsSpec,
     ReLU,
     RMSNormSpec,
 )
-from anyformer.spec import Count, MixerSpec, ModelSpec, ScaleSpec, SublayerSpec, Width, Window
+from anyformer.spec import MixerSpec, ModelSpec, ScaleSpec
 
 UNSCALED = ScaleSpec()  # of q·k; the start of the queries' matrices makes up for it
 
 
 def dense(d_ff: int) -> FeedForwardSpec:
     """The feed-forward of arXiv:1910.10683: ReLU, no biases."""
-    return FeedForwardSpec(d_ff=Width(d_ff), activation=ReLU(), bias_in=False, bias_out=False)
-
-
-def gated(d_ff: int) -> GatedFeedForwardSpec:
-    """That of version 1.1: GEGLU (arXiv:2002.05202), with GELU's tanh form."""
-    return GatedFeedForwardSpec(d_ff=Width(d_ff), activation=GELU(form="tanh"))
+    return feed(d_ff, ReLU(), bias=False)
 
 
 def t5(
@@ -47,40 +37,29 @@ def t5(
     vocab_size: int = 32_128,
     tied: bool = True,
     scaled: bool = True,
-    n_buckets: int = 32,
-    max_distance: int = 128,
-    eps: float = 1e-6,
-    context: int | None = 512,
 ) -> ModelSpec:
     """Pre-norm stacks without biases, a layer for each feed-forward given (arXiv:1910.10683, section 2.1).
 
     The layers of a stack share one table of buckets of distance. A head that is `scaled` multiplies by d_model^-0.5.
     """
-    norm = RMSNormSpec(eps=eps)
-    heads = GQASpec(n_heads=Count(n_heads), head_dim=Width(head_dim))
-
-    def itself(mask: Mask, stack: str) -> SublayerSpec:
-        buckets = RelativeBucketsSpec(
-            n_buckets=Count(n_buckets),
-            max_distance=Window(max_distance),
-            bidirectional=stack == "encoder",
-            shared=f"{stack}_buckets",
-        )
-        return pre_norm(norm, AttentionSpec(projection=heads, mask=mask, scores=(buckets,), scale=UNSCALED))
-
-    memory = pre_norm(norm, AttentionSpec(projection=heads, mask=Everything(), scale=UNSCALED, reads="memory"))
-    past, every = itself(Causal(), "decoder"), itself(Everything(), "encoder")
+    norm = RMSNormSpec(eps=1e-6)
+    plain = attend(n_heads, head_dim=head_dim, scale=UNSCALED)
+    either_way = RelativeBucketsSpec(bidirectional=True, shared="encoder_buckets")
+    back = RelativeBucketsSpec(bidirectional=False, shared="decoder_buckets")
+    every = pre_norm(norm, plain.but(mask=Everything(), scores=(either_way,)))
+    past = pre_norm(norm, plain.but(scores=(back,)))
+    memory = pre_norm(norm, plain.but(mask=Everything(), reads="memory"))
     fan_in = Normal(scale=1.0, fan_in_power=-0.5)
-    return encoder_decoder(
+    return language_model(
         vocab_size,
         d_model,
-        tuple(block(every, pre_norm(norm, feed)) for feed in encoder),
         tuple(block(past, memory, pre_norm(norm, feed)) for feed in decoder),
-        norm=norm,
+        norm,
+        encoder=tuple(block(every, pre_norm(norm, feed)) for feed in encoder),
         tied=tied,
         logit_scale=ScaleSpec(power=-0.5) if scaled else None,
         init=ByRole(table=Normal(scale=1.0), matrix=fan_in, query=fan_in.but(scale=head_dim**-0.5)),
-        context=context,
+        context=512,
     )
 
 
@@ -90,9 +69,9 @@ def original(n_layers: int, d_model: int, n_heads: int, d_ff: int, head_dim: int
     return t5(d_model=d_model, n_heads=n_heads, encoder=feeds, decoder=feeds, head_dim=head_dim)
 
 
-def v1_1(*, n_layers: int, d_model: int, n_heads: int, d_ff: int, vocab_size: int = 32_128) -> ModelSpec:
-    """Version 1.1: GEGLU, and a table of the head's own, not scaled."""
-    feeds = (gated(d_ff),) * n_layers
+def v1_1(n_layers: int, d_model: int, n_heads: int, d_ff: int, *, vocab_size: int = 32_128) -> ModelSpec:
+    """Version 1.1: GEGLU (arXiv:2002.05202), with GELU's tanh form, and a table of the head's own, not scaled."""
+    feeds = (gated(d_ff, GELU(form="tanh")),) * n_layers
     sizes = {"d_model": d_model, "n_heads": n_heads, "vocab_size": vocab_size}
     return t5(**sizes, encoder=feeds, decoder=feeds, tied=False, scaled=False)
 
@@ -102,11 +81,11 @@ ROUNDED = "the paper rounds: {:,}"
 SPANS = "spans of 3 tokens on average, 15 % of the tokens, put out in order"
 UNTASKED = f"{SPANS}; no tasks among them"
 SCHEDULE = "1/√max(step, 10,000)"
-SMALL = {"n_layers": 8, "d_model": 512, "n_heads": 6, "d_ff": 1024}
-BASE = {"n_layers": 12, "d_model": 768, "n_heads": 12, "d_ff": 2048}
-LARGE = {"n_layers": 24, "d_model": 1024, "n_heads": 16, "d_ff": 2816}
-XL = {"n_layers": 24, "d_model": 2048, "n_heads": 32, "d_ff": 5120}
-XXL = {"n_layers": 24, "d_model": 4096, "n_heads": 64, "d_ff": 10_240}
+SMALL = (8, 512, 6, 1024)
+BASE = (12, 768, 12, 2048)
+LARGE = (24, 1024, 16, 2816)
+XL = (24, 2048, 32, 5120)
+XXL = (24, 4096, 64, 10_240)
 multilingual = partial(v1_1, vocab_size=250_112)
 
 T5 = Origin("t5", "transformer", 2019, "arXiv:1910.10683, section 2.1").lineage(
@@ -130,11 +109,11 @@ T5 = Origin("t5", "transformer", 2019, "arXiv:1910.10683, section 2.1").lineage(
 )
 T5_V1_1 = Origin("t5-v1.1", "t5", 2020, "arXiv:2002.05202 and the release of T5 1.1").lineage(
     "GeGLU, untied tables",
-    Preset("t5-v1.1-small", v1_1(**SMALL), "77M"),
-    Preset("t5-v1.1-base", v1_1(**BASE), "248M", alias="t5-v1.1"),
-    Preset("t5-v1.1-large", v1_1(**LARGE), "783M"),
-    Preset("t5-v1.1-xl", v1_1(**XL), "2.85B"),
-    Preset("t5-v1.1-xxl", v1_1(**XXL), "11.1B"),
+    Preset("t5-v1.1-small", v1_1(*SMALL), "77M"),
+    Preset("t5-v1.1-base", v1_1(*BASE), "248M", alias="t5-v1.1"),
+    Preset("t5-v1.1-large", v1_1(*LARGE), "783M"),
+    Preset("t5-v1.1-xl", v1_1(*XL), "2.85B"),
+    Preset("t5-v1.1-xxl", v1_1(*XXL), "11.1B"),
     family="t5",
     sizes="Shazeer 2020, arXiv:2002.05202, and the released configurations of T5.1.1, from memory",
     tokenizer=TOKENIZER,
@@ -149,11 +128,11 @@ T5_V1_1 = Origin("t5-v1.1", "t5", 2020, "arXiv:2002.05202 and the release of T5 
 )
 MT5 = Origin("mt5", "t5-v1.1", 2020, "arXiv:2010.11934, section 3.2").lineage(
     "250,112 tokens of 101 languages",
-    Preset("mt5-small", multilingual(**SMALL), "300M"),
-    Preset("mt5-base", multilingual(**BASE), "580M", ROUNDED.format(582_401_280), alias="mt5"),
-    Preset("mt5-large", multilingual(**LARGE), "1.2B"),
-    Preset("mt5-xl", multilingual(**XL), "3.7B"),
-    Preset("mt5-xxl", multilingual(**XXL), "13B"),
+    Preset("mt5-small", multilingual(*SMALL), "300M"),
+    Preset("mt5-base", multilingual(*BASE), "580M", ROUNDED.format(582_401_280), alias="mt5"),
+    Preset("mt5-large", multilingual(*LARGE), "1.2B"),
+    Preset("mt5-xl", multilingual(*XL), "3.7B"),
+    Preset("mt5-xxl", multilingual(*XXL), "13B"),
     family="t5",
     sizes="Xue et al. 2020, arXiv:2010.11934, table 1; sizes as T5.1.1's",
     tokenizer="SentencePiece with byte fallback, 250,000 pieces; the table has 250,112 rows",

@@ -14,7 +14,7 @@ PACKAGE = "anyformer.families"
 FILES = (
     "transformer", "openai_gpt", "bert", "albert", "xlnet", "electra", "deberta", "marian", "t5", "bart", "longformer",
     "bigbird", "switch", "sparse_transformer", "gpt2", "gpt_neo", "gptj", "gopher", "lamda", "palm", "gpt_neox", "opt",
-    "bloom", "falcon", "llama", "mistral", "qwen2", "qwen_moe", "phi_moe", "gpt_oss", "deepseek", "gemma",
+    "bloom", "falcon", "llama", "mistral", "qwen2", "phi_moe", "gpt_oss", "deepseek", "gemma",
     "llama_like", "olmo", "phi", "cohere", "nemotron", "phi3_small",
 )
 GENERATIONS = (

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import block, post_norm, repeat
+from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import (
-    GELU,
-    AddSpec,
-    AttentionSpec,
-    BlanksSpec,
-    ByRole,
-    BySegmentSpec,
-    FeedForwardSpec,
-    GQASpec,
-    LayerNormSpec,
-    Normal,
-    RelativeSinusoidSpec,
-    TwoStreams,
-)
-from anyformer.spec import Count, EmbeddingSpec, HeadSpec, Length, ModelSpec, StackSpec, TableSpec, Vocab, Width
-
-TOKENS = "tokens"
+from anyformer.layers import GELU, BlanksSpec, BySegmentSpec, LayerNormSpec, RelativeSinusoidSpec, TwoStreams
+from anyformer.spec import EmbeddingSpec, HeadSpec, ModelSpec, TableSpec
 
 
-def xlnet(*, n_layers: int, d_model: int, n_heads: int, d_ff: int | None = None, vocab_size: int = 32_000) -> ModelSpec:
+def xlnet(*, n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The model without heads (section 2): Transformer-XL's distances, either way, and segments in the scores."""
-    norm, table = LayerNormSpec(eps=1e-12), TableSpec(rows=Vocab(vocab_size), shared=TOKENS)
-    attend = AttentionSpec(
-        projection=GQASpec(n_heads=Count(n_heads)),
-        mask=TwoStreams(),
-        scores=(RelativeSinusoidSpec(bidirectional=True), BySegmentSpec()),
-    )
-    feed = FeedForwardSpec(d_ff=Width(d_ff or 4 * d_model), activation=GELU())
-    layer = block(post_norm(norm, attend), post_norm(norm, feed))
-    terms = EmbeddingSpec(terms=(BlanksSpec(table=table),))
-    stack = StackSpec(d_model=Width(d_model), embedding=terms, blocks=repeat(layer, n_layers), residual=AddSpec())
-    start = Normal(scale=0.02)
-    return ModelSpec(stack=stack, init=ByRole(table=start, matrix=start), context=Length(512))
+    scores = (RelativeSinusoidSpec(bidirectional=True), BySegmentSpec())
+    attention = attend(n_heads, mask=TwoStreams(), scores=scores)
+    layer = serial(LayerNormSpec(eps=1e-12), attention, feed(4 * d_model, GELU()), placed=post_norm)
+    model = language_model(32_000, d_model, repeat(layer, n_layers), None, tied=True, context=512).but(heads=())
+    return changed(model, EmbeddingSpec, terms=(BlanksSpec(table=table_of(model)),))
+
+
+def table_of(model: ModelSpec) -> TableSpec:
+    """The table of tokens."""
+    return next(value for value in model.stack.embedding.nested() if isinstance(value, TableSpec))
 
 
 def permuted_words(model: ModelSpec) -> HeadSpec:
     """The head that predicts words: the embedding's table, and a bias."""
-    table = next(value for value in model.stack.embedding.nested() if isinstance(value, TableSpec))
-    return HeadSpec(name="plm", table=table, bias=True)
+    return HeadSpec(name="plm", table=table_of(model), bias=True)
 
 
-def trained(model: ModelSpec) -> ModelSpec:
+def trained(n_layers: int, d_model: int, n_heads: int) -> ModelSpec:
     """The model with the head that it is trained with."""
+    model = xlnet(n_layers=n_layers, d_model=d_model, n_heads=n_heads)
     return model.but(heads=(permuted_words(model),))
 
 
@@ -60,14 +43,14 @@ XLNET = Origin("xlnet", "bert", 2019, "arXiv:1906.08237, section 2").lineage(
     "words predicted in any order by a second stream, Transformer-XL's distances, segments in the scores",
     Preset(
         "xlnet-base",
-        trained(xlnet(n_layers=12, d_model=768, n_heads=12)),
+        trained(12, 768, 12),
         "117M",
         training={**TRAINING, "corpus": "BookCorpus and Wikipedia"},
         alias="xlnet",
     ),
     Preset(
         "xlnet-large",
-        trained(xlnet(n_layers=24, d_model=1024, n_heads=16)),
+        trained(24, 1024, 16),
         "360M",
         training={
             **TRAINING,

@@ -68,8 +68,7 @@ class _Grown(NamedTuple):
 class _Row:
     """One prompt: the hypotheses that have ended, the best first, and those that grow."""
 
-    number: int
-    growing: list[tuple[int, ...]]
+    growing: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     ended: list[Hypothesis] = field(default_factory=list)
 
     def done(self, how: BeamSearch, best: float, n: int, limit: int) -> bool:
@@ -104,8 +103,7 @@ def search_ids(
     start = input_ids if decoder_input_ids is None else decoder_input_ids
     cache, types = cache_for(model, start, max_new_tokens), prompt_types(model.spec, start)
     logits = next_logits(model, start, attention_mask, types, cache, input_ids)
-    rows = [_Row(i, [()]) for i in range(len(input_ids))]
-    finished: dict[int, list[Hypothesis]] = {}
+    all_rows = rows = [_Row() for _ in input_ids]
     totals, n_candidates = logits.new_zeros(len(rows), 1, dtype=torch.float32), how.beams * max(2, 1 + len(closing_ids))
     for n in range(1, max_new_tokens + 1):
         each = _likeliest(logits, totals, n_candidates)
@@ -114,7 +112,6 @@ def search_ids(
             last = n == max_new_tokens
             grown = _advance(row, candidates, how, closing_ids, last=last, n=n)
             if last or not grown or row.done(how, grown[0].total, n, max_new_tokens):
-                finished[row.number] = row.ended
                 continue
             row.growing = [(*row.growing[beam], token) for _, beam, token in grown]
             kept.append(row)
@@ -126,7 +123,7 @@ def search_ids(
         totals = totals.new_tensor([total for total, _, _ in chosen]).view(len(rows), -1)
         ids = input_ids.new_tensor([token for _, _, token in chosen])[:, None]
         logits = next_logits(model, ids, None, None if types is None else torch.ones_like(ids), cache, None)
-    return [finished[i] for i in range(len(input_ids))]
+    return [row.ended for row in all_rows]
 
 
 def _likeliest(logits: Tensor, totals: Tensor, n: int) -> list[list[_Grown]]:

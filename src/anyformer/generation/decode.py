@@ -12,8 +12,9 @@ from anyformer.errors import InputError
 from anyformer.generation.sampling import GREEDY, Sampling, generators
 from anyformer.layers.attention import has_prefix
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, StackSpec, TableSpec
 
 
 class Decoding(Iterator[dict[int, int]]):
@@ -52,9 +53,6 @@ class Decoding(Iterator[dict[int, int]]):
         self.ended: set[int] = set()
         self.cache = cache_for(model, self.ids, max_new_tokens) if cache else None
 
-    def __iter__(self) -> Decoding:
-        return self
-
     @torch.inference_mode()
     def __next__(self) -> dict[int, int]:
         self._drop_ended()
@@ -86,9 +84,8 @@ class Decoding(Iterator[dict[int, int]]):
         if not self.rows:
             return
         self.ids = self.ids[kept]
-        self.mask = None if self.mask is None else self.mask[kept]
-        self.types = None if self.types is None else self.types[kept]
-        self.encoder_ids = None if self.encoder_ids is None else self.encoder_ids[kept]
+        facts = (self.mask, self.types, self.encoder_ids)
+        self.mask, self.types, self.encoder_ids = (fact if fact is None else fact[kept] for fact in facts)
         if self.cache is not None:
             self.cache.select(kept)
 
@@ -156,29 +153,37 @@ def prompt_types(spec: ModelSpec, ids: Tensor) -> Tensor | None:
     return torch.zeros_like(ids) if has_prefix(spec) else None
 
 
-def n_positions(spec: ModelSpec) -> int | None:
-    """How many learned positions the decoding stack has; None: it knows no end."""
-    found = (getattr(term, "n_positions", None) for term in spec.stack.embedding.terms)
-    return min((n for n in found if n is not None), default=None)
+def check_writes(spec: ModelSpec) -> None:
+    """Raise InputError for a model that is no one to continue a text: it sees what it would have to write, or says no token."""
+    if kind := later_tokens_seen(spec.stack, *spec.heads, after_prefix=True):
+        raise InputError(
+            f"this model cannot generate text: it lets a token see later ones ({kind}), as encoders do; take a decoder, "
+            "whose masks are causal, or use it as what it is: `evaluate` its predictions, `embed` or `classify` texts"
+        )
+    if not spec.heads:
+        raise InputError("this model has no head, so it gives no next token; `embed` makes vectors of texts with it")
+
+
+def _check_ids(stack: StackSpec, ids: Tensor | None) -> None:
+    """Raise InputError for ids [batch, token] that a stack has no vectors for: on a GPU they would end the process."""
+    rows = next((each.rows for each in stack.embedding.nested() if isinstance(each, TableSpec)), 0)
+    if ids is not None and len(wrong := ids[(ids < 0) | (ids >= rows)]):
+        raise InputError(f"there is no token {int(wrong[0])}; this model has those from 0 to {rows - 1}")
 
 
 def check_prompts(
     model: Transformer, ids: Tensor, mask: Tensor | None, decoder_ids: Tensor | None, max_new_tokens: int
 ) -> None:
     """Raise InputError for prompts that the model cannot continue by so many tokens."""
+    check_writes(model.spec)
     if max_new_tokens < 0:
         raise InputError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
     if ids.dim() != 2 or not ids.numel():
         raise InputError(f"input_ids have shape {tuple(ids.shape)}; give [batch, token] with at least one token a row")
     if mask is not None and mask.shape != ids.shape:
         raise InputError(f"attention_mask has shape {tuple(mask.shape)}; input_ids have {tuple(ids.shape)}")
-    if kind := later_tokens_seen(model.spec.stack, *model.spec.heads, after_prefix=True):
-        raise InputError(
-            f"this model cannot generate text: it lets a token see later ones ({kind}), as encoders do; "
-            "take a decoder, whose masks are causal"
-        )
-    if not len(model.heads):
-        raise InputError("this model has no head, so it gives no next token")
+    for stack, given in zip(model.spec.stacks.values(), (ids, decoder_ids), strict=False):
+        _check_ids(stack, given)
     if mask is not None and not bool((mask > 0).any(-1).all()):
         raise InputError("a prompt without a token cannot be continued; every row of attention_mask needs a 1")
     if model.encoder is not None:
@@ -195,7 +200,7 @@ def check_prompts(
         if mask is not None and not bool((mask[:, -1] > 0).all()):
             raise InputError("prompts of different lengths must be padded on the left: attention_mask ends with a 0")
         n_prompt = ids.shape[1] if mask is None else int((mask > 0).sum(-1).max())
-    limit = n_positions(model.spec)
+    limit = learned_positions(model.spec.stack)
     if limit is not None and n_prompt + max_new_tokens > limit:
         raise InputError(
             f"a prompt of {n_prompt} tokens and {max_new_tokens} new ones go beyond the {limit} learned positions of "

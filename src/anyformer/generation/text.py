@@ -10,7 +10,7 @@ import torch
 
 from anyformer.errors import InputError
 from anyformer.generation.beam import BeamSearch, search_ids
-from anyformer.generation.decode import Decoding
+from anyformer.generation.decode import Decoding, check_writes
 from anyformer.generation.sampling import Sampling
 from anyformer.model import Transformer
 from anyformer.text import Tokenizer
@@ -57,6 +57,7 @@ def generate_text(
         raise InputError(
             "beam search takes the likeliest text and draws nothing; leave temperature, top_k and top_p out"
         )
+    check_writes(model.spec)
     reads_source = model.encoder is not None
     ids = [(encode_source if reads_source else encode_prompt)(tokenizer, prompt) for prompt in prompts]
     if not ids:

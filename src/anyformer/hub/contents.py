@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from anyformer.hub.sentences import without_pooling
 from anyformer.hub.source import Source, opened_weights
 from anyformer.hub.weights import Weights
 from anyformer.spec import ModelSpec
+
+FAR_BEYOND = 4  # times; less is a tensor that is missing, or another shape, and named
 
 
 class Contents(NamedTuple):
@@ -77,6 +80,7 @@ def own_rows(spec: ModelSpec) -> list[TensorRow]:
 
 
 def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Contents:
+    _refuse_larger(spec, weights)
     rows = _layout(spec, family, weights)
     spelled = weights.spelling(rows, family.prefix)
     expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}
@@ -92,6 +96,17 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
                 )
     weights.release()
     return Contents(weights, rows, spelled, list(expected))
+
+
+def _refuse_larger(spec: ModelSpec, weights: Weights | GGUF) -> None:
+    """Refuse a model far beyond what its files hold, whose rows alone might take all memory."""
+    needed = sum(math.prod(shape) for shape in shapes(spec).values())
+    held = sum(math.prod(weights.shape(name)) for name in weights.listed())
+    if needed > FAR_BEYOND * held:
+        raise CheckpointError(
+            f"{weights.directory} holds {held:,} numbers, and the model of its configuration has {needed:,}; "
+            "give the configuration that belongs to these weights"
+        )
 
 
 def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[TensorRow]:

@@ -14,13 +14,15 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, UsageError
 from anyformer.families.gguf import config_of, dialect_of, llama3_scaling
 from anyformer.families.hf.mapping import TensorRow
+from anyformer.families.hf.settings import Settings
+from anyformer.hub.gguf_header import read_header
 from anyformer.hub.weights import refuse_misfits
 from anyformer.text import Tokenizer
 
 SUFFIX = ".gguf"
 FREQUENCIES = "rope_freqs.weight"
 EMBEDDING = "token_embd.weight"
-PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+PLAIN = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloat16}  # by ggml's numbers of types
 
 
 def opened(path: Path) -> GGUF:
@@ -43,18 +45,16 @@ class GGUF:
     def __init__(self, path: Path) -> None:
         self.path = self.directory = path
         try:
-            from gguf import GGUFReader
+            from gguf import GGML_QUANT_SIZES
         except ImportError:
             raise UsageError(
                 f"{path}: reading GGUF files needs the package gguf; pip install 'anyformer[gguf]'"
             ) from None
         try:
-            reader = GGUFReader(str(path))
-            self.metadata: dict[str, Any] = {key: value.contents() for key, value in reader.fields.items()}
-        except (ValueError, OSError, IndexError, KeyError, OverflowError, MemoryError) as error:
-            reason = str(error).strip() or type(error).__name__
-            raise CheckpointError(f"{path} is truncated or no GGUF file ({reason}); copy it again") from None
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+            sizes = {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
+            self.metadata, self._tensors = read_header(path, sizes)
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{path} is truncated or no GGUF file ({error}); copy it again") from None
         self._dialect = dialect_of(self.metadata, str(path))
         if EMBEDDING not in self._tensors:
             raise CheckpointError(f"{path} has no {EMBEDDING}; it is no whole model, copy it again")
@@ -63,9 +63,10 @@ class GGUF:
     def config(self) -> dict[str, Any]:
         """The settings of the model. Raises CheckpointError for one that nobody here reads."""
         where = str(self.path)
-        config = config_of(self.metadata, self._tensors, self._shape(EMBEDDING), where)
+        config = config_of(self.metadata, self._tensors, self.shape(EMBEDDING), where)
         if FREQUENCIES in self._tensors:
-            config["rope_scaling"] = llama3_scaling(self._plain(FREQUENCIES), config.get("rope_theta", 1e4), where)
+            theta = Settings(config, where).positive("rope_theta", float, 1e4)
+            config["rope_scaling"] = llama3_scaling(self._plain(FREQUENCIES), theta, where)
         return config
 
     def tokenizer(self) -> Tokenizer | None:
@@ -77,9 +78,17 @@ class GGUF:
     def __contains__(self, name: str) -> bool:
         return self._dialect.name(name) in self._tensors
 
+    def listed(self) -> list[str]:
+        """The names of all tensors, as the file has them."""
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor by its name in the file."""
+        return self._tensors[name].shape
+
     def dtype(self, names: Iterable[str]) -> torch.dtype:
         """Float32, which quantised tensors are read as, or the one dtype that all of them are stored in."""
-        found = {self._tensors[self._held(name)].tensor_type.name for name in names}
+        found = {self._tensors[self._held(name)].kind for name in names}
         return PLAIN.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
 
     def read(self, name: str) -> Tensor:
@@ -96,7 +105,7 @@ class GGUF:
         spare = {FREQUENCIES, *(self._dialect.name(name) for name in optional)}
         missing = [name for name in expected if name not in self]
         surplus = [name for name in self._tensors if name not in named and name not in spare]
-        sizes = ((name, self._shape(name), shape) for name, shape in named.items() if name is not None)
+        sizes = ((name, self.shape(name), shape) for name, shape in named.items() if name is not None)
         refuse_misfits(self.path, what, missing, surplus, sizes)
 
     def spelling(self, rows: Iterable[TensorRow], prefix: str) -> Callable[[str], str]:
@@ -108,22 +117,19 @@ class GGUF:
         assert held is not None  # `match` has found each that is asked for
         return held
 
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(int(size) for size in reversed(self._tensors[name].shape))
-
     def _plain(self, name: str) -> Tensor:
-        from gguf import dequantize
+        from gguf import GGMLQuantizationType, dequantize
 
-        tensor = self._tensors[name]
-        kind = tensor.tensor_type.name
-        if kind in PLAIN and kind != "BF16":
-            return torch.from_numpy(np.array(tensor.data)).view(self._shape(name))
+        entry = self._tensors[name]
+        held = np.fromfile(self.path, np.uint8, entry.nbytes, offset=entry.start)
+        if entry.kind in PLAIN:
+            return torch.from_numpy(held).view(PLAIN[entry.kind]).view(entry.shape)
+        kind = GGMLQuantizationType(entry.kind)
         try:
-            values = dequantize(tensor.data, tensor.tensor_type)
+            values = dequantize(held.reshape(*entry.shape[:-1], -1), kind)
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
-                f"{self.path}: {name} is of type {kind}, which the package gguf cannot unpack ({error}); "
+                f"{self.path}: {name} is of type {kind.name}, which the package gguf cannot unpack ({error}); "
                 "take a file of another quantisation"
             ) from None
-        found = torch.from_numpy(values).view(self._shape(name))
-        return found.to(torch.bfloat16) if kind == "BF16" else found
+        return torch.from_numpy(values).view(entry.shape)

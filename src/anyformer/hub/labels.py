@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyformer.disk.run_layout import CHECKPOINTS
+from anyformer.disk.run_layout import CHECKPOINTS, LABELS
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES
+from anyformer.families.hf.headings import numbered_labels
 from anyformer.hub.source import Source
 from anyformer.layers.embedding import n_segments
 from anyformer.spec import HeadSpec, ModelSpec
 from anyformer.text import Tokenizer
-
-LABELS = "labels.json"  # beside spec.yaml
 
 
 def judge_of(spec: ModelSpec) -> HeadSpec | None:
@@ -74,11 +73,7 @@ def label_settings(spec: ModelSpec, labels: Sequence[str] | None) -> dict[str, A
     head = judge_of(spec)
     if head is None or head.table is None:
         return {}
-    names = list(labels or (f"LABEL_{i}" for i in range(head.table.rows)))
-    said: dict[str, Any] = {
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-    }
+    said = numbered_labels(head.table.rows, labels)
     if head.pool is not None:
         said["problem_type"] = "regression" if head.table.rows == 1 else "single_label_classification"
     return said

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import JUDGES, with_rows
 from anyformer.families.hf.mapping import computed, shapes
@@ -16,6 +17,7 @@ from anyformer.hub.source import Source, find, find_auxiliary
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, first_difference, short
 from anyformer.text import Tokenizer
+from anyformer.text.companions import GENERATION
 
 
 def load(
@@ -28,7 +30,10 @@ def load(
     Raises CheckpointError, naming the file, setting or tensor.
     """
     source = find(path)
-    return _filled(source, device, dtype), tokenizer_of(source)
+    tokenizer, n = tokenizer_of(source), source.spec.vocab_size if source.spec.encoder else None
+    if n is not None and tokenizer is not None and (start := tokenizer.start_of_answer) is not None and start >= n:
+        raise CheckpointError(f"{path}: answers begin with the token {start}, and the model has {n}; mend {GENERATION}")
+    return _filled(source, device, dtype), tokenizer
 
 
 def load_auxiliary(path: str | Path, *, device: torch.device | str | None = None) -> Transformer:
@@ -40,6 +45,10 @@ def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtyp
     held = contents(source)
     kept = dtype or held.dtype()
     model = build(source.spec, seed=None, device="meta")
+    nbytes = sum(each.numel() for each in model.parameters()) * kept.itemsize
+    refuse_beyond_memory(
+        nbytes, device, f"the model in {source.weights}", "take another device or, for inference, a smaller --dtype"
+    )
     filled = {name: tensor.to(device=device or "cpu", dtype=kept) for name, tensor in held.ours()}
     model.load_state_dict(filled, assign=True)
     model.labels = labels_of(source)

@@ -19,8 +19,9 @@ from anyformer.disk.run_layout import SPEC
 from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, did_you_mean
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
+from anyformer.families.hf.settings import TOKEN_IDS
 from anyformer.hub.contents import contents, own_rows
-from anyformer.hub.gguf import GGUF
+from anyformer.hub.gguf import GGUF, SUFFIX
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
 from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.sentences import without_pooling, write_json, write_modules
@@ -32,7 +33,7 @@ from anyformer.text import Tokenizer
 from anyformer.text.companions import GENERATION, read_companions, write_companions
 
 Form = Literal["hf", "anyformer"]
-IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
+FILES = (SUFFIX, ".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".yml")  # what is no name of a directory
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -79,10 +80,6 @@ class FilePlan(NamedTuple):
         if not (directory / GENERATION).exists():
             write_json(directory / GENERATION, {"_from_model_config": True, **tokens})
 
-    def saved(self, path: Path) -> SavedDirectory:
-        """What was written."""
-        return SavedDirectory(path, "hf" if self.family else "anyformer", self.reason)
-
 
 def save(
     model: Transformer,
@@ -110,7 +107,7 @@ def save(
             with_types(tokenizer, model.spec).save(aside)
         widest = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
         plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels)
-    return plan.saved(path)
+    return SavedDirectory(path, "hf" if plan.family else "anyformer", plan.reason)
 
 
 def convert(
@@ -153,9 +150,9 @@ def convert(
         elif tokenizer is not None:
             tokenizer.save(aside)
         tokens = special_tokens(tokenizer, found.spec)
-        tokens |= {name: found.settings[name] for name in IDS if name in found.settings}
+        tokens |= {name: found.settings[name] for name in TOKEN_IDS if name in found.settings}
         plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found))
-    return plan.saved(target)
+    return SavedDirectory(target, "hf" if plan.family else "anyformer", plan.reason)
 
 
 @contextmanager
@@ -169,7 +166,12 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def refuse_in_use(path: Path) -> None:
-    """Raise CheckpointError where there is something at a path already."""
+    """Raise CheckpointError where there is something at a path already, UsageError for the name of a file."""
+    if path.suffix.lower() in FILES:
+        other = "; llama.cpp's convert_hf_to_gguf.py makes a GGUF file of one" if path.suffix.lower() == SUFFIX else ""
+        raise UsageError(
+            f"{path} is the name of a file, and a directory is written; give a name without {path.suffix}{other}"
+        )
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from anyformer.disk.foreign import inside, named_in, read_json
 from anyformer.errors import CheckpointError
 from anyformer.families.heads import EMBEDDING
 from anyformer.layers import FirstTokenSpec, LastTokenSpec, MeanTokensSpec, UnitLengthSpec
@@ -30,7 +31,7 @@ SHORT = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 def folder_of(directory: Path) -> Path:
     """Where the model itself lies: the directory, or what its modules.json names. Raises CheckpointError."""
-    return directory if not _is_one(directory) else directory / _modules(directory)[0][1]
+    return directory if not _is_one(directory) else _modules(directory)[0][1]
 
 
 def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
@@ -49,9 +50,8 @@ def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
             f"order, are read here" + (f", and {other} computes something else" if other else "")
         )
     unit = (UnitLengthSpec(),) if len(names) == 3 else ()
-    head = HeadSpec(name=EMBEDDING, pool=_pool(directory / kinds[1][1] / "config.json"), transform=unit)
-    longest = [limit for name, key in LIMITS.items() if isinstance(limit := _said(directory / name, key), int)]
-    limits = [*longest, *([spec.context] if spec.context else [])]
+    head = HeadSpec(name=EMBEDDING, pool=_pool(kinds[1][1] / "config.json"), transform=unit)
+    limits = [*_limits(directory), *([spec.context] if spec.context else [])]
     return spec.but(heads=(*spec.heads, head), context=Length(min(limits)) if limits else None)
 
 
@@ -87,18 +87,22 @@ def _head_of(spec: ModelSpec) -> HeadSpec | None:
 
 
 def _is_one(directory: Path) -> bool:
-    return (directory / MODULES).is_file()
+    return inside(directory / MODULES, CheckpointError).is_file()
 
 
-def _modules(directory: Path) -> list[tuple[str, str]]:
-    """(kind, folder) of each module."""
-    listed = read_json(directory / MODULES)
+def _modules(directory: Path) -> list[tuple[str, Path]]:
+    """(kind, folder) of each module; one without a folder of its own lies in the directory."""
+    file = directory / MODULES
+    listed = read_json(file, CheckpointError)
     try:
-        found = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in listed]
+        said = [(str(each["type"]).rpartition(".")[2], each["path"]) for each in listed]
     except (TypeError, KeyError):
         raise CheckpointError(
             f"{directory / MODULES} is no list of modules with type and path; copy it again"
         ) from None
+    found = [
+        (kind, named_in(directory, path, str(file), CheckpointError) if path else directory) for kind, path in said
+    ]
     if not found or found[0][0] != "Transformer":
         raise CheckpointError(f"{directory / MODULES} does not begin with a Transformer, so there is no model to read")
     return found
@@ -106,10 +110,10 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 def _pool(file: Path) -> PoolSpec:
     """How a Pooling's config.json makes one vector of the tokens."""
-    said = read_json(file)
+    said = read_table(inside(file, CheckpointError))
     on = [name.removeprefix(POOLING) for name, value in said.items() if name.startswith(POOLING) and value is True]
     named = said.get("pooling_mode")
-    on += [SHORT.get(name, name) for name in ([named] if isinstance(named, str) else named or [])]
+    on += [SHORT.get(name, name) for name in map(str, named if isinstance(named, list) else [named] if named else [])]
     if len(on) != 1 or on[0] not in POOLS:
         raise CheckpointError(
             f"{file} pools by {' and '.join(on) or 'nothing'}; one of {', '.join(POOLS)} is computed here"
@@ -117,16 +121,23 @@ def _pool(file: Path) -> PoolSpec:
     return POOLS[on[0]]
 
 
-def _said(file: Path, key: str) -> Any:
-    return read_json(file).get(key) if file.is_file() else None
+def _limits(directory: Path) -> Iterator[int]:
+    """The lengths that longer texts are cut to, as far as they are said. Raises CheckpointError for one that is none."""
+    for name, key in LIMITS.items():
+        file = inside(directory / name, CheckpointError)
+        limit = read_table(file).get(key) if file.is_file() else None
+        if isinstance(limit, bool | str | list | dict) or (limit is not None and limit < 1):
+            raise CheckpointError(f"{file}: {key} = {limit!r} is no number of tokens; mend or remove it")
+        if isinstance(limit, int):
+            yield limit
 
 
-def read_json(path: Path) -> Any:
-    """What a file says. Raises CheckpointError."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from None
+def read_table(path: Path) -> dict[str, Any]:
+    """The settings in a file. Raises CheckpointError where it holds something else."""
+    data = read_json(path, CheckpointError)
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} holds no table of settings; copy it again")
+    return data
 
 
 def write_json(path: Path, data: Any) -> None:

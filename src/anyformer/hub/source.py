@@ -5,25 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anyformer.disk.foreign import inside
 from anyformer.disk.run_layout import (
     AUXILIARY_SPEC,
     AUXILIARY_WEIGHTS,
     CHECKPOINTS,
-    MANIFEST,
     SPEC,
     TOKENIZER,
-    checkpoints_in,
-    is_complete,
-    measure,
+    is_checkpoint,
+    is_run,
     run_of,
 )
+from anyformer.disk.seal import latest, sealed
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
-from anyformer.hub.sentences import folder_of, read_json, with_pooling
-from anyformer.hub.weights import FILE, Weights
+from anyformer.hub.sentences import folder_of, read_table, with_pooling
+from anyformer.hub.weights import Weights
 from anyformer.spec import Architecture, ModelSpec, is_path, read, read_names_with, specification, split_variant
 from anyformer.variants.variant import apply, parsed
 
@@ -55,8 +55,8 @@ def load_spec(name: str | Path) -> ModelSpec:
     _exists(path)
     if path.is_dir() or path.suffix.lower() == SUFFIX:
         return with_pooling(_described(folder_of(path))[0], path)
-    if path.suffix.lower() == ".json" and "model_type" in _json(path):
-        return _computed(_json(path), path)[0]
+    if path.suffix.lower() == ".json" and "model_type" in read_table(path):
+        return _computed(read_table(path), path)[0]
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
         return read(path)
     raise SpecError(f"{path} is no specification; give a .yaml or .json file, or a model's directory")
@@ -84,29 +84,31 @@ def find(path: str | Path) -> Source:
     _exists(path)
     if path.name == AUXILIARY_SPEC and path.is_file():
         return find_auxiliary(path.parent)
+    if (run := _run_of(path)) is not None:
+        weights = _checkpoint(path)
+        return Source(read(run / SPEC), weights, _tokenizer(run / TOKENIZER), None, {})
     folder = folder_of(path)
     spec, family, settings = _described(folder)
     if not path.is_dir():
         return Source(spec, path, path, family, settings)
-    weights = _weights(folder)
     if family is not None and family.of_files is not None:
-        spec = family.of_files(spec, opened_weights(weights, settings))
-    return Source(with_pooling(spec, path), weights, _tokenizer(folder), family, settings)
+        spec = family.of_files(spec, opened_weights(folder, settings))
+    tokenizer = _tokenizer(folder) or _tokenizer(folder / TOKENIZER)
+    return Source(with_pooling(spec, path), folder, tokenizer, family, settings)
 
 
 def find_auxiliary(directory: str | Path) -> Source:
     """The model that was trained beside that of a run, or of one of its checkpoints. Raises CheckpointError without any."""
     directory = Path(directory)
     _exists(directory)
-    run = run_of(directory) or directory
+    run = _run_of(directory) or directory
     if not (run / AUXILIARY_SPEC).is_file():
         raise CheckpointError(
             f"{directory} holds nothing that was trained beside a model: there is no {run / AUXILIARY_SPEC}; "
             "give the run that trained both"
         )
-    checkpoint = _weights(directory)
-    _verify(checkpoint, AUXILIARY_WEIGHTS)
-    return Source(read(run / AUXILIARY_SPEC), checkpoint / AUXILIARY_WEIGHTS, _tokenizer(run), None, {})
+    weights = _checkpoint(directory) / AUXILIARY_WEIGHTS
+    return Source(read(run / AUXILIARY_SPEC), weights, _tokenizer(run / TOKENIZER), None, {})
 
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
@@ -125,13 +127,14 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
             raise CheckpointError(f"{directory} is a file; give the directory that holds it")
         family, spec = spec_of(FAMILIES, opened(directory).config, str(directory))
         return spec, family, {}
-    for place in (directory, run_of(directory)):
-        if place is not None and (place / SPEC).is_file():
-            return read(place / SPEC), None, {}
-    config = directory / CONFIG
+    if (run := _run_of(directory)) is not None:
+        return read(sealed(run) / SPEC), None, {}
+    if (directory / SPEC).is_file():
+        return read(directory / SPEC), None, {}
+    config = inside(directory / CONFIG, CheckpointError)
     if not config.is_file():
         raise CheckpointError(f"{directory} holds neither {CONFIG} nor {SPEC}, so its architecture is unknown")
-    settings = _json(config)
+    settings = read_table(config)
     spec, family = _computed(settings, config)
     return spec, family, settings
 
@@ -143,41 +146,20 @@ def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family]:
     return spec, family
 
 
-def _weights(directory: Path) -> Path:
-    """The directory of the tensors: of a run its latest complete checkpoint, by the number of steps."""
-    place = directory
-    if (directory / CHECKPOINTS).is_dir():
-        complete = [path for path in checkpoints_in(directory / CHECKPOINTS) if is_complete(path)]
-        if not complete:
-            raise CheckpointError(f"{directory} is a run without a complete checkpoint; let it train on")
-        place = complete[-1]
-    if is_complete(place):
-        _verify(place)
-    return place
+def _run_of(path: Path) -> Path | None:
+    """The run that a path is, or is a checkpoint of; None for anything else."""
+    if is_checkpoint(path):
+        return run_of(path) or path
+    return path if is_run(path) else None
 
 
-def _verify(checkpoint: Path, name: str = FILE) -> None:
-    """Refuse weights that are not, byte for byte, what was written."""
-    try:
-        saved = _json(checkpoint / MANIFEST)["files"][name]
-        intact = saved["crc32"] == measure(checkpoint / name)["crc32"]
-    except (OSError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"the checkpoint {checkpoint} is incomplete ({error}); take another one of its run"
-        ) from None
-    if not intact:
-        raise CheckpointError(f"{checkpoint / name} is corrupted: its checksum is another; take another of its run")
+def _checkpoint(path: Path) -> Path:
+    """A checkpoint, or the latest complete one of a run, whose every file is what was written. Raises CheckpointError."""
+    checkpoint = path if is_checkpoint(path) else latest(sealed(path) / CHECKPOINTS)
+    if checkpoint is None:
+        raise CheckpointError(f"{path} is a run without a complete checkpoint; let it train on")
+    return sealed(checkpoint)
 
 
 def _tokenizer(directory: Path) -> Path | None:
-    places = [directory, directory / TOKENIZER]
-    if (run := run_of(directory)) is not None:
-        places.append(run / TOKENIZER)
-    return next((place for place in places if (place / "tokenizer.json").is_file()), None)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    data = read_json(path)
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path} holds no table of settings; copy it again")
-    return data
+    return directory if inside(directory / "tokenizer.json", CheckpointError).is_file() else None

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from anyformer.disk.foreign import inside, named_in, read_json
 from anyformer.errors import CheckpointError
 from anyformer.families.hf.mapping import TensorRow
 
@@ -33,8 +34,18 @@ class Weights:
         self.directory = directory
         self._homes: dict[str, Path] = {}
         self._opened = cache(_opened)
-        for file in _files(directory):
-            self._homes.update(dict.fromkeys(self._opened(file).keys(), file))
+        files, said = _files(directory)
+        for file in files:
+            for name in self._opened(file).keys():  # noqa: SIM118 — no dictionary
+                if self._homes.setdefault(name, file) != file:
+                    raise CheckpointError(
+                        f"{file} and {self._homes[name].name} both hold {name!r}; remove the file that is not the model's"
+                    )
+        for name, file in said.items():
+            if self._homes.get(name) != file:
+                raise CheckpointError(
+                    f"{directory / INDEX} says that {name!r} is in {file.name}, which lacks it; copy both again"
+                )
 
     def __contains__(self, name: str) -> bool:
         return name in self._homes
@@ -116,24 +127,30 @@ def refuse_misfits(
         raise CheckpointError(f"{where} does not fit {what}: {listed(wrong)}")
 
 
-def _files(directory: Path) -> list[Path]:
+def _files(directory: Path) -> tuple[list[Path], dict[str, Path]]:
+    """The files with tensors, and the one that an index names for each tensor."""
     if directory.is_file():
-        return [directory]
-    index = directory / INDEX
+        return [directory], {}
+    index = inside(directory / INDEX, CheckpointError)
     if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{index} is no index of weights ({error}); copy it again") from None
-        absent = [name for name in names if not (directory / name).is_file()]
+        data = read_json(index, CheckpointError)
+        said = data.get("weight_map") if isinstance(data, dict) else None
+        if not isinstance(said, dict) or not said:
+            raise CheckpointError(f"{index} is no index of weights: it has no table weight_map; copy it again")
+        known: dict[str, Path] = {}
+        for name in said.values():
+            if not isinstance(name, str) or name not in known:
+                known[name] = named_in(directory, name, str(index), CheckpointError)
+        absent = [name for name, file in known.items() if not file.is_file()]
         if absent:
             raise CheckpointError(f"{directory} lacks {listed(absent)}, which {INDEX} names; copy them again")
-        return [directory / name for name in names]
-    if (directory / FILE).is_file():
-        return [directory / FILE]
-    files = sorted(directory.glob("*.safetensors"))
+        return [known[name] for name in sorted(known)], {name: known[file] for name, file in said.items()}
+    files = [inside(file, CheckpointError) for file in sorted(directory.glob("*.safetensors"))]
+    files = [file for file in files if file.is_file()]
+    if directory / FILE in files:
+        return [directory / FILE], {}
     if files:
-        return files
+        return files, {}
     pickles = sorted(path.name for pattern in PICKLES for path in directory.glob(pattern))
     if pickles:
         raise CheckpointError(

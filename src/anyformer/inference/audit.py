@@ -22,6 +22,7 @@ from anyformer.layers import TokensSpec
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.text import Tokenizer, read_corpus
+from anyformer.text.pieces import encoded_documents
 
 VERSION = 1
 FEWEST = 4  # tokens that no text can hold, to know what an unlearnt vector looks like
@@ -48,7 +49,6 @@ class Audit(ShowsItself):
     n_unreachable: int
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         return {"version": VERSION, **asdict(self), "suspects": [asdict(suspect) for suspect in self.suspects]}
 
 
@@ -68,8 +68,9 @@ def audit(
     """
     model, tokenizer, _ = opened(model, tokenizer, device="cpu")
     if data is not None:
-        corpus = tokenizer.encode_corpus(read_corpus(data).texts())
-        counts = Counter(token for ids in corpus for token in ids.tolist())
+        counts = Counter()
+        for _, ids in encoded_documents(tokenizer, read_corpus(data)):
+            counts.update(ids.tolist())
     table, head = _input_table(model), _output_table(model)
     if tokenizer.vocab_size > len(table):
         raise InputError(
@@ -78,7 +79,8 @@ def audit(
     known = [i for i in range(tokenizer.vocab_size) if tokenizer.spelling(i) is not None]
     reachable = {i: tokenizer.encode(tokenizer.decode([i], specials=True)) == [i] for i in known}
     unseen = [i for i in known if counts is not None and not counts.get(i)]
-    impossible = [i for i in known if not reachable[i] and i not in _needed(tokenizer)]
+    shown = (tokenizer.begin_of_text, tokenizer.end_of_text)  # by training, though no text holds them
+    impossible = [i for i in known if not reachable[i] and i not in shown]
     norms = table[: tokenizer.vocab_size].norm(dim=-1)
     if len(unseen) >= FEWEST:
         reference, said = unseen, f"the {len(unseen)} tokens that the text never has"
@@ -110,18 +112,13 @@ def _likeness(vectors: Tensor, reference: list[int]) -> list[float]:
     return torch.nn.functional.cosine_similarity(centred, mean, dim=-1).tolist()
 
 
-def _needed(tokenizer: Tokenizer) -> set[int]:
-    """Tokens that no text holds and that training shows all the same: those that open and close documents."""
-    return {token for token in (tokenizer.begin_of_text, tokenizer.end_of_text) if token is not None}
-
-
 def _input_table(model: Transformer) -> Tensor:
     terms: Any = model.stack.embedding.terms
     return next(term.table.weight for term in terms if isinstance(term.spec, TokensSpec)).detach().float()
 
 
 def _output_table(model: Transformer) -> Tensor:
-    """The table of the first head that has one, tied or not; the embedding's where none has."""
-    modules: Any = model.heads
-    heads = [head.table.weight for head in modules if head.table is not None]
-    return heads[0].detach().float() if heads else _input_table(model)
+    """The table of the first head that has a row for each token, tied or not; the embedding's where none has."""
+    tables = [head.table.weight.detach().float() for head in model.heads if head.table is not None]
+    read = _input_table(model)
+    return next((table for table in tables if len(table) == len(read)), read)

@@ -39,7 +39,6 @@ class Prediction(NamedTuple):
     value: float | None = None  # the number
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
         if self.value is not None:
             return {"value": self.value}
         return {"label": self.label, "probabilities": self.probabilities or None}
@@ -58,7 +57,6 @@ class Predictions(ShowsItself):
     found: tuple[tuple[Prediction, ...], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         results = [self._result(i) for i in range(len(self.rows))]
         return {"version": VERSION, "labels": list(self.labels), "results": results}
 

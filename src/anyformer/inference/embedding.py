@@ -61,7 +61,6 @@ class Embedded(ShowsItself):
         return (unit @ unit.T).tolist()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         return {
             "version": VERSION,
             "pool": self.pool,
@@ -98,8 +97,17 @@ def embed(
     is refused, or cut with `truncate`. `batch_tokens`: texts of a batch times the longest of them. Raises InputError for a
     blank or too long text, an unknown pool, and a model with an encoder and a decoder.
     """
-    given = {"pool": pool, "longest": longest, "truncate": truncate, "batch_tokens": batch_tokens, "device": device}
-    return embedded(model, tokenizer, texts, **given).vectors  # type: ignore[arg-type]
+    found = embedded(
+        model,
+        tokenizer,
+        texts,
+        pool=pool,
+        longest=longest,
+        truncate=truncate,
+        batch_tokens=batch_tokens,
+        device=device,
+    )
+    return found.vectors
 
 
 def embedded(
@@ -232,12 +240,11 @@ def retrieve(
     *,
     longest: int | None = None,
     truncate: bool = False,
-    batch_tokens: int = BATCH_TOKENS,
 ) -> Retrieval:
     """How well the vectors of sources find those of their targets. Raises what `embed` does."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     numbers = {text: i for i, text in enumerate(texts)}
-    found = embedded(model, tokenizer, texts, longest=longest, truncate=truncate, batch_tokens=batch_tokens)
+    found = embedded(model, tokenizer, texts, longest=longest, truncate=truncate)
     source, target = (found.vectors[[numbers[pair[side]] for pair in pairs]] for side in (0, 1))
     place = ranks(source, target, torch.tensor([[numbers[text] for text in pair] for pair in pairs]))
     return Retrieval(float((place == 1).double().mean()), float((1 / place.double()).mean()), len(pairs), found.cut)

@@ -18,8 +18,8 @@ from anyformer.inference.writing import Bleu, bleu, translate
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, FramedTexts, Labelled, ObjectiveSpec, Precision, Recipe
-from anyformer.spec import ModelSpec
-from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, read_labelled, split_labelled, split_pairs
+from anyformer.screen import counted
+from anyformer.text import EncodedPairs, Tokenizer, encode_corpus, split_labelled, split_pairs
 from anyformer.text.labelled import EncodedLabelled
 from anyformer.training.data.feed import Validation
 from anyformer.training.data.text import text_validation
@@ -30,7 +30,6 @@ from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.objectives.seq2seq.data import PairValidation
 from anyformer.training.prepare import Sources, fits
-from anyformer.training.run.baseline import Chance
 from anyformer.training.run.checks import check_positions, check_vocabulary
 from anyformer.training.run.evaluation import PartLoss
 from anyformer.training.run.evaluation import evaluate as evaluate_rows
@@ -60,7 +59,6 @@ class TextEvaluation(ShowsItself):
     search: BeamSearch | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         told = {name: value for name, value in vars(self).items() if name not in ("memory", "bleu", "search")}
         told["parts"] = {name: part._asdict() for name, part in self.parts.items()}
         told |= {} if self.memory is None else {"memory": self.memory}
@@ -71,12 +69,12 @@ class TextEvaluation(ShowsItself):
         bits = f"by {self.objective}" if self.bits_per_byte is None else f"{self.bits_per_byte:.4f} bits a byte"
         memory = "" if self.memory is None else f", a memory of {self.memory}"
         lines = [
-            f"{self.loss:.4f} nats a token, perplexity {self.perplexity:.3f}, {bits} ({self.tokens:,} tokens, "
-            f"{self.nbytes:,} bytes, {self.documents:,} documents, rows of {self.seq_len}{memory})"
+            f"{self.loss:.4f} nats a token, perplexity {self.perplexity:.3f}, {bits} ({counted(self.tokens, 'token')}, "
+            f"{counted(self.nbytes, 'byte')}, {counted(self.documents, 'document')}, rows of {self.seq_len}{memory})"
         ]
         for name, part in self.parts.items():
             right = "" if part.accuracy is None else f", {part.accuracy:.1%} right"
-            lines.append(f"{name}: {part.loss:.4f} nats{right} ({part.labels:,} labels)")
+            lines.append(f"{name}: {part.loss:.4f} nats{right} ({counted(part.labels, 'label')})")
         if self.bleu is not None and self.search is not None:
             how = f"beams {self.search.beams}, length penalty {self.search.length_penalty:g}"
             lines.append(f"BLEU {self.bleu.score:.2f} ({self.bleu.signature}), {how}")
@@ -96,13 +94,12 @@ class LabelEvaluation(ShowsItself):
     figures: Mapping[str, float | None] = field(default_factory=dict)  # by name, as `inference.figures` has them
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         told = {name: getattr(self, name) for name in ("objective", "loss", "examples", "labels", "cut")}
         return {"version": VERSION, **told, **self.figures}
 
     def __str__(self) -> str:
         said = f"{self.loss:.4f} {self.unit}, {in_words(self.figures)}"
-        return f"{said} ({self.examples:,} examples, {self.cut:,} cut)"
+        return f"{said} ({counted(self.examples, 'example')}, {self.cut:,} cut)"
 
 
 @dataclass(frozen=True)
@@ -120,12 +117,11 @@ class PairEvaluation(ShowsItself):
     cut: int  # texts
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         return {"version": VERSION, **{name: value for name, value in vars(self).items() if name != "unit"}}
 
     def __str__(self) -> str:
         losses = f"{self.loss:.4f} {self.unit} ({self.chance_loss:.4f} by chance)"
-        return f"{losses}, {in_words(vars(self))} ({self.pairs:,} pairs)"
+        return f"{losses}, {in_words(vars(self))} ({counted(self.pairs, 'pair')})"
 
 
 Evaluated = TextEvaluation | LabelEvaluation | PairEvaluation
@@ -184,8 +180,7 @@ def evaluate(
 def _labels(
     found: Opened, goal: Labelled, given: Sources, held_out: float | None, longest: int | None, precision: Precision
 ) -> LabelEvaluation:
-    assert given.data is not None
-    corpus = read_labelled(given.data).as_kind(goal.labels)
+    corpus = given.labelled(goal.labels)
     corpus = corpus if held_out is None else split_labelled(corpus, held_out)[1]
     names = () if goal.labels == "numbers" else label_names(found.model)
     examples = EncodedLabelled(corpus, found.tokenizer, names, longest, truncate=goal.truncate)
@@ -206,7 +201,7 @@ def _pairs(
     batch = min(len(pairs.pairs), batch_pairs(recipe, int(encoded.lengths.max())))
     validation = ContrastValidation(pairs, encoded, batch)
     loss = evaluate_rows(found.model, objective_of(goal, found.model.spec), validation, precision=precision).loss
-    guesses = [Chance().losses(rows) for rows, _ in validation.batches(0)]
+    guesses = [rows.chance() for rows, _ in validation.batches(0)]
     chance = sum(float(each.sum()) for each in guesses) / len(pairs.pairs)
     places = retrieve(found.model, found.tokenizer, pairs.pairs, longest=longest, truncate=goal.truncate)
     return PairEvaluation(goal.kind, goal.unit, loss, chance, batch, **places._asdict())
@@ -232,9 +227,14 @@ def _text(
         recipe = recipe.but(memory=memory)
         check_memory(spec, recipe)
     validation = _validation(given, held_out, tokenizer, recipe)
-    losses = evaluate_rows(
-        model, objective, validation, precision=precision, auxiliary=_auxiliary(model, spec, objective, directory)
-    )
+    beside = None  # what was trained beside the model, where the objective needs it
+    if objective.auxiliary() is not None:
+        if directory is None:
+            raise UsageError(
+                "this model is judged together with what was trained beside it; give the directory of the run"
+            )
+        beside = load_auxiliary(directory, device=next(model.parameters()).device)
+    losses = evaluate_rows(model, objective, validation, precision=precision, auxiliary=beside)
     score = None
     if search is not None:
         assert isinstance(validation, PairValidation)
@@ -256,15 +256,6 @@ def _text(
         bleu=score,
         search=search,
     )
-
-
-def _auxiliary(model: Transformer, spec: ModelSpec, objective: Any, directory: Path | None) -> Transformer | None:
-    """What was trained beside the model, where the objective needs it. Raises UsageError where only the model is given."""
-    if objective.auxiliary() is None:
-        return None
-    if directory is None:
-        raise UsageError("this model is judged together with what was trained beside it; give the directory of the run")
-    return load_auxiliary(directory, device=next(model.parameters()).device)
 
 
 def _validation(given: Sources, held_out: float | None, tokenizer: Tokenizer, recipe: Recipe) -> Validation:

@@ -8,10 +8,9 @@ from typing import NamedTuple, TypeVar
 
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.generation import BeamSearch, Stopping, generate_text, lay_out_for_decoding
-from anyformer.generation.decode import n_positions
 from anyformer.generation.text import encode_source
 from anyformer.inference.opened import TrainedModel, opened
-from anyformer.model import Transformer
+from anyformer.layers.embedding import learned_positions
 from anyformer.text import Tokenizer
 
 LONGER, MORE = 2, 10  # a translation has at most twice the source's tokens and ten more (Vaswani et al. allow 50 more)
@@ -79,11 +78,17 @@ def translate(
     Raises InputError for a model without an encoder and for a line beyond the positions it has learned.
     """
     translator, tokenizer, _ = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
-    if translator.encoder is None:
+    if translator.spec.encoder is None:
         raise InputError("this model has no encoder to read a source; it continues a prompt instead")
     lengths = {i: len(encode_source(tokenizer, line)) for i, line in enumerate(lines) if line.strip()}
-    _refuse_long(translator, lengths)
-    limit = n_positions(translator.spec)
+    longest = learned_positions(translator.spec.encoder)
+    for i, length in lengths.items():
+        if longest is not None and length > longest:
+            raise InputError(
+                f"line {i + 1} of the source is {length} tokens long, beyond the {longest} positions that this model has "
+                "learned; split it"
+            )
+    limit = learned_positions(translator.spec.stack)
     answers = [""] * len(lines)
     for batch in batches(lengths, batch_tokens):
         most = LONGER * lengths[batch[-1]] + MORE if max_new_tokens is None else max_new_tokens
@@ -103,18 +108,6 @@ def batches(lengths: dict[int, int], batch_tokens: int) -> list[list[int]]:
         else:
             found.append([i])
     return found
-
-
-def _refuse_long(model: Transformer, lengths: dict[int, int]) -> None:
-    assert model.spec.encoder is not None
-    learned = (getattr(term, "n_positions", None) for term in model.spec.encoder.embedding.terms)
-    limit = min((n for n in learned if n is not None), default=None)
-    for i, length in lengths.items():
-        if limit is not None and length > limit:
-            raise InputError(
-                f"line {i + 1} of the source is {length} tokens long, beyond the {limit} positions that this model has "
-                "learned; split it"
-            )
 
 
 class Bleu(NamedTuple):

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from anyformer.errors import KernelError, did_you_mean
+from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
+from anyformer.kernels.fastest import Fastest
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.tokens import Kernel
 
-
-class Candidate(Kernel, Protocol):
-    """A kernel that says what it does not compute."""
-
-    def refuses(self, spec: AttentionSpec) -> str | None:
-        """Why it cannot compute this attention, or None."""
-        ...
+BLOCKED = Blocked()
+IN_ORDER: tuple[Kernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
+KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in IN_ORDER}
 
 
-IN_ORDER: tuple[Candidate, ...] = (SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
-KERNELS: Mapping[str, Candidate] = {kernel.name: kernel for kernel in IN_ORDER}
+def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel:
+    """The kernel of that name, or without one the fastest that takes this attention on that kind of device. Raises KernelError.
 
-
-def choose(name: str | None, spec: AttentionSpec) -> Candidate:
-    """The kernel of that name, or without one the first that takes this attention. Raises KernelError."""
+    Where blocks of a mask may be worth leaving out, each pass decides, by its length and its mask.
+    """
     if name is None:
-        return next(kernel for kernel in KERNELS.values() if kernel.refuses(spec) is None)
+        able = [kernel for kernel in KERNELS.values() if kernel.refuses(spec) is None]
+        rest = [kernel for kernel in able if kernel is not BLOCKED]
+        return Fastest(BLOCKED, rest[0]) if len(rest) < len(able) and device == "cpu" else rest[0]
     if name not in KERNELS:
         raise KernelError(f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; there are {', '.join(KERNELS)}")
     reason = KERNELS[name].refuses(spec)

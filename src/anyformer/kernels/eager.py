@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask, visible
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.tokens import Bias, Tokens
 
 
 class Dense(NamedTuple):
@@ -29,9 +29,9 @@ class Eager:
         """Why the kernel cannot compute this attention: it always can."""
         return None
 
-    def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Dense:
+    def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Dense:
         """The mask and the bias, as they are, each [batch or 1, heads or 1, query, key]."""
-        return Dense(visible(mask, query, key, n_heads), bias)
+        return Dense(visible(mask, query, key, n_heads), None if bias is None else bias(query, key))
 
     def __call__(
         self,

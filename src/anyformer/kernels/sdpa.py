@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.mask import Causal, Mask, visible
-from anyformer.layers.tokens import Tokens
+from anyformer.layers.mask import Causal, Everything, Mask, visible
+from anyformer.layers.tokens import Bias, Tokens
 
 
 class Fused(NamedTuple):
@@ -36,18 +36,18 @@ class SDPA:
             return f"sdpa gives no weights, which {spec.relative_values.kind} are made of"
         return None
 
-    def prepare(self, mask: Mask, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
+    def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Fused:
         """The cheapest form: nothing, a flag, or booleans or numbers to add [batch or 1, heads or 1, query, key]."""
         plain = query.span is not None and key.span is not None
-        if query.span and query.span == key.span and bias is None and mask.within(query.span, query.span) == Causal():
-            return Fused(True, None, None)
-        seen = visible(mask, query, key, n_heads)
+        if bias is None and (causal := flagged(mask, query, key)) is not None:
+            return Fused(causal, None, None)
+        seen, added = visible(mask, query, key, n_heads), None if bias is None else bias(query, key)
         if seen is None:
-            return Fused(False, bias, None)
+            return Fused(False, added, None)
         sees_itself = plain and mask.band() is not None
         blind = None if sees_itself else ~seen.any(-1, keepdim=True)
         seen = seen if blind is None else seen | blind  # a row that sees nothing is let see all, then set to 0
-        return Fused(False, seen if bias is None else torch.where(seen, bias, -torch.inf), blind)
+        return Fused(False, seen if added is None else torch.where(seen, added, -torch.inf), blind)
 
     def __call__(
         self,
@@ -63,11 +63,9 @@ class SDPA:
         dropout: float,
     ) -> tuple[Tensor, None]:
         """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0."""
-        mask = seen.mask
+        mask, causal = seen.mask, seen.causal
         if scores is not None:
-            seen_all = mask is None and not seen.causal
-            mask = scores if seen_all else _added(mask, seen.causal, scores)
-        causal = seen.causal and scores is None
+            mask, causal = _added(mask, causal, scores), False
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
         batch, heads, query, width = q.shape
@@ -83,8 +81,17 @@ class SDPA:
         return y if seen.blind is None else y.masked_fill(seen.blind, 0.0), None
 
 
+def flagged(mask: Mask, query: Tokens, key: Tokens) -> bool | None:
+    """Whether PyTorch's flag for causal attention is set, where that says who sees whom; None where it takes a mask."""
+    if not query.span or not key.span:
+        return None
+    left = mask.within(query.span, key.span)
+    return False if left == Everything() else True if query.span == key.span and left == Causal() else None
+
+
 def _added(mask: Tensor | None, causal: bool, scores: Tensor) -> Tensor:
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    assert mask is not None
+    if mask is None:
+        return scores
     return torch.where(mask, scores, -torch.inf) if mask.dtype == torch.bool else scores + mask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec
+from anyformer.spec import MapSpec, Positive
 
 
 class ActivationSpec(MapSpec, abstract=True):
@@ -102,11 +101,7 @@ class SELU(ActivationSpec):
 class Softplus(ActivationSpec):
     """ln(1 + e^(βx)) / β."""
 
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.beta) or self.beta <= 0:
-            raise self.refusal("beta", "must be above 0")
+    beta: Positive = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.softplus(x, beta=self.beta)

@@ -26,17 +26,10 @@ class Ahead(Part[AheadSpec]):
 
     def forward(self, x: Tensor, token: Tensor, context: ForwardContext, residual: Any) -> tuple[Tensor, list[Notes]]:
         """What its block makes of x [batch, token, width] and the embeddings of later tokens [batch, token, d_model]."""
-        if self.norm_hidden is not None:
-            x = mapped(self.norm_hidden, x, context)
-        if self.norm_token is not None:
-            token = mapped(self.norm_token, token, context)
+        x, token = mapped(self.norm_hidden, x, context), mapped(self.norm_token, token, context)
         context.input = mapped(self.hidden, x, context) + mapped(self.token, token, context)
         state, notes = self.block(residual.open(context.input), residual, context, repeat(KEEP_NOTHING))
         return residual.close(state), notes
-
-    def normed(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """What the head reads of the block's result."""
-        return x if self.norm is None else mapped(self.norm, x, context)
 
 
 def run_ahead(
@@ -53,7 +46,7 @@ def run_ahead(
             raise InputError(f"rows of {embedded.shape[1]} tokens have nothing {k} further ahead; give longer rows")
         here = replace(context, tokens=_with_successor(context.tokens, k), memo={})
         x, more = module(x[:, :-1], embedded[:, k:], here, residual)
-        each.append(module.normed(x, here))
+        each.append(mapped(module.norm, x, here))  # what the head reads
         notes += more
     return each, notes
 

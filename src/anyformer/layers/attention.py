@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -23,6 +24,7 @@ from anyformer.spec import (
     ModelSpec,
     Place,
     Placed,
+    Positive,
     ScaleSpec,
     Spec,
     Weight,
@@ -39,15 +41,13 @@ class AttentionSpec(MixerSpec):
     scores: tuple[ScoreSpec, ...] = ()
     relative_values: ValueSpec | None = None  # what the weights add to the values (Shaw's relative positions)
     scale: ScaleSpec = ScaleSpec(power=-0.5)  # of the width of a query
-    softcap: float | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
+    softcap: Positive | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     reads: Literal["self", "memory", "input"] = "self"
     # from this many tokens on, queries are multiplied by log(tokens so far) / log(logn) (Qwen)
     logn: Length | None = None
 
     def __post_init__(self) -> None:
-        if self.softcap is not None and self.softcap <= 0:
-            raise self.refusal("softcap", "must be above 0; None leaves the scores uncapped")
         if self.logn is not None and self.logn < 2:
             raise self.refusal("logn", "must be at least 2 tokens; None leaves the queries as they are")
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
@@ -183,7 +183,7 @@ class Attention(Part[AttentionSpec]):
         return p.output(y), {"attention": weights} if context.weights and weights is not None else {}
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
-        bias = self._sum(self.by_position, None, context.tokens, keys)
+        bias = partial(self._sum, self.by_position, None) if self.by_position else None
         return kernel.prepare(self.spec.mask, bias, context.tokens, keys, self.n_heads)
 
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:

@@ -11,7 +11,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.norm import NormSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Caveat, Place, Weight
+from anyformer.spec import Caveat, Place, Positive, SomeShare, Weight
 
 
 class BatchNormSpec(NormSpec):
@@ -21,14 +21,9 @@ class BatchNormSpec(NormSpec):
     the kept ones move towards them by `momentum`; otherwise the kept ones are used.
     """
 
-    eps: float = 1e-5
-    momentum: float = 0.1
+    eps: Positive = 1e-5
+    momentum: SomeShare = 0.1
     reads_tokens = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.momentum <= 1:
-            raise self.refusal("momentum", "must be above 0 and at most 1")
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         if len(place.shape) != 1:

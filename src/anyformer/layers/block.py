@@ -18,7 +18,9 @@ KEEP_NOTHING = Store()
 
 
 def mapped(step: Any, x: Tensor, context: ForwardContext) -> Tensor:
-    """What a norm, or another map, makes of x."""
+    """What a norm, or another map, makes of x; without one, x."""
+    if step is None:
+        return x
     return step(x, context) if step.spec.reads_tokens else step(x)
 
 
@@ -34,9 +36,8 @@ class Branch(Part[BranchSpec]):
     def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
         """What the branch writes [batch, token, d_model] having read x of that shape, and its mixer's notes."""
         store = next(stores) if self.keeps else KEEP_NOTHING
-        y, notes = self.mixer(x if self.norm_in is None else mapped(self.norm_in, x, context), context, store)
-        if self.norm_out is not None:
-            y = mapped(self.norm_out, y, context)
+        y, notes = self.mixer(mapped(self.norm_in, x, context), context, store)
+        y = mapped(self.norm_out, y, context)
         if context.dropout and context.dropout.residual:
             y = F.dropout(y, context.dropout.residual)
         return y, notes
@@ -51,16 +52,13 @@ class Sublayer(Part[SublayerSpec]):
         self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
         """The state [batch, token, width of the residual's] after its branches, and a note of each."""
-        x = residual.read(state)
-        if self.norm_in is not None:
-            x = mapped(self.norm_in, x, context)
+        x = mapped(self.norm_in, residual.read(state), context)
         total, notes = None, []
         for branch in self.branches:
             y, note = branch(x, context, stores)
             total = y if total is None else total + y
             notes.append(note)
-        state = residual.write(state, total)
-        return state if self.norm_sum is None else mapped(self.norm_sum, state, context), notes
+        return mapped(self.norm_sum, residual.write(state, total), context), notes
 
 
 class Block(Part[BlockSpec]):
@@ -112,5 +110,4 @@ class Stack(Part[StackSpec]):
         return x, notes
 
     def _closed(self, state: Tensor, context: ForwardContext) -> Tensor:
-        x = self.residual.close(state)
-        return x if self.norm is None else mapped(self.norm, x, context)
+        return mapped(self.norm, self.residual.close(state), context)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MixerSpec, Place, Weight, Workload
+from anyformer.spec import Cost, Few, MixerSpec, Place, Weight, Workload
 
 
 class ConvolutionSpec(MixerSpec):
@@ -20,13 +20,12 @@ class ConvolutionSpec(MixerSpec):
 
     counted_as: ClassVar[str | None] = "convolution"
 
-    size: int  # tokens that it sees, 2 r + 1
+    size: Few  # tokens that it sees, 2 r + 1
     activation: ActivationSpec
     reads: Literal["self", "input"] = "input"  # the layer's own input, or the embedding's output
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 2 == 0:
-            raise self.refusal("size", "must be odd: as many tokens before as after")
+        self.require("size", self.size % 2 == 1, "must be odd: as many tokens before as after")
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         return {

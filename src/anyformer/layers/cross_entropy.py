@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyformer.layers.head import Head, rows_at_once
+from anyformer.layers.head import Head, chunks_of, rows_at_once
 
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
 
@@ -77,9 +77,8 @@ class _HeadCrossEntropy(torch.autograd.Function):
             # Reused by all chunks: a fresh page costs more than the arithmetic on it.
             products = torch.empty(size, vocab, device=x.device, dtype=dtype)
             workspace = torch.empty(size, vocab, device=x.device, dtype=torch.float32)
-            for start in range(0, n, size):
-                here = slice(start, min(start + size, n))
-                logits = torch.mm(x[here], w.t(), out=products[: here.stop - start])
+            for here in chunks_of(n, size):
+                logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
                 work = workspace[: len(logits)]
                 loss, grad = _chunk(logits, work, bias, labels[here], scale, softcap, options, each[here], any(wanted))
                 total += loss

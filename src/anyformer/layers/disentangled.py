@@ -31,7 +31,7 @@ class RelativeTableSpec(PartSpec):
     norm: MapSpec | None = None
 
     def __post_init__(self) -> None:
-        if self.n_buckets is not None and (self.n_buckets < 2 or self.n_buckets % 2):
+        if self.n_buckets is not None and self.n_buckets % 2:
             raise self.refusal("n_buckets", "must be an even number above 0: half are exact, half logarithmic")
 
     @property
@@ -99,8 +99,7 @@ class ContentToPosition(Part[ContentToPositionSpec]):
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
         """Scores [batch, heads, query, key]."""
-        vectors = _by_head(self, content, "k")
-        every = _products(content.q, vectors * content.scale)
+        every = _products(content.q, _by_head(self, content, "k") * content.scale)
         rows = self.spec.table.rows(query.position - key.position)
         return every.gather(-1, rows.expand(*every.shape[:-1], -1))
 
@@ -111,10 +110,7 @@ class PositionToContent(Part[PositionToContentSpec]):
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
         """Scores [batch, heads, query, key]."""
-        vectors, k = _by_head(self, content, "q"), content.k
-        groups = content.q.shape[1] // k.shape[1]
-        k = k.repeat_interleave(groups, 1) if groups > 1 else k
-        every = _products(k, vectors * content.scale)
+        every = _products(content.keys, _by_head(self, content, "q") * content.scale)
         rows = self.spec.table.rows(query.position - key.position).mT
         return every.gather(-1, rows.expand(*every.shape[:-1], -1)).mT
 

@@ -20,11 +20,13 @@ from anyformer.spec import (
     MapSpec,
     Place,
     Placed,
+    Positive,
     ScaleSpec,
     Spec,
     TableSpec,
     TermSpec,
     Weight,
+    Whole,
 )
 
 
@@ -34,8 +36,14 @@ class Table(Part[TableSpec]):
     weight: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows of `ids` [batch, token] as [batch, token, width]."""
-        return F.embedding(ids, self.weight)
+        """The rows of `ids` [batch, token] as [batch, token, width]. Raises InputError for an id without a row (on a CPU)."""
+        try:
+            return F.embedding(ids, self.weight)
+        except IndexError:
+            wrong = ids[(ids < 0) | (ids >= self.spec.rows)]
+            raise InputError(
+                f"there is no token {int(wrong[0])}; this table has those from 0 to {self.spec.rows - 1}"
+            ) from None
 
 
 class TokensSpec(TermSpec):
@@ -68,10 +76,21 @@ def looked_up(ids: Tensor, spec: TokensSpec, table: Table, projection: nn.Module
 
 
 class LearnedPositionsSpec(TermSpec):
-    """A vector for each position; some models waste the first `offset` rows (BART, OPT: 2)."""
+    """A vector for each position; some models waste the first `offset` rows (BART, OPT: 2).
+
+    `padding` is the id of tokens that have no position, seen or not: they take the row before the first, and the tokens after
+    them are counted as if they were not there (RoBERTa).
+    """
 
     n_positions: Length
     offset: int = 0
+    padding: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.padding is not None:
+            self.require(
+                "padding", self.padding >= 0 and self.offset > 0, "must be an id, and offset must leave it a row"
+            )
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         shape = (self.n_positions + self.offset, place.shape[-1])
@@ -94,7 +113,17 @@ class LearnedPositions(Part[LearnedPositionsSpec]):
                 f"a sequence of {end} tokens goes beyond the {self.spec.n_positions} learned positions of this model; "
                 "cut it, or resize n_positions"
             )
-        return F.embedding(tokens.position + self.spec.offset, self.weight)
+        return F.embedding(_positions(ids, tokens, self.spec.padding) + self.spec.offset, self.weight)
+
+
+def _positions(ids: Tensor, tokens: Tokens, padding: int | None) -> Tensor:
+    """Positions [batch or 1, token] of which padding that is seen takes none: its own are -1."""
+    if padding is None:
+        return tokens.position
+    blank = ids == padding if tokens.document is None else (ids == padding) & (tokens.document > 0)
+    before = blank.cumsum(1) - blank.long()
+    at_start = torch.where(tokens.position == 0, before, 0).cummax(1).values  # of the token's document
+    return torch.where(blank, -1, tokens.position - before + at_start)
 
 
 class FactorisedPositionsSpec(TermSpec):
@@ -103,11 +132,7 @@ class FactorisedPositionsSpec(TermSpec):
     `shape` is how many of each there are, the last changing fastest; their vectors are summed.
     """
 
-    shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.shape or min(self.shape) < 1:
-            raise self.refusal("shape", "must be numbers above 0")
+    shape: tuple[Whole, ...]
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         axes = ("position", "d_model")
@@ -133,7 +158,7 @@ class FactorisedPositions(Part[FactorisedPositionsSpec]):
 class SinusoidSpec(TermSpec):
     """sin and cos of position · base^(-2i/d), interleaved as in the paper or all sines then all cosines (tensor2tensor)."""
 
-    base: float = 10000.0
+    base: Positive = 10000.0
     layout: Literal["interleaved", "concatenated"] = "interleaved"
     frequencies: Literal["d", "half-1"] = "d"  # exponents -2i/d (the paper), or -i/(d/2 - 1) (tensor2tensor, fairseq)
     start: int = 0  # the first token's position

@@ -17,7 +17,7 @@ from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, as_given, autocast_dtype
-from anyformer.spec import Count, MixerSpec, PartSpec, Place, Placed, Weight
+from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight
 
 
 class StackedLinearSpec(PartSpec):
@@ -25,11 +25,12 @@ class StackedLinearSpec(PartSpec):
 
     linear: LinearSpec
     n_experts: Count
-    top_k: int
+    top_k: Few
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         def stacked(weight: Weight) -> Weight:
-            return dataclasses.replace(weight.stacked("experts", self.n_experts), used=self.top_k)
+            shape, axes = (self.n_experts, *weight.shape), ("experts", *weight.axes)
+            return dataclasses.replace(weight, shape=shape, axes=axes, used=self.top_k)
 
         return {name: weight and stacked(weight) for name, weight in self.linear.weights(place).items()}
 
@@ -46,7 +47,7 @@ class ExpertsSpec(PartSpec):
     """`n_experts` of one kind, of which a token goes through `top_k`."""
 
     n_experts: Count
-    top_k: int
+    top_k: Few
     expert: MixerSpec
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
@@ -128,19 +129,18 @@ def sorted_by_expert(
     share = weights.to(x.dtype)
     with as_given(x):
         groups = groups_of(chosen, len(matrices[0]))
-        if traced:
-            return _traced(x, groups, share, matrices, biases, inner)
+        if traced:  # in operators that a compiler follows: it decides by itself what is kept
+            _, y = _applied(x[groups.token], groups.behind, matrices, biases, inner)
+            return (y[groups.row] * share[..., None]).sum(1)
         return _Sorted.apply(x, share, groups, inner, *matrices, *biases)
 
 
-def _traced(
-    x: Tensor, groups: Groups, share: Tensor, matrices: list[Tensor], biases: list[Tensor | None], inner: Inner
-) -> Tensor:
-    """The same in operators that a compiler follows: it decides by itself what is kept."""
-    rows = x[groups.token]
-    hidden = [products(rows, m, groups.behind, b) for m, b in zip(matrices[:-1], biases[:-1], strict=True)]
-    y = products(inner(*hidden), matrices[-1], groups.behind, biases[-1])
-    return (y[groups.row] * share[..., None]).sum(1)
+def _applied(
+    rows: Tensor, behind: Tensor, matrices: Sequence[Tensor], biases: Sequence[Tensor | None], inner: Inner
+) -> tuple[list[Tensor], Tensor]:
+    """What goes into `inner`, and what the last map makes of what comes out of it, each [row, width]."""
+    hidden = [products(rows, m, behind, b) for m, b in zip(matrices[:-1], biases[:-1], strict=True)]
+    return hidden, products(inner(*hidden), matrices[-1], behind, biases[-1])
 
 
 class _Sorted(torch.autograd.Function):
@@ -150,10 +150,7 @@ class _Sorted(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, share: Tensor, groups: Groups, inner: Inner, *tensors: Any) -> Tensor:
         """[token, d_model] of x of that shape, share [token, top_k] and tensors [experts, d_out, d_in] and [experts, d_out]."""
         n = len(tensors) // 2  # matrices, and as many biases, which may be None
-        matrices, biases = tensors[:n], tensors[n:]
-        rows = x.index_select(0, groups.token)
-        hidden = [products(rows, m, groups.behind, b) for m, b in zip(matrices[:-1], biases, strict=False)]
-        y = products(inner(*hidden), matrices[-1], groups.behind, biases[-1])
+        hidden, y = _applied(x.index_select(0, groups.token), groups.behind, tensors[:n], tensors[n:], inner)
         ctx.groups, ctx.inner, ctx.n = groups, inner, n
         ctx.save_for_backward(x, share, *hidden, *tensors)
         return _gathered(y, groups, share)

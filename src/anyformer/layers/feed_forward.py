@@ -13,7 +13,7 @@ from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MixerSpec, Place, Placed, Width, Workload
+from anyformer.spec import Cost, MixerSpec, Place, Placed, Positive, Width, Workload
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -69,7 +69,7 @@ class GatedFeedForwardSpec(ExpertSpec):
     activation: ActivationSpec
     bias_in: bool = False
     bias_out: bool = False
-    limit: float | None = None  # gate ≤ limit, -limit ≤ up ≤ limit
+    limit: Positive | None = None  # gate ≤ limit, -limit ≤ up ≤ limit
     up_offset: float = 0.0
 
     def parts(self, place: Place) -> Mapping[str, Placed]:

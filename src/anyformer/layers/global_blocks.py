@@ -78,12 +78,13 @@ def _least(size: int, n_random: int) -> int:
 
 def _blocks(query: Tokens, key: Tokens, size: int, n_random: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The blocks of queries and keys, the last of each key's document, and whether that is short."""
-    end = key.position
-    if key.document is None:
-        end = end.amax(-1, keepdim=True)
-    else:
-        together = key.document[..., :, None] == key.document[..., None, :]
-        end = torch.where(together, end[..., None, :], -1).amax(-1)
+    end, document = key.end, key.document
+    if end is None and document is None:
+        end = key.position.amax(-1, keepdim=True)
+    elif end is None:
+        assert document is not None
+        together = document[..., :, None] == document[..., None, :]
+        end = torch.where(together, key.position[..., None, :], -1).amax(-1)
     return query.position // size, key.position // size, end // size, end < _least(size, n_random)
 
 

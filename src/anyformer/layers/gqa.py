@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
@@ -12,7 +12,7 @@ from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext
-from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Width, Workload
+from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Positive, Sizes, Width, Workload
 
 
 class ProjectionSpec(PartSpec, abstract=True):
@@ -50,6 +50,8 @@ P = TypeVar("P", bound=ProjectionSpec)
 class Projection(Part[P], Generic[P]):
     """q, k and v are [batch, heads, token, head_dim], with as many heads of k and v as there are key/value heads."""
 
+    o: Any  # the map of all heads' values that `output` ends with
+
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """The queries of x [batch, query, d_model]."""
         raise TypeError(f"{self.spec.kind} makes no queries")
@@ -76,7 +78,7 @@ class Projection(Part[P], Generic[P]):
 
     def output(self, y: Tensor) -> Tensor:
         """[batch, query, d_model] of y [batch, heads, query, width of a value]."""
-        raise TypeError(f"{self.spec.kind} gives nothing out")
+        return self.o(y.transpose(1, 2).flatten(2))
 
 
 class GQASpec(ProjectionSpec):
@@ -94,14 +96,17 @@ class GQASpec(ProjectionSpec):
     norm_key: MapSpec | None = None
     # one weight for all heads, one each, or all as one vector
     norm_over: Literal["head", "heads", "projection"] = "head"
-    clip: float | None = None  # clamp q, k and v to ± clip (OLMo)
+    norm_last: bool = False  # the norms read what the rotary positions have turned (Hunyuan)
+    clip: Positive | None = None  # clamp q, k and v to ± clip (OLMo)
     rotary: RotarySpec | None = None
 
     def __post_init__(self) -> None:
-        if self.n_heads < 1 or self.kv_heads < 1 or self.n_heads % self.kv_heads:
+        if self.n_heads % self.kv_heads:
             raise self.refusal("n_heads", f"must be a multiple of n_kv_heads = {self.n_kv_heads}")
         if self.head_dim is not None and self.rotary is not None:
             self.rotary.dims(self.head_dim)
+        if self.norm_last and self.norm_over == "projection":
+            raise self.refusal("norm_last", "is of heads that have turned; take norm_over: head or heads")
 
     @property
     def kv_heads(self) -> int:
@@ -130,14 +135,12 @@ class GQASpec(ProjectionSpec):
         def into(d_out: int, bias: bool, role: Literal["matrix", "query", "inner"] = "matrix") -> LinearSpec:
             return LinearSpec(d_out=Width(d_out), bias=bias, role=role, axes=("heads", "d_model"))
 
+        out = LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads"))
         return {
             "q": (into(width, self.bias_query, "query"), place),
             "k": (into(kv_width, self.bias_key), source),
             "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source),
-            "o": (
-                LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")),
-                place.at(n_heads * value_dim),
-            ),
+            "o": (out, place.at(n_heads * value_dim)),
             "norm_query": norm(self.norm_query, n_heads),
             "norm_key": norm(self.norm_key, self.kv_heads),
         }
@@ -176,7 +179,6 @@ class GQA(Projection[GQASpec]):
     q: Linear
     k: Linear
     v: Linear
-    o: Linear
     norm_query: nn.Module | None
     norm_key: nn.Module | None
 
@@ -201,19 +203,19 @@ class GQA(Projection[GQASpec]):
         q, k, v = self.together(x)
         return self._queries(q, context), self._kept(k, v, context)
 
-    def output(self, y: Tensor) -> Tensor:
-        """[batch, query, d_model] of y [batch, heads, query, value_dim]."""
-        return self.o(y.transpose(1, 2).flatten(2))
-
     def _queries(self, q: Tensor, context: ForwardContext) -> Tensor:
-        q = self._heads(q, self.n_heads, self.norm_query)
-        return q if self.spec.rotary is None else self.spec.rotary.rotate(q, context)
+        return self._turned(q, self.n_heads, self.norm_query, context)
 
     def _kept(self, k: Tensor, v: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
-        k, v = self._heads(k, self.kv_heads, self.norm_key), self._heads(v, self.kv_heads, None)
-        return {"key": k if self.spec.rotary is None else self.spec.rotary.rotate(k, context), "value": v}
+        return {"key": self._turned(k, self.kv_heads, self.norm_key, context), "value": self._heads(v, self.kv_heads)}
 
-    def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None) -> Tensor:
+    def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
+        last = self.spec.norm_last and norm is not None
+        x = self._heads(x, n_heads, None if last else norm)
+        x = x if self.spec.rotary is None else self.spec.rotary.rotate(x, context)
+        return norm(x.transpose(1, 2)).transpose(1, 2) if last and norm is not None else x
+
+    def _heads(self, x: Tensor, n_heads: int, norm: nn.Module | None = None) -> Tensor:
         if self.spec.clip is not None:
             x = x.clamp(-self.spec.clip, self.spec.clip)
         if norm is not None and self.spec.norm_over == "projection":

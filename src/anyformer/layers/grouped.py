@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 
 def _spans(behind: Tensor) -> Iterator[tuple[int, int, int]]:
@@ -89,19 +88,3 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 products.register_autograd(_backward, setup_context=_keep)
-
-
-@register_flop_formula(torch.ops.anyformer.grouped_products)
-def _products_flops(rows: Any, matrices: Any, *_: Any, **__: Any) -> int:
-    """The FLOPs of `products` that PyTorch's FlopCounterMode counts, given shapes."""
-    return 2 * rows[0] * matrices[1] * matrices[2]
-
-
-@register_flop_formula(torch.ops.anyformer.grouped_outer)
-def _outer_flops(left: Any, right: Any, *_: Any, **__: Any) -> int:
-    return 2 * left[0] * left[1] * right[1]
-
-
-@register_flop_formula(torch.ops.anyformer.grouped_products_)
-def _add_products_flops(onto: Any, rows: Any, matrices: Any, *_: Any, **__: Any) -> int:
-    return _products_flops(rows, matrices)

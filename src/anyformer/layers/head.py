@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +18,23 @@ from anyformer.spec import HeadLayersSpec, HeadSpec
 MOST_ROWS, MOST_LOGITS = 1024, 2**25  # of one chunk; fewer rows where the vocabulary is large
 
 
+# Who watches a pass, if anybody does: what runs within `watcher(times)` stands for so many equal steps.
+watcher: ContextVar[Callable[[int], AbstractContextManager[None]] | None] = ContextVar("watcher", default=None)
+
+
 def rows_at_once(n: int, vocab_size: int) -> int:
     """Of how many of n tokens a loss that works in chunks holds the logits at once."""
     return max(1, min(n, MOST_ROWS, max(128, MOST_LOGITS // vocab_size)))
+
+
+def chunks_of(n: int, size: int) -> Iterator[slice]:
+    """Chunks of n rows, `size` each but for the last; who watches sees the first of them for all but the last."""
+    chunks, watch = [slice(start, min(start + size, n)) for start in range(0, n, size)], watcher.get()
+    if watch is not None and len(chunks) > 2:
+        with watch(len(chunks) - 1):
+            yield chunks[0]
+        chunks = chunks[-1:]
+    yield from chunks
 
 
 class HeadLayers(Part[HeadLayersSpec]):

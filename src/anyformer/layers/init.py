@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
-from anyformer.spec import InitSpec, ModelSpec, Place, Spec, Weight, tensors
-from anyformer.spec.structure import BranchSpec, StackSpec
+from anyformer.spec import Exponent, InitSpec, ModelSpec, NotNegative, Place, Spec, Weight, tensors
 
 
 class DistributionSpec(Spec, abstract=True):
@@ -27,9 +26,9 @@ class DistributionSpec(Spec, abstract=True):
 class Normal(DistributionSpec):
     """A normal distribution of deviation std · fan_in^fan_in_power · n_branches^depth_power."""
 
-    scale: float = 0.02
-    fan_in_power: float = 0.0
-    depth_power: float = 0.0  # -0.5: GPT-2's 1/√(number of branches) for what writes to the stream
+    scale: NotNegative = 0.02
+    fan_in_power: Exponent = 0.0
+    depth_power: Exponent = 0.0  # -0.5: GPT-2's 1/√(number of branches) for what writes to the stream
 
     def std(self, weight: Weight, n_branches: int) -> float:
         return self.scale * weight.shape[-1] ** self.fan_in_power * n_branches**self.depth_power
@@ -38,8 +37,8 @@ class Normal(DistributionSpec):
 class Xavier(DistributionSpec):
     """Uniform with variance 2 gain² n_branches^(2 depth_power) / (fan_in + fan_out): Glorot & Bengio 2010."""
 
-    gain: float = 1.0
-    depth_power: float = 0.0
+    gain: NotNegative = 1.0
+    depth_power: Exponent = 0.0
 
     def std(self, weight: Weight, n_branches: int) -> float:
         return self.gain * n_branches**self.depth_power * math.sqrt(2 / sum(weight.shape[-2:]))
@@ -59,10 +58,7 @@ class ByRole(InitSpec):
 
     def of(self, weight: Weight) -> DistributionSpec:
         """The distribution of a weight that has no constant to start from."""
-        if weight.role == "table":
-            return self.table
-        special = {"output": self.output, "inner": self.inner, "query": self.query}.get(weight.role)
-        return special or self.matrix
+        return getattr(self, weight.role, None) or self.matrix
 
 
 def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
@@ -72,20 +68,14 @@ def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
         raise SpecError(f"Model.init = {init.kind} says no distribution by role; use ByRole")
     generator = torch.Generator().manual_seed(seed)
     parameters = dict(model.named_parameters())
-    depths = {"encoder": _n_branches(spec.encoder), "stack": _n_branches(spec.stack)}
+    of_encoder = spec.encoder.n_branches if spec.encoder else 0
     with torch.no_grad():
         for path, weight in tensors(spec, Place()):
             target = parameters[path]
             if weight.fill is not None:
                 target.fill_(weight.fill)
                 continue
-            drawn = torch.empty(weight.shape)
-            distribution = init.of(weight)
-            distribution.fill(
-                drawn, distribution.std(weight, depths.get(path.split(".")[0], depths["stack"])), generator
-            )
+            drawn, distribution = torch.empty(weight.shape), init.of(weight)
+            n_branches = of_encoder if path.startswith("encoder.") else spec.stack.n_branches
+            distribution.fill(drawn, distribution.std(weight, n_branches), generator)
             target.copy_(drawn)
-
-
-def _n_branches(stack: StackSpec | None) -> int:
-    return sum(isinstance(value, BranchSpec) for value in stack.nested()) if stack else 0

@@ -35,15 +35,9 @@ class LocalAndGlobalSpec(ProjectionSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         width, source = Width(place.d_model), place.at(place.d_source)
         q, k, v = (LinearSpec(d_out=width, bias=True, role=role) for role in ("query", "matrix", "inner"))
-        return {
-            "q": (q, place),
-            "k": (k, source),
-            "v": (v, source),
-            "q_global": (q, place),
-            "k_global": (k, source),
-            "v_global": (v, source),
-            "o": (LinearSpec(bias=True, role="output"), place),
-        }
+        into = {"q": (q, place), "k": (k, source), "v": (v, source)}
+        of_global = {f"{name}_global": placed for name, placed in into.items()}
+        return {**into, **of_global, "o": (LinearSpec(bias=True, role="output"), place)}
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         n_heads, width, _ = self.sizes(place)
@@ -69,8 +63,7 @@ class LocalAndGlobal(Projection[LocalAndGlobalSpec]):
 
     def output(self, y: Tensor) -> Tensor:
         """[batch, query, d_model] of y [batch, heads of both sets, query, head_dim]."""
-        both = y.unflatten(1, (self.spec.n_heads, 2)).sum(2)
-        return self.get_submodule("o")(both.transpose(1, 2).flatten(2))
+        return super().output(y.unflatten(1, (self.spec.n_heads, 2)).sum(2))
 
     def _sets(self, name: str, x: Tensor) -> Tensor:
         """[batch, heads, token, head_dim], the local and the global set taking turns."""
@@ -97,6 +90,4 @@ class MarkedQueries(Mask):
 
 
 def _marked(tokens: Tokens, unsaid: Unsaid) -> Tensor:
-    if tokens.mark is not None:
-        return tokens.mark > 0
-    return tokens.position == 0 if unsaid == "first" else torch.zeros_like(tokens.position, dtype=torch.bool)
+    return tokens.position == 0 if tokens.mark is None and unsaid == "first" else tokens.marked

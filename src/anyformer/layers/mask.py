@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import lru_cache, reduce
+from operator import and_, or_
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.layers.counting import counted, ignores_heads, sum_of_minima
-from anyformer.layers.tokens import Span, Tokens
-from anyformer.spec import Caveat, Count, Spec, Window
+from anyformer.layers.tokens import Span, Tokens, plain_tokens
+from anyformer.spec import Caveat, Count, Range, Spec, Window
 
 Band = tuple[float, float]  # how many keys before and after its own a query sees; math.inf: all
+TILE = 1024  # queries and keys counted at once, where the pairs that a mask shows have no closed form
 
 
 class Mask(Spec, abstract=True):
@@ -46,6 +50,14 @@ class Mask(Spec, abstract=True):
     def causal_pairs(self, query: int, past: int, n_heads: int) -> int | None:
         """The same together with a causal mask, in closed form; None where there is none."""
         return None
+
+    def period(self) -> int | None:
+        """An order of tokens that whoever computes by blocks may take: positions alike modulo this number lie together."""
+        return None
+
+    def disjoint(self) -> tuple[Mask, ...]:
+        """Masks that show no pair twice and together what this one shows, apart where they offer orders of their own."""
+        return (self,)
 
     def within(self, query: Span, key: Span) -> Mask:
         """What is left of the mask for plain tokens at these positions: the parts that hide nothing fall away."""
@@ -89,10 +101,6 @@ class SlidingWindow(Mask):
 
     size: Window
 
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise self.refusal("size", "must be at least 1: a query's own key counts")
-
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return query.position - key.position < self.size
 
@@ -103,7 +111,7 @@ class SlidingWindow(Mask):
 class SymmetricWindow(Mask):
     """A token sees `radius` keys to each side, and its own (Longformer's window w is a radius of w / 2)."""
 
-    radius: Window
+    radius: Annotated[Window, Range(0, 2**40)]
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return (query.position - key.position).abs() <= self.radius
@@ -119,6 +127,9 @@ class Strided(Mask):
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return (query.position - key.position) % self.stride == 0
+
+    def period(self) -> int:
+        return self.stride
 
     def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
         return n_heads * (_multiples(past + query, self.stride) - _multiples(past, self.stride))
@@ -143,8 +154,7 @@ class BlockEnds(Mask):
     last: Count
 
     def __post_init__(self) -> None:
-        if not 0 < self.last <= self.size:
-            raise self.refusal("last", f"must be from 1 to size = {self.size}")
+        self.require("last", self.last <= self.size, f"must be from 1 to size = {self.size}")
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         return (key.position % self.size >= self.size - self.last) & (query.position >= 0)
@@ -160,11 +170,6 @@ class LocalAndVertical(Mask):
     size: Window
     near: Window
     stride: Window
-
-    def __post_init__(self) -> None:
-        for name in ("size", "near", "stride"):
-            if getattr(self, name) < 1:
-                raise self.refusal(name, "must be at least 1")
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
         q, k = query.position // self.size, key.position // self.size
@@ -212,10 +217,7 @@ class And(Mask):
     masks: tuple[Mask, ...]
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        seen = self.masks[0](query, key, head)
-        for mask in self.masks[1:]:
-            seen = seen & mask(query, key, head)
-        return seen
+        return reduce(and_, [mask(query, key, head) for mask in self.masks])
 
     def band(self) -> Band | None:
         before, after = math.inf, math.inf
@@ -229,6 +231,15 @@ class And(Mask):
     def reach(self) -> int | None:
         reaches = [mask.reach() for mask in self.masks]
         return min((reach for reach in reaches if reach is not None), default=None)
+
+    def period(self) -> int | None:
+        return next((period for mask in self.masks if (period := mask.period())), None)
+
+    def disjoint(self) -> tuple[Mask, ...]:
+        for i, mask in enumerate(self.masks):
+            if len(parts := mask.disjoint()) > 1:
+                return tuple(And(masks=(*self.masks[:i], part, *self.masks[i + 1 :])) for part in parts)
+        return (self,)
 
     def pairs(self, query: int, past: int, n_heads: int) -> int:
         others = [mask for mask in self.masks if mask != Causal()]
@@ -247,14 +258,19 @@ class Or(Mask):
     masks: tuple[Mask, ...]
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        seen = self.masks[0](query, key, head)
-        for mask in self.masks[1:]:
-            seen = seen | mask(query, key, head)
-        return seen
+        return reduce(or_, [mask(query, key, head) for mask in self.masks])
 
     def reach(self) -> int | None:
         reaches = [mask.reach() for mask in self.masks]
         return None if None in reaches else max(reach for reach in reaches if reach is not None)
+
+    def disjoint(self) -> tuple[Mask, ...]:
+        plain = [mask for mask in self.masks if mask.period() is None]
+        parts: list[Mask] = [Or(masks=tuple(plain))] if plain else []
+        for mask in self.masks:
+            if mask not in plain:
+                parts.append(And(masks=(mask, *(~part for part in parts))))
+        return tuple(parts) if len(parts) > 1 else (self,)
 
     def within(self, query: Span, key: Span) -> Mask:
         masks = tuple(mask.within(query, key) for mask in self.masks)
@@ -276,8 +292,7 @@ class Heads(Mask):
     masks: tuple[Mask, ...]
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        each = [mask(query, key, head) & (head % len(self.masks) == i) for i, mask in enumerate(self.masks)]
-        return torch.stack([*torch.broadcast_tensors(*each)]).any(0)
+        return reduce(or_, [m(query, key, head) & (head % len(self.masks) == i) for i, m in enumerate(self.masks)])
 
     def reach(self) -> int | None:
         return Or(masks=self.masks).reach()
@@ -293,16 +308,53 @@ def visible(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Tensor | No
     """Who sees whom as booleans [batch or 1, heads or 1, query, key]; None where everything is seen."""
     if query.span and key.span:
         mask = mask.within(query.span, key.span)
-    q, k = query.as_queries(), key.as_keys()
-    seen = None
-    if mask != Everything():
-        seen = mask(q, k, torch.arange(n_heads, device=query.position.device).view(1, -1, 1, 1))
-    if q.document is None and k.document is None:
+    heads = torch.arange(n_heads, device=query.position.device)
+    return shown(mask, query.as_queries(), key.as_keys(), heads.view(1, -1, 1, 1))
+
+
+def shown(mask: Mask, query: Tokens, key: Tokens, head: Tensor) -> Tensor | None:
+    """The mask, and "the same document, a real token", of facts that are shaped as a predicate's; None: everything."""
+    seen = None if mask == Everything() else mask(query, key, head)
+    if query.document is None and key.document is None:
         return seen
-    documents_q = torch.ones_like(q.position) if q.document is None else q.document
-    documents_k = torch.ones_like(k.position) if k.document is None else k.document
+    documents_q = query.position * 0 + 1 if query.document is None else query.document
+    documents_k = key.position * 0 + 1 if key.document is None else key.document
     together = (documents_q == documents_k) & (documents_k > 0)
     return together if seen is None else seen & together
+
+
+def unmarked(n: int, start: int = 0) -> Tokens:
+    """Plain tokens none of which is of a prefix that only token_type_ids tell: no mask says how long that is."""
+    tokens = plain_tokens(n, torch.device("cpu"), start)
+    return replace(tokens, segment=torch.ones_like(tokens.position))
+
+
+def ignores_heads(mask: Mask) -> bool:
+    """Whether a mask gives one answer for all heads."""
+    one = unmarked(1)
+    return mask(one.as_queries(), one.as_keys(), torch.arange(2).view(1, -1, 1, 1)).shape[1] == 1
+
+
+@lru_cache(maxsize=256)  # a model asks for each of its layers
+def counted(mask: Mask, query: int, past: int, n_heads: int) -> int:
+    """How many (head, query, key) a mask shows to `query` new tokens after `past` ones."""
+    count, head, total = 0, torch.arange(n_heads).view(1, -1, 1, 1), past + query
+    for q in range(past, total, TILE):
+        for k in range(0, total, TILE):
+            queries = unmarked(min(TILE, total - q), q).as_queries()
+            keys = unmarked(min(TILE, total - k), k).as_keys()
+            seen = mask(queries, keys, head)
+            same = n_heads if seen.shape[1] == 1 else 1  # heads that see the same are counted once
+            seen = seen.expand(1, -1, queries.position.shape[2], keys.position.shape[3])
+            count += same * int(torch.count_nonzero(seen))
+    return count
+
+
+def sum_of_minima(start: int, stop: int, bound: float) -> int:
+    """The sum over i from start to stop - 1 of min(i, bound)."""
+    bent = max(start, min(stop, stop if math.isinf(bound) else int(bound)))
+    rising = (bent * (bent - 1) - start * (start - 1)) // 2
+    return rising + (0 if bent == stop else (stop - bent) * int(bound))
 
 
 def _order(tokens: Tokens) -> Tensor:

@@ -35,9 +35,6 @@ class MLASpec(ProjectionSpec):
     bias_output: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("n_heads", "kv_rank", "head_dim"):
-            if getattr(self, name) < 1:
-                raise self.refusal(name, "must be at least 1")
         if (self.rotary_dim is None) != (self.rotary is None):
             raise self.refusal("rotary_dim", "and rotary go together: give both or neither")
         if self.rotary is not None and self.rotary_dim is not None:
@@ -67,6 +64,7 @@ class MLASpec(ProjectionSpec):
             return LinearSpec(d_out=Width(n_heads * width), axes=("heads", rank))
 
         latent = place.at(self.kv_rank)
+        out = LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads"))
         return {
             "q_down": (down(narrow, "query_rank"), place) if narrow else None,
             "norm_query": self.norm_query and (self.norm_query, place.at(narrow)) if narrow else None,
@@ -76,10 +74,7 @@ class MLASpec(ProjectionSpec):
             "k": (up(self.head_dim, "kv_rank"), latent),
             "v": (up(value, "kv_rank"), latent),
             "k_rotary": (down(self.turning, "head_dim"), source) if self.turning else None,
-            "o": (
-                LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads")),
-                place.at(n_heads * value),
-            ),
+            "o": (out, place.at(n_heads * value)),
         }
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
@@ -138,7 +133,6 @@ class MLA(Projection[MLASpec]):
     k: Linear
     v: Linear
     k_rotary: Linear | None
-    o: Linear
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """Queries [batch, heads, query, head_dim + rotary_dim] of x [batch, query, d_model]."""
@@ -184,7 +178,3 @@ class MLA(Projection[MLASpec]):
     def unfold(self, y: Tensor) -> Tensor:
         """[batch, heads, query, value_dim] of y [batch, heads, query, kv_rank]."""
         return y @ self.v.weight.unflatten(0, (self.spec.n_heads, -1)).mT
-
-    def output(self, y: Tensor) -> Tensor:
-        """[batch, query, d_model] of y [batch, heads, query, value_dim]."""
-        return self.o(y.transpose(1, 2).flatten(2))

@@ -20,7 +20,7 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Sizes, Spec, Width, Window, Workload
+from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Positive, Sizes, Spec, Whole, Width, Window, Workload
 
 
 class CapacitySpec(Spec, abstract=True):
@@ -34,11 +34,7 @@ class CapacitySpec(Spec, abstract=True):
 class CapacityFactor(CapacitySpec):
     """factor · top_k · tokens / experts, rounded up: 1 is exactly enough for an even load (Switch, section 2.2)."""
 
-    factor: float
-
-    def __post_init__(self) -> None:
-        if not self.factor > 0 or not math.isfinite(self.factor):
-            raise self.refusal("factor", "must be above 0; leave the capacity out so that no token is dropped")
+    factor: Positive
 
     def places(self, n_tokens: int, n_experts: int, top_k: int) -> int:
         return math.ceil(self.factor * top_k * n_tokens / n_experts)
@@ -47,11 +43,7 @@ class CapacityFactor(CapacitySpec):
 class FixedCapacity(CapacitySpec):
     """A number of tokens, whatever the length (the released Switch models)."""
 
-    tokens: int
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise self.refusal("tokens", "must be at least 1; leave the capacity out so that no token is dropped")
+    tokens: Whole
 
     def places(self, n_tokens: int, n_experts: int, top_k: int) -> int:
         return self.tokens
@@ -143,20 +135,14 @@ class MoE(Part[MoESpec]):
             "real": x.new_ones(shape, dtype=torch.bool) if document is None else document.expand(shape) > 0,
         }
         if spec.capacity is not None:
-            served = self._served(notes["chosen"], notes["real"])
-            notes["served"] = served
+            places = spec.capacity.places(x.shape[1], spec.router.n_experts, spec.router.top_k)
+            served = notes["served"] = admitted(notes["chosen"], spec.router.n_experts, places, notes["real"])
             weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
         y = self.experts(rows, chosen, weights, context).view_as(x)
         if self.shared_expert is not None:
             shared, _ = self.shared_expert(x, context, store)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return y, notes
-
-    def _served(self, chosen: Tensor, real: Tensor) -> Tensor:
-        router, capacity = self.spec.router, self.spec.capacity
-        assert capacity is not None
-        places = capacity.places(chosen.shape[1], router.n_experts, router.top_k)
-        return admitted(chosen, router.n_experts, places, real)
 
 
 def admitted(chosen: Tensor, n_experts: int, places: int, real: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.memory_efficient import MemoryEfficientRMSNorm, saves_activations
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec, Place, Weight
+from anyformer.spec import MapSpec, Place, Positive, Weight
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -24,17 +24,13 @@ class NormSpec(MapSpec, abstract=True):
     What derives from it is a norm to cards, diagrams, diffs and times, a user's own too, whatever it is called.
     """
 
-    eps: float
-
-    def __post_init__(self) -> None:
-        if self.eps <= 0:
-            raise self.refusal("eps", "must be above 0")
+    eps: Positive
 
 
 class LayerNormSpec(NormSpec):
     """(x - mean) / sqrt(variance + eps), with a weight and a bias, either of which may be left out (OLMo: both)."""
 
-    eps: float = 1e-5
+    eps: Positive = 1e-5
     weight: bool = True
     bias: bool = True
     weight_offset: float = 0.0  # LayerNorm1P (Nemotron) stores the weight minus one: 1.0
@@ -64,7 +60,7 @@ class LayerNorm(Part[LayerNormSpec]):
 class RMSNormSpec(NormSpec):
     """x / sqrt(mean of squares + eps), times a weight."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
     weight: bool = True
     weight_offset: float = 0.0  # Gemma stores the weight minus one: 1.0
     cast: Literal["before", "after"] = "before"  # back to the input's dtype: before the weight (Llama) or after (Gemma)

@@ -10,7 +10,9 @@ from torch import nn
 
 from anyformer.errors import SpecError
 from anyformer.spec import PartSpec, Place
+from anyformer.spec import part as parts
 
+parts.is_tracing = torch.compiler.is_compiling
 S = TypeVar("S", bound=PartSpec)
 
 

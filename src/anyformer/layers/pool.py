@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import MapSpec, PoolSpec
+from anyformer.spec import MapSpec, PoolSpec, Positive
 
 
 class FirstTokenSpec(PoolSpec):
@@ -56,7 +56,7 @@ class MeanTokens(Part[MeanTokensSpec]):
 class UnitLengthSpec(MapSpec):
     """x / |x|, so that products are cosines; lengths below `least` count as that."""
 
-    least: float = 1e-12
+    least: Positive = 1e-12
 
 
 class UnitLength(Part[UnitLengthSpec]):

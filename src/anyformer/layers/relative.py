@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, PartSpec, Place, Weight, Window, Workload
+from anyformer.spec import Cost, PartSpec, Place, Positive, Weight, Window, Workload
 
 
 class RelativeSinusoidSpec(ScoreSpec):
@@ -22,7 +22,7 @@ class RelativeSinusoidSpec(ScoreSpec):
     so that no distance exceeds the number of keys.
     """
 
-    base: float = 10_000.0
+    base: Positive = 10_000.0
     bidirectional: bool = False  # distances of keys that come after are told apart too
     reads_content = True
 
@@ -57,9 +57,10 @@ class RelativeSinusoidSpec(ScoreSpec):
         between = queries * n_heads * distances * (place.d_model if folded else width)
         return (queries if folded else distances) * place.d_model * n_heads * width, between
 
-    def sinusoids(self, distances: Tensor, d_model: int) -> Tensor:
-        """[distance, d_model] for distances in tokens."""
-        pairs = torch.arange(0, d_model, 2, device=distances.device, dtype=torch.float32)
+    def sinusoids(self, start: int, stop: int, d_model: int, device: torch.device) -> Tensor:
+        """[distance, d_model] for the distances from start down to stop, in tokens."""
+        pairs = torch.arange(0, d_model, 2, device=device, dtype=torch.float32)
+        distances = torch.arange(start, stop - 1, -1, device=device)
         angles = distances.float()[:, None] * self.base ** -(pairs / d_model)
         return torch.cat((angles.sin(), angles.cos()), -1)[:, :d_model]
 
@@ -71,10 +72,8 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
 
     def forward(self, content: Content, query: Tokens, key: Tokens) -> Tensor:
         """Scores [batch, heads, query, key]."""
-        q, k = content.q, content.k
-        groups = q.shape[1] // k.shape[1]
-        of_keys = (self.bias_key[:, None] * (k.repeat_interleave(groups, 1) if groups > 1 else k)).sum(-1)[:, :, None]
-        return (self.by_distance(q + self.bias_position[:, None], query, key) + of_keys) * content.scale
+        of_keys = (self.bias_key[:, None] * content.keys).sum(-1)[:, :, None]
+        return (self.by_distance(content.q + self.bias_position[:, None], query, key) + of_keys) * content.scale
 
     def by_distance(self, q: Tensor, query: Tokens, key: Tokens) -> Tensor:
         """q·(W r) for q [batch, heads, query, head_dim]; [batch, heads, query, key]."""
@@ -97,16 +96,14 @@ class RelativeSinusoid(Part[RelativeSinusoidSpec]):
             return q @ self.distances(start, stop).mT
         folded = q @ self.r.unflatten(0, (len(self.bias_key), -1))
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            steps = torch.arange(start, stop - 1, -1, device=self.r.device)
-            return folded @ self.spec.sinusoids(steps, self.place.d_model).to(q.dtype).mT
+            return folded @ self.spec.sinusoids(start, stop, self.place.d_model, q.device).to(q.dtype).mT
         length = 1 << start.bit_length()  # so that tokens decoded one after the other find the table of the one before
         table = _table(self.spec, self.place.d_model, length, stop < 0, q.device, q.dtype)
         return folded @ table[length - 1 - start : length - stop].mT
 
     def distances(self, start: int, stop: int) -> Tensor:
         """W r for the distances from start down to stop, as [heads, distance, head_dim]."""
-        steps = torch.arange(start, stop - 1, -1, device=self.r.device)
-        sinusoids = self.spec.sinusoids(steps, self.place.d_model).to(self.r.dtype)
+        sinusoids = self.spec.sinusoids(start, stop, self.place.d_model, self.r.device).to(self.r.dtype)
         return F.linear(sinusoids, self.r).unflatten(-1, (len(self.bias_key), -1)).transpose(0, 1)
 
 
@@ -115,8 +112,7 @@ def _table(
     spec: RelativeSinusoidSpec, d_model: int, length: int, both: bool, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
     """The sinusoids of the distances from length - 1 down to 0, or, for `both` ways, to 1 - length."""
-    steps = torch.arange(length - 1, -length if both else -1, -1, device=device)
-    return spec.sinusoids(steps, d_model).to(dtype)
+    return spec.sinusoids(length - 1, 1 - length if both else 0, d_model, device).to(dtype)
 
 
 def _clipped(query: Tokens, key: Tokens, farthest: int) -> Tensor:
@@ -128,10 +124,6 @@ class NearestSpec(PartSpec, abstract=True):
     """A vector for each distance up to `farthest` either way, one table for all heads; those farther share the last."""
 
     farthest: Window
-
-    def __post_init__(self) -> None:
-        if self.farthest < 1:
-            raise self.refusal("farthest", "must be at least 1 token")
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         return {"weight": Weight((2 * self.farthest + 1, place.shape[-1]), ("distance", "head_dim"), "table")}

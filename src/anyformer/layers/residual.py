@@ -6,19 +6,20 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.part import Part
-from anyformer.spec import ResidualSpec
+from anyformer.spec import Exponent, ResidualSpec
 
 
 class AddSpec(ResidualSpec):
-    """scale · x + y."""
+    """scale · x + branch · y."""
 
     scale: float = 1.0
+    branch: float = 1.0  # of what each branch writes (Granite)
 
 
 class AddByDepthSpec(ResidualSpec):
     """α x + y, where α is the number of the stack's branches to this power; DeepNorm's is 1/4, and follows the depth."""
 
-    power: float = 0.25
+    power: Exponent = 0.25
 
     def within(self, n_branches: int) -> AddSpec:
         return AddSpec(scale=n_branches**self.power)
@@ -35,6 +36,7 @@ class Add(Part[AddSpec]):
 
     def write(self, state: Tensor, y: Tensor) -> Tensor:
         """The state after a branch has given y [batch, token, d_model]."""
+        y = y if self.spec.branch == 1.0 else self.spec.branch * y
         return state + y if self.spec.scale == 1.0 else self.spec.scale * state + y
 
     def close(self, state: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from anyformer.spec import Caveat, Length, Spec
+from anyformer.spec import Caveat, Length, Positive, Spec
 
 
 class RotaryScalingSpec(Spec, abstract=True):
@@ -56,7 +56,7 @@ class ScalingByLength(RotaryScalingSpec, abstract=True):
 class LinearScaling(RotaryScalingSpec):
     """Position interpolation: Chen et al. 2023, arXiv:2306.15595."""
 
-    factor: float
+    factor: Positive
 
     def scaled(self, frequencies: list[float]) -> list[float]:
         return [f / self.factor for f in frequencies]
@@ -65,9 +65,9 @@ class LinearScaling(RotaryScalingSpec):
 class Llama3Scaling(RotaryScalingSpec):
     """Long waves are stretched, short ones kept, those between blended: Grattafiori et al. 2024, arXiv:2407.21783."""
 
-    factor: float
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
+    factor: Positive
+    low_frequency_factor: Positive = 1.0
+    high_frequency_factor: Positive = 4.0
     original_context: Length = Length(8192)
 
     def scaled(self, frequencies: list[float]) -> list[float]:
@@ -88,16 +88,16 @@ def sharpening(factor: float, share: float = 1.0) -> float:
 class YaRN(RotaryScalingSpec):
     """Waves of few turns within the original context are stretched, others kept: Peng et al. 2023, arXiv:2309.00071."""
 
-    factor: float
+    factor: Positive
     original_context: Length = Length(4096)
-    beta_fast: float = 32.0  # turns within the original context from which on a wave is kept
-    beta_slow: float = 1.0  # … up to which it is stretched in full
+    beta_fast: Positive = 32.0  # turns within the original context from which on a wave is kept
+    beta_slow: Positive = 1.0  # … up to which it is stretched in full
     truncate: bool = True  # the ramp between starts and ends at whole pairs
-    attention_factor: float | None = None  # of cos and sin; None: sharpening(factor)
+    attention_factor: Positive | None = None  # of cos and sin; None: sharpening(factor)
 
     def __post_init__(self) -> None:
-        if self.beta_slow <= 0 or self.beta_fast < self.beta_slow:
-            raise self.refusal("beta_fast", f"must be at least beta_slow = {self.beta_slow}, and both above 0")
+        if self.beta_fast < self.beta_slow:
+            raise self.refusal("beta_fast", f"must be at least beta_slow = {self.beta_slow}")
 
     def check(self, n_pairs: int) -> None:
         if n_pairs < 2:
@@ -123,21 +123,18 @@ class YaRN(RotaryScalingSpec):
 class LongRoPE(ScalingByLength):
     """A divisor for each pair, one list up to the original context and one beyond: Ding et al. 2024, arXiv:2402.13753."""
 
-    short: tuple[float, ...]
-    long: tuple[float, ...]
-    factor: float  # the new context as a multiple of the original
+    short: tuple[Positive, ...]
+    long: tuple[Positive, ...]
+    factor: Positive  # the new context as a multiple of the original
     original_context: Length = Length(4096)
     # of cos and sin up to the original context; None: √(1 + ln factor / ln original)
-    magnitude_short: float | None = None
-    magnitude_long: float | None = None  # … beyond
+    magnitude_short: Positive | None = None
+    magnitude_long: Positive | None = None  # … beyond
 
     def __post_init__(self) -> None:
-        if not self.short or len(self.short) != len(self.long):
+        if len(self.short) != len(self.long):
             raise self.refusal("long", f"must be a list as long as short, which has {len(self.short)} numbers")
-        if min(*self.short, *self.long) <= 0:
-            raise self.refusal("short", f"and long = {self.long} must be numbers above 0")
-        if self.original_context < 2:
-            raise self.refusal("original_context", "must be at least 2 tokens")
+        self.require("original_context", self.original_context >= 2, "must be at least 2 tokens")
 
     def check(self, n_pairs: int) -> None:
         if n_pairs != len(self.short):
@@ -174,12 +171,11 @@ class DynamicNTK(ScalingByLength):
     theta' = theta · (factor · length / original - (factor - 1))^(r / (r - 2)), r the features that rotate.
     """
 
-    factor: float
+    factor: Positive
     original_context: Length = Length(2048)
 
     def check(self, n_pairs: int) -> None:
-        if n_pairs < 2:
-            raise self.refusal("factor", "needs heads with more than one rotating pair: one alone has no theta")
+        self.require("factor", n_pairs >= 2, "needs heads with more than one rotating pair: one alone has no theta")
 
     def stretched(self, frequencies: list[float], length: Tensor) -> Tensor:
         n = len(frequencies)

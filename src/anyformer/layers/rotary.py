@@ -9,14 +9,14 @@ from torch import Tensor
 
 from anyformer.layers.rope_scaling import RotaryScalingSpec, ScalingByLength
 from anyformer.layers.tokens import ForwardContext, Tokens
-from anyformer.spec import Spec
+from anyformer.spec import Positive, SomeShare, Spec
 
 
 class RotarySpec(Spec):
     """Rotate pairs of features of queries and keys by position · theta^(-2i/r), r the features that rotate."""
 
-    theta: float = 10000.0
-    fraction: float = 1.0  # of head_dim that rotates
+    theta: Positive = 10000.0
+    fraction: SomeShare = 1.0  # of head_dim that rotates
     where: Literal["first", "last"] = "first"  # which features rotate
     layout: Literal["half", "interleaved"] = "half"  # pairs are (i, i + r/2) or (2i, 2i + 1)
     scaling: RotaryScalingSpec | None = None

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, as_given
-from anyformer.spec import Cost, Count, PartSpec, Place, Sizes, Weight, Workload
+from anyformer.spec import Cost, Count, Few, PartSpec, Place, Positive, Sizes, Weight, Workload
 
 TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
 
@@ -28,27 +28,24 @@ class RouterSpec(PartSpec):
     observed_as: ClassVar[str | None] = "router"
 
     n_experts: Count
-    top_k: int
+    top_k: Few
     score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sparsemixer"] = "softmax"
     bias: bool = False  # of the logits
     correction: bool = False  # a bias of the choice alone, moved by the load and never by a gradient (DeepSeek-V3)
-    n_groups: int = 1
-    top_groups: int = 1  # only the experts of the best groups can be chosen (DeepSeek-V2, V3)
+    n_groups: Few = 1
+    top_groups: Few = 1  # only the experts of the best groups can be chosen (DeepSeek-V2, V3)
     group_score: Literal["max", "top2-sum"] = "max"  # of a group: its best score, or the sum of its best two
     renormalise: bool = False  # the weights are divided by their sum
-    factor: float = 1.0  # of the weights, last
-    tolerance: float = 0.01  # sparsemixer: scores below the best by more than twice this share of it are left out
+    factor: Positive = 1.0  # of the weights, last
+    tolerance: Positive = 0.01  # sparsemixer: scores below the best by more than twice this share of it are left out
 
     def __post_init__(self) -> None:
-        if self.n_experts < 1:
-            raise self.refusal("n_experts", "must be at least 1")
-        if self.n_groups < 1 or self.n_experts % self.n_groups:
+        if self.n_experts % self.n_groups:
             raise self.refusal("n_groups", f"must divide n_experts = {self.n_experts}")
-        if not 1 <= self.top_groups <= self.n_groups:
+        if self.top_groups > self.n_groups:
             raise self.refusal("top_groups", f"must be from 1 to n_groups = {self.n_groups}")
         size = self.n_experts // self.n_groups
-        if not 1 <= self.top_k <= self.n_experts:
-            raise self.refusal("top_k", f"must be from 1 to n_experts = {self.n_experts}")
+        self.require("top_k", self.top_k <= self.n_experts, f"must be from 1 to n_experts = {self.n_experts}")
         if self.top_k > self.top_groups * size:
             reachable = f"{self.top_groups * size} experts of top_groups = {self.top_groups} groups of {size}"
             raise self.refusal("top_k", f"is more than the {reachable}; lower it or raise top_groups")
@@ -58,8 +55,6 @@ class RouterSpec(PartSpec):
             raise self.refusal("score", "takes no correction, no groups and no renormalise; leave them out")
         if self.score == "softmax-of-chosen" and self.renormalise:
             raise self.refusal("renormalise", "changes nothing where the weights are a softmax; leave it out")
-        if self.tolerance <= 0:
-            raise self.refusal("tolerance", "must be above 0")
 
     @property
     def draws(self) -> bool:

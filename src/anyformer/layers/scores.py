@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Tokens
-from anyformer.spec import Cost, Count, PartSpec, Place, ScaleSpec, Sizes, Weight, Window, Workload
+from anyformer.spec import Count, PartSpec, Place, ScaleSpec, Sizes, Weight, Window
 
 
 class Content(NamedTuple):
@@ -22,6 +22,12 @@ class Content(NamedTuple):
     k: Tensor  # [batch, kv heads, key, head_dim]
     projection: Any  # the layer's own: DeBERTa projects its positions with it
     scale: float  # of q · k
+
+    @property
+    def keys(self) -> Tensor:
+        """The keys of each head of queries [batch, heads, key, head_dim]."""
+        groups = self.q.shape[1] // self.k.shape[1]
+        return self.k.repeat_interleave(groups, 1) if groups > 1 else self.k
 
 
 class ScoreSpec(PartSpec, abstract=True):
@@ -80,8 +86,7 @@ class RelativeBucketsSpec(ScoreSpec):
 
     def __post_init__(self) -> None:
         exact = self.n_buckets // (4 if self.bidirectional else 2)
-        if exact < 1:
-            raise self.refusal("n_buckets", f"must be at least {4 if self.bidirectional else 2}")
+        self.require("n_buckets", exact >= 1, f"must be at least {4 if self.bidirectional else 2}")
         if self.max_distance <= exact:
             raise self.refusal("max_distance", f"must be beyond the {exact} tokens that have a bucket each")
 
@@ -129,9 +134,6 @@ class BySegmentSpec(ScoreSpec):
         n_heads, width = place.shape
         table = Weight((2, n_heads, width), ("segment", "heads", "head_dim"), "table")
         return {"weight": table, "bias_segment": Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)}
-
-    def cost(self, place: Place, workload: Workload) -> Cost:
-        return Cost({})
 
 
 class BySegment(Part[BySegmentSpec]):

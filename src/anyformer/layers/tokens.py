@@ -25,6 +25,8 @@ class Tokens:
     segment: Tensor | None = None
     # not 0: what a mask singles out (Longformer's global tokens, XLNet's blanks); None: no token
     mark: Tensor | None = None
+    # the position of the last token of each token's document, where whoever asks of a part of the tokens worked it out
+    end: Tensor | None = None
     span: Span | None = None  # positions are start … stop - 1 in every row, one document, no padding; else None
     turned: bool = False  # the span's positions are in another order: keys of a ring that has come round
     name: str = ""  # of the set of tokens, for memos within one pass: "" the new ones, else those of a cache
@@ -34,9 +36,14 @@ class Tokens:
         """How many tokens a row has."""
         return self.position.shape[1]
 
+    @property
+    def marked(self) -> Tensor:
+        """Whether each token is marked, of the facts' shape."""
+        return self.position < 0 if self.mark is None else self.mark > 0
+
     def each(self, function: Callable[[Tensor], Tensor]) -> Tokens:
         """Apply `function` to every fact that is there."""
-        facts = {n: getattr(self, n) for n in FACTS}
+        facts = {n: getattr(self, n) for n in (*FACTS, "end")}
         return replace(self, **{n: None if fact is None else function(fact) for n, fact in facts.items()})
 
     def as_queries(self) -> Tokens:
@@ -49,6 +56,10 @@ class Tokens:
 
 
 FACTS = ("position", "document", "order", "segment", "mark")
+
+
+# What positions add to scores [batch or 1, heads or 1, query, key], asked of some queries and keys; None: nothing.
+Bias = Callable[[Tokens, Tokens], Tensor | None]
 
 
 def plain_tokens(n: int, device: torch.device, start: int = 0) -> Tokens:
@@ -87,8 +98,12 @@ class Kernel(Protocol):
 
     name: str
 
-    def prepare(self, mask: Any, bias: Tensor | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
-        """What all layers of one mask share in a pass; `bias` is [batch or 1, heads, query, key]."""
+    def refuses(self, spec: Any) -> str | None:
+        """Why it cannot compute the attention of an `AttentionSpec`, or None."""
+        ...
+
+    def prepare(self, mask: Any, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
+        """What all layers of one mask share in a pass."""
         ...
 
     def __call__(

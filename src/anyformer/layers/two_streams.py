@@ -43,7 +43,7 @@ class TwoStreams(Mask):
     """
 
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
-        asks, blank = _blank(query), _blank(key)
+        asks, blank = query.marked, key.marked
         if query.order is None or key.order is None:
             return ~(asks & (query.position == key.position)) & ~blank
         return ((key.order < query.order) | ((key.order == query.order) & ~asks)) & ~blank
@@ -53,7 +53,3 @@ class TwoStreams(Mask):
 
     def pairs(self, query: int, past: int, n_heads: int) -> int:
         return n_heads * query * (past + query)
-
-
-def _blank(tokens: Tokens) -> Tensor:
-    return torch.zeros_like(tokens.position, dtype=torch.bool) if tokens.mark is None else tokens.mark > 0

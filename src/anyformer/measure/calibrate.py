@@ -19,6 +19,7 @@ import torch
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.cache import cache_directory
 
+Say = Callable[[str], None]  # what is being measured, one after the other
 SIDES = (512, 1024, 2048)  # of square products; the best counts, since caches and tiles favour different ones
 SECONDS = 0.8  # for one peak
 READ_NBYTES = 256 << 20  # larger than a cache of the last level
@@ -70,6 +71,9 @@ def calibrate(
     return machine
 
 
+TICK_SECONDS = 1e-9  # of the finest clock: no call takes less
+
+
 def fastest(work: Callable[[], object], device: torch.device, budget_seconds: float) -> float:
     """The least seconds that a call took, of as many as the budget allows and at least two after a warm-up.
 
@@ -84,7 +88,7 @@ def fastest(work: Callable[[], object], device: torch.device, budget_seconds: fl
         start = clock()
         work()
         synchronise()
-        least, n = min(least, clock() - start), n + 1
+        least, n = min(least, max(clock() - start, TICK_SECONDS)), n + 1
         if least > budget_seconds:  # a size that is far too large for this machine: one call says enough
             break
     return least

@@ -6,8 +6,11 @@ normalisation, take a quarter of its time.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,7 +38,6 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("element-wise", re.compile(r"^aten::|^void |elementwise|vectorized", re.IGNORECASE)),
 )
-INHERITED = ("normalisation",)  # whatever runs inside one of these is part of it
 
 # FLOPs of one number in the result of what is no product. Ivanov et al. count 7 for LayerNorm.
 EACH: Mapping[str, int] = {"normalisation": 7, "element-wise": 1, "movement": 0}
@@ -49,21 +51,38 @@ def class_of(name: str) -> str | None:
     return next((kind for kind, pattern in PATTERNS if pattern.search(name)), None)
 
 
-def seconds_by_class(step: Callable[[], object], device: torch.device, times: int = 3) -> dict[str, float]:
-    """The seconds of one step by class, from `times` profiled ones; of a GPU, those of its kernels."""
+def shares_of_time(step: Callable[[], object], device: torch.device, times: int = 3) -> dict[str, float]:
+    """The share of a step's time by class, from `times` profiled ones; of a GPU, that of its kernels.
+
+    Shares, since the profiler itself takes time, several times that of a small step.
+    """
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     step()
-    with profile(activities=activities) as found:
+    with muted(), profile(activities=activities) as found:
         for _ in range(times):
             step()
         getattr(torch, device.type).synchronize()
     sums = dict.fromkeys(CLASSES, 0.0)
     for event in found.events() or ():
         microseconds = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
-        sums[_class(event)] += microseconds / 1e6 / times
-    return sums
+        sums[_class(event)] += microseconds
+    return {name: microseconds / sum(sums.values()) for name, microseconds in sums.items()}
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Without what C++ writes to standard error: PyTorch's profiler says when it starts and stops."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def flops_by_class(found: tuple[Operator, ...], *, n_updated: int = 0) -> dict[str, int]:
@@ -89,7 +108,7 @@ def _class(event: Any) -> str:
     own, at = class_of(event.name), event.cpu_parent
     while at is not None:
         above = class_of(at.name)
-        if above in INHERITED and "attention" not in event.name:
+        if above == "normalisation" and "attention" not in event.name:
             return above
         own = own or above
         at = at.cpu_parent

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import psutil
 import torch
 
 from anyformer.costs.hardware.devices import THIS, Device, Efficiency
 from anyformer.costs.hardware.devices import device as known_device
-from anyformer.costs.hardware.plan import Hardware, hardware
+from anyformer.costs.hardware.plan import Hardware, Plan, hardware
 from anyformer.costs.hardware.plan import plan as plan_on
 from anyformer.costs.hardware.rates import VERSION, Rates
+from anyformer.costs.hardware.roofline import Roofline
 from anyformer.costs.hardware.roofline import roofline as roofline_on
 from anyformer.errors import UsageError, did_you_mean
-from anyformer.measure.calibrate import Machine, dtype_name, keep
+from anyformer.measure.calibrate import Machine, Say, dtype_name, keep
 from anyformer.measure.calibrate import calibrate as measure_peaks
 from anyformer.notebook import ShowsItself
+from anyformer.screen import counted
+from anyformer.spec import Architecture
 from anyformer.training.step.device import best_device, choose_device, keep_heap
 
-P = ParamSpec("P")
-R = TypeVar("R")
-Say = Callable[[str], None]
 VERSION_OF_KEYS = 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 RECORD = "rates"  # beginning of the file's name
@@ -47,7 +46,6 @@ class Calibration(ShowsItself):
         return self.device.rates
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         told = {"version": VERSION_OF_KEYS, **self.device.as_json(), "seconds": self.seconds}
         return {**told, "rates": self.rates.as_json()}
 
@@ -101,31 +99,21 @@ def found_device(name: str | Device) -> Device:
     return (kept() if name == THIS else None) or known_device(name)
 
 
-def _knowing_this(answer: Callable[P, R], argument: str, find: Callable[[Any], object]) -> Callable[P, R]:
-    """A function of `costs` whose argument may be "this" too: this machine, calibrated before."""
-    signature = inspect.signature(answer)
-
-    @wraps(answer)
-    def answered(*args: P.args, **options: P.kwargs) -> R:
-        given = signature.bind(*args, **options)
-        given.apply_defaults()
-        given.arguments[argument] = find(given.arguments[argument])
-        return answer(*given.args, **given.kwargs)
-
-    return answered
+# Those of `costs`, where "this" names a device too.
+@wraps(roofline_on)
+def roofline(architecture: Architecture, *, device: str | Device = "H100", **options: Any) -> Roofline:
+    return roofline_on(architecture, device=found_device(device), **options)
 
 
-roofline = _knowing_this(roofline_on, "device", found_device)
-plan = _knowing_this(plan_on, "on", lambda on: on if isinstance(on, Hardware) else hardware(on, found_device))
+@wraps(plan_on)
+def plan(architecture: Architecture, on: str | Hardware, **options: Any) -> Plan:
+    return plan_on(architecture, on if isinstance(on, Hardware) else hardware(on, found_device), **options)
 
 
 def native_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
     """The dtypes that a device multiplies itself; a processor that only emulates bfloat16 leaves it out."""
-    if device.type != "cpu":
-        return (torch.float32, torch.bfloat16)
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return (torch.float32,)
-    return (torch.float32, torch.bfloat16)
+    emulates = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return (torch.float32,) if emulates else (torch.float32, torch.bfloat16)
 
 
 def _device(machine: Machine, rates: Rates, device: torch.device) -> Device:
@@ -136,7 +124,7 @@ def _device(machine: Machine, rates: Rates, device: torch.device) -> Device:
         peak_flops_per_second=machine.peak_flops_per_second,
         memory_nbytes=memory,
         nbytes_per_second=rates.reading[-1][1],
-        source=f"measured: {machine.processor}, {machine.threads} threads, PyTorch {machine.torch_version}",
+        source=f"measured: {machine.processor}, {counted(machine.threads, 'thread')}, PyTorch {machine.torch_version}",
         overhead_seconds=rates.overhead_seconds["forward"],
         efficiency=Efficiency(1.0, 1.0, 1.0, 1.0),
         rates=rates,

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
 from anyformer.cache import KVCache
+from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.costs import cost
-from anyformer.costs.activations import activations
+from anyformer.costs.activations import Activations, activations
 from anyformer.costs.hardware.roofline import check_length, roofline
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import InputError, UsageError
 from anyformer.measure.calibrate import dtype_name, fastest
-from anyformer.measure.classes import flops_by_class, seconds_by_class
+from anyformer.measure.classes import flops_by_class, shares_of_time
 from anyformer.measure.here import kept
 from anyformer.measure.runs import decoding_step, random_rows, trainer_of
 from anyformer.model import build
@@ -49,7 +48,6 @@ class Beside:
         return self.predicted / self.measured - 1 if self.predicted is not None and self.measured else None
 
     def as_json(self) -> dict[str, float | None]:
-        """Plain data."""
         return {**asdict(self), "error": self.error}
 
 
@@ -66,10 +64,9 @@ class Profile(ShowsItself):
     activation_nbytes: Beside  # that a training pass keeps for its backward pass; on a GPU, the peak beyond the state
     cache_nbytes: Beside | None
     flops: dict[str, dict[str, int]]  # by phase and class
-    time: dict[str, dict[str, float]]  # seconds by phase and class, under the profiler
+    time: dict[str, dict[str, float]]  # seconds of the step by phase and class, which the profiler tells the shares of
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         return {
             "version": VERSION,
             **{name: getattr(self, name) for name in ("device", "precision", "n_params", "batch", "seq_len")},
@@ -107,12 +104,13 @@ def profile(
     Times are predicted where this machine is calibrated. Raises UsageError for a model that does not fit the memory that is
     free, or that no objective can train; SpecError for sizes that make no sense.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler talks to stderr otherwise
     spec, where = resized(specification(architecture), n_params, vocab_size), choose_device(device)
     if batch < 1 or seq_len < 1:
         raise UsageError(f"--batch {batch} and --seq-len {seq_len} must be at least 1")
-    check_length(spec, seq_len)
-    refuse_too_large(spec, batch, seq_len, precision, where)
+    check_length(spec, seq_len, batch=batch)
+    kind: DeviceKind = "cuda" if where.type == "cuda" else "cpu"
+    said = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind)
+    refuse_too_large(spec, said, precision, where)
     keep_heap()
     count, dtype, here = parameters(spec).total, dtype_name(compute_dtype(precision)), kept(where)
     known = here is not None and here.rates is not None and here.rates.knows(dtype)
@@ -120,63 +118,49 @@ def profile(
         roofline(spec, device=here, seq_len=seq_len, batch=batch, dtype=dtype).phases if here and known else None
     )
     trainer, rows = trainer_of(build(spec, device=where), batch, seq_len, precision), random_rows(spec, batch, seq_len)
-    activation = _activations(trainer, rows, spec, batch, seq_len, precision)
-    kind: DeviceKind = "cuda" if where.type == "cuda" else "cpu"
+    activation = _activations(trainer, rows, said)
     source_len = seq_len if spec.encoder else 0
-    seconds: dict[str, Beside] = {}
-    flops: dict[str, dict[str, int]] = {}
-    time: dict[str, dict[str, float]] = {}
+    found = Profile(str(where), precision, count, batch, seq_len, {}, activation, None, {}, {})
 
     def measure(phase: str, step: Callable[[], object], seen: tuple[Operator, ...]) -> None:
         measured = fastest(step, where, budget_seconds)
-        seconds[phase] = Beside(measured, predicted[phase].seconds if predicted else None)
-        time[phase] = seconds_by_class(step, where, times=2 if phase == "training" else 10)
-        flops[phase] = flops_by_class(seen, n_updated=count if phase == "training" else 0)
+        found.seconds[phase] = Beside(measured, predicted[phase].seconds if predicted else None)
+        shares = shares_of_time(step, where, times=2 if phase == "training" else 10)
+        found.time[phase] = {name: share * measured for name, share in shares.items()}
+        found.flops[phase] = flops_by_class(seen, n_updated=count if phase == "training" else 0)
 
     trained = training_pass(
         spec, batch=batch, seq_len=seq_len, source_len=source_len, half=precision == "bf16", device=kind
     )
     measure("training", lambda: trainer.step(1, rows), trained.operators)
-    cache = None
-    if predicted is None or "decoding" in predicted:
-        try:
-            step = decoding_step(spec, batch, seq_len, where)
-            step()
-        except InputError:  # an encoder, say, or one whose positions end
-            return Profile(str(where), precision, count, batch, seq_len, seconds, activation, None, flops, time)
-        one = forward_pass(
-            spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=torch.float32, device=kind
-        )
-        measure("decoding", step, one)
-        held = KVCache(spec, batch, seq_len, device=where)
-        said = cost(spec, seq_len=seq_len, batch=batch, dtype="float32").cache
-        memory = sum(kind.nbytes for kind in said if kind.kind == "memory")  # made by the encoder, later
-        cache = Beside(held.nbytes, sum(kind.nbytes for kind in said) - memory)
-    return Profile(str(where), precision, count, batch, seq_len, seconds, activation, cache, flops, time)
+    if predicted is not None and "decoding" not in predicted:
+        return found
+    try:
+        step = decoding_step(spec, batch, seq_len, where)
+        step()
+    except InputError:  # an encoder, say, or one whose positions end
+        return found
+    one = forward_pass(
+        spec, batch=batch, query=1, past=seq_len - 1, source_len=source_len, dtype=torch.float32, device=kind
+    )
+    measure("decoding", step, one)
+    held = cost(spec, seq_len=seq_len, batch=batch, dtype="float32").cache
+    own = sum(each.nbytes for each in held if each.kind != "memory")  # the encoder makes that, later
+    return replace(found, cache_nbytes=Beside(KVCache(spec, batch, seq_len, device=where).nbytes, own))
 
 
-def refuse_too_large(spec: ModelSpec, batch: int, seq_len: int, precision: Precision, device: torch.device) -> None:
+def refuse_too_large(spec: ModelSpec, said: Activations, precision: Precision, device: torch.device) -> None:
     """Raise UsageError where training would take more memory than is free."""
     n_params = parameters(spec).total
-    kind = "cuda" if device.type == "cuda" else "cpu"
-    kept = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind).nbytes
-    needed = state_nbytes(n_params, precision=precision).total + kept
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    if needed > ROOM * free:
-        most = max(1_000_000, int(n_params * ROOM * free / needed / 2))
-        rounded = f"{most // 1_000_000}M" if most < 10**9 else f"{most / 1e9:.1f}B"
-        raise UsageError(
-            f"training this model here needs {needed / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free; "
-            f"resize it (--params {rounded}), or take a smaller --batch or --seq-len"
-        )
+    needed = state_nbytes(n_params, precision=precision).total + said.nbytes
+    most = max(1_000_000, int(n_params * ROOM * (free_nbytes(device) or needed) / needed / 2))
+    rounded = f"{most // 1_000_000}M" if most < 10**9 else f"{most / 1e9:.1f}B"
+    remedy = f"resize it (--params {rounded}), or take a smaller --batch or --seq-len"
+    refuse_beyond_memory(needed, device, "training this model here", remedy, share=ROOM)
 
 
-def _activations(
-    trainer: Trainer, rows: Any, spec: ModelSpec, batch: int, seq_len: int, precision: Precision
-) -> Beside:
+def _activations(trainer: Trainer, rows: Any, said: Activations) -> Beside:
     device = trainer.device
-    kind = "cuda" if device.type == "cuda" else "cpu"
-    said = activations(spec, batch=batch, seq_len=seq_len, precision=precision, device=kind)
     if device.type == "cuda":
         trainer.step(1, rows)
         torch.cuda.reset_peak_memory_stats(device)

@@ -11,17 +11,15 @@ from torch.nn import functional as F
 
 from anyformer.costs.hardware.rates import Curve, Grid, Rates
 from anyformer.families import preset
-from anyformer.measure.calibrate import dtype_name, fastest
+from anyformer.measure.calibrate import Say, dtype_name, fastest
 from anyformer.measure.runs import decoding_step, training_step
 from anyformer.observation.observer import observed_call
-from anyformer.observation.operators import Operator
 from anyformer.observation.passes import DeviceKind, forward_pass, training_pass
 from anyformer.recipe import AdamW
 from anyformer.resizing import resize
 from anyformer.spec import ModelSpec
 from anyformer.training.step.optimizer import clip, optimizer_of
 
-Say = Callable[[str], None]
 aten = torch.ops.aten
 PHASES = ("forward", "backward")
 SECONDS = 0.04  # for one row of a table, at least three calls
@@ -82,7 +80,6 @@ def _grid(device: torch.device, dtype: torch.dtype, axes: tuple[tuple[int, ...],
 def _attention(device: torch.device, dtype: torch.dtype, lengths: tuple[int, ...]) -> dict[str, dict[str, Curve]]:
     found: dict[str, dict[str, Curve]] = {phase: {} for phase in PHASES}
     for width in HEAD_WIDTHS:
-        rows: dict[str, list[tuple[float, float]]] = {phase: [] for phase in PHASES}
         for n in lengths:
             heads, batch = 4, max(1, lengths[-1] // n)
             q, k, v = (
@@ -92,10 +89,9 @@ def _attention(device: torch.device, dtype: torch.dtype, lengths: tuple[int, ...
             flops = 4 * width * heads * batch * n * (n + 1) // 2
             work = lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
             forward, both = _both(work, (q, k, v), device)
-            rows["forward"].append((n, forward / flops))
-            rows["backward"].append((n, max(both - forward, forward) / (2 * flops)))
-        for phase in PHASES:
-            found[phase][str(width)] = tuple(rows[phase])
+            backward = max(both - forward, forward) / 2
+            for phase, seconds in zip(PHASES, (forward, backward), strict=True):
+                found[phase][str(width)] = (*found[phase].get(str(width), ()), (n, seconds / flops))
     return found
 
 
@@ -196,23 +192,23 @@ def _update(device: torch.device) -> float:
 def _overheads(device: torch.device, *, training: bool) -> tuple[float, float]:
     """The seconds an operator, and a pass besides, that models too small to compute anything take."""
     each, besides = [], []
+    kind: DeviceKind = "cuda" if device.type == "cuda" else "cpu"
     for name in TYPICAL:
         seconds, calls = [], []
         for depth in DEPTHS:
             spec = _typical(name, depth, 32)
-            step = training_step(spec, 1, 8, device) if training else decoding_step(spec, 1, 16, device)
+            if training:
+                step = training_step(spec, 1, 8, device)
+                seen = training_pass(spec, batch=1, seq_len=8, device=kind).operators
+            else:
+                step = decoding_step(spec, 1, 16, device)
+                seen = forward_pass(spec, batch=1, query=1, past=15, dtype=torch.float32, device=kind)
             seconds.append(fastest(step, device, 8 * SECONDS))
-            calls.append(sum(o.times for o in _operators(spec, "cuda" if device.type == "cuda" else "cpu", training)))
+            calls.append(sum(o.times for o in seen))
         slope = max(1e-9, (seconds[1] - seconds[0]) / (calls[1] - calls[0]))
         each.append(slope)
         besides.append(max(1e-9, seconds[0] - calls[0] * slope))
     return sum(each) / len(each), sum(besides) / len(besides)
-
-
-def _operators(spec: ModelSpec, device: DeviceKind, training: bool) -> tuple[Operator, ...]:
-    if training:
-        return training_pass(spec, batch=1, seq_len=8, device=device).operators
-    return forward_pass(spec, batch=1, query=1, past=15, dtype=torch.float32, device=device)
 
 
 def _one_query(device: torch.device, lengths: tuple[int, ...]) -> Curve:

@@ -10,7 +10,7 @@ import torch
 from anyformer.generation.decode import Decoding
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.model import Transformer, build
-from anyformer.recipe import RECIPES, CausalLM, Precision, Recipe, Seq2Seq
+from anyformer.recipe import RECIPES, CausalLM, Precision, Seq2Seq
 from anyformer.spec import ModelSpec
 from anyformer.text import Batch, PairBatch
 from anyformer.training.data.feed import Rows
@@ -21,17 +21,11 @@ SEED = 0
 STEPS = 32  # tokens that a row grows by before it starts anew
 
 
-def recipe_for(spec: ModelSpec, batch: int, seq_len: int, precision: Precision = "float32") -> Recipe:
-    """The small recipe at another size, with the objective of the architecture."""
-    objective = Seq2Seq() if spec.encoder else CausalLM()
-    return RECIPES["small"].but(seq_len=seq_len, batch_tokens=batch * seq_len, precision=precision, objective=objective)
-
-
 def trainer_of(model: Transformer, batch: int, seq_len: int, precision: Precision = "float32") -> Trainer:
-    """A trainer of a model. Raises UsageError for an architecture that no objective here can train."""
-    recipe = recipe_for(model.spec, batch, seq_len, precision)
-    objective = objective_of(recipe.objective, model.spec)
-    return Trainer(model, recipe, objective)
+    """A trainer of a model by the small recipe at this size. Raises UsageError for what no objective here can train."""
+    said = Seq2Seq() if model.spec.encoder else CausalLM()
+    sizes = {"seq_len": seq_len, "batch_tokens": batch * seq_len, "precision": precision}
+    return Trainer(model, RECIPES["small"].but(**sizes, objective=said), objective_of(said, model.spec))
 
 
 def random_rows(spec: ModelSpec, batch: int, seq_len: int) -> Rows:
@@ -49,27 +43,17 @@ def random_rows(spec: ModelSpec, batch: int, seq_len: int) -> Rows:
     return Batch(ids(), ids(), ones, positions, np.zeros(shape, dtype=np.int64))
 
 
-def training_step(
-    spec: ModelSpec, batch: int, seq_len: int, device: torch.device, precision: Precision = "float32"
-) -> Callable[[], object]:
+def training_step(spec: ModelSpec, batch: int, seq_len: int, device: torch.device) -> Callable[[], object]:
     """A function that makes one optimiser step of a new model on random tokens."""
-    trainer = trainer_of(build(spec, SEED, device=device), batch, seq_len, precision)
+    trainer = trainer_of(build(spec, SEED, device=device), batch, seq_len)
     rows = random_rows(spec, batch, seq_len)
     return lambda: trainer.step(1, rows)
 
 
-def decoding_step(
-    spec: ModelSpec,
-    batch: int,
-    past: int,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    model: Transformer | None = None,
-) -> Callable[[], object]:
+def decoding_step(spec: ModelSpec, batch: int, past: int, device: torch.device) -> Callable[[], object]:
     """A function that adds a token to each of `batch` rows that hold about `past`, greedily, as `generate` does."""
-    model = model or build(spec, SEED, device=device, dtype=dtype)
+    model = lay_out_for_decoding(build(spec, SEED, device=device, dtype=torch.float32))
     ids = torch.from_numpy(random_rows(spec, batch, past).labels).to(device)
-    lay_out_for_decoding(model)
     state: list[Decoding] = []
 
     def step() -> None:

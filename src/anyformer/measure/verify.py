@@ -58,7 +58,6 @@ class Verification(ShowsItself):
         return next((place for place in self.places if not place.agrees), None)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         differs = self.first_difference
         answer = {"agrees": differs is None, "first_difference": differs and differs.name}
         return {"version": VERSION, **asdict(self), **answer}

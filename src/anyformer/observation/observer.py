@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anyformer.layers.head import watcher
 from anyformer.layers.part import Part
 from anyformer.observation.operators import FREE, Operator, observed, tensors_in
 from anyformer.spec import BlockSpec
@@ -25,6 +26,7 @@ class Where(NamedTuple):
 
     part: str
     layer: int | None  # the call of a block, counted over the pass; None: between blocks
+    steps: int = 1  # equal ones of a loop, of which one is run
 
 
 class Event(NamedTuple):
@@ -68,17 +70,25 @@ class Observer(TorchDispatchMode):
         handles += [
             p.register_post_accumulate_grad_hook(self._gradient) for p in self._model.parameters() if p.requires_grad
         ]
+        token = watcher.set(self._steps)
         try:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor), self:
                 yield self
         finally:
+            watcher.reset(token)
             for handle in handles:
                 handle.remove()
 
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
+    def part(self, name: str) -> AbstractContextManager[None]:
         """What runs inside is called by this name."""
-        self._push(Where(name, None))
+        return self._within(Where(name, None))
+
+    def _steps(self, n: int) -> AbstractContextManager[None]:
+        return self._within(self._where[-1]._replace(steps=n))
+
+    @contextmanager
+    def _within(self, where: Where) -> Iterator[None]:
+        self._push(where)
         try:
             yield
         finally:
@@ -91,7 +101,7 @@ class Observer(TorchDispatchMode):
             if isinstance(module.spec, BlockSpec) and layer is None and torch._C._current_autograd_node() is None:
                 layer = len(self.layers)
                 self.layers.append(module.spec)
-            self._push(Where(name or self._where[-1].part, layer))
+            self._push(Where(name or self._where[-1].part, layer, self._where[-1].steps))
 
         return enter
 
@@ -120,13 +130,13 @@ class Observer(TorchDispatchMode):
         if number < self._spans[-1][0]:  # else the node was made on the way back, inside of the one before
             self._back = self._spans[bisect_right(self._spans, number, key=lambda span: span[0]) - 1][1]
         again = len(self._where) > 1  # modules run in a backward pass where layers are made again
-        return Where((self._where if again else [self._back])[-1].part, self._back.layer), False
+        return self._back._replace(part=(self._where if again else [self._back])[-1].part), False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
         out = func(*args, **kwargs)
-        if func.namespace == "prim":
-            return out
         where, forward = self.where()
         cast = func.overloadpacket is torch.ops.aten._to_copy and self._is_weight(args[0]) and forward
         for tensor in tensors_in(out):
@@ -177,7 +187,7 @@ class Observer(TorchDispatchMode):
 
     def alive(self) -> dict[int, tuple[int, Where]]:
         """Bytes of the storages that are there now and where they were made, by storage."""
-        sizes = {event.storage: event.nbytes for event in self.events if event.nbytes > 0}
+        sizes = {event.storage: event.nbytes for event in self.events if event.nbytes >= 0}
         return {number: (sizes[number], self.born[number]) for number, _ in self._alive.values()}
 
 

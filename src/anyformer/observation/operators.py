@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -49,6 +48,13 @@ def _grouped(rows: int, n: int, k: int, groups: int) -> Work:
     return Work((-(-rows // touched), n, k), touched, 2 * rows * n * k)
 
 
+def _blocked(q: Tensor, pairs: int, products: int) -> Work:
+    """Of the pairs that blocks hold, of all heads of a row; queries see so many keys on average."""
+    batch, heads, queries, width = q.shape
+    keys = -(-pairs // max(1, heads * queries))
+    return Work((queries, keys, width), batch * heads, products * batch * pairs * 2 * width, pairs // heads)
+
+
 # Operators of our own that multiply, each with what its arguments say of the work.
 KERNELS: dict[Any, Callable[..., Work]] = {
     ours.grouped_products: lambda rows, matrices, behind, biases=None, turned=False: _grouped(
@@ -57,6 +63,8 @@ KERNELS: dict[Any, Callable[..., Work]] = {
     ours.grouped_products_: lambda onto, rows, matrices, behind, turned=False: _grouped(
         len(rows), onto.shape[1], rows.shape[1], len(matrices)
     ),
+    ours.blocked_attention: lambda *args: _blocked(args[0], args[8], 2),
+    ours.blocked_attention_backward: lambda *args: _blocked(args[1], args[11], 4),
     ours.grouped_outer: lambda left, right, behind: _grouped(len(left), right.shape[1], left.shape[1], len(behind)),
 }
 # What reads as much as it gives, not the whole of what it reads from.
@@ -78,8 +86,7 @@ MOVES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(NamedTuple):
     """One operator of a pass as it was observed; it runs `times` times, once for each layer that is alike."""
 
     name: str  # PyTorch's: "mm", "silu_backward", "_softmax"

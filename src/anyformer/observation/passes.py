@@ -7,7 +7,6 @@ and what the second does counts for all further ones.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
@@ -126,7 +125,7 @@ def _thinned(stack: StackSpec) -> tuple[StackSpec, list[int]]:
 
 def _runs(where: Where, times: list[int]) -> int:
     """How often what was seen at one place happens in the whole model; between layers, and in those of heads, once."""
-    return times[where.layer] if where.layer is not None and where.layer < len(times) else 1
+    return where.steps * (times[where.layer] if where.layer is not None and where.layer < len(times) else 1)
 
 
 @contextmanager
@@ -142,6 +141,7 @@ def _fake(
             model = Transformer(few)
         finally:
             torch.set_default_dtype(before)
+        model.runs_on = device
         yield model, times
 
 
@@ -175,7 +175,7 @@ def _backward(loss: Tensor) -> None:
 
 
 def _times(observer: Observer, times: list[int]) -> tuple[Operator, ...]:
-    return tuple(dataclasses.replace(operator, times=_runs(where, times)) for operator, where in observer.operators)
+    return tuple(operator._replace(times=_runs(where, times)) for operator, where in observer.operators)
 
 
 def _peak(observer: Observer, end: int, held: Mapping[int, tuple[int, Where]], times: list[int]) -> tuple[int, str]:

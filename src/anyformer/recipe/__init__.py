@@ -1,83 +1,52 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
-from anyformer.recipe.file import dumps, loads, of_run, read
-from anyformer.recipe.published import OLMO_1B_0724, RECIPES, SMALL, TRANSFORMER_2017, named
-from anyformer.recipe.recipe import (
-    Adam,
-    AdamW,
-    DropoutSpec,
-    LearningRates,
-    LoadBalance,
-    OptimizerSpec,
-    Precision,
-    Recipe,
-    RouterLossSpec,
-    RouterTraining,
-    RouterZLoss,
-    SequenceBalance,
-)
-from anyformer.recipe.schedule import Constant, CosineDecay, InverseSqrtDecay, LinearDecay, PieceSpec, Warmup
-from anyformer.training.objectives import OBJECTIVES
-from anyformer.training.objectives.causal import CausalLM, MultiToken
-from anyformer.training.objectives.contrastive import Contrastive
-from anyformer.training.objectives.denoising import UL2, Denoiser, Denoising, PrefixLM, SpanCorruption
-from anyformer.training.objectives.labelled import Classification, Labelled, Regression, TokenClassification
-from anyformer.training.objectives.masked import MaskedLM
-from anyformer.training.objectives.permuted import PermutedLM
-from anyformer.training.objectives.replaced import ReplacedTokens
-from anyformer.training.objectives.sentences import NextSentence, SentenceOrder, SentencePairs
-from anyformer.training.objectives.seq2seq import Seq2Seq
-from anyformer.training.objectives.specification import FramedTexts, ObjectiveSpec, Reads
-
-__all__ = [
-    "Classification",
-    "Labelled",
-    "Regression",
-    "TokenClassification",
-    "NextSentence",
-    "SentenceOrder",
-    "SentencePairs",
-    "SequenceBalance",
-    "RouterZLoss",
-    "RouterTraining",
-    "RouterLossSpec",
-    "LoadBalance",
-    "OBJECTIVES",
-    "OLMO_1B_0724",
-    "RECIPES",
-    "SMALL",
-    "TRANSFORMER_2017",
-    "Adam",
-    "AdamW",
-    "CausalLM",
-    "Constant",
-    "Contrastive",
-    "CosineDecay",
-    "DropoutSpec",
-    "InverseSqrtDecay",
-    "LearningRates",
-    "Denoiser",
-    "Denoising",
-    "FramedTexts",
-    "MaskedLM",
-    "PermutedLM",
-    "PrefixLM",
-    "SpanCorruption",
-    "UL2",
-    "MultiToken",
-    "LinearDecay",
-    "ObjectiveSpec",
-    "OptimizerSpec",
-    "PieceSpec",
-    "Precision",
-    "Reads",
-    "Recipe",
-    "ReplacedTokens",
-    "Seq2Seq",
-    "Warmup",
-    "dumps",
-    "loads",
-    "named",
-    "of_run",
-    "read",
-]
+from anyformer.recipe.file import dumps as dumps
+from anyformer.recipe.file import loads as loads
+from anyformer.recipe.file import of_run as of_run
+from anyformer.recipe.file import read as read
+from anyformer.recipe.published import OLMO_1B_0724 as OLMO_1B_0724
+from anyformer.recipe.published import RECIPES as RECIPES
+from anyformer.recipe.published import SMALL as SMALL
+from anyformer.recipe.published import TRANSFORMER_2017 as TRANSFORMER_2017
+from anyformer.recipe.published import named as named
+from anyformer.recipe.recipe import Adam as Adam
+from anyformer.recipe.recipe import AdamW as AdamW
+from anyformer.recipe.recipe import DropoutSpec as DropoutSpec
+from anyformer.recipe.recipe import LearningRates as LearningRates
+from anyformer.recipe.recipe import LoadBalance as LoadBalance
+from anyformer.recipe.recipe import OptimizerSpec as OptimizerSpec
+from anyformer.recipe.recipe import Precision as Precision
+from anyformer.recipe.recipe import Recipe as Recipe
+from anyformer.recipe.recipe import RouterLossSpec as RouterLossSpec
+from anyformer.recipe.recipe import RouterTraining as RouterTraining
+from anyformer.recipe.recipe import RouterZLoss as RouterZLoss
+from anyformer.recipe.recipe import SequenceBalance as SequenceBalance
+from anyformer.recipe.schedule import Constant as Constant
+from anyformer.recipe.schedule import CosineDecay as CosineDecay
+from anyformer.recipe.schedule import InverseSqrtDecay as InverseSqrtDecay
+from anyformer.recipe.schedule import LinearDecay as LinearDecay
+from anyformer.recipe.schedule import PieceSpec as PieceSpec
+from anyformer.recipe.schedule import Warmup as Warmup
+from anyformer.training.objectives import OBJECTIVES as OBJECTIVES
+from anyformer.training.objectives.causal import CausalLM as CausalLM
+from anyformer.training.objectives.causal import MultiToken as MultiToken
+from anyformer.training.objectives.contrastive import Contrastive as Contrastive
+from anyformer.training.objectives.denoising import UL2 as UL2
+from anyformer.training.objectives.denoising import Denoiser as Denoiser
+from anyformer.training.objectives.denoising import Denoising as Denoising
+from anyformer.training.objectives.denoising import PrefixLM as PrefixLM
+from anyformer.training.objectives.denoising import SpanCorruption as SpanCorruption
+from anyformer.training.objectives.labelled import Classification as Classification
+from anyformer.training.objectives.labelled import Labelled as Labelled
+from anyformer.training.objectives.labelled import Regression as Regression
+from anyformer.training.objectives.labelled import TokenClassification as TokenClassification
+from anyformer.training.objectives.masked import MaskedLM as MaskedLM
+from anyformer.training.objectives.permuted import PermutedLM as PermutedLM
+from anyformer.training.objectives.replaced import ReplacedTokens as ReplacedTokens
+from anyformer.training.objectives.sentences import NextSentence as NextSentence
+from anyformer.training.objectives.sentences import SentenceOrder as SentenceOrder
+from anyformer.training.objectives.sentences import SentencePairs as SentencePairs
+from anyformer.training.objectives.seq2seq import Seq2Seq as Seq2Seq
+from anyformer.training.objectives.specification import FramedTexts as FramedTexts
+from anyformer.training.objectives.specification import ObjectiveSpec as ObjectiveSpec
+from anyformer.training.objectives.specification import Reads as Reads

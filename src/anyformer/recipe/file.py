@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Literal
 
+from anyformer.disk import plain
 from anyformer.disk.run_layout import RECIPE
-from anyformer.errors import SpecError
+from anyformer.disk.seal import sealed
 from anyformer.recipe.recipe import Recipe
-from anyformer.spec import decode, encode
+from anyformer.spec import decode_file, encode
 
 HEADER = "recipe"  # the file's first key; its value is the version of the language
 
@@ -26,33 +27,15 @@ def dumps(recipe: Recipe, form: Literal["json", "yaml"] = "yaml") -> str:
 
 def loads(text: str, name: str = "the text") -> Recipe:
     """The recipe that a JSON or YAML text holds. Raises SpecError."""
-    import yaml
-
-    try:
-        data = yaml.safe_load(text)  # JSON is YAML
-    except yaml.YAMLError as error:
-        where = " ".join(str(error).split())
-        raise SpecError(f"{name} is neither JSON nor YAML ({where})") from None
-    if not isinstance(data, dict) or HEADER not in data:
-        raise SpecError(f"{name} has no first key '{HEADER}: {Recipe.version}', so it is no recipe")
-    version = data.pop(HEADER)
-    if version != Recipe.version:
-        raise SpecError(f"{name} is written in version {version!r} of the language; this is version {Recipe.version}")
-    try:
-        return decode(data, Recipe)
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
-
-
-def of_run(directory: str | Path) -> Recipe | None:
-    """The recipe of a run, from its directory; None where that is no run. Raises SpecError."""
-    file = Path(directory) / RECIPE
-    return read(file) if file.is_file() else None
+    return decode_file(plain.loads(text, name), name, HEADER, Recipe, "recipe")
 
 
 def read(path: str | Path) -> Recipe:
     """The recipe in a .json, .yaml or .yml file. Raises SpecError."""
-    try:
-        return loads(Path(path).read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the recipe {path}: {error}") from None
+    return decode_file(plain.read(path, "recipe"), str(path), HEADER, Recipe, "recipe")
+
+
+def of_run(directory: str | Path) -> Recipe | None:
+    """The recipe of a run, from its directory; None where that is no run. Raises SpecError, CheckpointError."""
+    file = sealed(Path(directory)) / RECIPE
+    return read(file) if file.is_file() else None

@@ -7,6 +7,7 @@ What a paper does not say is in the presets' lineages (`training`), beside what 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.recipe.recipe import Adam, AdamW, DropoutSpec, OptimizerSpec, Recipe, RouterTraining, SequenceBalance
@@ -41,31 +42,18 @@ WARMUP = 375_000_000  # tokens: GPT-3's, and those of OPT and BLOOM after it
 STEPS = 2000  # of warm-up in LLaMA 1 and 2, OLMo 1B and DeepSeek
 
 
-def _adamw(lr: float, beta2: float = 0.95, eps: float = 1e-8, weight_decay: float = 0.1) -> AdamW:
-    return AdamW(lr=lr, beta1=0.9, beta2=beta2, eps=eps, weight_decay=weight_decay)
-
-
 def _recipe(
-    tokens: int,
-    rows: int,
-    optimizer: OptimizerSpec,
-    *schedule: PieceSpec,
-    seq_len: int = ROW,
-    clip: float = 1.0,
-    dropout: DropoutSpec | None = None,
-    router: RouterTraining | None = None,
+    tokens: int, rows: int, optimizer: OptimizerSpec, *schedule: PieceSpec, seq_len: int = ROW, **fields: Any
 ) -> Recipe:
-    """A recipe in bf16, of batches of so many rows."""
+    """A recipe in bf16, of batches of so many rows. What is left at its default, betas and decay too, is the paper's."""
     return Recipe(
         tokens=tokens,
         seq_len=seq_len,
         batch_tokens=rows * seq_len,
         optimizer=optimizer,
         schedule=schedule,
-        clip=clip,
-        dropout=dropout or DropoutSpec(),
-        router=router or RouterTraining(),
         precision="bf16",
+        **fields,
     )
 
 
@@ -73,24 +61,24 @@ def _gpt3(lr: float, rows: int) -> Recipe:
     """Brown et al. 2020, arXiv:2005.14165, table 2.1 and appendix B."""
     # A tenth of the peak is reached after 260B tokens, warm-up included; training goes on at that.
     decay = CosineDecay(to=0.1, tokens=260 * B - WARMUP)
-    return _recipe(300 * B, rows, _adamw(lr), Warmup(tokens=WARMUP), decay, Constant())
+    return _recipe(300 * B, rows, AdamW(lr=lr), Warmup(tokens=WARMUP), decay, Constant())
 
 
 def _opt(lr: float, rows: int, warmup: Warmup | None = None) -> Recipe:
     """Zhang et al. 2022, arXiv:2205.01068, section 2.2 and table 1; only the 175B counts its warm-up in steps."""
     dropout = DropoutSpec(attention=0.1, residual=0.1)
-    return _recipe(300 * B, rows, _adamw(lr), warmup or Warmup(tokens=WARMUP), LinearDecay(to=0.1), dropout=dropout)
+    return _recipe(300 * B, rows, AdamW(lr=lr), warmup or Warmup(tokens=WARMUP), LinearDecay(to=0.1), dropout=dropout)
 
 
 def _neox(lr: float, rows: int, steps: int) -> Recipe:
     """Black et al. 2022, arXiv:2204.06745, appendix B; Biderman et al. 2023, arXiv:2304.01373, appendix (from memory)."""
-    return _recipe(steps * rows * ROW, rows, _adamw(lr, weight_decay=0.01), Warmup(share=0.01), CosineDecay(to=0.1))
+    return _recipe(steps * rows * ROW, rows, AdamW(lr=lr, weight_decay=0.01), Warmup(share=0.01), CosineDecay(to=0.1))
 
 
 def _bloom(lr: float, rows: int, tokens: int, least: float) -> Recipe:
     """Le Scao et al. 2022, arXiv:2211.05100, table 3 (from memory): a cosine over 410B tokens, stopped before its end."""
     decay = CosineDecay(to=least / lr, tokens=410 * B - WARMUP)
-    return _recipe(tokens, rows, _adamw(lr), Warmup(tokens=WARMUP), decay)
+    return _recipe(tokens, rows, AdamW(lr=lr), Warmup(tokens=WARMUP), decay)
 
 
 def _gopher(lr: float, rows: int, clip: float) -> Recipe:
@@ -99,32 +87,32 @@ def _gopher(lr: float, rows: int, clip: float) -> Recipe:
     return _recipe(300 * B, rows, adam, Warmup(start=1e-7 / lr, steps=1500), CosineDecay(to=0.1), clip=clip)
 
 
-_CHINCHILLA = _recipe(1400 * B, 1536, _adamw(1e-4, beta2=0.999), Warmup(steps=1500), CosineDecay(to=0.1))
+_CHINCHILLA = _recipe(1400 * B, 1536, AdamW(lr=1e-4, beta2=0.999), Warmup(steps=1500), CosineDecay(to=0.1))
 """Hoffmann et al. 2022, arXiv:2203.15556, table 4."""
 
 
 def _llama(lr: float, tokens: int, seq_len: int = ROW, eps: float = 1e-8) -> Recipe:
     """Touvron et al. 2023, arXiv:2302.13971, section 2.3 and table 2; arXiv:2307.09288, section 2.2 and table 1."""
     rows = 4 * 2**20 // seq_len
-    return _recipe(tokens, rows, _adamw(lr, eps=eps), Warmup(steps=STEPS), CosineDecay(to=0.1), seq_len=seq_len)
+    return _recipe(tokens, rows, AdamW(lr=lr, eps=eps), Warmup(steps=STEPS), CosineDecay(to=0.1), seq_len=seq_len)
 
 
 _LLAMA_3_405B = _recipe(
-    15_600 * B, 2048, _adamw(8e-5, eps=1e-5), Warmup(steps=8000), CosineDecay(to=8e-7 / 8e-5), seq_len=8192
+    15_600 * B, 2048, AdamW(lr=8e-5, eps=1e-5), Warmup(steps=8000), CosineDecay(to=8e-7 / 8e-5), seq_len=8192
 )
 """Grattafiori et al. 2024, arXiv:2407.21783, section 3.4.1."""
 
 
 def _olmo(lr: float, tokens: int, rows: int, warmup: int) -> Recipe:
     """Groeneveld et al. 2024, arXiv:2402.00838, section 3.2 and table 5 (from memory): a straight line to a tenth."""
-    return _recipe(tokens, rows, _adamw(lr, eps=1e-5), Warmup(steps=warmup), LinearDecay(to=0.1))
+    return _recipe(tokens, rows, AdamW(lr=lr, eps=1e-5), Warmup(steps=warmup), LinearDecay(to=0.1))
 
 
 # Warm-up and cosine together take the first 2,000B tokens; 5e-5 is an eighth of the peak.
 OLMO_1B_0724 = _recipe(
     2050 * B,
     512,
-    _adamw(4e-4, eps=1e-5),
+    AdamW(lr=4e-4, eps=1e-5),
     Warmup(steps=STEPS),
     CosineDecay(to=5e-5 / 4e-4),
     LinearDecay(to=0.0, tokens=50 * B),
@@ -150,13 +138,13 @@ def _deepseek(
         Constant(),
     )
     router = RouterTraining(losses=(SequenceBalance(weight=balance),) if balance else ())
-    return _recipe(tokens, rows, _adamw(lr), *schedule, seq_len=4096, router=router)
+    return _recipe(tokens, rows, AdamW(lr=lr), *schedule, seq_len=4096, router=router)
 
 
 _DEEPSEEK_V3 = _recipe(
     14_800 * B,
     15_360,
-    _adamw(2.2e-4),
+    AdamW(lr=2.2e-4),
     Warmup(steps=STEPS),
     Constant(tokens=10 * T - STEPS * 15_360 * 4096),
     CosineDecay(to=0.1, tokens=4300 * B),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
-from anyformer.spec import ScaleSpec, Spec
+from anyformer.spec import NotNegative, Positive, Rate, ScaleSpec, Spec, Whole
 from anyformer.training.objectives.causal import CausalLM
 from anyformer.training.objectives.specification import ObjectiveSpec
 
@@ -15,16 +15,10 @@ Precision = Literal["float32", "bf16"]
 class OptimizerSpec(Spec, abstract=True):
     """`lr` is the schedule's peak: a number, or a law of d_model."""
 
-    lr: float | ScaleSpec = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-
-    def __post_init__(self) -> None:
-        self.require("lr", self.peak(1) > 0, "must be above 0")
-        for name in ("beta1", "beta2"):
-            self.require(name, 0 <= getattr(self, name) < 1, "must be at least 0 and below 1")
-        self.require("eps", self.eps > 0, "must be above 0")
+    lr: Positive | ScaleSpec = 1e-3
+    beta1: Rate = 0.9
+    beta2: Rate = 0.95
+    eps: Positive = 1e-8
 
     def peak(self, d_model: int) -> float:
         """The peak learning rate of a model of this width."""
@@ -41,11 +35,7 @@ class AdamW(OptimizerSpec):
     Loshchilov & Hutter 2017, arXiv:1711.05101.
     """
 
-    weight_decay: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("weight_decay", self.weight_decay >= 0, "must be at least 0")
+    weight_decay: NotNegative = 0.1
 
 
 class RouterLossSpec(Spec, abstract=True):
@@ -54,10 +44,7 @@ class RouterLossSpec(Spec, abstract=True):
     f_i is the share of tokens that choose expert i, P_i the mean of its probability over tokens; padding counts for nothing.
     """
 
-    weight: float
-
-    def __post_init__(self) -> None:
-        self.require("weight", self.weight > 0, "must be above 0; leave the loss out to train without it")
+    weight: Positive
 
 
 class LoadBalance(RouterLossSpec):
@@ -86,12 +73,10 @@ class RouterTraining(Spec):
 
     losses: tuple[RouterLossSpec, ...] = ()
     # by which corrections of the choice move after each step, against the load (DeepSeek-V3)
-    correction_speed: float = 0.0
-    jitter: float = 0.0  # what a router sees is multiplied by numbers from 1 - jitter to 1 + jitter (Switch)
+    correction_speed: NotNegative = 0.0
+    jitter: Rate = 0.0  # what a router sees is multiplied by numbers from 1 - jitter to 1 + jitter (Switch)
 
     def __post_init__(self) -> None:
-        self.require("correction_speed", self.correction_speed >= 0, "must be at least 0")
-        self.require("jitter", 0 <= self.jitter < 1, "must be at least 0 and below 1")
         kinds = [loss.kind for loss in self.losses]
         self.require("losses", len(set(kinds)) == len(kinds), f"are {', '.join(kinds)}; give each kind once")
 
@@ -99,14 +84,10 @@ class RouterTraining(Spec):
 class DropoutSpec(Spec):
     """Rates of dropout: of the embedding, of attention's weights, of what each branch writes, inside feed-forwards."""
 
-    embedding: float = 0.0
-    attention: float = 0.0
-    residual: float = 0.0
-    activation: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, rate in self.values().items():
-            self.require(name, 0 <= rate < 1, "must be at least 0 and below 1")
+    embedding: Rate = 0.0
+    attention: Rate = 0.0
+    residual: Rate = 0.0
+    activation: Rate = 0.0
 
 
 class Recipe(Spec):
@@ -117,21 +98,21 @@ class Recipe(Spec):
 
     # The words beside a type are the field's help, which commands show: a field is an option by being one.
     objective: Annotated[ObjectiveSpec, "What to learn from the text."] = CausalLM()
-    tokens: Annotated[int, "Train on so many tokens in all."] = 10_000_000
+    tokens: Annotated[Whole, "Train on so many tokens in all."] = 10_000_000
     # for pairs, at most so many on either side
-    batch_tokens: Annotated[int, "Tokens an optimiser step."] = 4096
+    batch_tokens: Annotated[Whole, "Tokens an optimiser step."] = 4096
     # pairs have rows of their own lengths
-    seq_len: Annotated[int, "Tokens a row."] = 256
+    seq_len: Annotated[Whole, "Tokens a row."] = 256
     memory: Annotated[
-        int | None, "Rows go on, and see so many tokens before them, as Transformer-XL's segments do."
+        Whole | None, "Rows go on, and see so many tokens before them, as Transformer-XL's segments do."
     ] = None
     optimizer: OptimizerSpec = AdamW()
     schedule: tuple[PieceSpec, ...] = (Warmup(share=0.05), CosineDecay(to=0.1))
-    clip: Annotated[float | None, "Largest norm of all gradients together, or none."] = 1.0
+    clip: Annotated[Positive | None, "Largest norm of all gradients together, or none."] = 1.0
     dropout: DropoutSpec = DropoutSpec()
-    label_smoothing: Annotated[float, "Share of the probability that is spread over all tokens."] = 0.0
+    label_smoothing: Annotated[Rate, "Share of the probability that is spread over all tokens."] = 0.0
     # PaLM: Chowdhery et al. 2022, arXiv:2204.02311, section 5
-    z_loss: Annotated[float, "Weight of log² Z, added to the loss."] = 0.0
+    z_loss: Annotated[NotNegative, "Weight of log² Z, added to the loss."] = 0.0
     router: RouterTraining = RouterTraining()
     # weights, gradients and optimiser state are float32 in both
     precision: Annotated[Precision, "Of matrix products."] = "float32"
@@ -139,17 +120,8 @@ class Recipe(Spec):
     version: ClassVar[int] = 1  # of the language of recipes
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "batch_tokens", "seq_len"):
-            self.require(name, getattr(self, name) >= 1, "must be at least 1")
         if self.objective.reads == "text" and self.batch_tokens % self.seq_len:
             raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
-        if self.memory is not None and self.memory < 1:
-            raise self.refusal("memory", "must be at least 1; null lets rows stand alone")
-        if self.clip is not None and self.clip <= 0:
-            raise self.refusal("clip", "must be above 0; null leaves gradients as they are")
-        self.require("label_smoothing", 0 <= self.label_smoothing < 1, "must be at least 0 and below 1")
-        self.require("z_loss", self.z_loss >= 0, "must be at least 0")
-        self.require("seed", self.seed >= 0, "must be at least 0")
         self.require("schedule", bool(self.schedule), "is empty; [Constant] keeps the learning rate as it is")
 
     @property

@@ -6,24 +6,20 @@ import math
 from itertools import pairwise
 
 from anyformer.errors import SpecError
-from anyformer.spec import Spec
+from anyformer.spec import NotNegative, SomeShare, Spec, Whole
 
 
 class PieceSpec(Spec, abstract=True):
     """A stretch of a schedule, as long as `steps`, `tokens` or `share` says; without any, the rest of the run."""
 
-    steps: int | None = None
-    tokens: int | None = None
-    share: float | None = None  # of the run's steps
+    steps: Whole | None = None
+    tokens: Whole | None = None
+    share: SomeShare | None = None  # of the run's steps
 
     def __post_init__(self) -> None:
         given = [name for name in ("steps", "tokens", "share") if getattr(self, name) is not None]
         if len(given) > 1:
             raise self.refusal(given[1], f"and {given[0]} both say how long the piece is; give one of them")
-        if given and not getattr(self, given[0]) > 0:
-            raise self.refusal(given[0], "must be above 0")
-        if self.share is not None and self.share > 1:
-            raise self.refusal("share", "must be at most 1: it is a share of the run")
 
     def length(self, run_steps: int, batch_tokens: int) -> int | None:
         """Its length in steps; None: whatever the other pieces leave."""
@@ -42,7 +38,7 @@ class PieceSpec(Spec, abstract=True):
 class Warmup(PieceSpec):
     """From `start` to the peak in equal steps; the last of them runs at the peak."""
 
-    start: float = 0.0
+    start: NotNegative = 0.0
 
     def factor(self, at: int, n: int, level: float, before: int) -> float:
         return self.start + (1 - self.start) * at / n
@@ -58,7 +54,7 @@ class Constant(PieceSpec):
 class CosineDecay(PieceSpec):
     """Half a cosine down to `to` (a factor of the peak): Loshchilov & Hutter 2016, arXiv:1608.03983, equation 5."""
 
-    to: float = 0.1
+    to: NotNegative = 0.1
 
     def factor(self, at: int, n: int, level: float, before: int) -> float:
         return self.to + (level - self.to) * (1 + math.cos(math.pi * at / n)) / 2
@@ -67,7 +63,7 @@ class CosineDecay(PieceSpec):
 class LinearDecay(PieceSpec):
     """A straight line to `to` (a factor of the peak)."""
 
-    to: float = 0.0
+    to: NotNegative = 0.0
 
     def factor(self, at: int, n: int, level: float, before: int) -> float:
         return level + (self.to - level) * at / n

@@ -4,7 +4,8 @@
 from anyformer.spec.architecture import Architecture as Architecture, HasSpec as HasSpec, is_path as is_path
 from anyformer.spec.architecture import label as label, read_names_with as read_names_with
 from anyformer.spec.architecture import specification as specification, split_variant as split_variant
-from anyformer.spec.codec import decode as decode, dumps as dumps, encode as encode, loads as loads, read as read
+from anyformer.spec.codec import decode as decode, decode_file as decode_file, dumps as dumps, encode as encode
+from anyformer.spec.codec import loads as loads, read as read
 from anyformer.spec.cost import Cost as Cost, Recompute as Recompute, Workload as Workload
 from anyformer.spec.count import Parameters as Parameters, parameters as parameters
 from anyformer.spec.count import parameters_by_part as parameters_by_part, parameters_met as parameters_met
@@ -14,9 +15,11 @@ from anyformer.spec.head import TableSpec as TableSpec
 from anyformer.spec.kinds import InitSpec as InitSpec, MapSpec as MapSpec, MixerSpec as MixerSpec
 from anyformer.spec.kinds import ResidualSpec as ResidualSpec, ScaleSpec as ScaleSpec, TermSpec as TermSpec
 from anyformer.spec.model import AheadSpec as AheadSpec, ModelSpec as ModelSpec, cached_calls as cached_calls
-from anyformer.spec.part import Caveat as Caveat, Count as Count, Length as Length, PartSpec as PartSpec, Place as Place
-from anyformer.spec.part import Placed as Placed, Spec as Spec, Vocab as Vocab, Weight as Weight, Width as Width
-from anyformer.spec.part import Window as Window, inside as inside, tensors as tensors
-from anyformer.spec.sizes import Sizes as Sizes
+from anyformer.spec.part import Caveat as Caveat, PartSpec as PartSpec, Place as Place, Placed as Placed
+from anyformer.spec.part import Sizes as Sizes, Spec as Spec, Weight as Weight, inside as inside, tensors as tensors
+from anyformer.spec.ranges import AtLeastOne as AtLeastOne, Count as Count, Exponent as Exponent, Few as Few
+from anyformer.spec.ranges import Length as Length, NotNegative as NotNegative, Positive as Positive, Range as Range
+from anyformer.spec.ranges import Rate as Rate, Share as Share, SomeShare as SomeShare, TrueShare as TrueShare
+from anyformer.spec.ranges import Vocab as Vocab, Whole as Whole, Width as Width, Window as Window
 from anyformer.spec.structure import BlockSpec as BlockSpec, BranchSpec as BranchSpec, EmbeddingSpec as EmbeddingSpec
 from anyformer.spec.structure import StackSpec as StackSpec, SublayerSpec as SublayerSpec

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from itertools import groupby
 from pathlib import Path
+from string import ascii_lowercase
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from anyformer.disk import plain
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.model import ModelSpec
 from anyformer.spec.part import Spec
+from anyformer.spec.ranges import MOST_LAYERS
 
 HEADER = "anyformer"  # the file's first key; its value is the version of the language
 
@@ -33,8 +38,8 @@ def encode(value: Any, declared: Any = None) -> Any:
 
 def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:
     """The value that `data` describes. Raises SpecError naming the path, the value and the nearest name."""
-    if get_origin(declared) in (Union, UnionType):
-        return _decode_union(data, declared, path)
+    if options := _options(declared):
+        return None if data is None and NoneType in get_args(declared) else _first_that_fits(data, options, path)
     if get_origin(declared) is tuple:
         item = get_args(declared)[0]
         if isinstance(data, dict) and "pattern" in data:
@@ -59,31 +64,25 @@ def dumps(architecture: Architecture, form: Literal["json", "yaml"] = "yaml") ->
 
 def loads(text: str, name: str = "the text") -> ModelSpec:
     """The specification that a JSON or YAML text holds. Raises SpecError."""
-    import yaml
-
-    try:
-        data = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        where = str(error).replace("\n", " ")
-        raise SpecError(
-            f"{name} is neither JSON nor YAML ({where}); write it with `anyformer show MODEL --spec`"
-        ) from None
-    if not isinstance(data, dict) or HEADER not in data:
-        raise SpecError(f"{name} has no first key '{HEADER}: {ModelSpec.version}', so it is no specification of ours")
-    version = data.pop(HEADER)
-    if version != ModelSpec.version:
-        raise SpecError(
-            f"{name} is written in version {version!r} of the language; this is version {ModelSpec.version}"
-        )
-    return decode(data, ModelSpec)
+    return decode_file(plain.loads(text, name), name, HEADER, ModelSpec, "specification of ours")
 
 
 def read(path: str | Path) -> ModelSpec:
     """The specification in a .json, .yaml or .yml file. Raises SpecError."""
+    return decode_file(plain.read(path, "specification"), str(path), HEADER, ModelSpec, "specification of ours")
+
+
+def decode_file(data: Any, name: str, header: str, declared: type[Any], what: str) -> Any:
+    """The value that a file's data describe, whose first key, `header`, is the language's version. Raises SpecError."""
+    version = declared.version
+    if not isinstance(data, dict) or header not in data:
+        raise SpecError(f"{name} has no first key '{header}: {version}', so it is no {what}")
+    if data[header] != version or isinstance(data[header], bool):
+        raise SpecError(f"{name} is written in version {data[header]!r} of the language; this is version {version}")
     try:
-        return loads(Path(path).read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the specification {path}: {error}") from None
+        return decode({key: value for key, value in data.items() if key != header}, declared)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
 
 
 def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
@@ -92,8 +91,8 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
         raise SpecError(f"{path or 'it'} is {data!r}; it must be a {declared.kind} or the name of one")
     name = fields.get("kind", None if declared.abstract else declared.kind)
     known = {k: c for k, c in Spec.kinds.items() if issubclass(c, declared) and not c.abstract}
-    if name not in known:
-        what = f"no kind of {declared.kind}" + did_you_mean(str(name), known)
+    if not isinstance(name, str) or name not in known:
+        what = f"no kind of {declared.kind}" + did_you_mean(name, known)
         raise SpecError(f"{path or 'it'}: {name!r} is {what}; there are {', '.join(sorted(known))}")
     kind = known[name]
     hints = kind.types()
@@ -112,10 +111,8 @@ def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
     return kind(**values)
 
 
-def _decode_union(data: Any, declared: Any, path: str) -> Any:
-    if data is None and NoneType in get_args(declared):
-        return None
-    errors, options = [], _options(declared)
+def _first_that_fits(data: Any, options: list[Any], path: str) -> Any:
+    errors = []
     for option in options:
         try:
             return decode(data, option, path)
@@ -132,14 +129,14 @@ def _options(declared: Any) -> list[Any]:
 def _decode_scalar(data: Any, declared: Any, path: str) -> Any:
     if get_origin(declared) is Literal:
         if data not in get_args(declared):
-            near = did_you_mean(str(data), map(str, get_args(declared)))
+            near = did_you_mean(data, map(str, get_args(declared)))
             raise SpecError(f"{path} = {data!r} is none of {', '.join(map(repr, get_args(declared)))}{near}")
         return data
     plain = getattr(declared, "__supertype__", declared)
     if plain is float and isinstance(data, int | float | str) and not isinstance(data, bool):
         try:
             return float(data)  # YAML 1.1 reads 1e-5 as a string
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     if not isinstance(data, plain) or (isinstance(data, bool) and plain is not bool):
         raise SpecError(f"{path} = {data!r} must be of type {plain.__name__}")
@@ -151,17 +148,12 @@ def _encode_pattern(values: tuple[Any, ...], declared: Any) -> dict[str, Any] | 
     distinct = list(dict.fromkeys(values)) if values and isinstance(values[0], Spec) else []
     if not distinct or len(values) < 2 or len(distinct) == len(values) or len(distinct) > 26:
         return None
-    letters = [chr(ord("a") + distinct.index(value)) for value in values]
+    names = dict(zip(distinct, ascii_lowercase, strict=False))
+    letters = [names[value] for value in values]
     period = next(p for p in range(1, len(letters) + 1) if all(x == letters[i % p] for i, x in enumerate(letters)))
-    runs: list[tuple[int, str]] = []
-    for letter in letters[:period]:
-        runs.append((runs.pop()[0] + 1 if runs and runs[-1][1] == letter else 1, letter))
+    runs = ((len(list(run)), letter) for letter, run in groupby(letters[:period]))
     pattern = " ".join(f"{n}{letter}" if n > 1 else letter for n, letter in runs)
-    return {
-        "n": len(values),
-        "pattern": pattern,
-        **{chr(ord("a") + i): encode(v, declared) for i, v in enumerate(distinct)},
-    }
+    return {"n": len(values), "pattern": pattern, **{name: encode(value, declared) for value, name in names.items()}}
 
 
 def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any, ...]:
@@ -169,12 +161,21 @@ def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any
     once: list[Any] = []
     for word in str(data["pattern"]).split():
         times, letter = word[:-1] or "1", word[-1]
-        if letter not in kinds or not times.isdigit():
-            raise SpecError(f"{path}.pattern: {word!r} is no repeat count and letter among {', '.join(kinds)}")
-        once += [kinds[letter]] * int(times)
+        if letter not in kinds or not re.fullmatch(r"[0-9]{1,9}", times):
+            raise SpecError(
+                f"{path}.pattern: {word!r} is no repeat count and letter among {', '.join(map(str, kinds))}"
+            )
+        once += [kinds[letter]] * min(int(times), MOST_LAYERS + 1)
+        _check_depth(len(once), f"{path}.pattern")
     n = data.get("n", len(once))
-    if not once or not isinstance(n, int) or n < 1:
+    if not once or not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise SpecError(
             f"{path}: n = {n!r} layers of the pattern {data['pattern']!r} make no stack; both must be positive"
         )
+    _check_depth(n, f"{path}.n")
     return tuple(once[i % len(once)] for i in range(n))
+
+
+def _check_depth(n: int, path: str) -> None:
+    if n > MOST_LAYERS:
+        raise SpecError(f"{path} makes {n:,} layers; {MOST_LAYERS:,} is the most")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 # What a backward pass makes again instead of keeping it: nothing, attention, or whole layers.
@@ -26,32 +25,15 @@ class Workload:
         return self.batch * self.query
 
 
-@dataclass(frozen=True)
-class Cost(Mapping[str, int]):
+class Cost(dict[str, int]):
     """FLOPs by term; costs add up."""
 
-    terms: dict[str, int] = field(default_factory=dict)
-
-    def __getitem__(self, term: str) -> int:
-        return self.terms[term]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.terms)
-
-    def __len__(self) -> int:
-        return len(self.terms)
-
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            {term: self.get(term, 0) + other.get(term, 0) for term in (*self, *(t for t in other if t not in self))}
-        )
-
-    def __mul__(self, times: int) -> Cost:
-        return Cost({term: flops * times for term, flops in self.items()})
+        return Cost({term: self.get(term, 0) + other.get(term, 0) for term in self | other})
 
     def named(self, term: str) -> Cost:
         """The whole under one name."""
-        return Cost({term: self.flops}) if self.terms else self
+        return Cost({term: self.flops}) if self else self
 
     @property
     def flops(self) -> int:

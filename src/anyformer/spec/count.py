@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from anyformer.spec.architecture import Architecture, specification
-from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, tensors
+from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, is_met
 
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
 
@@ -34,7 +35,7 @@ class Parameters:
 def parameters(architecture: PartSpec | Architecture) -> Parameters:
     """The parameters of a model or a part, from the declarations of its weights; nothing is allocated."""
     spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
-    return counted(weight for _, weight in tensors(spec, Place()))
+    return _counted((weight, times) for _, weight, times, _ in _weights(spec, Place(), {}))
 
 
 def parameters_by_part(architecture: PartSpec | Architecture) -> Mapping[str, int]:
@@ -43,10 +44,10 @@ def parameters_by_part(architecture: PartSpec | Architecture) -> Mapping[str, in
     What is shared belongs to the first part that holds it: a tied table to the embedding.
     """
     spec = architecture if isinstance(architecture, PartSpec) else specification(architecture)
-    by_part: dict[str, list[Weight]] = {}
-    for name, weight in _named(spec, Place(), {}):
-        by_part.setdefault(name, []).append(weight)
-    totals = {name: counted(weights).total for name, weights in by_part.items()}
+    by_part: dict[str, list[tuple[Weight, int]]] = {}
+    for name, weight, times, _ in _weights(spec, Place(), {}):
+        by_part.setdefault(name or "other", []).append((weight, times))
+    totals = {name: _counted(weights).total for name, weights in by_part.items()}
     return {name: total for name, total in totals.items() if total}
 
 
@@ -54,33 +55,41 @@ def parameters_met(part: PartSpec, place: Place) -> int:
     """How many a token meets on its way through a part, tables of an embedding left out: what is called twice counts twice."""
     own = (weight for weight in part.weights(place).values() if weight is not None and weight.trainable)
     met = sum(weight.active for weight in own if not _looked_up(weight))
-    return met + sum(parameters_met(inner, inner_place) for _, inner, inner_place in inside(part, place))
+    return met + sum(times * parameters_met(inner, inner_place) for inner, inner_place, times in _distinct(part, place))
 
 
-def _named(part: PartSpec, place: Place, seen: Seen) -> Iterator[tuple[str, Weight]]:
-    if part.counted_as is not None:
-        yield from ((part.counted_as, weight) for _, weight in tensors(part, place, seen=seen))
+def _distinct(part: PartSpec, place: Place) -> Iterator[tuple[PartSpec, Place, int]]:
+    """The parts inside one, each with its place and how often it stands there: thousands of layers are a few."""
+    places = [(inner, inner_place) for _, inner, inner_place in inside(part, place)]
+    times = Counter((id(inner), id(inner_place)) for inner, inner_place in places)
+    first = {(id(inner), id(inner_place)): (inner, inner_place) for inner, inner_place in places}
+    yield from ((*first[key], n) for key, n in times.items())
+
+
+def _weights(
+    part: PartSpec, place: Place, seen: Seen, name: str | None = None
+) -> Iterator[tuple[str | None, Weight, int, bool]]:
+    """(what it is counted as, weight, how often, whether it is a shared part's) of all tensors; those that are shared once."""
+    name, own = name or part.counted_as, tuple(part.weights(place).items())
+    shared = part.shared is not None
+    if is_met(part, own, seen):
         return
-    own = tuple(part.weights(place).items())
-    if part.shared is not None:
-        if part.shared in seen:
-            return
-        seen[part.shared] = (part, own)
-    yield from (("other", weight) for _, weight in own if weight is not None)
-    for _, inner, inner_place in inside(part, place):
-        yield from _named(inner, inner_place, seen)
+    yield from ((name, weight, 1, shared) for _, weight in own if weight is not None)
+    for inner, inner_place, n in _distinct(part, place):
+        for said, weight, times, once in _weights(inner, inner_place, seen, name):
+            yield said, weight, times if once else times * n, once or shared
 
 
-def counted(weights: Iterable[Weight]) -> Parameters:
-    """The parameters that these tensors hold."""
+def _counted(weights: Iterable[tuple[Weight, int]]) -> Parameters:
     total = embedding = frozen = inactive = 0
-    for weight in weights:
+    for weight, times in weights:
+        numel = weight.numel * times
         if not weight.trainable:
-            frozen += weight.numel
+            frozen += numel
             continue
-        total += weight.numel
-        inactive += weight.numel - weight.active
-        embedding += weight.numel if _looked_up(weight) else 0
+        total += numel
+        inactive += numel - weight.active * times
+        embedding += numel if _looked_up(weight) else 0
     return Parameters(total, embedding, frozen, inactive)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.kinds import MapSpec, ScaleSpec, TermSpec
-from anyformer.spec.part import PartSpec, Place, Placed, Vocab, Weight, Width, inside
+from anyformer.spec.part import PartSpec, Place, Placed, Weight, inside
+from anyformer.spec.ranges import Layers, Positive, Vocab, Width
 from anyformer.spec.structure import BlockSpec
 
 
@@ -35,15 +36,9 @@ class HeadLayersSpec(PartSpec):
     without the terms: with absolute positions, DeBERTa's enhanced mask decoder (arXiv:2006.03654, section 3.2).
     """
 
-    blocks: tuple[BlockSpec, ...]
+    blocks: Annotated[tuple[BlockSpec, ...], Layers]
     terms: tuple[TermSpec, ...] = ()
     before: int = 0  # how many of the stack's last layers this head does not read
-
-    def __post_init__(self) -> None:
-        if not self.blocks:
-            raise self.refusal("blocks", "is empty; a head without layers has no HeadLayers")
-        if self.before < 0:
-            raise self.refusal("before", "must be a number of layers, 0 for the stack's last state")
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         return {"terms": [(term, place) for term in self.terms], "blocks": [(block, place) for block in self.blocks]}
@@ -62,7 +57,7 @@ class HeadSpec(PartSpec):
     table: TableSpec | None = None
     bias: bool = False
     scale: ScaleSpec | None = None  # of d_model; multiplies the logits (T5: d_model^-0.5)
-    softcap: float | None = None  # cap · tanh(logits / cap)
+    softcap: Positive | None = None  # cap · tanh(logits / cap)
 
     def __post_init__(self) -> None:
         if self.bias and self.table is None:
@@ -80,9 +75,8 @@ class HeadSpec(PartSpec):
         return self.table and self.table.shared
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        if not self.bias or self.table is None:
-            return {"bias": None}
-        return {"bias": Weight((self.table.rows,), ("vocab",), role="bias", fill=0.0)}
+        added = self.bias and self.table
+        return {"bias": Weight((added.rows,), ("vocab",), role="bias", fill=0.0) if added else None}
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         places: list[tuple[PartSpec, Place]] = []
@@ -94,11 +88,13 @@ class HeadSpec(PartSpec):
         return {"layers": layers, "pool": pool, "transform": places, "table": self.table and (self.table, place)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        layers = Cost() if self.layers is None else self.layers.cost(place.at(place.d_model), workload)
-        workload = workload if self.pool is None else dataclasses.replace(workload, query=1)
-        total, table = Cost(), dict(self.parts(place))["table"]
-        for name, part, inner_place in inside(self, place):
-            total += Cost() if name == "layers" else part.cost(inner_place, workload)
-        if isinstance(table, tuple) and self.table is not None:
-            total += Cost({"logits": 2 * self.table.rows * table[1].shape[-1] * workload.tokens})
-        return layers + total.named("logits")
+        answered = workload if self.pool is None else dataclasses.replace(workload, query=1)
+        layers, others = Cost(), Cost()
+        for _, part, inner_place in inside(self, place):
+            if isinstance(part, HeadLayersSpec):
+                layers = part.cost(inner_place, workload)
+            elif isinstance(part, TableSpec):
+                others += Cost({"logits": 2 * part.rows * inner_place.shape[-1] * answered.tokens})
+            else:
+                others += part.cost(inner_place, answered)
+        return layers + others.named("logits")

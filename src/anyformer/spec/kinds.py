@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from anyformer.spec.part import PartSpec, Place, Spec
+from anyformer.spec.ranges import Exponent, Positive
 
 
 class MapSpec(PartSpec, abstract=True):
@@ -65,8 +66,8 @@ class InitSpec(Spec, abstract=True):
 class ScaleSpec(Spec):
     """A constant that may follow from a width: factor · width^power."""
 
-    factor: float = 1.0
-    power: float = 0.0
+    factor: Positive = 1.0
+    power: Exponent = 0.0
 
     def value(self, width: int) -> float:
         """The number at this width."""

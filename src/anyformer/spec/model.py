@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
-from anyformer.spec.part import Length, PartSpec, Place, Placed, inside
+from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside
+from anyformer.spec.ranges import Length
 from anyformer.spec.structure import BlockSpec, BranchSpec, StackSpec, SublayerSpec
-
-if TYPE_CHECKING:
-    from anyformer.spec.sizes import Sizes
 
 
 class AheadSpec(PartSpec):
@@ -100,14 +98,12 @@ class ModelSpec(PartSpec):
         d_source = self.encoder.d_model if self.encoder else 0
         inner_place = Place(d_source=d_source, modules=place.modules)
         width = self.stack.residual.width(self.stack.d_model)
-        heads: list[tuple[PartSpec, Place]] = [
-            (h, Place(self.stack.d_model, (width,), d_source, place.modules)) for h in self.heads
-        ]
+        answer = Place(self.stack.d_model, (width,), d_source, place.modules)
         return {
             "encoder": self.encoder and (self.encoder, inner_place),
             "stack": (self.stack, inner_place),
-            "heads": heads,
-            "ahead": [(module, Place(self.stack.d_model, (width,), d_source, place.modules)) for module in self.ahead],
+            "heads": [(head, answer) for head in self.heads],
+            "ahead": [(module, answer) for module in self.ahead],
         }
 
     def resized(self, to: Sizes) -> Self:
@@ -119,17 +115,10 @@ class ModelSpec(PartSpec):
 
         What predicts further tokens is left out: `cost_ahead` has it.
         """
-        total = Cost()
-        for name, placed in self.parts(place).items():
-            if name == "ahead":
-                continue
-            reads = (
-                Workload(workload.batch, workload.memory, causal_exact=workload.causal_exact)
-                if name == "encoder"
-                else workload
-            )
-            for part, inner_place in placed if isinstance(placed, list) else [placed] if placed else []:
-                total += part.cost(inner_place, reads)
+        of_encoder, total = Workload(workload.batch, workload.memory, causal_exact=workload.causal_exact), Cost()
+        for name, part, inner_place in inside(self, place):
+            if not isinstance(part, AheadSpec):
+                total += part.cost(inner_place, of_encoder if name == "encoder" else workload)
         return total
 
     def cost_ahead(self, place: Place, workload: Workload) -> Cost:

@@ -1,27 +1,32 @@
-"""What every piece of a specification is: an immutable, hashable value; and, if it becomes a module, what it must tell."""
+"""What every piece of a specification is: an immutable, hashable value, which can be had at other sizes; and, if it becomes
+a module, what it must tell.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, Self, dataclass_transform, get_type_hints
+from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args, get_type_hints
 
 from anyformer.errors import NoModuleError, SpecError
 from anyformer.spec.cost import Cost, Workload
+from anyformer.spec.ranges import Count, Length, Refuse, Vocab, Width, Window, refuse
 
-if TYPE_CHECKING:
-    from anyformer.spec.sizes import Sizes
+LARGEST = 2**48  # numbers of one tensor: its bytes, and those of many, are exact
+MOST_VALUES = 2**18  # inside each other, layers that are alike each counted
+MOST_DISTINCT = 2**13  # each counted once
 
-Width = NewType("Width", int)  # of vectors: d_model, d_ff, head_dim
-Count = NewType("Count", int)  # of things: heads, experts, segments
-Length = NewType("Length", int)  # of sequences, in tokens: contexts, learned positions
-Window = NewType("Window", int)  # of distances, in tokens: sliding windows, the reach of buckets
-Vocab = NewType("Vocab", int)  # rows of a table of tokens
+
+def is_tracing() -> bool:
+    """Whether a compiler reads what runs, where values were held to their ranges before: `layers` puts torch's answer here."""
+    return False
+
 
 Role = Literal["matrix", "query", "inner", "output", "table", "bias", "gain"]
 
@@ -39,22 +44,22 @@ class Weight:
     trainable: bool = True
     used: int | None = None  # of the first axis, by one token (experts); None: all
 
+    def __post_init__(self) -> None:
+        if min(self.shape, default=1) < 1 or self.numel > LARGEST:
+            sizes = " × ".join(f"{name} {n:,}" for name, n in zip(self.axes, self.shape, strict=False))
+            raise SpecError(
+                f"a {self.role} of {sizes} cannot be: sizes are above 0, and a tensor holds {LARGEST:,} at most"
+            )
+
     @property
     def numel(self) -> int:
         """How many numbers it holds."""
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
+        return math.prod(self.shape)
 
     @property
     def active(self) -> int:
         """How many of them one token uses."""
         return self.numel if self.used is None else self.numel // self.shape[0] * self.used
-
-    def stacked(self, axis: str, n: int) -> Weight:
-        """`n` of these as one tensor with a leading axis."""
-        return dataclasses.replace(self, shape=(n, *self.shape), axes=(axis, *self.axes))
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,11 @@ class Spec:
     kinds: ClassVar[dict[str, type[Spec]]] = {}
     kind: ClassVar[str] = "Spec"
     abstract: ClassVar[bool] = True
+    _sizes: ClassVar[tuple[int, int]] = (1, 1)  # of each value: how many it and those inside are; how many differ
 
     def __init_subclass__(cls, abstract: bool = False) -> None:
+        if "__post_init__" in cls.__dict__:
+            cls.__post_init__ = _in_range(cls.__post_init__)  # pyright: ignore[reportAttributeAccessIssue]
         dataclass(frozen=True, kw_only=True)(cls)
         cls.kind, cls.abstract = cls.__name__.removesuffix("Spec"), abstract
         known = Spec.kinds.setdefault(cls.kind, cls)
@@ -95,10 +103,37 @@ class Spec:
             raise SpecError(f"a part called {cls.kind!r} exists already ({known.__module__}); give yours another name")
         Spec.kinds[cls.kind] = cls
 
+    def __post_init__(self) -> None:
+        """Hold each field to the range of its type. Subclasses' own come after it, and need not call it."""
+        if is_tracing():
+            return
+        size = distinct = 1
+        for name, refusal, needed in self._ranges():
+            value = getattr(self, name)
+            if said := refusal(value):
+                raise self.refusal(name, said)
+            if needed and value == ():
+                raise self.refusal(name, "is empty; it has at least one")
+            items = value if isinstance(value, tuple) else (value,)
+            size += sum(item._sizes[0] for item in items if isinstance(item, Spec))
+            distinct += sum(item._sizes[1] for item in {id(i): i for i in items}.values() if isinstance(item, Spec))
+        if size > MOST_VALUES or distinct > MOST_DISTINCT:
+            said = f"{MOST_VALUES:,}, and {MOST_DISTINCT:,} different ones, are the most"
+            raise SpecError(f"{self.kind} holds {size:,} values, {distinct:,} of them different; {said}")
+        self.__dict__["_sizes"] = size, distinct
+
     @classmethod
+    @cache
+    def _ranges(cls) -> tuple[tuple[str, Refuse, bool], ...]:
+        hints, fields = get_type_hints(cls, include_extras=True), dataclasses.fields(cls)  # type: ignore[arg-type]
+        return tuple((f.name, refuse(hints[f.name]), f.default is dataclasses.MISSING) for f in fields)
+
+    @classmethod
+    @cache
     def types(cls) -> dict[str, Any]:
         """The type of each field."""
-        return _types(cls)
+        hints = get_type_hints(cls)
+        return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
     def values(self) -> dict[str, Any]:
         """The value of each field, not copied."""
@@ -114,7 +149,9 @@ class Spec:
 
     def refusal(self, name: str, remedy: str) -> SpecError:
         """The error that says which field of which part cannot be, and what would do."""
-        return SpecError(f"{self.kind}.{name} = {getattr(self, name, '?')!r} {remedy}")
+        value = getattr(self, name, "?")
+        said = f"{len(value):,} values" if isinstance(value, tuple) and len(value) > 100 else repr(value)
+        return SpecError(f"{self.kind}.{name} = {said} {remedy}")
 
     def require(self, name: str, holds: bool, remedy: str) -> None:
         """Raise that error unless a condition on the field holds."""
@@ -122,10 +159,10 @@ class Spec:
             raise self.refusal(name, remedy)
 
     def nested(self) -> Iterator[Spec]:
-        """This value and every value inside it, depth first, repeats included."""
+        """This value and every value inside it, depth first; a layer that is tiled is met once."""
         yield self
         for value in self.values().values():
-            for item in value if isinstance(value, tuple) else (value,):
+            for item in {id(item): item for item in value}.values() if isinstance(value, tuple) else (value,):
                 if isinstance(item, Spec):
                     yield from item.nested()
 
@@ -143,6 +180,53 @@ class Spec:
     def resized(self, to: Sizes) -> Self:
         """The same architecture at other sizes: each field by its type, nested values by themselves."""
         return self.but(**{name: to.field(hint, getattr(self, name)) for name, hint in self.types().items()})
+
+
+def _in_range(own: Callable[[Any], None]) -> Callable[[Any], None]:
+    def checked(self: Spec) -> None:
+        if not is_tracing() and "_sizes" not in self.__dict__:
+            Spec.__post_init__(self)
+        own(self)
+
+    return checked
+
+
+class Sizes(ABC):
+    """The new size for each old one. Subclasses say how; `field` applies the rule that a field's type asks for."""
+
+    d_model: int  # the new one of the main stack
+
+    @abstractmethod
+    def width(self, old: int) -> int:
+        """The new width of a vector."""
+
+    @abstractmethod
+    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
+        """(n_heads, n_kv_heads, head_dim), which only make sense together."""
+
+    @abstractmethod
+    def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        """The blocks of a stack of another depth, before their own sizes change."""
+
+    def count(self, old: int) -> int:
+        """The new number of things; by default the old one."""
+        return old
+
+    length = window = vocab = count  # the same of sequences, of distances, of the rows of a token table
+
+    def field(self, hint: Any, value: Any) -> Any:
+        """What becomes of a field's value, given its type."""
+        if isinstance(value, Spec):
+            return value.resized(self)
+        if isinstance(value, tuple) and value and isinstance(value[0], Spec):
+            each = {id(item): item for item in value}
+            resized = {name: item.resized(self) for name, item in each.items()}  # a layer that is tiled is resized once
+            return tuple(resized[id(item)] for item in value)
+        rule = next((_RULES[each] for each in (hint, *get_args(hint)) if each in _RULES), None)
+        return value if rule is None or value is None else getattr(self, rule)(value)
+
+
+_RULES: dict[Any, str] = {Width: "width", Count: "count", Length: "length", Window: "window", Vocab: "vocab"}
 
 
 class PartSpec(Spec, abstract=True):
@@ -167,7 +251,7 @@ class PartSpec(Spec, abstract=True):
                 inside[name] = (value, place)
             elif isinstance(value, tuple) and value and isinstance(value[0], PartSpec):
                 inside[name] = [(item, place) for item in value]
-            elif value is None and name in part_fields(type(self)):
+            elif value is None and _mentions_part(self.types()[name]):
                 inside[name] = None
         return inside
 
@@ -207,30 +291,36 @@ def inside(spec: PartSpec, place: Place) -> Iterator[tuple[str, PartSpec, Place]
 def tensors(spec: PartSpec, place: Place, path: str = "", seen: Seen | None = None) -> Iterator[tuple[str, Weight]]:
     """(state-dict name, Weight) of every tensor once; those of shared parts are called `shared.<name>.…`."""
     seen = {} if seen is None else seen
-    if spec.shared is not None:
-        path, own = f"shared.{spec.shared}", (spec, tuple(spec.weights(place).items()))
-        if spec.shared in seen:
-            if seen[spec.shared] != own:
-                raise SpecError(f"two different {spec.kind} parts share the name {spec.shared!r}; make them equal")
-            return
-        seen[spec.shared] = own
+    own = tuple(spec.weights(place).items())
+    if is_met(spec, own, seen):
+        return
+    path = path if spec.shared is None else f"shared.{spec.shared}"
     prefix = f"{path}." if path else ""
-    for name, weight in spec.weights(place).items():
+    for name, weight in own:
         if weight is not None:
             yield f"{prefix}{name}", weight
     yield from _inner(spec, place, prefix, seen)
 
 
+def is_met(spec: PartSpec, own: tuple[tuple[str, Weight | None], ...], seen: Seen) -> bool:
+    """Whether a shared part was seen before; it is from now on. Raises SpecError where another has its name."""
+    if spec.shared is None:
+        return False
+    if spec.shared not in seen:
+        seen[spec.shared] = (spec, own)
+        return False
+    if seen[spec.shared] != (spec, own):
+        raise SpecError(f"two different {spec.kind} parts share the name {spec.shared!r}; make them equal")
+    return True
+
+
 def _inner(spec: PartSpec, place: Place, prefix: str, seen: Seen) -> Iterator[tuple[str, Weight]]:
     """The tensors of the parts inside; one that stands there again, as a tiled layer does, is asked once."""
     places = list(inside(spec, place))
-    times = Counter(id(part) for _, part, _ in places)
     known: dict[tuple[int, int], list[tuple[str, Weight]]] = {}
     for name, part, inner_place in places:
         path = f"{prefix}{name}"
-        if times[id(part)] == 1:
-            yield from tensors(part, inner_place, path, seen)
-        elif (id(part), id(inner_place)) in known:
+        if (id(part), id(inner_place)) in known:
             yield from ((f"{path}{end}", weight) for end, weight in known[id(part), id(inner_place)])
         else:
             found = list(tensors(part, inner_place, path, seen))
@@ -240,17 +330,6 @@ def _inner(spec: PartSpec, place: Place, prefix: str, seen: Seen) -> Iterator[tu
 
 
 @cache
-def _types(kind: type[Spec]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-
-
-@cache
-def part_fields(kind: type[PartSpec]) -> tuple[str, ...]:
-    """The fields of a class that may hold a part."""
-    return tuple(name for name, hint in kind.types().items() if _mentions_part(hint))
-
-
 def _mentions_part(hint: Any) -> bool:
     if isinstance(hint, type):
         return issubclass(hint, PartSpec)

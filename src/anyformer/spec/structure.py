@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from anyformer.errors import SpecError
 from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
-from anyformer.spec.part import PartSpec, Place, Placed, Width
-
-if TYPE_CHECKING:
-    from anyformer.spec.sizes import Sizes
+from anyformer.spec.part import PartSpec, Place, Placed, Sizes
+from anyformer.spec.ranges import Layers, Width
 
 
 class EmbeddingSpec(PartSpec):
@@ -64,13 +61,9 @@ class StackSpec(PartSpec):
 
     d_model: Width
     embedding: EmbeddingSpec
-    blocks: tuple[BlockSpec, ...]
+    blocks: Annotated[tuple[BlockSpec, ...], Layers]
     residual: ResidualSpec
     norm: MapSpec | None = None
-
-    def __post_init__(self) -> None:
-        if not self.blocks:
-            raise SpecError("Stack.blocks is empty; a stack has at least one block")
 
     @property
     def n_branches(self) -> int:

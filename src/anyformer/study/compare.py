@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Literal
 
 from anyformer.disk.atomic import replace_file
-from anyformer.errors import AnyformerError, UsageError
+from anyformer.disk.run_layout import CHECKPOINTS
+from anyformer.disk.seal import FORMAT, latest, read_seal, seal, sealed
+from anyformer.errors import AnyformerError, RunFailed, UsageError
 from anyformer.generation import generate_text
-from anyformer.generation.decode import n_positions
 from anyformer.generation.text import encode_prompt
 from anyformer.hub import load
 from anyformer.inference.figures import right_labels
+from anyformer.layers.embedding import learned_positions
 from anyformer.model import Transformer
 from anyformer.recipe import Labelled, ObjectiveSpec, Recipe, ReplacedTokens
 from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
-from anyformer.study.results import ACCURACY, BITS, LOSS, DocumentLoss, Point, RunResult, Score, Trial, Tuning
+from anyformer.study.results import ACCURACY, BITS, LOSS, Point, RunResult, Score, Trial, Tuning
 from anyformer.training.data.feed import TrainingData
+from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run import RunOptions, TrainingResult, train
 from anyformer.training.run.checks import check_run
@@ -132,7 +135,7 @@ def check(question: Question, data: TrainingData) -> None:
         return
     n_tokens = len(encode_prompt(data.tokenizer, question.prompt))
     for name, spec in question.architectures.items():
-        limit = n_positions(spec)
+        limit = learned_positions(spec.stack)
         if limit is not None and n_tokens >= limit:
             raise UsageError(
                 f"--prompt has {n_tokens} tokens, which leaves no room among the {limit} learned positions of {name}; "
@@ -165,7 +168,9 @@ def _run(
     directory = out / "runs" / f"{safe}-lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
     kept = directory / "result.json"
     if kept.is_file():
-        known = decode_result(RunResult, json.loads(kept.read_text(encoding="utf-8")), str(kept))
+        sealed(latest(directory / CHECKPOINTS) or directory)
+        held = read_seal(kept, "; delete it: the run is then looked at anew, and not trained again")
+        known = decode_result(RunResult, held.get("result", held), str(kept))
         if data.tokenizer is None or question.score != BITS or known.prompt == question.prompt:
             return known
         model, _ = load(directory, device=options.device)
@@ -196,7 +201,14 @@ def _run(
 
 
 def _keep(run: RunResult, file: Path) -> RunResult:
-    replace_file(file, json.dumps(encode_result(run)).encode())
+    content = seal({"format": FORMAT, "result": encode_result(run)})
+    try:
+        replace_file(file, content)
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write {file}, which needs {len(content):,} bytes: {error.strerror or error}; the run's last checkpoint "
+            "is good; make room, then start again"
+        ) from None
     return run
 
 
@@ -215,7 +227,7 @@ def _finished(bare: RunResult, result: TrainingResult) -> RunResult:
         curve=tuple(Point(s.step, s.tokens, s.flops, s.seconds, s.loss) for s in result.steps[::every]),
         validation=tuple(looks),
         early_loss=early,
-        documents=tuple(DocumentLoss(*document) for document in result.evaluation.documents),
+        documents=result.evaluation.documents,
         failure=None,
     )
 
@@ -228,6 +240,15 @@ def _sampled(run: RunResult, model: Transformer, data: TrainingData, prompt: str
     new = min(SAMPLE_TOKENS, max(1, room - len(data.tokenizer.encode(prompt)) - 2))
     text = generate_text(model, data.tokenizer, [prompt], max_new_tokens=new, temperature=0.8, top_p=0.95, seed=0)
     return replace(run, sample=prompt + text[0].text, prompt=prompt)
+
+
+def first_words(data: TrainingData) -> str:
+    """How the validation text begins, up to three words: what samples continue where nothing else is asked for."""
+    if not isinstance(data, TextData) or data.tokenizer is None:
+        return ""
+    text = data.tokenizer.decode((data.held_out or data.train).tokens[:SAMPLE_TOKENS].tolist())
+    found = re.search(r"\w\S*( \S+){0,2}", text.replace("\ufffd", " "))
+    return found[0] if found else ""
 
 
 def named(names: Sequence[str], specs: Sequence[ModelSpec]) -> dict[str, ModelSpec]:

@@ -16,7 +16,7 @@ from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
 from anyformer.resizing import resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
-from anyformer.study.compare import Question, Watch, check, named, refuses, run_all
+from anyformer.study.compare import Question, Watch, check, first_words, named, refuses, run_all
 from anyformer.study.describe import describe
 from anyformer.study.report import write_report
 from anyformer.study.results import Study
@@ -66,7 +66,7 @@ def compare(
     learning_rates: Sequence[float] = (),
     seeds: int = 1,
     equal: Literal["tokens", "flops"] = "tokens",
-    prompt: str = "def ",
+    prompt: str | None = None,
     out: str | Path = "runs/compare",
     compiled: bool = False,
     device: str | None = None,
@@ -78,7 +78,8 @@ def compare(
 
     Each is resized to `n_params` parameters, `count` of them; None keeps the sizes that are given. `recipe` is a name, a file or
     a recipe, `changes` are fields of it, such as tokens=2e6 or objective="masked-lm"; of `learning_rates` each gets the best.
-    `equal` "flops" gives each the first one's FLOPs. `prompt` is what each continues, for the samples. `out` gets
+    `equal` "flops" gives each the first one's FLOPs. `prompt` is what each continues, for the samples:
+    the validation text's first words unless given. `out` gets
     report.html, study.json, runs.csv and each run's directory; what has run there with the same settings is not run again.
 
     A run that fails is one of the study's with a `failure`. Raises UsageError, TextError and what else stops all of them.
@@ -105,7 +106,7 @@ def compare(
         seeds=seeds,
         learning_rates=tuple(learning_rates),
         equal=equal,
-        prompt=prompt,
+        prompt=first_words(text) if prompt is None else prompt,
     )
     check(question, text)
     where, dtype, directory = choose_device(device), compute_dtype(chosen.precision), Path(out)
@@ -124,7 +125,7 @@ def compare(
     command = shlex.join(["anyformer", *sys.argv[1:]])
     study = describe(question, runs, tuning, text, corpus=words, command=command, machine=machine, peak=peak)
     analysis = analyse(study)
-    report = write_report(study, directory / "report.html", analysis=analysis)
+    report = write_report(study, directory / "report.html", analysis)
     (directory / "study.json").write_text(study.to_json(), encoding="utf-8")
     (directory / "runs.csv").write_text(study.to_csv(), encoding="utf-8")
     return Comparison(study, analysis, report)
@@ -134,8 +135,7 @@ def _name(architecture: Architecture) -> str:
     """What a table calls an architecture: the name it was given by or has, else its sizes."""
     if isinstance(architecture, str | Path):
         return label(architecture)
-    return getattr(architecture, "name", None) or _sizes(specification(architecture))
-
-
-def _sizes(spec: ModelSpec) -> str:
+    if name := getattr(architecture, "name", None):
+        return str(name)
+    spec = specification(architecture)
     return f"{spec.n_layers} layers of {spec.stack.d_model}"

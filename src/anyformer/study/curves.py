@@ -77,11 +77,11 @@ def _curve(architecture: str, runs: Sequence[RunResult], axis: Axis) -> Curve:
     broken = [smoothed[run.name] for run in runs if not run.finished and run.name in smoothed]
     return Curve(
         architecture=architecture,
-        main=None if main is None else _thin(main, N_SHOWN),
-        faint=tuple(_thin(line, N_SHOWN if single else N_SHOWN // 2) for line in faint if len(line.x)),
+        main=None if main is None else thin(main, N_SHOWN),
+        faint=tuple(thin(line, N_SHOWN if single else N_SHOWN // 2) for line in faint if len(line.x)),
         validation=None
         if not readings
-        else _thin(readings[0] if len(readings) == 1 else _mean(readings, readings[0].x), 40),
+        else thin(readings[0] if len(readings) == 1 else _mean(readings, readings[0].x), 40),
         broken=tuple((float(line.x[-1]), float(line.loss[-1])) for line in broken),
         finished=bool(finished),
     )
@@ -100,7 +100,8 @@ def _mean(lines: Sequence[PlotLine], x: Array | None = None) -> PlotLine:
     return PlotLine(x, np.mean([np.interp(x, line.x, line.loss) for line in lines], axis=0))
 
 
-def _thin(line: PlotLine, n_shown: int) -> PlotLine:
+def thin(line: PlotLine, n_shown: int) -> PlotLine:
+    """At most `n_shown` points of a line, evenly spread."""
     if len(line.x) <= n_shown:
         return line
     kept = np.unique(np.linspace(0, len(line.x) - 1, n_shown).round().astype(int))

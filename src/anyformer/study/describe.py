@@ -18,7 +18,7 @@ from anyformer.training.checkpoint.provenance import provenance
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
-from anyformer.training.run.baseline import guess_of, trivial_loss
+from anyformer.training.run.baseline import trivial_loss
 
 CONVENTION = (
     "exact-causal: matrix products alone, 2 FLOPs a multiply-add, the pairs that the mask shows, ×3 for training"
@@ -106,7 +106,7 @@ def _of_objective(data: TrainingData, recipe: Recipe) -> tuple[Baseline, ...]:
     """What the recipe's objective is measured against; of classes, with the accuracy of the commonest one."""
     validation = data.validation(recipe)
     assert validation is not None
-    loss = trivial_loss(guess_of(recipe.objective, data), data.feed(recipe), recipe.steps, validation)
+    loss = trivial_loss(recipe, data, validation)
     if not isinstance(data, LabelledData) or not data.labels:
         return (Baseline(name=recipe.objective.guess, score=loss, loss=loss),)
     assert data.held_out is not None

@@ -6,17 +6,17 @@ and read-outs under the pointer need SVG whose parts can be styled.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from anyformer.study.curves import Axis, Curve, PlotLine, curves
+from anyformer.study.curves import Axis, Curve, PlotLine, curves, thin
 from anyformer.study.results import Study
 from anyformer.study.statistics import Analysis, Interval
 from anyformer.study.table import quantity
 from anyformer.study.verdict import signed
 
+Drawing = dict[str, Any]  # what the template draws, by the names that it has there
 N_COLOURS = 8
 LABEL_HEIGHT = 17.0
 UNITS: dict[Axis, str] = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds of training"}
@@ -47,56 +47,6 @@ class Scale:
         return tuple(Tick(round(self(value), 1), shown(value, decimals)) for value in values)
 
 
-@dataclass(frozen=True)
-class Series:
-    name: str
-    colour: int
-    path: str
-    faint: tuple[str, ...]
-    dots: tuple[tuple[float, float], ...]
-    broken: tuple[tuple[float, float], ...]
-    finished: bool
-    value: str  # loss at the end
-    end: tuple[float, float]
-    label: float  # height of the label, moved so that labels don't overlap
-
-
-@dataclass(frozen=True)
-class LossChart:
-    width: int
-    height: int
-    x: Scale
-    y: Scale
-    unit: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    series: tuple[Series, ...]
-    baselines: tuple[Tick, ...]
-    data: dict[str, Any]  # for the read-out under the pointer
-
-
-@dataclass(frozen=True)
-class Dot:
-    name: str
-    colour: int
-    at: float  # height of the row
-    value: float | None
-    low: float | None
-    high: float | None
-    runs: tuple[float, ...]
-    text: str
-
-
-@dataclass(frozen=True)
-class DotChart:
-    width: int
-    height: int
-    x: Scale
-    x_ticks: tuple[Tick, ...]
-    zero: float | None
-    dots: tuple[Dot, ...]
-
-
 def nice_values(low: float, high: float, n: int) -> list[float]:
     """About `n` round values (steps of 1, 2 or 5 times a power of ten) within `low`…`high`."""
     if not high > low:
@@ -108,31 +58,35 @@ def nice_values(low: float, high: float, n: int) -> list[float]:
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def loss_chart(study: Study, axis: Axis, *, width: int, height: int, label_width: int = 144) -> LossChart | None:
+def loss_chart(study: Study, axis: Axis, *, width: int, height: int, label_width: int = 144) -> Drawing | None:
     """The training losses over `axis`, or None if no run has a reading."""
-    drawn = [(colour, curve) for colour, curve in enumerate(curves(study, axis)) if curve.main is not None]
+    drawn = [(colour, curve, curve.main) for colour, curve in enumerate(curves(study, axis)) if curve.main is not None]
     if not drawn:
         return None
-    divisor, unit = _unit(
-        axis, max(float(curve.main.x[-1]) for _, curve in drawn if curve.main is not None), study.counted
-    )
-    baselines = {line.name: line.loss for line in study.baselines}
-    floor = study.baselines[0].loss if study.baselines else None
-    low, high = _loss_range([curve.main for _, curve in drawn if curve.main is not None], floor)
-    last = (
-        max(float(line.x[-1]) for _, curve in drawn for line in (curve.main, *curve.faint) if line is not None) or 1.0
-    )
+    mains = [main for _, _, main in drawn]
+    divisor, unit = _unit(axis, max(float(main.x[-1]) for main in mains), study.counted)
+    low, high = _loss_range(mains, study.baselines[0].loss if study.baselines else None)
+    last = max(float(line.x[-1]) for _, curve, main in drawn for line in (main, *curve.faint)) or 1.0
     x, y = Scale(0.0, last, 46.0, width - float(label_width)), Scale(low, high, height - 44.0, 14.0)
-    series = _spread([_series(colour, curve, x, y) for colour, curve in drawn], y)
-    x_ticks = Scale(0.0, last / divisor, x.start, x.end).ticks(max(4, width // 130), _tick_text)
-    return LossChart(
-        width, height, x, y, unit, x_ticks, y.ticks(6, _plain), series,
-        tuple(Tick(round(y(loss), 1), f"{name} {loss:.2f}") for name, loss in baselines.items() if low < loss < high),
-        _read_out(drawn, x, y, divisor, unit),
-    )  # fmt: skip
+    return {
+        "width": width,
+        "height": height,
+        "x": x,
+        "y": y,
+        "unit": unit,
+        "x_ticks": Scale(0.0, last / divisor, x.start, x.end).ticks(max(4, width // 130), _tick_text),
+        "y_ticks": y.ticks(6, _plain),
+        "series": _spread([_series(colour, curve, main, x, y) for colour, curve, main in drawn], y),
+        "baselines": [
+            Tick(round(y(one.loss), 1), f"{one.name} {one.loss:.2f}")
+            for one in {one.name: one for one in study.baselines}.values()
+            if low < one.loss < high
+        ],
+        "data": _read_out(drawn, x, y, divisor, unit),  # under the pointer
+    }
 
 
-def score_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
+def score_chart(study: Study, analysis: Analysis, *, width: int) -> Drawing | None:
     """The score of each architecture with its interval, and a small dot a run where there are several."""
     scores = [(finding.architecture, finding.score) for finding in analysis.findings]
     runs = {name: [run.scored(study.judged) for run in study.of(name) if run.finished] for name, _ in scores}
@@ -140,7 +94,7 @@ def score_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | N
     return _dot_chart(study, scores, known, width, _plain)
 
 
-def difference_chart(study: Study, analysis: Analysis, *, width: int) -> DotChart | None:
+def difference_chart(study: Study, analysis: Analysis, *, width: int) -> Drawing | None:
     """The differences in score to the first architecture, with their intervals and a line at zero."""
     differences = [(finding.architecture, finding.difference) for finding in analysis.findings]
     return _dot_chart(study, differences, {}, width, signed, zero=True)
@@ -150,7 +104,7 @@ def _dot_chart(
     study: Study, rows: list[tuple[str, Interval | None]], runs: dict[str, list[float]], width: int,
     shown: Callable[[float, int], str],
     *, zero: bool = False,
-) -> DotChart | None:  # fmt: skip
+) -> Drawing | None:  # fmt: skip
     known = [interval for _, interval in rows if interval is not None]
     if not known:
         return None
@@ -161,18 +115,18 @@ def _dot_chart(
     x = Scale(min(values) - pad, max(values) + pad, 128.0, width - 20.0)
     dots = []
     for index, (name, interval) in enumerate(rows):
-        colour, row = study.architectures.index(name) % N_COLOURS, 30.0 + 38 * index
+        dot = {"name": name, "colour": study.architectures.index(name) % N_COLOURS, "at": 30.0 + 38 * index}
         if interval is None:
             text = "the others are compared to it" if zero and index == 0 else "no finished run to show"
-            dots.append(Dot(name, colour, row, None, None, None, (), text))
+            dots.append({**dot, "value": None, "text": text})
             continue
-        ends = [None if end is None else round(x(end), 1) for end in (interval.low, interval.high)]
+        ends = {name: getattr(interval, name) for name in ("value", "low", "high")}
         of = runs.get(name, [])
-        small = tuple(round(x(value), 1) for value in of) if len(of) > 1 else ()
-        dots.append(
-            Dot(name, colour, row, round(x(interval.value), 1), ends[0], ends[1], small, shown(interval.value, 3))
-        )
-    return DotChart(width, height, x, x.ticks(5, shown), x(0.0) if zero else None, tuple(dots))
+        dot |= {name: None if end is None else round(x(end), 1) for name, end in ends.items()}
+        small = [round(x(value), 1) for value in of] if len(of) > 1 else []
+        dots.append({**dot, "runs": small, "text": shown(interval.value, 3)})
+    at = x(0.0) if zero else None
+    return {"width": width, "height": height, "x": x, "x_ticks": x.ticks(5, shown), "zero": at, "dots": dots}
 
 
 def _unit(axis: Axis, last: float, counted: str) -> tuple[float, str]:
@@ -198,32 +152,36 @@ def _loss_range(lines: list[PlotLine], floor: float | None) -> tuple[float, floa
     return lowest - pad, highest + pad / 2
 
 
-def _series(colour: int, curve: Curve, x: Scale, y: Scale) -> Series:
-    main = curve.main
-    assert main is not None  # the caller leaves curves without a reading out
+def _series(colour: int, curve: Curve, main: PlotLine, x: Scale, y: Scale) -> Drawing:
+    """What is drawn of one architecture; `end` is where its line ends, and `label` the height of the words beside it."""
     end = (round(x(float(main.x[-1])), 1), round(_within(y(float(main.loss[-1])), y), 1))
     held = curve.validation
     dots = [] if held is None else [(x(a), y(b)) for a, b in zip(held.x.tolist(), held.loss.tolist(), strict=True)]
-    return Series(
-        curve.architecture, colour % N_COLOURS, _path(main, x, y), tuple(_path(line, x, y) for line in curve.faint),
-        tuple((round(a, 1), round(b, 1)) for a, b in dots if b > y.end),
-        tuple((round(x(a), 1), round(_within(y(b), y), 1)) for a, b in curve.broken),
-        curve.finished, f"{float(main.loss[-1]):.2f}" if curve.finished else "failed", end, end[1],
-    )  # fmt: skip
+    return {
+        "name": curve.architecture,
+        "colour": colour % N_COLOURS,
+        "path": _path(main, x, y),
+        "faint": [_path(line, x, y) for line in curve.faint],
+        "dots": [(round(a, 1), round(b, 1)) for a, b in dots if b > y.end],
+        "broken": [(round(x(a), 1), round(_within(y(b), y), 1)) for a, b in curve.broken],
+        "finished": curve.finished,
+        "value": f"{float(main.loss[-1]):.2f}" if curve.finished else "failed",
+        "end": end,
+        "label": end[1],
+    }
 
 
-def _spread(series: list[Series], y: Scale) -> tuple[Series, ...]:
+def _spread(series: list[Drawing], y: Scale) -> list[Drawing]:
     """Move labels apart, downwards from the top one and then back up from the axis, where they would overlap."""
-    order = sorted(range(len(series)), key=lambda index: series[index].end[1])
-    heights = [series[index].end[1] for index in order]
-    for at in range(1, len(heights)):
-        heights[at] = max(heights[at], heights[at - 1] + LABEL_HEIGHT)
+    order = sorted(series, key=lambda one: one["end"][1])
+    for above, one in pairwise(order):
+        one["label"] = max(one["label"], above["label"] + LABEL_HEIGHT)
     limit = y.start
-    for at in reversed(range(len(heights))):
-        heights[at] = limit = min(heights[at], limit)
+    for one in reversed(order):
+        limit = min(one["label"], limit)
+        one["label"] = round(limit, 1)
         limit -= LABEL_HEIGHT
-    moved = {index: replace(series[index], label=round(heights[at], 1)) for at, index in enumerate(order)}
-    return tuple(moved[index] for index in range(len(series)))
+    return series
 
 
 def _within(height: float, y: Scale) -> float:
@@ -235,12 +193,11 @@ def _path(line: PlotLine, x: Scale, y: Scale) -> str:
     return "M" + "L".join(f"{x(a):.1f},{max(y(b), -99.0):.1f}" for a, b in points)
 
 
-def _read_out(drawn: list[tuple[int, Curve]], x: Scale, y: Scale, divisor: float, unit: str) -> dict[str, Any]:
+def _read_out(drawn: list[tuple[int, Curve, PlotLine]], x: Scale, y: Scale, divisor: float, unit: str) -> Drawing:
     series = []
-    for colour, curve in drawn:
-        if (line := curve.main) is not None:
-            kept = np.unique(np.linspace(0, len(line.x) - 1, 130).round().astype(int))
-            xs, losses = [float(f"{v:.4g}") for v in line.x[kept]], [round(float(v), 3) for v in line.loss[kept]]
-            series.append({"name": curve.architecture, "colour": colour % N_COLOURS, "x": xs, "loss": losses})
+    for colour, curve, main in drawn:
+        line = thin(main, 130)
+        xs, losses = [float(f"{v:.4g}") for v in line.x], [round(float(v), 3) for v in line.loss]
+        series.append({"name": curve.architecture, "colour": colour % N_COLOURS, "x": xs, "loss": losses})
     scales = [[s.low, s.high, s.start, s.end] for s in (x, y)]
     return {"x": scales[0], "y": scales[1], "divisor": divisor, "unit": unit, "series": series}

@@ -5,23 +5,24 @@ from pathlib import Path
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed
+from anyformer.screen import counted
 from anyformer.study.plots import difference_chart, loss_chart, score_chart
 from anyformer.study.results import Study
-from anyformer.study.statistics import Analysis, analyse
+from anyformer.study.statistics import Analysis
 from anyformer.study.table import ResultRow, fixed, quantity, result_rows
 from anyformer.study.verdict import signed
 
 WIDE, HALF = 1040, 506  # pixels: the page's text width, and half of it less the gap
 
 
-def write_report(study: Study, path: str | Path, *, analysis: Analysis | None = None) -> Path:
+def write_report(study: Study, path: str | Path, analysis: Analysis) -> Path:
     """Write the report of `study` to `path` (an .html file, replaced as a whole) and return the path.
 
     Raises RunFailed if the file cannot be written; a former report is then still there.
     """
     target = Path(path)
     try:
-        replace_file(target, render_report(study, analysis or analyse(study)).encode())
+        replace_file(target, render_report(study, analysis).encode())
     except OSError as error:
         raise RunFailed(f"could not write the report {target}: {error.strerror}; choose another place") from error
     return target
@@ -51,7 +52,7 @@ def render_report(study: Study, analysis: Analysis) -> str:
         verdicts=[(at, one) for at, one in enumerate(analysis.findings) if one.architecture != analysis.first],
         css=Markup((own / "report.css").read_text(encoding="utf-8")),  # ours, not the user's
         js=Markup((own / "report.js").read_text(encoding="utf-8")),
-        quantity=quantity, fixed=fixed, signed=signed,
+        quantity=quantity, fixed=fixed, signed=signed, counted=counted,
     )  # fmt: skip
 
 

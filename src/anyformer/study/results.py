@@ -6,12 +6,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from anyformer.errors import UsageError
 from anyformer.study.encoding import decode, encode
+from anyformer.training.run.evaluation import DocumentLoss
 
 FORMAT = "anyformer-study"
 VERSION = 2  # 1 had bits_per_byte for what is score and loss of a baseline, and no other scores
@@ -27,14 +28,6 @@ class Point(NamedTuple):
     loss: float
 
 
-class DocumentLoss(NamedTuple):
-    """One validation document: the sum of its labels' losses in nats, how many labels, its UTF-8 bytes."""
-
-    nats: float
-    tokens: int
-    nbytes: int
-
-
 @dataclass(frozen=True)
 class Score:
     """One way to judge."""
@@ -46,38 +39,30 @@ class Score:
     higher: bool  # whether more is better
     better: str  # what the better model does, before the other's name
     worse: str
-    # Of documents, and of the labels of each that were said rightly; one number a document.
-    above: Callable[[Sequence[DocumentLoss], Sequence[int]], list[float]]
-    below: Callable[[Sequence[DocumentLoss]], list[float]]
+    over: Literal["nbytes", "tokens"]  # of a document
+    unit: float | None  # in nats; None: labels that were said rightly
 
     def parts(self, documents: Sequence[DocumentLoss], right: Sequence[int] = ()) -> tuple[list[float], list[float]]:
         """The numerators and denominators, one a document; `right` are the labels of each that were said rightly."""
-        return self.above(documents, right), self.below(documents)
+        above = [float(n) for n in right] if self.unit is None else [one.nats / self.unit for one in documents]
+        return above, [float(getattr(one, self.over)) for one in documents]
 
     def is_better(self, difference: float) -> bool:
         """Whether this much more is better."""
         return difference > 0 if self.higher else difference < 0
 
 
-def _labels(documents: Sequence[DocumentLoss]) -> list[float]:
-    return [float(one.tokens) for one in documents]
-
-
 BITS = Score(
     "bits_per_byte", "bits per byte", "bits per\nbyte", "total bits over total bytes", False,
-    "needs fewer bits than", "needs more bits than",
-    lambda documents, right: [one.nats / math.log(2) for one in documents],
-    lambda documents: [float(one.nbytes) for one in documents],
+    "needs fewer bits than", "needs more bits than", "nbytes", math.log(2),
 )  # fmt: skip
 ACCURACY = Score(
     "accuracy", "accuracy", "accuracy\n", "labels said rightly over all labels", True,
-    "is right more often than", "is right less often than",
-    lambda documents, right: [float(n) for n in right], _labels,
+    "is right more often than", "is right less often than", "tokens", None,
 )  # fmt: skip
 LOSS = Score(
     "loss", "loss", "loss\n", "total loss over all labels", False,
-    "has a lower loss than", "has a higher loss than",
-    lambda documents, right: [one.nats for one in documents], _labels,
+    "has a lower loss than", "has a higher loss than", "tokens", 1.0,
 )  # fmt: skip
 SCORES: Mapping[str, Score] = {score.name: score for score in (BITS, ACCURACY, LOSS)}
 
@@ -235,7 +220,7 @@ class Study:
     versions: tuple[tuple[str, ...], ...] = ()  # pairs of name and version
     settings: tuple[tuple[str, ...], ...] = ()  # pairs of name and value: batch, context, schedule … of all runs
     prompt: str = ""  # what every sample continues
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -291,11 +276,8 @@ class Study:
         """One row a run, a header first; empty where a failed run has no value."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        left_out = (
-            *(() if self.score == "bits_per_byte" else OF_TEXT),
-            *(() if self.score == "accuracy" else ("accuracy",)),
-        )
-        columns = [column for column in CSV_COLUMNS if column not in left_out]
+        shown = {**dict.fromkeys(("perplexity", "bits_per_byte"), BITS.name), "accuracy": ACCURACY.name}
+        columns = [column for column in CSV_COLUMNS if shown.get(column, self.score) == self.score]
         writer.writerow(columns)
         writer.writerows([_cell(getattr(run, column)) for column in columns] for run in self.runs)
         return out.getvalue()
@@ -306,7 +288,6 @@ CSV_COLUMNS = (
     "flops_per_token", "flops", "tokens_seen", "tokens_per_second", "seconds", "early_loss", "validation_loss",
     "perplexity", "bits_per_byte", "accuracy", "failure",
 )  # fmt: skip
-OF_TEXT = ("perplexity", "bits_per_byte")  # which mean something where every token of a text is predicted
 
 
 def _cell(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.study.results import DocumentLoss, RunResult, Score, Study
+from anyformer.study.results import RunResult, Score, Study
 from anyformer.study.verdict import of_documents, of_seeds, one_seed_sentences, several_seeds_sentences
 
 CONFIDENCE = 0.95
@@ -60,12 +60,12 @@ class Analysis:
         return next(finding for finding in self.findings if finding.architecture == architecture)
 
 
-def analyse(study: Study, *, seed: int = 0) -> Analysis:
-    """What `study` allows to be said; the same for the same study and `seed` (of the bootstrap)."""
+def analyse(study: Study) -> Analysis:
+    """What `study` allows to be said; the same for the same study."""
     finished = {name: [run for run in study.of(name) if run.finished] for name in study.architectures}
     if max(len(runs) for runs in finished.values()) > 1:
         return _over_seeds(study.judged, finished, {name: len(study.of(name)) for name in finished})
-    return _over_documents(study.judged, finished, study.documents, seed)
+    return _over_documents(study.judged, finished, study.documents)
 
 
 def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
@@ -102,16 +102,11 @@ def bootstrap_ratio(numerator: Sequence[float], denominator: Sequence[float], *,
     return Interval(value, low, high)
 
 
-def interval(score: Score, documents: Sequence[DocumentLoss], right: Sequence[int] = (), *, seed: int = 0) -> Interval:
-    """The score of all `documents` together, with its interval over the choice of documents."""
-    return bootstrap_ratio(*score.parts(documents, right), seed=seed)
-
-
-def paired(score: Score, ours: RunResult, theirs: RunResult, *, seed: int = 0) -> Interval:
+def paired(score: Score, ours: RunResult, theirs: RunResult) -> Interval:
     """Our score minus theirs, paired: each document is drawn for both at once."""
     above, below = score.parts(ours.documents, ours.right)
     other, _ = score.parts(theirs.documents, theirs.right)
-    return bootstrap_ratio([a - b for a, b in zip(above, other, strict=True)], below, seed=seed)
+    return bootstrap_ratio([a - b for a, b in zip(above, other, strict=True)], below)
 
 
 def t_interval(values: Sequence[float]) -> Interval:
@@ -144,7 +139,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: str, seed: int) -> Analysis:
+def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: str) -> Analysis:
     first = next(iter(finished))
     reference = finished[first][0] if finished[first] else None
     findings = []
@@ -154,9 +149,9 @@ def _over_documents(score: Score, finished: dict[str, list[RunResult]], called: 
             continue
         one, difference = runs[0], None
         if reference is not None and name != first:
-            difference = paired(score, one, reference, seed=seed)
+            difference = paired(score, one, reference)
         verdict = of_documents(name, first, difference, score)
-        value = interval(score, one.documents, one.right, seed=seed)
+        value = bootstrap_ratio(*score.parts(one.documents, one.right))
         findings.append(Finding(name, 1, value, difference, verdict=verdict))
     n_documents = max((len(runs[0].documents) for runs in finished.values() if runs), default=0)
     return Analysis("documents", first, tuple(findings), one_seed_sentences(n_documents, score, called))

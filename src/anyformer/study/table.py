@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -56,23 +55,7 @@ def result_rows(study: Study, analysis: Analysis) -> tuple[ResultRow, ...]:
 
 
 def as_json(study: Study, analysis: Analysis) -> dict[str, Any]:
-    """The comparison's answer as plain JSON values.
-
-    - `version`: of these keys, 2
-    - `title`, `command`, `date`: of the study
-    - `score`: what is judged by: "bits_per_byte", "accuracy" or "loss"; `higher`: whether more of it is better
-    - `unit`: of losses, such as "nats per token"; `counted`: what is predicted, "token" or "label"
-    - `method`: "documents" (one seed: intervals over validation documents) or "seeds"
-    - `first`: the architecture that the others are compared to
-    - `sentences`: what the intervals mean and what they don't, in plain words
-    - `baselines`: objects of `name`, `score`, `loss`
-    - `rows`: one object an architecture: `architecture`, `n_params`, `n_params_embedding`, `n_params_non_embedding`,
-      `flops_per_token` (training, per `flops_convention`), `learning_rate`, `seeds` (finished), `scores` (of each),
-      `failures` (objects of `seed`, `reason`), `tokens_per_second`, `share_of_peak` (0 to 1), `early_loss` (what `early` says),
-      `validation_loss`, `perplexity` (of text alone), `accuracy` (of classes alone), and `finding`: `architecture`,
-      `n_seeds`, `score` and `difference` (objects of `value`, `low`, `high`), `p_value`, `p_holm`, `claim`, `verdict`.
-      What is unknown is null.
-    """
+    """The comparison's answer as plain JSON values; docs/json.md says what each key means. What is unknown is null."""
     return {
         "version": JSON_VERSION,
         **{name: getattr(study, name) for name in ("title", "command", "date", "score", "unit", "counted")},
@@ -139,9 +122,8 @@ def results_table(study: Study, analysis: Analysis, *, width: int = 100) -> Rend
     for name in _columns(study, full):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(study.judged.column, justify="right", no_wrap=True)
-    table.add_column(
-        f"to {escape(analysis.first)}" if len(rows) > 1 else "", justify="right", overflow="fold", max_width=16
-    )
+    first = Text(f"to {analysis.first}" if len(rows) > 1 else "")
+    table.add_column(first, justify="right", overflow="fold", max_width=16)
     pick = max if study.judged.higher else min
     best = pick((row.finding.score.value for row in rows if row.finding.score), default=None)
     for row in rows:

@@ -10,12 +10,15 @@ from typing import Any, ParamSpec
 
 import torch
 
+from anyformer.disk.run_layout import CHECKPOINTS, is_run
+from anyformer.disk.seal import latest, sealed
 from anyformer.errors import CheckpointError
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, Recipe
+from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
 from anyformer.training.data.feed import TrainingData
@@ -50,7 +53,6 @@ class Trained(ShowsItself):
         return self.result.model
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         result, evaluation, objective = self.result, self.result.evaluation, self.recipe.objective
         return {
             "version": VERSION,
@@ -76,7 +78,7 @@ class Trained(ShowsItself):
 
     def __str__(self) -> str:
         result, evaluation, objective = self.result, self.result.evaluation, self.recipe.objective
-        said = [f"{result.tokens:,} tokens predicted in {result.seconds:,.0f} s"]
+        said = [f"{counted(result.tokens, 'token')} predicted in {result.seconds:,.0f} s"]
         if evaluation is not None:
             parts = [f"{evaluation.loss:.4f} {objective.unit}"]
             parts += [in_words(self.figures) if self.figures else f"perplexity {evaluation.perplexity:.2f}"]
@@ -161,7 +163,9 @@ def prepare_training(
     Raises an AnyformerError of exit status 2, before anything is written.
     """
     place, weights = (None if each is None else Path(each) for each in (out, init))
-    if resume and (place is None or not (place / "spec.yaml").is_file()):
+    if place is not None:
+        sealed(latest(place / CHECKPOINTS) or place, only=())  # before its tokenizer, its labels and any text are read
+    if resume and (place is None or not is_run(place)):
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
     given = Sources(data, source, target)
     unseen = (validation_data, validation_source, validation_target)

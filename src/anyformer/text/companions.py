@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anyformer.disk.foreign import inside, parse_json
 from anyformer.errors import TextError
 
 CONFIG, GENERATION = "tokenizer_config.json", "generation_config.json"
@@ -30,6 +30,7 @@ PATTERNS = (
     "tiktoken.model",
     "tekken.json",
 )
+MOST_IDS = 1 << 31  # what 32 bits number
 # (opens, closes) of published vocabularies, tried in this order where no configuration says which.
 _KNOWN = (
     ("<|endoftext|>", "<|endoftext|>"),
@@ -40,9 +41,14 @@ _KNOWN = (
 
 
 def read_companions(directory: Path) -> dict[str, bytes]:
-    """The files of a directory that travel with a tokenizer, the tokenizer's own included, by relative name."""
-    found = [path for pattern in PATTERNS for path in sorted(directory.glob(pattern)) if path.is_file()]
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in found}
+    """The files of a directory that travel with a tokenizer, the tokenizer's own included, by relative name.
+
+    Raises TextError for a link that leads out of the directory: what it leads to would be copied along.
+    """
+    found = [inside(path, TextError) for pattern in PATTERNS for path in sorted(directory.glob(pattern))]
+    for folder in {path.parent for path in found} - {directory}:
+        inside(folder, TextError)
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in found if path.is_file()}
 
 
 def write_companions(files: Mapping[str, bytes], directory: Path) -> None:
@@ -54,7 +60,7 @@ def write_companions(files: Mapping[str, bytes], directory: Path) -> None:
 
 def read_config(directory: Path) -> dict[str, Any]:
     """The `tokenizer_config.json` of a directory, or an empty one. Raises TextError where it isn't a JSON object."""
-    path = directory / CONFIG
+    path = inside(directory / CONFIG, TextError)
     return _settings(path.read_bytes(), str(path)) if path.is_file() else {}
 
 
@@ -86,7 +92,7 @@ def closing_ids(files: Mapping[str, bytes]) -> tuple[int, ...]:
     """
     value = _defaults(files).get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(each) is int for each in ids):
+    if not all(_is_id(each) for each in ids):
         raise TextError(f"{GENERATION}: eos_token_id = {value!r} must be a token's id or a list of them")
     return tuple(ids)
 
@@ -97,7 +103,7 @@ def answer_start(files: Mapping[str, bytes]) -> int | None:
     None where it is silent. Raises TextError for anything else.
     """
     value = _defaults(files).get("decoder_start_token_id")
-    if value is not None and type(value) is not int:
+    if value is not None and not _is_id(value):
         raise TextError(f"{GENERATION}: decoder_start_token_id = {value!r} must be a token's id")
     return value
 
@@ -106,11 +112,12 @@ def _defaults(files: Mapping[str, bytes]) -> dict[str, Any]:
     return _settings(files[GENERATION], f"{GENERATION} beside the tokenizer") if GENERATION in files else {}
 
 
+def _is_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST_IDS
+
+
 def _settings(content: bytes, where: str) -> dict[str, Any]:
-    try:
-        found = json.loads(content)
-    except ValueError as error:
-        raise TextError(f"{where} is not JSON ({error}); restore or delete it") from None
+    found = parse_json(content, where, TextError, "restore or delete it")
     if not isinstance(found, dict):
         raise TextError(f"{where} holds no JSON object; restore or delete it")
     return found

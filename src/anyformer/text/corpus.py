@@ -1,55 +1,114 @@
-"""A corpus: named documents, what identifies them, and their split into training and validation."""
+"""A corpus: named documents, what identifies them, and their split into training and validation.
+
+No text is held: a corpus knows where its documents are and how long, and reads them again, piece by piece, whenever they
+are wanted.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.text.sources import Document, file_documents, folder_documents, stdlib_documents
+from anyformer.text.sources import Document, Files, Held, Source, folder_files, stdlib_files
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Corpus:
-    """Documents in memory, in a fixed order; none is empty."""
+    """Documents in a fixed order; none is empty."""
 
-    documents: tuple[Document, ...]
+    source: Source
+    file: np.ndarray  # [document] int32, the number of its file, ascending
+    line: np.ndarray  # [document] int32, its line there, ascending; 0 for a whole file
+    document_nbytes: np.ndarray  # [document] int64, UTF-8 bytes
+    part: tuple[int, int] | None = None  # of a single document: from which byte to which it goes; None for the whole
+
+    @classmethod
+    def of(cls, documents: Iterable[Document]) -> Corpus:
+        """The corpus of documents in memory."""
+        return _found(Held(tuple(documents)))
+
+    def __len__(self) -> int:
+        return len(self.document_nbytes)
 
     @cached_property
     def fingerprint(self) -> str:
         """sha256, in hexadecimal, of all names and texts in order; the same on every machine with the same text."""
-        digest = hashlib.sha256()
-        for document in self.documents:
-            for content in (document.name.encode("utf-8", "surrogateescape"), document.text.encode()):
-                digest.update(len(content).to_bytes(8, "little"))  # so that no two lists of texts look alike
-                digest.update(content)
+        digest, before = hashlib.sha256(), -1
+        for number, text in self.pieces():
+            if number != before:  # lengths first, so that no two lists of texts look alike
+                name, before = self.name(number).encode("utf-8", "surrogateescape"), number
+                digest.update(len(name).to_bytes(8, "little") + name)
+                digest.update(int(self.document_nbytes[number]).to_bytes(8, "little"))
+            digest.update(text.encode())
         return digest.hexdigest()
-
-    @cached_property
-    def document_nbytes(self) -> tuple[int, ...]:
-        """UTF-8 bytes of each document."""
-        return tuple(len(document.text.encode()) for document in self.documents)
 
     @property
     def nbytes(self) -> int:
         """UTF-8 bytes of all documents."""
-        return sum(self.document_nbytes)
+        return int(self.document_nbytes.sum())
+
+    def name(self, number: int) -> str:
+        """Of a document."""
+        line = int(self.line[number])
+        return self.source.name(int(self.file[number])) + (f":{line}" if line else "")
+
+    def pieces(self) -> Iterator[tuple[int, str]]:
+        """(number of the document, the next part of its text), all in order; a part is a few megabytes at most.
+
+        Raises TextError where a file is no longer what it was when the corpus was read.
+        """
+        found = self._pieces() if self.part is None else _within(self._pieces(), *self.part)
+        expected = 0
+        for number, texts in by_document(found):
+            nbytes = 0
+            for text in texts:
+                nbytes += len(text.encode())
+                yield number, text
+            if number != expected or nbytes != self.document_nbytes[number]:
+                raise self._changed(expected)
+            expected += 1
+        if expected != len(self):
+            raise self._changed(expected)
+
+    def _pieces(self) -> Iterator[tuple[int, str]]:
+        starts = np.flatnonzero(np.diff(self.file, prepend=-1)).tolist()
+        for at, end in itertools.pairwise((*starts, len(self))):
+            for line, text in self.source.pieces(int(self.file[at])):
+                while at < end and self.line[at] < line:
+                    at += 1
+                if at == end:
+                    break
+                if self.line[at] == line and text:
+                    yield at, text
+
+    def _changed(self, number: int) -> TextError:
+        return TextError(f"{self.name(number)} changed while it was being read; leave the text alone and start again")
+
+    def documents(self) -> Iterator[Document]:
+        """The documents, one after the other, each of them whole."""
+        for number, texts in by_document(self.pieces()):
+            yield Document(self.name(number), "".join(texts))
 
     def texts(self) -> Iterator[str]:
-        """The texts alone."""
-        return (document.text for document in self.documents)
+        """The texts alone, each of them whole."""
+        return (document.text for document in self.documents())
 
-    def sample(self, nbytes: int) -> Iterator[str]:
+    def sample(self, nbytes: int) -> Corpus:
         """Whole documents, spread over the corpus, about `nbytes` of them: enough to train a tokenizer on."""
-        taken = 0
-        for index in self._shuffled(seed=0):
-            if taken >= nbytes:
-                return
-            taken += self.document_nbytes[index]
-            yield self.documents[index].text
+        order = self._shuffled(seed=0)
+        before = np.cumsum(self.document_nbytes[order]) - self.document_nbytes[order]
+        return self._some(order[before < nbytes])
 
     def split(self, validation_fraction: float, seed: int = 0) -> tuple[Corpus, Corpus]:
         """Training and validation documents: none in both, together all of them, about that fraction of the bytes.
@@ -60,65 +119,118 @@ class Corpus:
         """
         if not 0.0 < validation_fraction < 1.0:
             raise TextError(f"a validation fraction of {validation_fraction} leaves nothing; give one between 0 and 1")
-        if len(self.documents) == 1:
+        if len(self) == 1:
             return self._cut(validation_fraction)
         room = validation_fraction * self.nbytes
-        chosen: set[int] = set()
+        chosen = np.zeros(len(self), dtype=bool)
         for index in self._shuffled(seed):
             if self.document_nbytes[index] <= room:
-                room -= self.document_nbytes[index]
-                chosen.add(index)
-        if not chosen:
-            share = min(self.document_nbytes) / self.nbytes
+                room -= int(self.document_nbytes[index])
+                chosen[index] = True
+        if not chosen.any():
+            share = self.document_nbytes.min() / self.nbytes
             raise TextError(
-                f"the validation split is empty: the smallest of {len(self.documents)} documents is {share:.1%} of the "
+                f"the validation split is empty: the smallest of {len(self)} documents is {share:.1%} of the "
                 f"corpus, more than the validation fraction {validation_fraction:g}; raise it or add smaller documents"
             )
-        kept = (tuple(d for i, d in enumerate(self.documents) if (i in chosen) == side) for side in (False, True))
-        return Corpus(next(kept)), Corpus(next(kept))
+        return self._some(np.flatnonzero(~chosen)), self._some(np.flatnonzero(chosen))
 
-    def _shuffled(self, seed: int) -> list[int]:
-        keys = [
-            hashlib.sha256(f"{seed}:{i}:{d.name}".encode("utf-8", "surrogateescape")).digest()
-            for i, d in enumerate(self.documents)
-        ]
-        return sorted(range(len(keys)), key=keys.__getitem__)
+    def _some(self, numbers: np.ndarray) -> Corpus:
+        kept = np.sort(numbers)
+        return Corpus(self.source, self.file[kept], self.line[kept], self.document_nbytes[kept], self.part)
+
+    def _shuffled(self, seed: int) -> np.ndarray:
+        """The numbers of all documents in an order drawn by a hash of seed, number and name: int64 [document]."""
+        digests = (
+            hashlib.sha256(f"{seed}:{i}:{self.name(i)}".encode("utf-8", "surrogateescape")).digest()[:16]
+            for i in range(len(self))
+        )
+        return np.argsort(np.fromiter(digests, dtype="S16", count=len(self)), kind="stable")
 
     def _cut(self, validation_fraction: float) -> tuple[Corpus, Corpus]:
-        name, text = self.documents[0]
-        content = text.encode()
-        target = len(content) - round(validation_fraction * len(content))
-        after = content.find(b"\n", max(target - 1, 0)) + 1  # 0 if no line ends there
-        cut = after if 0 < after < len(content) else content.rfind(b"\n", 0, -1) + 1
-        if not 0 < cut < len(content):
+        size = self.nbytes
+        target = size - round(validation_fraction * size)
+        first = last = at = 0  # where a line begins: the first one from the target on, the last one of all
+        for _, text in self.pieces():
+            content = text.encode()
+            if not first:
+                found = content.find(b"\n", max(target - 1 - at, 0))
+                first = at + found + 1 if found >= 0 else 0
+            found = content.rfind(b"\n", 0, size - 1 - at)
+            last = at + found + 1 if found >= 0 else last
+            at += len(content)
+        cut = first if 0 < first < size else last
+        if not 0 < cut < size:
             raise TextError(
-                f"the validation split is empty: the only document, {name}, has no line that could begin it; "
+                f"the validation split is empty: the only document, {self.name(0)}, has no line that could begin it; "
                 f"give a text of several lines or more documents"
             )
-        parts = content[:cut].decode(), content[cut:].decode()
-        return Corpus((Document(name, parts[0]),)), Corpus((Document(name, parts[1]),))
+        begin = self.part[0] if self.part else 0
+        train, held_out = (
+            Corpus(self.source, self.file, self.line, np.array([b - a], dtype=np.int64), (begin + a, begin + b))
+            for a, b in ((0, cut), (cut, size))
+        )
+        return train, held_out
 
 
 def read_corpus(source: str | Path) -> Corpus:
     """The corpus of a file, of a folder (recursively, in the order of the names), or of the word `stdlib`.
 
     A document is one file, or one line of .jsonl; empty ones are dropped. A file named outright is read whatever its
-    suffix; in a folder .txt, .md, .py and .jsonl count, and each of them with .gz.
-    Raises TextError for what is not there, is empty, or is not UTF-8 text.
+    suffix; in a folder .txt, .md, .py and .jsonl count, and each of them with .gz. All is read once to see that it is text,
+    and again whenever it is used. Raises TextError for what is not there, is empty, or is not UTF-8 text.
     """
     path = Path(source)
     if source == "stdlib":
-        found = stdlib_documents()
+        corpus = _found(stdlib_files(), passing_over=True)
     elif path.is_dir():
-        found = folder_documents(path)
+        corpus = _found(folder_files(path))
+    elif path.is_file():
+        corpus = _found(Files(path.parent, (path.name,)))
     elif path.exists():
-        found = file_documents(path, path.name)
+        raise TextError(f"{path} is no file: a text is read more than once; write what comes from there to a file")
     else:
         raise TextError(f"no corpus at {source}: give a file, a folder, or the word stdlib")
-    documents = tuple(document for document in found if document.text)
-    if not documents:
+    if not len(corpus):
         raise TextError(f"the corpus {source} is empty: give one that holds text")
-    return Corpus(documents)
+    return corpus
+
+
+def _found(source: Source, *, passing_over: bool = False) -> Corpus:
+    """The documents of a source that are not empty; `passing_over` files that are no text."""
+    file, line, nbytes = array("i"), array("i"), array("q")
+    for number in range(len(source)):
+        before = len(nbytes)
+        try:
+            for at, text in source.pieces(number):
+                if len(nbytes) > before and line[-1] == at:
+                    nbytes[-1] += len(text.encode())
+                elif text:
+                    file.append(number)
+                    line.append(at)
+                    nbytes.append(len(text.encode()))
+        except TextError:
+            if not passing_over:
+                raise
+            del file[before:], line[before:], nbytes[before:]
+    return Corpus(source, np.array(file), np.array(line), np.array(nbytes))
+
+
+def _within(pieces: Iterable[tuple[int, str]], begin: int, end: int) -> Iterator[tuple[int, str]]:
+    """What of one document lies between two of its bytes, where characters begin."""
+    at = 0
+    for number, text in pieces:
+        content = text.encode()
+        kept = content[max(begin - at, 0) : max(end - at, 0)]
+        at += len(content)
+        if kept:
+            yield number, kept.decode()
+
+
+def by_document(parts: Iterable[tuple[int, T]]) -> Iterator[tuple[int, Iterator[T]]]:
+    """(number of a document, its parts), of parts of documents in order."""
+    for number, own in itertools.groupby(parts, key=lambda part: part[0]):
+        yield number, (part for _, part in own)
 
 
 def held_out_places(n: int, share: float, of: str) -> range:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from array import array
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ import numpy as np
 from anyformer.disk.atomic import new_directory, remove_abandoned, remove_directory
 from anyformer.disk.cache import cache_directory
 from anyformer.errors import RunFailed, TextError
-from anyformer.text.corpus import Corpus
+from anyformer.text.corpus import Corpus, by_document
+from anyformer.text.pieces import encoded_documents
 from anyformer.text.tokenizer import Tokenizer
 
 _FORMAT = 1  # raised when what is written, or how documents are delimited, changes
@@ -92,13 +95,15 @@ def _write(directory: Path, corpus: Corpus, tokenizer: Tokenizer, begin: int, en
             remove_directory(directory)
     try:
         with new_directory(directory) as aside:
-            lengths = [0]
+            lengths = array("q", [0])
             with open(aside / "tokens.bin", "wb") as file:
-                for ids in tokenizer.encode_corpus(corpus.texts()):
-                    file.write(np.concatenate(([begin], ids, [end])).astype(ids.dtype).tobytes())
-                    lengths.append(len(ids) + 2)
-            np.cumsum(lengths, dtype=np.int64).tofile(aside / "offsets.bin")
-            np.array(corpus.document_nbytes, dtype=np.int64).tofile(aside / "document_nbytes.bin")
+                for _, parts in by_document(encoded_documents(tokenizer, corpus)):
+                    lengths.append(0)
+                    for ids in chain([[begin]], parts, [[end]]):
+                        file.write(np.asarray(ids, dtype=tokenizer.dtype).tobytes())
+                        lengths[-1] += len(ids)
+            np.cumsum(np.array(lengths), dtype=np.int64).tofile(aside / "offsets.bin")
+            corpus.document_nbytes.astype(np.int64).tofile(aside / "document_nbytes.bin")
             dtypes = {"tokens": tokenizer.dtype.name, "offsets": "int64", "document_nbytes": "int64"}
             meta = {name: {"dtype": dtypes[name], **_measure(aside / f"{name}.bin")} for name in _ARRAYS}
             (aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")

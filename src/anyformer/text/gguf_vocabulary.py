@@ -7,6 +7,7 @@ from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
 from anyformer.text.tokenizer import Tokenizer
+from anyformer.text.tokenizer_file import guarded
 
 # What a file calls the cutting before byte-level BPE, with the pattern that cuts; None: GPT-2's own.
 LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,16 +29,39 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
     """
     kind = metadata.get("tokenizer.ggml.model")
     builders = {"gpt2": _byte_level, "llama": _sentencepiece}
-    if kind not in builders:
+    if not isinstance(kind, str) or kind not in builders:
         raise TextError(
             f"the file's tokenizer is of kind {kind!r}{did_you_mean(str(kind), builders)}; "
             f"{' and '.join(builders)} are read; convert from the model's Hugging Face directory"
         )
-    tokens: list[str] = list(metadata["tokenizer.ggml.tokens"])
-    types: list[int] = list(metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens))
-    inner = builders[kind](metadata, tokens)
-    _add(inner, tokens, types)
+    tokens: list[str] = _listed(metadata, "tokens", str)
+    types: list[int] = _listed(metadata, "token_type", int, [1] * len(tokens))
+    if len(types) != len(tokens):
+        raise _damaged("token_type", f"has {len(types)} entries for {len(tokens)} tokens")
+    with guarded("the file's tokenizer cannot be read"):
+        inner = builders[kind](metadata, tokens)
+        _add(inner, tokens, types)
     return Tokenizer(inner, _config(metadata, tokens))
+
+
+def _listed(metadata: Mapping[str, Any], name: str, kind: type, default: list[Any] | None = None) -> list[Any]:
+    """A list of the metadata, whose items are all of one type. Raises TextError."""
+    found = metadata.get(f"tokenizer.ggml.{name}", default)
+    if not isinstance(found, list) or not all(isinstance(item, kind) for item in found) or not (found or default == []):
+        raise _damaged(name, "is missing" if found is None else f"is no list of {kind.__name__}")
+    return found
+
+
+def _id(metadata: Mapping[str, Any], name: str, tokens: list[str]) -> int | None:
+    """The id of a token by its part; None where the file names none, or, as old files do, one that is no token's."""
+    found = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    if found is not None and type(found) is not int:
+        raise _damaged(f"{name}_token_id", f"= {found!r} is no id")
+    return found if found is not None and 0 <= found < len(tokens) else None
+
+
+def _damaged(name: str, reason: str) -> TextError:
+    return TextError(f"the file's tokenizer is damaged: tokenizer.ggml.{name} {reason}; copy the file again")
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
@@ -50,8 +74,10 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
             f"the file's tokenizer cuts text as {pre!r}{did_you_mean(pre, CUTS)}; {', '.join(CUTS)} are known; "
             "convert from the model's Hugging Face directory"
         )
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
-    inner = Inner(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    merges = [tuple(merge.split(" ", 1)) for merge in _listed(metadata, "merges", str, [])]
+    if wrong := next((merge for merge in merges if len(merge) != 2), None):
+        raise _damaged("merges", f"holds {wrong[0]!r}, which is no two pieces")
+    inner = Inner(models.BPE(vocab=_vocabulary(tokens), merges=merges))
     pattern = CUTS[pre]
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre in SINGLE_DIGITS else []
     if pattern is not None:
@@ -63,19 +89,29 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     return inner
 
 
+def _vocabulary(tokens: list[str]) -> dict[str, int]:
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    if len(vocabulary) < len(tokens):
+        twice = next(token for i, token in enumerate(tokens) if vocabulary[token] != i)
+        raise _damaged("tokens", f"holds {twice!r} twice")
+    return vocabulary
+
+
 def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     """SentencePiece's BPE joins the neighbours whose joint piece scores best; that is an order of merges."""
     from tokenizers import Tokenizer as Inner
     from tokenizers import decoders, models, normalizers
 
-    vocab = {token: i for i, token in enumerate(tokens)}
-    scores = list(metadata["tokenizer.ggml.scores"])
+    vocab = _vocabulary(tokens)
+    scores: list[float] = _listed(metadata, "scores", float)
+    if len(scores) != len(tokens):
+        raise _damaged("scores", f"has {len(scores)} entries for {len(tokens)} tokens")
     merges: list[tuple[float, int, str, str]] = []
     for piece, i in vocab.items():
         halves = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
         merges += [(-scores[i], vocab[a], a, b) for a, b in halves if a in vocab and b in vocab]
     ordered = [(a, b) for _, _, a, b in sorted(merges, key=lambda merge: merge[:2])]
-    unknown = tokens[int(metadata.get("tokenizer.ggml.unknown_token_id", 0))]
+    unknown = tokens[_id(metadata, "unknown", tokens) or 0]
     inner = Inner(models.BPE(vocab=vocab, merges=ordered, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
     begin, strip = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefix else ([], [])
@@ -98,9 +134,9 @@ def _add(inner: Any, tokens: list[str], types: list[int]) -> None:
 def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
-        i = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if i is not None and 0 <= int(i) < len(tokens):
-            config[name] = tokens[int(i)]
+        i = _id(metadata, key, tokens)
+        if i is not None:
+            config[name] = tokens[i]
     if "tokenizer.ggml.add_bos_token" in metadata:
         config["add_bos_token"] = bool(metadata["tokenizer.ggml.add_bos_token"])
     if metadata.get("tokenizer.chat_template"):

@@ -6,10 +6,10 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from anyformer.errors import TextError, did_you_mean
 from anyformer.text.corpus import held_out_places
 from anyformer.text.framing import Framed
 from anyformer.text.packing import NOT_PREDICTED, padded
-from anyformer.text.sources import wrong
+from anyformer.text.sources import short, wrong
 from anyformer.text.tokenizer import Tokenizer
 
+N = TypeVar("N", int, float)
 Kind = Literal["classes", "numbers", "words"]
 
 
@@ -71,19 +72,19 @@ class LabelledCorpus:
             return tuple(known)
         if len(found) < 2:
             raise TextError(
-                f"{self.where} has one class only, {next(iter(found))!r}: there is nothing to tell apart; "
+                f"{self.where} has one class only, {short(next(iter(found)))}: there is nothing to tell apart; "
                 "add examples of another"
             )
-        numbers = all(whole(name) is not None for name in found)
-        return tuple(sorted(found, key=whole if numbers else None))  # type: ignore[arg-type]
+        numbers = all(spelled(name, int) is not None for name in found)
+        return tuple(sorted(found, key=int if numbers else None))
 
     def check(self, known: Sequence[str]) -> None:
         """Raise TextError, naming the line, for a label that is none of those known."""
         classes = set(known)
         for line, label in self._classes():
             if label not in classes:
-                reason = f"the label {label!r} is none of those trained on{did_you_mean(label, known)}"
-                there = f"there are {', '.join(known[:20])}; correct it, or train on examples of it"
+                reason = f"the label {short(label)} is none of those trained on{did_you_mean(label, known)}"
+                there = f"there are {short(list(known))[1:-1]}; correct it, or train on examples of it"
                 raise wrong(self.where, line, f"{reason}; {there}")
 
     def as_kind(self, kind: Kind) -> LabelledCorpus:
@@ -122,24 +123,16 @@ def split_labelled(corpus: LabelledCorpus, share: float) -> tuple[LabelledCorpus
 
 
 def _number(where: str, row: LabelledRow) -> float:
-    number = fraction(str(row.label))
+    number = spelled(str(row.label), float)
     if number is None or not math.isfinite(number):
-        raise wrong(where, row.line, f"the label {row.label!r} is no number; regression needs one for each text")
+        raise wrong(where, row.line, f"the label {short(row.label)} is no number; regression needs one for each text")
     return number
 
 
-def whole(text: str) -> int | None:
-    """The whole number that a text spells, or None."""
+def spelled(text: str, kind: Callable[[str], N]) -> N | None:
+    """The number of a kind (`int`, `float`) that a text spells, or None."""
     try:
-        return int(text)
-    except ValueError:
-        return None
-
-
-def fraction(text: str) -> float | None:
-    """The number that a text spells, or None."""
-    try:
-        return float(text)
+        return kind(text)
     except ValueError:
         return None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, fraction, whole
-from anyformer.text.sources import json_lines, read_text, refuse_surrogates, wrong
+from anyformer.text.labelled import Kind, LabelledCorpus, LabelledRow, spelled
+from anyformer.text.sources import json_lines, lines, read_text, refuse_surrogates, short, wrong
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 
@@ -49,7 +49,7 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
     for name in ("tokens" if "tokens" in entry else "text", label_of):
         if name not in entry and not (unlabelled and name == label_of):
             near = did_you_mean(name, entry)
-            raise wrong(where, line, f"there is no {name!r} among {', '.join(map(repr, entry)) or 'nothing'}{near}")
+            raise wrong(where, line, f"there is no {name!r} among {short(list(entry))[1:-1] or 'nothing'}{near}")
     if "tokens" in entry:
         texts = _words(entry["tokens"], "tokens", where, line)
         labels = _words(entry["labels"], "labels", where, line) if "labels" in entry else None
@@ -59,7 +59,7 @@ def _row(entry: Mapping[str, Any], where: str, line: int, unlabelled: bool) -> t
     texts = (entry["text"], entry["text_pair"]) if entry.get("text_pair") is not None else (entry["text"],)
     for name, text in zip(("text", "text_pair"), texts, strict=False):
         if not isinstance(text, str):
-            raise wrong(where, line, f"{name} = {text!r} is not a text; put it in quotes")
+            raise wrong(where, line, f"{name} = {short(text)} is not a text; put it in quotes")
         if not text.strip():
             raise wrong(where, line, f"{name} is empty; remove the example or give it a text")
         refuse_surrogates(text, where, line)
@@ -77,23 +77,23 @@ def _of_one_kind(rows: Sequence[LabelledRow], written: Sequence[Any], where: str
     other = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
     if other is not None:
         reason = (
-            f"the label {written[other]!r} is {_KINDS[kinds[other]]}, and that of line {rows[0].line}, {written[0]!r}, is "
-            f"{_KINDS[kinds[0]]}; write all alike"
+            f"the label {short(written[other])} is {_KINDS[kinds[other]][0]}, and that of line {rows[0].line}, "
+            f"{short(written[0])}, is {_KINDS[kinds[0]][0]}; write all alike"
         )
         raise wrong(where, rows[other].line, reason)
-    read = {"number": float, "whole": str, "word": str}.get(kinds[0])
+    _, read, kind = _KINDS[kinds[0]]
     if read is not None:
         rows = [row._replace(label=read(label)) for row, label in zip(rows, written, strict=True)]
-    made: dict[str, Kind] = {"number": "numbers", "words": "words"}
-    return LabelledCorpus(tuple(rows), made.get(kinds[0], "classes"), where)
+    return LabelledCorpus(tuple(rows), kind, where)
 
 
-_KINDS = {
-    "word": "a word",
-    "whole": "a whole number",
-    "number": "a number with a fraction",
-    "words": "a list of words",
-    "none": "missing",
+# Of labels as they are written: in words, how they are read, and what they are of.
+_KINDS: dict[str, tuple[str, Callable[[Any], str | float] | None, Kind]] = {
+    "word": ("a word", str, "classes"),
+    "whole": ("a whole number", str, "classes"),
+    "number": ("a number with a fraction", float, "numbers"),
+    "words": ("a list of words", None, "words"),
+    "none": ("missing", None, "classes"),
 }
 
 
@@ -113,13 +113,13 @@ def _kind(label: Any, where: str, line: int) -> str:
             if not label.strip():
                 raise wrong(where, line, "the label is empty; give it one, or remove the example")
             return "word"
-    raise wrong(where, line, f"the label {label!r} is neither a word nor a number")
+    raise wrong(where, line, f"the label {short(label)} is neither a word nor a number")
 
 
 def _words(value: Any, name: str, where: str, line: int) -> tuple[str, ...]:
     words = [str(word) if isinstance(word, int) else word for word in value] if isinstance(value, list) else value
     if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
-        raise wrong(where, line, f"{name} = {_short(value)} is not a list of words, none of them empty")
+        raise wrong(where, line, f"{name} = {short(value)} is not a list of words, none of them empty")
     if not words:
         raise wrong(where, line, f"{name} is empty; remove the example")
     for word in words:
@@ -128,7 +128,7 @@ def _words(value: Any, name: str, where: str, line: int) -> tuple[str, ...]:
 
 
 def _objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, entry in json_lines(text, where):
+    for line, entry in json_lines(lines([text], where), where):
         if not isinstance(entry, dict):
             raise wrong(where, line, "not an object with text and label")
         yield line, entry
@@ -156,13 +156,7 @@ def _table(text: str, where: str, delimiter: str) -> Iterator[tuple[int, dict[st
             )
         entries.append((line, dict(zip(header, cells, strict=True))))
     labels = [entry["label"] for _, entry in entries if "label" in entry]
-    read = next(
-        (read for read in (whole, fraction) if labels and all(read(label) is not None for label in labels)), None
-    )
-    for line, entry in entries:
-        yield line, entry if read is None else {**entry, "label": read(entry["label"])}
-
-
-def _short(value: Any) -> str:
-    spelled = repr(value)
-    return spelled if len(spelled) <= 60 else spelled[:57] + "…"
+    kinds = (kind for kind in (int, float) if labels and all(spelled(label, kind) is not None for label in labels))
+    if (kind := next(kinds, None)) is not None:
+        entries = [(line, {**entry, "label": kind(entry["label"])}) for line, entry in entries]
+    yield from entries

@@ -114,20 +114,21 @@ def pack_whole(encoded: EncodedCorpus, seq_len: int) -> Packed:
     start = encoded.offsets[source] + number * seq_len
     length = np.minimum(seq_len, lengths[source] - number * seq_len)
 
-    rows: list[list[int]] = []
+    by_size = np.argsort(-length, kind="stable")
+    n_rows = int((length == seq_len).sum())  # of full windows, each alone
+    row_of = np.arange(len(length))
     open_rows: list[tuple[int, int]] = []  # (room, row), sorted
-    for piece in np.argsort(-length, kind="stable").tolist():
-        size = int(length[piece])
+    for i in range(n_rows, len(length)):
+        size = int(length[by_size[i]])
         place = bisect_left(open_rows, (size, 0))
-        room, row = open_rows.pop(place) if place < len(open_rows) else (seq_len, len(rows))
-        if row == len(rows):
-            rows.append([])
-        rows[row].append(piece)
+        room, row = open_rows.pop(place) if place < len(open_rows) else (seq_len, n_rows)
+        n_rows += row == n_rows
+        row_of[i] = row
         if room > size:
             left = (room - size, row)
             open_rows.insert(bisect_left(open_rows, left), left)
-    order = np.array([piece for row in rows for piece in row], dtype=np.int64)
-    row_offsets = np.cumsum([0, *map(len, rows)])
+    order = by_size[np.argsort(row_of, kind="stable")]
+    row_offsets = np.append(0, np.cumsum(np.bincount(row_of)))
     return Packed(encoded, seq_len, start[order], length[order], source[order], row_offsets)
 
 

@@ -27,28 +27,24 @@ class Sampler:
     """An endless stream of batches of row numbers; step s is a function of (seed, s) and of nothing that went before.
 
     The stream is one permutation of all rows after another, cut every `batch_rows`: a batch at the end of an epoch is
-    filled up from the next. `rank` of `world_size` processes gets every world_size-th row of each batch, so that
-    all of them together see what one would.
+    filled up from the next.
     """
 
-    def __init__(self, n_rows: int, batch_rows: int, seed: int, *, rank: int = 0, world_size: int = 1) -> None:
-        if batch_rows < 1 or batch_rows % world_size:
-            raise TextError(f"a batch of {batch_rows} rows cannot be shared out evenly among {world_size} processes")
+    def __init__(self, n_rows: int, batch_rows: int, seed: int) -> None:
+        if batch_rows < 1:
+            raise TextError(f"a batch of {batch_rows} rows holds nothing; give 1 or more")
         if n_rows < batch_rows:
             raise TextError(
                 f"the training text makes {n_rows} rows, less than one batch of {batch_rows}; "
                 f"give more text, a smaller batch or a shorter seq_len"
             )
-        if not 0 <= rank < world_size:
-            raise TextError(f"there is no rank {rank} among {world_size} processes")
         self.n_rows, self.batch_rows, self.seed = n_rows, batch_rows, seed
-        self.rank, self.world_size = rank, world_size
         self.step = 0
         self._permutations: dict[int, np.ndarray] = {}
 
     def rows(self, step: int) -> np.ndarray:
-        """Row numbers of this rank at `step` (from 0): int64 [batch_rows // world_size]."""
-        places = np.arange(step * self.batch_rows + self.rank, (step + 1) * self.batch_rows, self.world_size)
+        """Row numbers at `step` (from 0): int64 [batch_rows]."""
+        places = np.arange(step * self.batch_rows, (step + 1) * self.batch_rows)
         epochs, within = np.divmod(places, self.n_rows)
         wanted = range(int(epochs[0]), int(epochs[-1]) + 1)  # at most two: a batch is no longer than an epoch
         known = {epoch: order for epoch, order in self._permutations.items() if epoch in wanted}
@@ -57,10 +53,6 @@ class Sampler:
                 known[epoch] = shuffled(self.n_rows, self.seed, epoch)
         self._permutations = known
         return np.concatenate([known[epoch][within[epochs == epoch]] for epoch in wanted])
-
-    def epoch(self, step: int) -> float:
-        """Epochs that are over when `step` begins."""
-        return step * self.batch_rows / self.n_rows
 
     def __iter__(self) -> Sampler:
         return self
@@ -91,14 +83,14 @@ class StreamSampler(Sampler):
     n_rows / batch_rows steps, and a step is a function of its number here too. The order is that of the rows.
     """
 
-    def __init__(self, n_rows: int, batch_rows: int, seed: int, *, rank: int = 0, world_size: int = 1) -> None:
-        super().__init__(n_rows, batch_rows, seed, rank=rank, world_size=world_size)
-        self._starts = np.arange(rank, batch_rows, world_size) * n_rows // batch_rows
+    def __init__(self, n_rows: int, batch_rows: int, seed: int) -> None:
+        super().__init__(n_rows, batch_rows, seed)
+        self._starts = np.arange(batch_rows) * n_rows // batch_rows
 
     def rows(self, step: int) -> np.ndarray:
-        """Row numbers of this rank's streams at `step` (from 0): int64 [batch_rows // world_size]."""
+        """Row numbers of the streams at `step` (from 0): int64 [batch_rows]."""
         return (self._starts + step) % self.n_rows
 
     def rounds(self, step: int) -> np.ndarray:
-        """How often each stream has come to the end of the rows when `step` begins: int64 [batch_rows // world_size]."""
+        """How often each stream has come to the end of the rows when `step` begins: int64 [batch_rows]."""
         return (self._starts + step) // self.n_rows

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from anyformer.errors import TextError, did_you_mean
 from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 UNKNOWN = "<unk>"
+TABLE = 2_500_000  # characters of words, which take about 100 bytes each while pieces of them are learnt
 PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
 BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
@@ -79,6 +80,8 @@ SPLITS: Mapping[str, str] = {
 class Scheme(Protocol):
     """A way to train a tokenizer."""
 
+    table: ClassVar[int | None]  # characters of different words that it may learn from; None: any number
+
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """The tokenizer learned from texts; the same texts give the same one. Raises TextError for no text."""
         ...
@@ -88,6 +91,7 @@ class Scheme(Protocol):
 class ByteLevelBPE:
     """Byte-pair encoding of bytes, which encodes everything: Radford et al. 2019 (GPT-2), section 2.2."""
 
+    table: ClassVar[int | None] = TABLE
     vocab_size: int
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
@@ -101,6 +105,7 @@ class CharacterBPE:
     The most frequent pair is merged first; a space belongs to the word after it.
     """
 
+    table: ClassVar[int | None] = TABLE
     vocab_size: int
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
@@ -120,6 +125,7 @@ class CharacterBPE:
 class Unigram:
     """The vocabulary under which a unigram model finds the text likeliest: Kudo 2018, arXiv:1804.10959, section 3.2."""
 
+    table: ClassVar[int | None] = TABLE
     vocab_size: int
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
@@ -147,6 +153,7 @@ class WordPiece:
     Its special tokens and `##` are BERT's (Devlin et al. 2019, arXiv:1810.04805), whose files of a vocabulary look alike.
     """
 
+    table: ClassVar[int | None] = TABLE
     vocab_size: int
     min_count: int = 1  # pairs seen less often are never merged
     lowercase: bool = False
@@ -171,6 +178,7 @@ class WordPiece:
 class Words:
     """A token a word, the most frequent ones; `split` says what a word is; see SPLITS."""
 
+    table: ClassVar[int | None] = 2 * TABLE
     vocab_size: int
     split: str = "whitespace"
     min_count: int = 1
@@ -190,6 +198,7 @@ class Words:
 class Characters:
     """A token a character, white space among them; the most frequent ones where `vocab_size` is given."""
 
+    table: ClassVar[int | None] = None
     vocab_size: int | None = None
     min_count: int = 1
 

@@ -5,6 +5,7 @@ Byte-level BPE: Sennrich et al. 2016, arXiv:1508.07909, over bytes as in Radford
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyformer.disk.atomic import replace_file
+from anyformer.disk.foreign import inside, read_bytes
 from anyformer.errors import TextError
-from anyformer.text.byte_level import fast_encoding, is_blank_run
+from anyformer.text.byte_level import fast_encoding, is_blank_run, token_bytes
 from anyformer.text.companions import (
     CONFIG,
     answer_start,
@@ -28,7 +30,7 @@ from anyformer.text.companions import (
     write_companions,
 )
 from anyformer.text.framing import Framed, framed, with_frame
-from anyformer.text.stream import TextStream
+from anyformer.text.tokenizer_file import guarded, read_tokenizer
 
 if TYPE_CHECKING:
     import tiktoken
@@ -98,17 +100,11 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """The tokenizer of a `tokenizer.json` or of a directory that holds one. Raises TextError where that fails."""
-        from tokenizers import Tokenizer as Inner
-
         path = Path(path)
-        file = path / FILE if path.is_dir() else path
+        file = inside(path / FILE, TextError) if path.is_dir() else path
         if not file.is_file():
             raise TextError(f"no tokenizer at {path}: {file} does not exist{_remedy(path)}")
-        try:
-            inner = Inner.from_str(file.read_text(encoding="utf-8"))
-        except Exception as error:  # tokenizers raises Exception itself
-            reason = str(error).splitlines()[0]
-            raise TextError(f"{file} is not a tokenizer that Hugging Face tokenizers reads ({reason})") from None
+        inner = read_tokenizer(read_bytes(file, TextError), str(file))
         return cls(inner, read_config(file.parent), read_companions(file.parent) if file.name == FILE else None)
 
     def save(self, directory: str | Path) -> None:
@@ -166,7 +162,10 @@ class Tokenizer:
 
     def frame(self, texts: Sequence[str], longest: int | None = None, *, words: bool = False) -> Framed:
         """A text, a pair of texts, or the `words` of one as one input, as `text.framing.framed` does."""
-        return framed(self._inner, texts, longest, words=words)
+        for text in texts:
+            _refuse_surrogates(text)
+        with guarded("the tokenizer cannot encode this text"):
+            return framed(self._inner, texts, longest, words=words)
 
     @property
     def frames(self) -> bool:
@@ -212,13 +211,9 @@ class Tokenizer:
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @cached_property
-    def _fast(self) -> tiktoken.Encoding | None:
+    def fast(self) -> tiktoken.Encoding | None:
+        """What encodes in its place, where tiktoken gives the same ids."""
         return fast_encoding(self._data)
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether tiktoken encodes for it."""
-        return self._fast is not None
 
     def spelling(self, token: int) -> str | None:
         """How the vocabulary writes a token; None for an id that it does not have."""
@@ -233,16 +228,22 @@ class Tokenizer:
         if not isinstance(text, str):
             raise TextError(f"only text can be encoded, not {type(text).__name__}")
         _refuse_surrogates(text)
-        if not specials and self._fast is not None and not is_blank_run(text):
-            return self._fast.encode_ordinary(text)
+        if not specials and self.fast is not None and not is_blank_run(text):
+            return self.fast.encode_ordinary(text)
         self._inner.encode_special_tokens = not specials
-        return self._inner.encode(text, add_special_tokens=False).ids
+        with guarded("the tokenizer cannot encode this text"):
+            return self._inner.encode(text, add_special_tokens=False).ids
+
+    def encoding(self, text: str) -> tokenizers.Encoding:
+        """Ids of `text` as `encode` gives them, with the characters that each stands for."""
+        _refuse_surrogates(text)
+        self._inner.encode_special_tokens = True  # what is spelled like one is text
+        with guarded("the tokenizer cannot encode this text"):
+            return self._inner.encode(text, add_special_tokens=False)
 
     def pieces(self, text: str) -> list[tuple[int, str, str]]:
         """The tokens of `text`, each with its id, its spelling in the vocabulary and the part of the text it stands for."""
-        _refuse_surrogates(text)
-        self._inner.encode_special_tokens = True
-        found = self._inner.encode(text, add_special_tokens=False)
+        found = self.encoding(text)
         return [(i, token, text[a:b]) for i, token, (a, b) in zip(found.ids, found.tokens, found.offsets, strict=True)]
 
     def encode_corpus(self, documents: Iterable[str]) -> Iterator[np.ndarray]:
@@ -262,22 +263,65 @@ class Tokenizer:
         """
         return self._inner.decode([int(token) for token in ids], skip_special_tokens=not specials)
 
-    def stream(self, *, specials: bool = False) -> TextStream:
-        """A decoder that takes one id at a time."""
-        return TextStream(self, specials=specials)
+    def stream(self) -> TextStream:
+        """A decoder that takes one id at a time, and leaves special tokens out."""
+        return TextStream(self)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, vocab_size={self.vocab_size}, fingerprint={self.fingerprint[:12]})"
+
+
+class TextStream:
+    """Decodes one token at a time: the pieces of `push` and `finish`, joined, are `tokenizer.decode` of all the ids.
+
+    What is certain comes at once, half a character waits for its other half.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._ids: list[int] = []
+        self._shown = 0  # of self._ids, how many are already on the screen
+
+    def push(self, token: int) -> str:
+        """The text that `token` makes certain; empty while a character is incomplete."""
+        spelling = self._tokenizer.spelling(token)
+        if spelling is None or token in self._tokenizer.special_ids:
+            return ""
+        if self._tokenizer.kind == "byte-level-bpe":
+            return self._bytes.decode(token_bytes(spelling))
+        self._ids.append(token)
+        # A run of <0xNN> tokens is decoded as a whole (one bad byte turns all of it into U+FFFD): it waits for its end.
+        if len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">"):
+            return ""
+        text = self._new_text()
+        if text:
+            # What was shown last stays in the window: a token's leading space is kept only where it isn't the first.
+            self._ids, self._shown = self._ids[self._shown :], len(self._ids) - self._shown
+        return text
+
+    def finish(self) -> str:
+        """What was held back, with U+FFFD for what never became a character; the stream then starts afresh."""
+        text = self._bytes.decode(b"", final=True) + self._new_text()
+        self._bytes.reset()
+        self._ids, self._shown = [], 0
+        return text
+
+    def _new_text(self) -> str:
+        shown = self._tokenizer.decode(self._ids[: self._shown])
+        return self._tokenizer.decode(self._ids)[len(shown) :]
 
 
 def _refuse_surrogates(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        code = f"U+{ord(text[error.start]):04X}"
-        raise TextError(
-            f"text with half a character (surrogate {code} at character {error.start}); remove it"
-        ) from None
+        code, at = ord(text[error.start]), f"at character {error.start}"
+        if 0xDC80 <= code <= 0xDCFF:  # how Python writes a byte of the command line that is no UTF-8
+            raise TextError(
+                f"text that is not UTF-8: byte 0x{code - 0xDC00:02x} {at}; convert it or remove it"
+            ) from None
+        raise TextError(f"text with half a character (surrogate U+{code:04X} {at}); remove it") from None
 
 
 def _remedy(path: Path) -> str:

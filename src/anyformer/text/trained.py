@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import numpy as np
 
 from anyformer.errors import TextError, UsageError
 from anyformer.notebook import ShowsItself
-from anyformer.text.corpus import read_corpus
+from anyformer.text.corpus import Corpus, by_document, read_corpus
+from anyformer.text.learning import Lesson
+from anyformer.text.pieces import encoded_documents
 from anyformer.text.schemes import scheme
+from anyformer.text.sources import Document
 from anyformer.text.tokenizer import Tokenizer
 
 VERSION = 1
@@ -37,36 +41,52 @@ class Compared:
     nbytes_per_second: float  # of encoding, on one run: of the order of, and no more
 
 
-def compared(tokenizer: Tokenizer, texts: Iterable[str]) -> Compared:
-    """What the tokenizer makes of the documents. Raises TextError where there is no text."""
-    documents = [text for text in texts if text]
-    if not documents:
+def compared(tokenizer: Tokenizer, documents: Corpus | Iterable[str]) -> Compared:
+    """What the tokenizer makes of the documents, empty ones aside. Raises TextError where there is no text."""
+    corpus = documents if isinstance(documents, Corpus) else Corpus.of(Document("", text) for text in documents if text)
+    if not len(corpus):
         raise TextError("no text to compare tokenizers on; give one that is not empty")
-    tokenizer.encode(documents[0][:1000])  # what is prepared at the first call is not the speed of the others
-    start = time.perf_counter()
-    ids = [tokenizer.encode(text) for text in documents]
-    seconds = time.perf_counter() - start
-    nbytes = sum(len(text.encode()) for text in documents)
-    lengths = np.array([len(each) for each in ids])
-    every = np.concatenate([np.array(each, dtype=np.int64) for each in ids])
-    counts, n_tokens = np.bincount(every, minlength=tokenizer.vocab_size), len(every)
+    tokenizer.encode("a")  # what is prepared at the first call is not the speed of the others
+    counts, lengths = np.zeros(tokenizer.vocab_size, np.int64), np.zeros(len(corpus), np.int64)
+    start, decoding, restored = time.perf_counter(), 0.0, 0
+    for (number, parts), text in zip(by_document(encoded_documents(tokenizer, corpus)), _digests(corpus), strict=True):
+        digest, before = hashlib.sha256(), []
+        for ids in parts:
+            paused = time.perf_counter()
+            seen, times = np.unique(ids, return_counts=True)
+            counts[seen] += times
+            lengths[number] += len(ids)
+            # What stands at the start is decoded otherwise: a leading space may be left out.
+            digest.update(tokenizer.decode([*before, *ids])[len(tokenizer.decode(before)) :].encode())
+            before = ids[-8:].tolist()
+            decoding += time.perf_counter() - paused
+        restored += digest.digest() == text
+    seconds, n_tokens = time.perf_counter() - start - decoding, int(lengths.sum())
     known = (i for i in range(tokenizer.vocab_size) if tokenizer.spelling(i) is not None)
     plain = [i for i in known if i not in tokenizer.special_ids]
     unknown = 0 if tokenizer.unknown is None else int(counts[tokenizer.unknown])
-    restored = sum(tokenizer.decode(each) == text for each, text in zip(ids, documents, strict=True))
     return Compared(
         kind=tokenizer.kind,
         vocab_size=tokenizer.vocab_size,
         n_tokens=n_tokens,
-        bytes_per_token=nbytes / max(1, n_tokens),
+        bytes_per_token=corpus.nbytes / max(1, n_tokens),
         unknown_rate=unknown / max(1, n_tokens),
         unused_rate=float((counts[plain] == 0).mean()) if plain else 0.0,
         length_median=float(np.median(lengths)),
         length_p95=float(np.percentile(lengths, 95)),
         length_max=int(lengths.max()),
-        restored_rate=restored / len(documents),
-        nbytes_per_second=nbytes / max(seconds, 1e-9),
+        restored_rate=restored / len(corpus),
+        nbytes_per_second=corpus.nbytes / max(seconds, 1e-9),
     )
+
+
+def _digests(corpus: Corpus) -> Iterator[bytes]:
+    """Of each text."""
+    for _, texts in by_document(corpus.pieces()):
+        digest = hashlib.sha256()
+        for text in texts:
+            digest.update(text.encode())
+        yield digest.digest()
 
 
 def spelled(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -88,15 +108,16 @@ class TrainedTokenizer(ShowsItself):
     tokenizer: Tokenizer
     measured: Compared
     out: Path | None
+    stride: int  # of every so many pieces of the text it learnt from one; 1 is all
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         return {
             "version": VERSION,
             "out": self.out and str(self.out),
             "vocab_size": self.tokenizer.vocab_size,
             "kind": self.tokenizer.kind,
             "fingerprint": self.tokenizer.fingerprint,
+            "stride": self.stride,
             "bytes_per_token": self.measured.bytes_per_token,
             "unknown_rate": self.measured.unknown_rate,
         }
@@ -106,7 +127,8 @@ class TrainedTokenizer(ShowsItself):
         share = "" if self.tokenizer.unknown is None else f", {unknown:.2%} of the tokens unknown"
         length = f"{self.measured.bytes_per_token:.2f} bytes a token on this text"
         saved = f"; saved in {self.out}" if self.out else ""
-        return f"{self.tokenizer.vocab_size:,} tokens, {length}{share}{saved}"
+        every = f"; learnt from one in {self.stride} pieces of the text, evenly spread" if self.stride > 1 else ""
+        return f"{self.tokenizer.vocab_size:,} tokens, {length}{share}{every}{saved}"
 
 
 def tokenizer(
@@ -127,12 +149,14 @@ def tokenizer(
     if place is not None and (place / "tokenizer.json").exists():
         raise UsageError(f"{place} holds a tokenizer already; name another directory, or remove it first")
     corpus = read_corpus(text)
-    found = scheme(kind, vocab_size, min_count).train(corpus.texts())
+    chosen = scheme(kind, vocab_size, min_count)
+    lesson = Lesson(corpus, chosen.table)
+    found = chosen.train(lesson.pieces())
     if specials:
         found = found.with_specials(specials)
     if place is not None:
         found.save(place)
-    return TrainedTokenizer(found, compared(found, corpus.texts()), place)
+    return TrainedTokenizer(found, compared(found, corpus), place, lesson.stride)
 
 
 @dataclass(frozen=True)
@@ -144,7 +168,6 @@ class TokenizerComparison(ShowsItself):
     nbytes: int  # of the text that all are judged on
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         entries = [{"name": name, **asdict(result)} for name, result in self.tokenizers.items()]
         return {"version": VERSION, "tokenizers": entries, "examples": self.examples}
 
@@ -168,8 +191,7 @@ def compare_tokenizers(
         elif isinstance(each, Path) or Path(each).exists():
             found[str(each)] = Tokenizer.load(each)
         else:
-            found[each] = scheme(each, vocab_size).train(learned.texts())
+            chosen = scheme(each, vocab_size)
+            found[each] = chosen.train(Lesson(learned, chosen.table).pieces())
     splits = {example: {name: spelled(own, example) for name, own in found.items()} for example in examples}
-    return TokenizerComparison(
-        {name: compared(own, judged.texts()) for name, own in found.items()}, splits, judged.nbytes
-    )
+    return TokenizerComparison({name: compared(own, judged) for name, own in found.items()}, splits, judged.nbytes)

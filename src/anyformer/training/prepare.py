@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
 from anyformer import recipe as recipes
+from anyformer.disk import plain
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.hub import load_tokenizer
 from anyformer.hub.labels import labels_of, read_labels
 from anyformer.hub.source import find
 from anyformer.recipe import OBJECTIVES, Contrastive, FramedTexts, Labelled, ObjectiveSpec, Recipe
 from anyformer.resizing import resize
+from anyformer.screen import counted
 from anyformer.spec import ModelSpec, is_path
 from anyformer.text import (
     Corpus,
@@ -31,13 +31,17 @@ from anyformer.text import (
     split_pairs,
 )
 from anyformer.text.labelled import Kind
+from anyformer.text.learning import Lesson
+from anyformer.text.schemes import ByteLevelBPE
 from anyformer.training.data.feed import TrainingData
+from anyformer.training.data.framed import FramedData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.objectives.seq2seq.data import PairData
+from anyformer.training.run.checks import check_run
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
@@ -76,18 +80,15 @@ class Sources:
         return "text" if self.source is None else "pairs"
 
     def corpus(self) -> Corpus:
-        """The text."""
         assert self.data is not None
         return read_corpus(self.data)
 
     def pairs(self) -> ParallelCorpus:
-        """The pairs of lines."""
         assert self.source is not None
         assert self.target is not None
         return read_parallel(Path(self.source), Path(self.target))
 
     def labelled(self, kind: Kind) -> LabelledCorpus:
-        """The text with its labels."""
         assert self.data is not None
         return read_labelled(self.data).as_kind(kind)
 
@@ -112,15 +113,21 @@ def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
 
 
 def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: float | None = None) -> Recipe:
-    """The recipe of a name, a file or itself, with fields changed; `lr` is the optimiser's. Raises SpecError."""
-    chosen = recipe if isinstance(recipe, Recipe) else _read(recipe)
+    """The recipe of a name, a file or itself, with fields changed; `lr` is the optimiser's, an objective may be named.
+
+    Raises SpecError, and UsageError for an objective that there is not, each with the nearest name.
+    """
+    chosen = _read(recipe)
     if unknown := next((name for name in changes if name not in Recipe.types()), None):
         raise SpecError(f"a recipe has no field {unknown!r}{did_you_mean(unknown, Recipe.types())}")
     typed = {
         name: _whole(value) if Recipe.types()[name] in (int, int | None) else value for name, value in changes.items()
     }
     if isinstance(named := typed.get("objective"), str):
-        typed["objective"] = objective_of_name(named)
+        if named not in OBJECTIVES:
+            known = ", ".join(OBJECTIVES)
+            raise UsageError(f"there is no objective {named!r}{did_you_mean(named, OBJECTIVES)}; there are {known}")
+        typed["objective"] = OBJECTIVES[named]
     if lr is not None:
         typed["optimizer"] = typed.get("optimizer", chosen.optimizer).but(lr=lr)
     return chosen.but(**typed)
@@ -131,16 +138,10 @@ def _whole(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
-def _read(name: str | Path) -> Recipe:
-    return recipes.read(name) if is_path(name) else recipes.named(str(name))
-
-
-def objective_of_name(name: str) -> ObjectiveSpec:
-    """The objective of a name, with the defaults of its paper. Raises UsageError with the nearest name."""
-    if name not in OBJECTIVES:
-        known = ", ".join(OBJECTIVES)
-        raise UsageError(f"there is no objective {name!r}{did_you_mean(name, OBJECTIVES)}; there are {known}")
-    return OBJECTIVES[name]
+def _read(recipe: str | Path | Recipe) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    return recipes.read(recipe) if is_path(recipe) else recipes.named(str(recipe))
 
 
 def recipe_for(
@@ -163,10 +164,9 @@ def recipe_for(
 
 def _said_objective(recipe: str | Path | Recipe) -> ObjectiveSpec | None:
     """The objective that a recipe names, None where it leaves that open."""
+    said = _read(recipe).objective  # raises what is wrong with it
     if not isinstance(recipe, Recipe) and is_path(recipe):
-        said = recipes.read(recipe).objective  # raises what is wrong with it
-        return said if "objective" in yaml.safe_load(Path(recipe).read_text(encoding="utf-8")) else None
-    said = (recipe if isinstance(recipe, Recipe) else _read(recipe)).objective
+        return said if "objective" in plain.read(recipe, "recipe") else None
     return said if said != Recipe().objective else None
 
 
@@ -210,15 +210,20 @@ def read_data(
     objective = recipe.objective
 
     def trained(texts: Iterable[str], by: ObjectiveSpec | None = objective) -> Tokenizer:
-        return known or new_tokenizer(texts, vocab_size, by)
+        if known is not None:
+            return known
+        roles, specials = (by.roles, by.specials) if by else ({}, ())
+        plain = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
+        return plain.with_specials(specials, roles) if roles or specials else plain
 
     if given.reads == "pairs":
         corpus = given.pairs()
         pairs, unseen = (corpus, held_out.pairs()) if isinstance(held_out, Sources) else split_pairs(corpus, held_out)
-        about = f"{len(pairs.pairs):,} pairs, sha256 {pairs.fingerprint[:16]}"
-        if not isinstance(objective, Contrastive):
-            return Prepared(PairData(pairs, unseen, trained(pairs.texts(), None)), known is None, about)
-        data = ContrastData(pairs, unseen, trained(pairs.texts()))
+        about = f"{counted(len(pairs.pairs), 'pair')}, sha256 {pairs.fingerprint[:16]}"
+        if isinstance(objective, Contrastive):
+            data = ContrastData(pairs, unseen, trained(pairs.texts()))
+        else:
+            data = PairData(pairs, unseen, trained(pairs.texts(), None))
     elif isinstance(objective, Labelled):
         kind = objective.labels
         examples = given.labelled(kind)
@@ -228,24 +233,17 @@ def read_data(
             texts, unseen = split_labelled(examples, held_out)
         names = None if kind == "numbers" else _labels(begun, init, set(examples.counts())) or examples.names()
         data = LabelledData(texts, unseen, trained(texts.texts()), names)
-        what = f"{len(data.labels)} classes" if data.labels else "numbers"
-        about = f"{len(data.train.rows):,} examples of {what}, sha256 {data.train.fingerprint[:16]}"
+        what = counted(len(data.labels), "class", "classes") if data.labels else "numbers"
+        about = f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}"
     else:
         text = given.corpus()
         texts, rest = (text, held_out.corpus()) if isinstance(held_out, Sources) else text.split(held_out)
-        own = trained(texts.sample(TOKENIZER_NBYTES))
-        about = f"{len(text.documents):,} documents, {text.nbytes:,} bytes, sha256 {text.fingerprint[:16]}"
-        return Prepared(TextData(encode_corpus(texts, own), encode_corpus(rest, own), own), known is None, about)
-    if n_texts := data.cut(recipe):
-        say(f"{n_texts:,} texts are cut to {recipe.seq_len} tokens (--truncate)")
+        own = trained(Lesson(texts.sample(TOKENIZER_NBYTES), ByteLevelBPE.table).pieces())
+        about = f"{counted(len(text), 'document')}, {counted(text.nbytes, 'byte')}, sha256 {text.fingerprint[:16]}"
+        data = TextData(encode_corpus(texts, own), encode_corpus(rest, own), own)
+    if isinstance(data, FramedData) and (n_texts := data.cut(recipe)):
+        say(f"{counted(n_texts, 'text is', 'texts are')} cut to {recipe.seq_len} tokens (--truncate)")
     return Prepared(data, known is None, about)
-
-
-def new_tokenizer(texts: Iterable[str], vocab_size: int | None, objective: ObjectiveSpec | None = None) -> Tokenizer:
-    """A tokenizer trained on texts; the special tokens of the objective are among its `vocab_size`."""
-    roles, specials = (objective.roles, objective.specials) if objective else ({}, ())
-    plain = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
-    return plain.with_specials(specials, roles) if roles or specials else plain
 
 
 def _labels(begun: Path | None, init: Path | None, found: set[str]) -> tuple[str, ...] | None:
@@ -267,6 +265,8 @@ def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData, say: Say = to
     """The architecture with the head that the objective trains; where it has none, it is said that it gets one."""
     found = with_head_for(spec, recipe.objective, data.labels)
     if new := [head.name for head in found.heads if head not in spec.heads]:
+        check_run(found, recipe, data)
+        data.feed(recipe)  # what is refused is refused before anything is said
         gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
         place = f"in the place of {gone}" if gone else "which is added to the architecture"
         say(f"{recipe.objective.kind} trains a head {new[0]!r}, {place}")

@@ -39,14 +39,10 @@ def _attentions(change: Callable[[AttentionSpec, AttentionSpec], AttentionSpec])
 
     def layer(a: BlockSpec, b: BlockSpec) -> BlockSpec:
         theirs = {other.reads: other for other in attentions(b, reads=None)}
-        if "self" not in theirs or not attentions(a):
+        own = theirs.get("self")
+        if own is None or not attentions(a):
             raise Impossible("attention in both")
-
-        def mixer(value: MixerSpec) -> MixerSpec:
-            known = isinstance(value, AttentionSpec)
-            return change(value, theirs.get(value.reads, theirs["self"])) if known else value
-
-        return with_mixers(a, mixer)
+        return with_mixers(a, lambda m: change(m, theirs.get(m.reads, own)) if isinstance(m, AttentionSpec) else m)
 
     return layer
 
@@ -90,10 +86,9 @@ def mask(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
 
 @_attentions
 def qk_norm(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
-    """The norms of queries and keys."""
     if not isinstance(a.projection, GQASpec) or not isinstance(b.projection, GQASpec):
         raise Impossible("heads of the usual kind")
-    names = ("norm_query", "norm_key", "norm_over")
+    names = ("norm_query", "norm_key", "norm_over", "norm_last")
     return a.but(projection=a.projection.but(**{name: getattr(b.projection, name) for name in names}))
 
 
@@ -123,7 +118,6 @@ def scores(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
 
 @_attentions
 def head_dim(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
-    """The widths of a head."""
     ours, theirs = a.projection, b.projection
     if not isinstance(ours, GQASpec) or not isinstance(theirs, GQASpec) or theirs.head_dim is None:
         raise Impossible("a head_dim that is said")

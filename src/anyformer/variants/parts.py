@@ -15,33 +15,28 @@ GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU", "Sigmoid": "GLU", "
 
 
 def branches(block: BlockSpec) -> Iterator[BranchSpec]:
-    """The branches of a layer in order."""
     for sublayer in block.sublayers:
         yield from sublayer.branches
 
 
 def mixers(block: BlockSpec) -> Iterator[MixerSpec]:
-    """The mixers of a layer in order."""
     return (branch.mixer for branch in branches(block))
+
+
+def _with_branches(block: BlockSpec, change: Callable[[BranchSpec], BranchSpec]) -> BlockSpec:
+    return block.but(sublayers=tuple(s.but(branches=tuple(map(change, s.branches))) for s in block.sublayers))
 
 
 def with_mixers(block: BlockSpec, change: Callable[[MixerSpec], MixerSpec]) -> BlockSpec:
     """The layer with every mixer changed, in order."""
-    sublayers = []
-    for sublayer in block.sublayers:
-        inner = tuple(branch.but(mixer=change(branch.mixer)) for branch in sublayer.branches)
-        sublayers.append(sublayer.but(branches=inner))
-    return block.but(sublayers=tuple(sublayers))
+    return _with_branches(block, lambda branch: branch.but(mixer=change(branch.mixer)))
 
 
 def with_maps(block: BlockSpec, change: Callable[[MapSpec | None], Any]) -> BlockSpec:
     """The layer with what stands before and after its branches and after their sum changed, places without any among them."""
-    sublayers = []
-    for sublayer in block.sublayers:
-        inner = (b.but(norm_in=change(b.norm_in), norm_out=change(b.norm_out)) for b in sublayer.branches)
-        around = {"norm_in": change(sublayer.norm_in), "norm_sum": change(sublayer.norm_sum)}
-        sublayers.append(sublayer.but(branches=tuple(inner), **around))
-    return block.but(sublayers=tuple(sublayers))
+    block = _with_branches(block, lambda b: b.but(norm_in=change(b.norm_in), norm_out=change(b.norm_out)))
+    around = (s.but(norm_in=change(s.norm_in), norm_sum=change(s.norm_sum)) for s in block.sublayers)
+    return block.but(sublayers=tuple(around))
 
 
 def with_layers(stack: StackSpec, change: Callable[[BlockSpec], BlockSpec]) -> StackSpec:

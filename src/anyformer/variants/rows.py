@@ -63,6 +63,7 @@ NORM, HEADS = RMSNormSpec(), GQASpec(n_heads=Count(1))
 ATTENTION, FEED = AttentionSpec(projection=HEADS), FeedForwardSpec(d_ff=Width(1), activation=ReLU())
 MOST_LAYERS = 10_000  # that are held as a tuple
 GATES = {name.lower(): activation for activation, name in GATED.items()}
+SCHEMES = ("none", "rope", "alibi", "sinusoidal", "learned")
 POSITIONS = {"rope": "Rotary", "sinusoidal": "Sinusoid", "learned": "LearnedPositions"}
 # Where norms stand, as fields of a sublayer and of a branch, and whether there is one at the end.
 PLACEMENTS: Mapping[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
@@ -137,11 +138,8 @@ def _wiring(a: ModelSpec, data: Any) -> ModelSpec:
 def _attention(a: ModelSpec, data: Any) -> ModelSpec:
     first = next((each.projection for layer in a.stack.blocks for each in attentions(layer)), None)
     n_heads = {"n_heads": getattr(first, "n_heads", Count(1))}
-    data = (
-        {"MHA": "GQA", "MQA": {"kind": "GQA", "n_kv_heads": 1}}.get(data.upper(), data)
-        if isinstance(data, str)
-        else data
-    )
+    if isinstance(data, str):
+        data = {"MHA": "GQA", "MQA": {"kind": "GQA", "n_kv_heads": 1}}.get(data.upper(), data)
     data = folded(data)
     options = dict(data) if isinstance(data, dict) else {"kind": data}
     kind = options.pop("kind", data)
@@ -201,13 +199,12 @@ def _feed_forward(a: ModelSpec, data: Any) -> ModelSpec:
     """What a feed-forward must say and does not is as in the first that there is."""
     data, own = folded(data), _feed(a)
     fields = dict(data) if isinstance(data, dict) else {"kind": data}
-    kind = Spec.kinds.get(str(fields["kind"]))
-    if kind is not None and issubclass(kind, ExpertSpec):
-        fields = {n: v for n, v in _encoded(own).items() if n in ("d_ff", "activation") and n in kind.types()} | fields
-    elif kind is not None and issubclass(kind, MoESpec):
-        fields = {"expert": _encoded(own)} | fields
-    declared = MoESpec if kind is not None and issubclass(kind, MoESpec) else ExpertSpec
-    return _model(a, feed=read(fields, declared, "feed-forward"))
+    kind = Spec.kinds.get(str(fields["kind"]), Spec)
+    if issubclass(kind, MoESpec):
+        return _model(a, feed=read({"expert": _encoded(own)} | fields, MoESpec, "feed-forward"))
+    said = _encoded(own) if issubclass(kind, ExpertSpec) else {}
+    said = {n: v for n, v in said.items() if n in ("d_ff", "activation") and n in kind.types()}
+    return _model(a, feed=read(said | fields, ExpertSpec, "feed-forward"))
 
 
 def _encoded(value: Spec) -> dict[str, Any]:
@@ -315,17 +312,7 @@ ROWS: Mapping[str, Row] = {
     "n_heads": _of_layers("heads", layers.heads, _n_heads, text=_texts(attentions, "projection.n_heads")),
     "head_dim": _of_layers("head_dim", layers.head_dim, text=_texts(attentions, "projection.head_dim")),
     "embedding": _of_stacks("embedding", models.embedding),
-    "positions": _row(
-        "positions",
-        models.positions,
-        _positions,
-        "none",
-        "rope",
-        "alibi",
-        "sinusoidal",
-        "learned",
-        text=_positions_text,
-    ),
+    "positions": _row("positions", models.positions, _positions, *SCHEMES, text=_positions_text),
     "wiring": _of_layers("wiring", layers.wiring, _wiring, "serial", "parallel"),
     "norm": _of_stacks("norm", models.norm, _norm, text=lambda a: text_of(only(norms(a.stack)))),
     "placement": _row("norm placement", models.placement, _placement, *PLACEMENTS),

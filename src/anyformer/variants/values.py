@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-import math
 from typing import Any, get_args
 
 from anyformer.errors import SpecError
 from anyformer.layers import And
-from anyformer.spec import Count, Length, Spec, Vocab, Width, Window, decode
+from anyformer.spec import Spec, decode
 
 WORDS = {"none": None, "None": None, "true": True, "false": False}
-SIZES = (Width, Count, Length, Window, Vocab)
 FORM = "write a number, a word, a kind such as RMSNorm(eps=1e-6), or the name of a model"
 
 
@@ -67,17 +65,12 @@ def text_of(value: Any) -> str:
 def read(data: Any, declared: Any, path: str) -> Any:
     """The value of a declared type. Raises SpecError naming the path, the value, the nearest name.
 
-    Outermost, a kind may be written in small letters. Widths, counts and lengths are at least 1, numbers finite.
+    Outermost, a kind may be written in small letters. Its owner holds it to the range of its type.
     """
     options = get_args(declared) or (declared,)
     if any(isinstance(option, type) and issubclass(option, Spec) for option in options):
         data = folded(data)
-    value = decode(data, declared, path)
-    if isinstance(value, int) and value < 1 and any(option in SIZES for option in options):
-        raise SpecError(f"{path} = {value} must be at least 1")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise SpecError(f"{path} = {value} must be a finite number")
-    return value
+    return decode(data, declared, path)
 
 
 def folded(data: Any) -> Any:
@@ -85,4 +78,4 @@ def folded(data: Any) -> Any:
     known = {kind.lower(): kind for kind in Spec.kinds}
     if isinstance(data, str):
         return known.get(data.lower(), data)
-    return data | {"kind": known.get(data["kind"].lower(), data["kind"])} if isinstance(data, dict) else data
+    return data | {"kind": known.get(str(data["kind"]).lower(), data["kind"])} if isinstance(data, dict) else data

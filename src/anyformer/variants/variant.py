@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.families import ALIASES, PRESETS
 from anyformer.families.compose import changed
-from anyformer.spec import HasSpec, ModelSpec, PartSpec, Place, Spec, encode, is_path, tensors
+from anyformer.spec import ModelSpec, PartSpec, Place, Spec, encode, is_path, tensors
 from anyformer.variants.parts import every
 from anyformer.variants.rows import FIELDS, ROWS
 from anyformer.variants.values import parse, read, text_of
@@ -74,8 +74,8 @@ def _model(value: Any, find: Find) -> ModelSpec | None:
         return find(value) if value in PRESETS or value in ALIASES or is_path(value) else None
     if isinstance(value, ModelSpec):
         return value
-    own: HasSpec = value
-    return own.spec if isinstance(getattr(value, "spec", None), ModelSpec) else None
+    own = getattr(value, "spec", None)
+    return own if isinstance(own, ModelSpec) else None
 
 
 def _with_field(spec: ModelSpec, name: str, data: Any) -> ModelSpec:

@@ -13,8 +13,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyformer.disk import plain
 from anyformer.errors import UsageError, did_you_mean
-from anyformer.spec import is_path
+from anyformer.spec import Range, is_path
+from anyformer.spec.ranges import HUGE
 
 if TYPE_CHECKING:
     from anyformer.costs.hardware.rates import Rates
@@ -75,10 +77,8 @@ class Device:
 @lru_cache(maxsize=1)
 def devices() -> Mapping[str, Device]:
     """The devices known by name."""
-    import yaml
-
     text = resources.files("anyformer").joinpath("costs", "hardware", "devices.yaml").read_text(encoding="utf-8")
-    return {found.name: found for found in (_decoded(data, "devices.yaml") for data in yaml.safe_load(text))}
+    return {found.name: found for found in (_decoded(data, "devices.yaml") for data in plain.loads(text))}
 
 
 def device(name: str | Path | Device) -> Device:
@@ -102,15 +102,7 @@ def device(name: str | Path | Device) -> Device:
 
 def read(path: Path) -> Device:
     """The device that a YAML or JSON file holds, with the fields of `Device`. Raises UsageError."""
-    import yaml
-
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the device {path}: {getattr(error, 'strerror', None) or error}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is neither YAML nor JSON ({' '.join(str(error).split())})") from None
-    return _decoded(data, str(path))
+    return _decoded(plain.read(path, "device", UsageError), str(path))
 
 
 def _decoded(data: Any, path: str) -> Device:
@@ -133,10 +125,12 @@ def _decoded(data: Any, path: str) -> Device:
         data["efficiency"] = Efficiency(**{k: _number(path, f"efficiency.{k}", v, 1.0) for k, v in shares.items()})
     for key in fields:
         if key in ("name", "source"):
-            data[key] = str(data[key])
+            if not isinstance(data[key], str) or not data[key].isprintable():
+                raise UsageError(f"{path}: {key} = {data[key]!r} must be a text that prints")
         elif key not in ("peak_flops_per_second", "efficiency") and data.get(key) is not None:
-            number = _number(path, key, data[key], least=0.0 if key == "overhead_seconds" else None)
-            data[key] = int(number) if key in ("memory_nbytes", "devices_per_node") else number
+            whole = key in ("memory_nbytes", "devices_per_node")
+            number = _number(path, key, data[key], least=1 if whole else 0 if key == "overhead_seconds" else None)
+            data[key] = int(number) if whole else number
     return Device(**data)
 
 
@@ -149,17 +143,16 @@ def _known(data: Any, fields: Mapping[str, Any], where: str) -> None:
         raise UsageError(f"{where} = {data!r} must be a mapping of {', '.join(fields)}")
     for key in data:
         if key not in fields:
-            near = did_you_mean(str(key), fields)
+            near = did_you_mean(key, fields)
             raise UsageError(f"{where}: {key!r} is no field{near}; it has {', '.join(fields)}")
 
 
-def _number(path: str, key: str, value: Any, most: float | None = None, least: float | None = None) -> float:
+def _number(path: str, key: str, value: Any, most: float = HUGE, least: float | None = None) -> float:
     try:
-        number = float(value)  # YAML reads 989e12 as text
-    except (TypeError, ValueError):
+        number = float(value if isinstance(value, int | float | str) else "")  # YAML reads 989e12 as text
+    except (ValueError, OverflowError):
         raise UsageError(f"{path}: {key} = {value!r} is no number") from None
-    above = number > 0 if least is None else number >= least
-    if isinstance(value, bool) or not above or (most is not None and number > most):
-        bounds = "above 0" + (f" and at most {most:g}" if most is not None else "")
-        raise UsageError(f"{path}: {key} = {value!r} must be {bounds if least is None else f'at least {least:g}'}")
+    found = Range(0, most, above=True) if least is None else Range(least, most)
+    if said := "must be a number" if isinstance(value, bool) else found.refusal(number):
+        raise UsageError(f"{path}: {key} = {value!r} {said}")
     return number

@@ -9,7 +9,6 @@ et al. 2021, arXiv:2104.04473, section 2.2), and holds up to p + (p - 1) / v mic
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,9 +183,7 @@ class Placer:
             total = 0.0
             for o, times in self._operators(recompute).items():
                 weights = o.weights // ep if o.part == "experts" else o.weights
-                more = dataclasses.replace(
-                    o, flops=micro_batch * o.flops, weights=weights, nbytes=micro_batch * o.nbytes
-                )
+                more = o._replace(flops=micro_batch * o.flops, weights=weights, nbytes=micro_batch * o.nbytes)
                 worked, compute, moved, overhead = operator_seconds(
                     more, self.where, self.dtype, "training", self.shares
                 )
@@ -201,7 +198,7 @@ class Placer:
         if recompute not in self._seen:
             alike: dict[Operator, int] = {}
             for o in self._observed(1, recompute).operators:
-                one = dataclasses.replace(o, times=1)
+                one = o._replace(times=1)
                 alike[one] = alike.get(one, 0) + o.times
             self._seen[recompute] = alike
         return self._seen[recompute]

@@ -171,7 +171,7 @@ def plan(
     if precision not in LAYOUTS:
         raise UsageError(unknown("precision", precision, LAYOUTS))
     seq_len, batch_tokens = _sizes(spec, on, seq_len, batch_tokens)
-    check_length(spec, seq_len, source_tokens(spec, seq_len, source_len))
+    check_length(spec, seq_len, source_tokens(spec, seq_len, source_len), batch_tokens // seq_len)
     for name, value in (("tokens", tokens), ("hours", hours), ("price-per-hour", price_per_hour)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} {value:g} must be above 0")

@@ -174,7 +174,7 @@ def roofline(
     if price_per_hour is not None and not price_per_hour > 0:
         raise UsageError(f"--price-per-hour {price_per_hour:g} must be above 0")
     shares, memory = efficiency or where.efficiency, source_tokens(spec, seq_len, source_len)
-    check_length(spec, seq_len, memory)
+    check_length(spec, seq_len, memory, batch)
     count = parameters(spec)
     weights_nbytes = (count.total + count.frozen) * NBYTES[dtype]
     kind, number = device_kind(where), getattr(torch, dtype)

@@ -30,12 +30,10 @@ class Card:
         return next(row for row in self.rows if row.key == key)
 
     def section(self, name: str) -> tuple[CardRow, ...]:
-        """The rows of one section."""
         return tuple(row for row in self.rows if row.section == name)
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """The sections that it has, in order."""
         return tuple(dict.fromkeys(row.section for row in self.rows))
 
     def _repr_html_(self) -> str:
@@ -47,7 +45,6 @@ class Card:
         return f"<table>{''.join(lines)}</table>"
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Plain data: one object a row."""
         return [asdict(row) for row in self.rows]
 
 

@@ -95,7 +95,7 @@ def stack_rows(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow
     yield from _embedding(stack, section)
     if stack.residual != AddSpec():
         factor = getattr(stack.residual, "scale", None)
-        said = f"{number(factor)} · x + branch" if factor is not None else words.phrase(stack.residual)
+        said = words.residual(stack.residual)
         yield CardRow(section, "residual", "residual", said, factor)
 
 
@@ -158,7 +158,8 @@ def _qk_norm(attention: AttentionSpec) -> str | None:
     if isinstance(projection, MLASpec) or not (query or key):
         return None
     which = "" if query and key else " (queries alone)" if query else " (keys alone)"
-    return f"{words.norm(query or key)} {NORM_OVER.get(getattr(projection, 'norm_over', ''), '')}{which}".strip()
+    last = ", after the rotation" if getattr(projection, "norm_last", False) else ""
+    return f"{words.norm(query or key)} {NORM_OVER.get(getattr(projection, 'norm_over', ''), '')}{last}{which}".strip()
 
 
 def _latent_norm(attention: AttentionSpec) -> str | None:

@@ -10,59 +10,50 @@ from anyformer.descriptions.card.stack import CardRow
 from anyformer.recipe import Recipe
 from anyformer.recipe.schedule import Constant, PieceSpec, Warmup, factor_at, lengths
 
-LONG = frozenset(("objective", "optimizer", "schedule", "dropout", "router", "precision", "label_smoothing", "z_loss"))
-SHOWN = LONG | {"tokens", "batch_tokens", "seq_len", "clip", "seed"}  # the fields that have rows of their own
-
 
 def training_rows(recipe: Recipe, d_model: int) -> Iterator[CardRow]:
     """The recipe's rows for a model of this width."""
-    yield CardRow("training", "objective", "objective", words.phrase(recipe.objective))
-    steps = lengths(recipe.schedule, recipe.steps, recipe.batch_tokens)
-    tail = _annealing(recipe.schedule)
-    annealed = sum(n for n, piece in zip(steps, recipe.schedule, strict=True) if tail is not None and piece is tail)
-    annealing_tokens = tail.tokens or annealed * recipe.batch_tokens if tail is not None else 0
+    yield _said("objective", words.phrase(recipe.objective))
+    steps, peak = lengths(recipe.schedule, recipe.steps, recipe.batch_tokens), recipe.optimizer.peak(d_model)
+    lows = [peak * factor_at(end, recipe.schedule, steps) for end in accumulate(steps)]  # at the end of each piece
+    pieces = list(zip(recipe.schedule, steps, lows, strict=True))
+    tail = pieces.pop() if _anneals(recipe.schedule) else None
+    annealing_tokens = tail[0].tokens or tail[1] * recipe.batch_tokens if tail else 0
     yield _row("tokens", "pretraining tokens", recipe.tokens - annealing_tokens)
     yield _row("batch_tokens", "batch", recipe.batch_tokens, f"{recipe.batch_tokens:,} tokens")
     yield _row("training_seq_len", "sequence length in training", recipe.seq_len)
-    peak = recipe.optimizer.peak(d_model)
-    factors = [factor_at(end, recipe.schedule, steps) for end in accumulate(steps)]
-    for piece, n in zip(recipe.schedule, steps, strict=True):
+    for piece, n, _ in pieces:
         if isinstance(piece, Warmup):
             yield _row("warmup_steps", "warm-up", n, f"{n:,} steps from {words.number(peak * piece.start)}")
     yield _row("peak_lr", "peak learning rate", peak, f"{peak:.3g}")
-    main = [
-        (p, f) for p, f in zip(recipe.schedule, factors, strict=True) if not isinstance(p, Warmup) and p is not tail
-    ]
-    if main:
-        yield _row("min_lr", "minimum learning rate", peak * main[-1][1], f"{peak * main[-1][1]:.3g}")
-        yield CardRow("training", "schedule", "schedule", ", then ".join(_piece(piece) for piece, _ in main))
-    if tail is not None:
+    if main := [(piece, low) for piece, _, low in pieces if not isinstance(piece, Warmup)]:
+        yield _row("min_lr", "minimum learning rate", main[-1][1], f"{main[-1][1]:.3g}")
+        yield _said("schedule", ", then ".join(_piece(piece) for piece, _ in main))
+    if tail:
         yield _row("annealing_tokens", "annealing tokens", annealing_tokens)
-        yield CardRow("training", "annealing_schedule", "annealing schedule", _piece(tail))
-        yield _row("annealing_min_lr", "annealing minimum", peak * factors[-1], f"{peak * factors[-1]:.3g}")
+        yield _said("annealing_schedule", _piece(tail[0]), "annealing schedule")
+        yield _row("annealing_min_lr", "annealing minimum", tail[2], f"{tail[2]:.3g}")
     yield from _optimizer(recipe)
     yield from _losses(recipe)
-    yield CardRow("training", "precision", "precision", recipe.precision)
-    for name, kind in (("gradient_dtype", "gradient reduction"), ("state_dtype", "optimiser state")):
-        if name not in recipe.values():  # version 1 of the language has nothing else
-            yield CardRow("training", name, kind, "float32, as always here")
-    default = Recipe()
-    for name, value in recipe.values().items():
-        if name not in SHOWN and value != getattr(default, name, None):
-            said = ", ".join(map(words.phrase, value)) if isinstance(value, tuple) else words.phrase(value)
-            yield CardRow("training", name, name.replace("_", " "), said)
+    yield _said("precision", recipe.precision)
+    yield _said("gradient_dtype", "float32, as always here", "gradient reduction")
+    yield _said("state_dtype", "float32, as always here", "optimiser state")
+    if recipe.memory is not None:
+        yield _said("memory", words.number(recipe.memory))
+
+
+def _said(key: str, said: str, name: str | None = None) -> CardRow:
+    return CardRow("training", key, name or key, said)
 
 
 def _row(key: str, name: str, value: float, said: str | None = None) -> CardRow:
     return CardRow("training", key, name, said or words.number(value), value)
 
 
-def _annealing(schedule: tuple[PieceSpec, ...]) -> PieceSpec | None:
-    """The last piece where it decays anew after another decay and says how long it is."""
-    decays = [piece for piece in schedule if not isinstance(piece, Warmup | Constant)]
-    last = schedule[-1]
-    given = any(getattr(last, name) is not None for name in ("steps", "tokens", "share"))
-    return last if len(decays) > 1 and last is decays[-1] and given else None
+def _anneals(schedule: tuple[PieceSpec, ...]) -> bool:
+    """Whether the last piece decays anew after another decay and says how long it is."""
+    decays, last = [piece for piece in schedule if not isinstance(piece, Warmup | Constant)], schedule[-1]
+    return len(decays) > 1 and last is decays[-1] and {last.steps, last.tokens, last.share} != {None}
 
 
 def _piece(piece: PieceSpec) -> str:
@@ -72,7 +63,7 @@ def _piece(piece: PieceSpec) -> str:
 
 
 def _optimizer(recipe: Recipe) -> Iterator[CardRow]:
-    yield CardRow("training", "optimizer", "optimiser", recipe.optimizer.kind)
+    yield _said("optimizer", recipe.optimizer.kind, "optimiser")
     named = {"beta1": ("beta1", "beta 1"), "beta2": ("beta2", "beta 2"), "eps": ("optimizer_eps", "optimiser eps")}
     for field, value in recipe.optimizer.values().items():
         if field != "lr" and isinstance(value, int | float):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from anyformer.descriptions.check.consequences import consequences
 from anyformer.descriptions.check.errors import errors, misfits
@@ -32,12 +32,10 @@ def check(model: Architecture) -> tuple[Finding, ...]:
     spec = specification(model)
     if found := list(misfits(spec)):
         return tuple(Finding("error", *each) for each in found)
-    beyond = [
-        (p, f"{p.shown(p.value)}; published models have {p.range_in_words}") for p in field_comparison(spec) if p.beyond
-    ]
-    return (
-        *(Finding("error", *each) for each in errors(spec)),
-        *(Finding("consequence", *each) for each in consequences(spec)),
-        *(Finding("note", *each) for each in notes(spec)),
-        *(Finding("note", "field", f"{place.name} is {text}") for place, text in beyond),
+    unusual = (
+        ("field", f"{p.name} is {p.shown(p.value)}; published models have {p.range_in_words}")
+        for p in field_comparison(spec)
+        if p.beyond
     )
+    found = zip(get_args(Severity), (errors(spec), consequences(spec), (*notes(spec), *unusual)), strict=True)
+    return tuple(Finding(severity, *each) for severity, said in found for each in said)

@@ -11,16 +11,18 @@ from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import fitting
 from anyformer.kernels import KERNELS, choose
+from anyformer.kernels.fastest import LEAST, Fastest
 from anyformer.layers import Causal, Everything, MLASpec
 from anyformer.layers.causality import sees_later_tokens
+from anyformer.layers.mask import unmarked
 from anyformer.spec import ModelSpec, cached_calls
 
 LENGTH = 2048  # tokens, where no context is given
+LONGEST = 8192  # tokens, for which blocks are worked out
 NBYTES = 2  # of a number in bfloat16
 
 
 def consequences(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Them by subject."""
     yield from _kernels(spec)
     yield from _cache(spec)
     yield from _export(spec)
@@ -40,12 +42,31 @@ def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _kernel(attention: Attention, spec: ModelSpec) -> str:
-    taken = choose(None, attention.spec).name
+    blocks, taken = _blocks(attention, spec), choose(None, attention.spec, "cuda").name
+    return (
+        _unblocked(attention, spec, taken) if blocks is None else f"{blocks}; else {_unblocked(attention, spec, taken)}"
+    )
+
+
+def _blocks(attention: Attention, spec: ModelSpec) -> str | None:
+    """Where blocks are left out of account, and how many; None where another kernel is faster at this context too."""
+    kernel, length = choose(None, attention.spec), min(spec.context or LENGTH, LONGEST)
+    if not isinstance(kernel, Fastest) or attention.spec.reads == "memory":
+        return None
+    n_heads, tokens = attention.sizes[0] if attention.sizes else 1, unmarked(length)
+    sections = kernel.sections(attention.spec.mask, tokens, tokens, n_heads, biased=bool(attention.spec.scores))
+    if sections is None:
+        return None
+    share = sum(section.pairs for section in sections) / (n_heads * length * length)
+    least = LEAST[kernel.other.name]
+    return f"blocked on a CPU, from {least:,} tokens on: it computes {share:.0%} of all pairs at {length:,} tokens"
+
+
+def _unblocked(attention: Attention, spec: ModelSpec, taken: str) -> str:
     faster = list(takewhile(lambda name: name != taken, KERNELS))
-    if faster:
-        return f"{taken}: {', '.join(filter(None, (KERNELS[name].refuses(attention.spec) for name in faster)))}"
+    refused = [reason for name in faster if (reason := KERNELS[name].refuses(attention.spec)) is not None]
     if taken != "sdpa":
-        return taken
+        return f"{taken}: {', '.join(refused)}" if refused else taken
     if attention.spec.scores:
         kinds = ", ".join(score.kind for score in attention.spec.scores)
         return f"sdpa with a table of scores [heads, query, key] ({kinds})"
@@ -82,10 +103,8 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         if isinstance(projection, MLASpec):
             latent = f"{projection.kv_rank + projection.turning:,} numbers"
             heads = projection.n_heads * (projection.head_dim + projection.turning + projection.value_width)
-            yield (
-                "cache",
-                f"a layer keeps one latent of {latent} a token; keys and values of all heads would be {heads:,}",
-            )
+            text = f"a layer keeps one latent of {latent} a token; keys and values of all heads would be {heads:,}"
+            yield "cache", text
 
 
 def _export(spec: ModelSpec) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from anyformer.descriptions.facts import attentions
@@ -20,7 +19,6 @@ from anyformer.variants.parts import mixers
 USUAL = (0.1, 0.9)  # the share of published models below and above what is usual
 FENCE = 1.5  # interquartile ranges beyond the quartiles, of logarithms: what lies further breaks the rule (Tukey 1977)
 WIDTH = 28  # characters of a strip
-D_FF = attrgetter("d_ff")
 
 Read = Callable[[ModelSpec], float | None]  # None where it does not apply
 
@@ -46,12 +44,10 @@ class FieldPosition:
 
     @property
     def low(self) -> float:
-        """The least published."""
         return min(self.published.values())
 
     @property
     def high(self) -> float:
-        """The greatest published."""
         return max(self.published.values())
 
     @property
@@ -62,7 +58,6 @@ class FieldPosition:
 
     @property
     def beyond(self) -> bool:
-        """Whether no published model goes so far."""
         return not self.low * (1 - 1e-9) <= self.value <= self.high * (1 + 1e-9)
 
     @property
@@ -100,7 +95,6 @@ class FieldPosition:
         return "".join(cells)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
         named = {name: getattr(self, name) for name in ("key", "name", "rule", "value", "low", "high")}
         usual = {"usual_low": self.usual[0], "usual_high": self.usual[1], "n_published": len(self.published)}
         return {**named, **usual, "breakers": [{"preset": name, "value": v} for name, v in self.outliers.items()]}
@@ -121,36 +115,32 @@ def survey() -> Mapping[str, Mapping[str, float]]:
     return {key: {name: value for value, name in sorted(values)} for key, values in found.items()}
 
 
-def _first(kind: type[Spec], read: Callable[[Any], float | None]) -> Read:
-    """What is read of the first mixer of a kind in the decoder, or the only stack."""
+def _first(kind: type[Spec], read: Callable[[Any, int], float | None]) -> Read:
+    """What is read, beside d_model, of the first mixer of a kind in the decoder, or the only stack."""
 
     def ratio(spec: ModelSpec) -> float | None:
         found = (mixer for layers in distinct_layers(spec.stack) for mixer in mixers(layers.block))
-        read_of = (read(mixer) for mixer in found if isinstance(mixer, kind))
+        read_of = (read(mixer, spec.stack.d_model) for mixer in found if isinstance(mixer, kind))
         return next((value for value in read_of if value is not None), None)
 
     return ratio
 
 
-def _over_d_model(read: Read) -> Read:
-    return lambda spec: (n := read(spec)) and n / spec.stack.d_model
-
-
-def _active_d_ff(mixture: Any) -> float | None:
+def _active_d_ff(mixture: Any, d_model: int) -> float | None:
     one = getattr(mixture.expert, "d_ff", None)
-    return one and mixture.router.top_k * one + getattr(mixture.shared_expert, "d_ff", 0)
+    return one and (mixture.router.top_k * one + getattr(mixture.shared_expert, "d_ff", 0)) / d_model
 
 
-def _active_share(mixture: Any) -> float:
+def _active_share(mixture: Any, d_model: int) -> float:
     return mixture.router.top_k / mixture.router.n_experts
 
 
 def _of_heads(read: Callable[[int, int, int], float]) -> Read:
-    """What is read of the first attention's number of heads, widths of a query and of a value."""
+    """What is read of the first attention's number of heads, width of a query, and d_model."""
 
     def ratio(spec: ModelSpec) -> float | None:
         sizes = next((attention.sizes for attention in attentions(spec) if attention.stack != "encoder"), None)
-        return sizes and read(*sizes)
+        return sizes and read(*sizes[:2], spec.stack.d_model)
 
     return ratio
 
@@ -166,16 +156,14 @@ def _theta(spec: ModelSpec) -> float | None:
 
 
 RATIOS = (
-    Ratio("d_ff_per_d_model", "d_ff / d_model", "4", _over_d_model(_first(FeedForwardSpec, D_FF))),
-    Ratio("gated_d_ff_per_d_model", "d_ff / d_model, gated", "8/3", _over_d_model(_first(GatedFeedForwardSpec, D_FF))),
+    Ratio("d_ff_per_d_model", "d_ff / d_model", "4", _first(FeedForwardSpec, lambda m, d: m.d_ff / d)),
     Ratio(
-        "active_d_ff_per_d_model", "experts' d_ff a token / d_model", "", _over_d_model(_first(MoESpec, _active_d_ff))
+        "gated_d_ff_per_d_model", "d_ff / d_model, gated", "8/3", _first(GatedFeedForwardSpec, lambda m, d: m.d_ff / d)
     ),
+    Ratio("active_d_ff_per_d_model", "experts' d_ff a token / d_model", "", _first(MoESpec, _active_d_ff)),
     Ratio("active_experts_share", "experts a token / experts", "", _first(MoESpec, _active_share)),
-    Ratio(
-        "heads_per_d_model", "heads · head_dim / d_model", "1", _over_d_model(_of_heads(lambda n, width, _: n * width))
-    ),
-    Ratio("head_dim", "head_dim", "64 or 128", _of_heads(lambda n, width, _: width)),
+    Ratio("heads_per_d_model", "heads · head_dim / d_model", "1", _of_heads(lambda n, width, d: n * width / d)),
+    Ratio("head_dim", "head_dim", "64 or 128", _of_heads(lambda n, width, d: width)),
     Ratio("heads_per_kv_head", "heads / key/value heads", "1, 4 or 8", _sharing),
     Ratio("d_model_per_layer", "d_model / layers", "", lambda spec: spec.stack.d_model / spec.n_layers),
     Ratio("vocab_size", "vocabulary", "", lambda spec: spec.vocab_size),

@@ -14,7 +14,6 @@ EIGHT = 8  # of head_dim, for fused attention kernels on GPUs
 
 
 def notes(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Notes by subject."""
     if spec.vocab_size % MULTIPLE:
         more = -(-spec.vocab_size // MULTIPLE) * MULTIPLE
         text = f"{spec.vocab_size:,} is no multiple of {MULTIPLE}; {more:,} rows make the head's product faster on GPUs"

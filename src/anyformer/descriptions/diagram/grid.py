@@ -17,18 +17,6 @@ ASIDE = 3  # columns between what stands side by side
 
 
 @dataclass(frozen=True)
-class Box:
-    """One part of the model. `kind` is what it is drawn as: attention, feed-forward, norm, embedding, head, sum …"""
-
-    x: int
-    y: int
-    width: int
-    height: int
-    lines: tuple[str, ...]
-    kind: str
-
-
-@dataclass(frozen=True)
 class Frame:
     """What encloses the parts of one layer, or of layers that repeat."""
 
@@ -36,6 +24,14 @@ class Frame:
     y: int
     width: int
     height: int
+
+
+@dataclass(frozen=True)
+class Box(Frame):
+    """What encloses one part of the model. `kind` is what it is drawn as: attention, norm, embedding, head, sum …"""
+
+    lines: tuple[str, ...]
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Stroke:
     arrow: bool = True
 
 
-Mark = Box | Frame | Label | Stroke
+Mark = Frame | Label | Stroke
 
 
 @dataclass(frozen=True)
@@ -80,17 +76,15 @@ class Diagram:
 
     @property
     def lines(self) -> tuple[Stroke, ...]:
-        """The lines."""
         return tuple(mark for mark in self.marks if isinstance(mark, Stroke))
 
     @property
     def frames(self) -> tuple[Frame, ...]:
         """The frames, outer ones first."""
-        return tuple(mark for mark in self.marks if isinstance(mark, Frame))
+        return tuple(mark for mark in self.marks if isinstance(mark, Frame) and not isinstance(mark, Box))
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The labels."""
         return tuple(mark for mark in self.marks if isinstance(mark, Label))
 
 
@@ -235,7 +229,7 @@ def wrapped(said: Iterable[str], width: int) -> list[str]:
 def _tidied(marks: Sequence[Mark]) -> Iterator[Mark]:
     """The marks without lines of no length, and with arrow heads only where something is entered."""
     sums = {(mark.x, mark.y) for mark in marks if isinstance(mark, Box) and not mark.width}
-    entered = [mark for mark in marks if isinstance(mark, Frame) or (isinstance(mark, Box) and mark.width)]
+    entered = [mark for mark in marks if isinstance(mark, Frame) and mark.width]
     for mark in marks:
         if not isinstance(mark, Stroke):
             yield mark
@@ -245,7 +239,7 @@ def _tidied(marks: Sequence[Mark]) -> Iterator[Mark]:
             yield replace(mark, arrow=mark.arrow and (beside_a_sum or any(_on_edge(end, each) for each in entered)))
 
 
-def _on_edge(point: Point, place: Box | Frame) -> bool:
+def _on_edge(point: Point, place: Frame) -> bool:
     x, y = point[0] - place.x, point[1] - place.y
     inside = 0 <= x <= place.width and 0 <= y <= place.height
     return inside and (x in (0, place.width) or y in (0, place.height))

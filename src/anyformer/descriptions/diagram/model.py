@@ -18,14 +18,7 @@ from anyformer.descriptions.diagram.grid import (
     summed,
     wrapped,
 )
-from anyformer.descriptions.facts import (
-    head_sharing,
-    head_sizes,
-    looks_up,
-    n_shared_experts,
-    place_in,
-    position_parts,
-)
+from anyformer.descriptions.facts import head_sharing, head_sizes, looks_up, n_shared_experts, place_in, position_parts
 from anyformer.descriptions.grouping import by_layer, pattern, places
 from anyformer.layers import (
     AddSpec,
@@ -39,17 +32,7 @@ from anyformer.layers import (
     RotarySpec,
     TokensSpec,
 )
-from anyformer.spec import (
-    Architecture,
-    BranchSpec,
-    HeadSpec,
-    MapSpec,
-    ModelSpec,
-    Place,
-    StackSpec,
-    SublayerSpec,
-    specification,
-)
+from anyformer.spec import Architecture, HeadSpec, MapSpec, ModelSpec, Place, StackSpec, SublayerSpec, specification
 from anyformer.variants.parts import is_tied
 
 WIDTH = 26  # characters of a line in a box
@@ -123,21 +106,19 @@ def _notes(stack: StackSpec) -> list[str]:
     """What holds of all layers and has no box."""
     said = []
     if stack.residual != AddSpec():
-        factor = getattr(stack.residual, "scale", None)
-        said.append(f"⊕: {words.number(factor)} · x + y" if factor is not None else f"residual: {stack.residual.kind}")
+        added = isinstance(stack.residual, AddSpec)
+        said.append(f"⊕: {words.residual(stack.residual)}" if added else f"residual: {stack.residual.kind}")
     if len({id(block) for block in stack.blocks}) == 1 and stack.blocks[0].shared and len(stack.blocks) > 1:
         said.append("one set of weights")
     return said
 
 
 def _sublayer(sublayer: SublayerSpec, place: Place) -> Piece:
-    branches = beside([_branch(branch, place) for branch in sublayer.branches])
+    branches = beside(
+        [stacked([*_maps(b.norm_in), _mixer(b.mixer, place), *_maps(b.norm_out)]) for b in sublayer.branches]
+    )
     inner = added(stacked([*_maps(sublayer.norm_in), branches]))
     return stacked([inner, *_maps(sublayer.norm_sum)])
-
-
-def _branch(branch: BranchSpec, place: Place) -> Piece:
-    return stacked([*_maps(branch.norm_in), _mixer(branch.mixer, place), *_maps(branch.norm_out)])
 
 
 def _maps(value: MapSpec | None) -> list[Piece]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from anyformer.descriptions.diagram.grid import Box, Diagram, Frame, Stroke
@@ -46,19 +47,29 @@ def as_svg(drawn: Diagram, title: str = "block diagram") -> str:
 
 
 def _style() -> str:
+    """Rules with the colours written out, since not all that draws an SVG knows variables; a dark page's come after them."""
     rules = [
         f"text {{ font: {FONT}px system-ui, -apple-system, 'Segoe UI', Roboto, Arial, 'DejaVu Sans', sans-serif; "
-        "fill: var(--ink); text-anchor: middle; dominant-baseline: central; }",
+        "text-anchor: middle; dominant-baseline: central; }",
         "text.name { font-weight: 600; }",
         "text.label { text-anchor: start; }",
-        "rect, circle { stroke: var(--line); stroke-width: 1; }",
-        ".page { stroke: none; fill: var(--page); }",
-        ".line { fill: none; stroke: var(--line); stroke-width: 1.25; }",
-        ".tip { fill: var(--line); }",
-        *(f".{kind} {{ fill: var(--{kind}); }}" for kind in LIGHT if kind not in ("page", "ink", "line")),
+        "rect, circle { stroke-width: 1; }",
+        ".line { fill: none; stroke-width: 1.25; }",
+        *_colours(LIGHT),
     ]
-    light, dark = (" ".join(f"--{name}: {value};" for name, value in each.items()) for each in (LIGHT, DARK))
-    return "\n".join([f":root {{ {light} }}", f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}", *rules])
+    dark = "\n".join(_colours(DARK))
+    return "\n".join([*rules, f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"])
+
+
+def _colours(of: Mapping[str, str]) -> list[str]:
+    return [
+        f"text {{ fill: {of['ink']}; }}",
+        f"rect, circle {{ stroke: {of['line']}; }}",
+        f".line {{ stroke: {of['line']}; }}",
+        f".tip {{ fill: {of['line']}; }}",
+        f".page {{ fill: {of['page']}; stroke: none; }}",
+        *(f".{kind} {{ fill: {colour}; }}" for kind, colour in of.items() if kind not in ("page", "ink", "line")),
+    ]
 
 
 def _box(root: Element, box: Box) -> None:
@@ -74,7 +85,7 @@ def _box(root: Element, box: Box) -> None:
         _text(root, x, box.y + 1 + i, said, "name" if i == 0 and len(box.lines) > 1 else "")
 
 
-def _rectangle(root: Element, place: Box | Frame, kind: str, radius: int) -> None:
+def _rectangle(root: Element, place: Frame, kind: str, radius: int) -> None:
     x, y, width, height = place.x * CELL[0], place.y * CELL[1], place.width * CELL[0], place.height * CELL[1]
     at = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}", "rx": f"{radius}"}
     SubElement(root, "rect", {"class": kind, **at})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from anyformer.descriptions.diagram.grid import Box, Diagram, Frame, Point, Stroke
+from anyformer.descriptions.diagram.grid import Diagram, Frame, Point, Stroke
 
 UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
 STROKES = {
@@ -26,15 +26,13 @@ def as_text(drawn: Diagram) -> str:
     for frame in drawn.frames:
         cells |= _frame(frame)
     strokes: dict[Point, int] = defaultdict(int)
-    for line in drawn.lines:
-        for a, b in pairwise(line.points):
-            _stroke(strokes, a, b)
     for box in drawn.boxes:
-        corners = _corners(box)
-        for a, b in pairwise((*corners, corners[0])):
-            _stroke(strokes, a, b)
+        right, below = box.x + box.width, box.y + box.height
+        _stroke(strokes, (box.x, box.y), (right, box.y), (right, below), (box.x, below), (box.x, box.y))
+    edges = set(strokes)
+    for line in drawn.lines:
+        _stroke(strokes, *line.points)
     cells |= {point: STROKES[bits] for point, bits in strokes.items()}
-    edges = {cell for box in drawn.boxes if box.width for cell in _edges(box)}
     for line in drawn.lines:
         cells |= _head(line, edges)
     for box in drawn.boxes:
@@ -53,14 +51,15 @@ def _step(a: Point, b: Point) -> Point:
     return (b[0] > a[0]) - (b[0] < a[0]), (b[1] > a[1]) - (b[1] < a[1])
 
 
-def _stroke(strokes: dict[Point, int], a: Point, b: Point) -> None:
+def _stroke(strokes: dict[Point, int], *points: Point) -> None:
     """Draw from point to point: each cell on the way is left towards the next and entered from the last."""
-    step = _step(a, b)
-    there, back = BITS[step]
-    while a != b:
-        strokes[a] |= there
-        a = (a[0] + step[0], a[1] + step[1])
-        strokes[a] |= back
+    for a, b in pairwise(points):
+        step = _step(a, b)
+        there, back = BITS[step]
+        while a != b:
+            strokes[a] |= there
+            a = (a[0] + step[0], a[1] + step[1])
+            strokes[a] |= back
 
 
 def _frame(frame: Frame) -> dict[Point, str]:
@@ -68,17 +67,6 @@ def _frame(frame: Frame) -> dict[Point, str]:
     cells = {(i, j): "╌" for i in range(x, right + 1) for j in (y, below)}
     cells |= {(i, j): "┊" for i in (x, right) for j in range(y, below + 1)}
     return cells | {(x, y): "╭", (right, y): "╮", (x, below): "╰", (right, below): "╯"}
-
-
-def _corners(box: Box) -> tuple[Point, ...]:
-    right, below = box.x + box.width, box.y + box.height
-    return ((box.x, box.y), (right, box.y), (right, below), (box.x, below))
-
-
-def _edges(box: Box) -> set[Point]:
-    right, below = box.x + box.width, box.y + box.height
-    across = {(x, y) for x in range(box.x, right + 1) for y in (box.y, below)}
-    return across | {(x, y) for x in (box.x, right) for y in range(box.y, below + 1)}
 
 
 def _head(line: Stroke, edges: set[Point]) -> dict[Point, str]:

@@ -78,7 +78,7 @@ def _distance(a: ModelSpec, b: ModelSpec) -> int:
 def _size(value: Any) -> int:
     if isinstance(value, tuple):
         return 1 + sum(map(_size, value))
-    return sum(1 + len(part.values()) for part in value.nested()) if isinstance(value, Spec) else 1
+    return 1 + sum(map(_size, value.values().values())) if isinstance(value, Spec) else 1
 
 
 def _values(key: str, goal: ModelSpec, other: str) -> Iterator[str]:

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from anyformer.cache import cache_kinds
 from anyformer.descriptions.diff.rows import ROWS
+from anyformer.descriptions.grouping import stretches
 from anyformer.errors import SpecError
 from anyformer.notebook import ShowsItself
-from anyformer.spec import Architecture, ModelSpec, Place, Workload, specification, tensors
-from anyformer.spec.count import counted
+from anyformer.spec import Architecture, ModelSpec, Place, Workload, parameters, specification, tensors
 from anyformer.spec.difference import differences, short
 from anyformer.variants.rows import BY_PART
 
@@ -48,7 +48,6 @@ class DiffRow:
 
     @property
     def differs(self) -> bool:
-        """Whether the architectures part here."""
         return len(set(self.values)) > 1
 
 
@@ -75,7 +74,6 @@ class KeyChange:
 
     @property
     def change(self) -> str:
-        """Added, removed or reshaped."""
         return "added" if self.before is None else "removed" if self.after is None else "reshaped"
 
 
@@ -90,11 +88,9 @@ class Comparison(ShowsItself):
 
     @property
     def equal(self) -> bool:
-        """Whether all are one architecture."""
         return not any(row.differs for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data; keys are stable within a `version`."""
         rows = [{**asdict(row), "differs": row.differs} for row in self.rows]
         return {"version": 1, **asdict(self), "rows": rows, "equal": self.equal}
 
@@ -201,7 +197,7 @@ def _effect(part: str, a: ModelSpec, b: ModelSpec, base: Mapping[str, Measured],
 
 def _measured(spec: ModelSpec, seq_len: int) -> Measured:
     weights, workload = dict(tensors(spec, Place())), Workload(query=seq_len, memory=seq_len if spec.encoder else 0)
-    count, flops = counted(weights.values()), spec.cost(Place(), workload).flops / seq_len
+    count, flops = parameters(spec), spec.cost(Place(), workload).flops / seq_len
     cache = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=seq_len, element_nbytes=BFLOAT16_NBYTES)
     measure = Measure(count.total, count.active, flops, sum(kind.nbytes for kind in cache) / seq_len)
     return measure, {key: weight.shape for key, weight in weights.items()}
@@ -228,7 +224,5 @@ def ranges(numbers: Iterable[int]) -> str:
     steps = {after - before for before, after in pairwise(found)}
     if len(found) > 2 and len(steps) == 1 and steps != {1}:
         return f"{found[0]}, {found[1]}, …, {found[-1]}"
-    starts = (i for i, n in enumerate(found) if not i or n != found[i - 1] + 1)
-    runs = [found[i:j] for i, j in pairwise((*starts, len(found)))]
-    said = [f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    said = stretches(found)
     return ", ".join(said if len(said) <= 5 else [*said[:4], "…", said[-1]])

@@ -121,7 +121,7 @@ def _qk_norm(attention: AttentionSpec) -> str:
     if not isinstance(projection, GQASpec) or not (projection.norm_query or projection.norm_key):
         return "none"
     both = words.each(words.norm(value, exact=True) for value in (projection.norm_query, projection.norm_key))
-    return f"{both}, {over[projection.norm_over]}"
+    return f"{both}, {over[projection.norm_over]}{', after the rotation' if projection.norm_last else ''}"
 
 
 def _scores(attention: AttentionSpec) -> str:
@@ -182,11 +182,6 @@ def _d_ff(block: BlockSpec) -> Iterator[str]:
     return (words.number(n) for value in values if (n := getattr(value, "d_ff", None)) is not None)
 
 
-def _heads(attention: AttentionSpec) -> str | None:
-    n = getattr(attention.projection, "n_heads", None)
-    return None if n is None else f"{n}"
-
-
 def _head_dims(spec: ModelSpec) -> str:
     def of(attention: AttentionSpec) -> str:
         projection: Any = attention.projection
@@ -223,7 +218,7 @@ ROWS: Mapping[str, Reading] = {
     "start of weights": lambda spec: words.start(spec.init),
     "layers": _by_stack(lambda stack: f"{len(stack.blocks)}"),
     "d_model": _by_stack(lambda stack: f"{stack.d_model:,}"),
-    "heads": _by_attention(_heads, reads=None),
+    "heads": _by_attention(lambda attention: f"{getattr(attention.projection, 'n_heads', '')}", reads=None),
     "head_dim": _head_dims,
     "d_ff": _by_layer(_d_ff),
 }

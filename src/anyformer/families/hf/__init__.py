@@ -9,16 +9,16 @@ from anyformer.families.lineage import modules
 # named follows, by name.
 # fmt: off
 FILES = (
-    "gpt2", "openai_gpt", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon", "llama", "experts",
-    "gpt_oss", "qwen2", "deepseek", "gemma", "olmo", "phi", "cohere", "nemotron", "bert",
-    "albert", "electra", "deberta", "xlnet", "longformer", "bigbird", "t5", "bart",
+    "gpt2", "gpt_neo", "gpt_neox", "opt", "falcon", "llama", "experts",
+    "gpt_oss", "qwen2", "deepseek", "gemma", "phi", "cohere", "bert",
+    "albert", "deberta", "xlnet", "longformer", "bigbird", "t5", "bart", "llama_like",
 )
 # fmt: on
 FAMILIES: dict[str, Family] = {
     value.hf_type: value
     for module in modules(__name__, __path__, FILES)
-    for name, value in vars(module).items()
-    if isinstance(value, Family) and not name.startswith("_")
+    for value in vars(module).values()
+    if isinstance(value, Family)
 }
 
 __all__ = ["FAMILIES", "Family"]

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from anyformer.errors import SpecError
 from anyformer.families.albert import albert
-from anyformer.families.compose import changed
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, copies, encoder_family, eps, laid_out, n_positions
-from anyformer.families.hf.headings import (
-    LABELLED,
-    of_feed_forwards,
-    of_pairs,
-    pooled,
-    row_labels,
-    usual_classes,
-    words,
-)
-from anyformer.families.hf.layout import Link, link
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf import headings
+from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions, width
+from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.settings import MOST_LAYERS, Settings
 from anyformer.families.hf.table import FEED, PROJECTION, Pair
-from anyformer.layers import LinearSpec
-from anyformer.spec import EmbeddingSpec, ModelSpec
+from anyformer.spec import ModelSpec
 
 LAYER = {
     f"{PROJECTION}.q": "attention.query",
@@ -60,7 +49,7 @@ def depth() -> Pair:
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.take("num_hidden_layers", int)
         groups, inner = settings.take("num_hidden_groups", int, 1), settings.take("inner_group_num", int, 1)
-        if not 1 <= groups <= n_layers or inner < 1:
+        if not 1 <= groups <= n_layers or not 1 <= inner <= MOST_LAYERS // n_layers:
             raise settings.refusal("num_hidden_groups", f"of {inner} layers cannot be repeated to {n_layers}")
         layer, only = spec.stack.blocks[0], groups == inner == 1
         which = order(n_layers, groups, inner)
@@ -74,40 +63,33 @@ def depth() -> Pair:
     return Pair(read, write)
 
 
-def width(default: int, *, always: bool) -> Pair:
-    """The width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA)."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        found = settings.take("embedding_size", int, default)
-        projected = always or found != spec.stack.d_model
-        projection = LinearSpec(bias=True) if projected else None
-        return changed(spec, EmbeddingSpec, width=found if projected else None, projection=projection)
-
-    return Pair(read, lambda spec: {"embedding_size": spec.stack.embedding.width or spec.stack.d_model})
-
-
 OUTSIDE = laid_out({}, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"})
 
 
-def links(spec: ModelSpec) -> Iterator[Link]:
+def links(spec: ModelSpec) -> Laid:
     """The encoder's modules."""
-    yield from OUTSIDE(spec)
-    names, _, inner = grouped(spec)
+    (names, _, inner), found = grouped(spec), {**OUTSIDE(spec)}
     for i, name in enumerate(names):
-        place = f"encoder.albert_layer_groups.{i // inner}.albert_layers.{i % inner}"
-        yield from (link(f"shared.{name}.sublayers.{ours}", f"{place}.{theirs}") for ours, theirs in LAYER.items())
+        place = f"encoder.albert_layer_groups.{i // inner}.albert_layers.{i % inner}."
+        found |= within(LAYER, f"shared.{name}.sublayers.", place)
+    return found
 
 
-POOLER = "albert.pooler"
-HEADS = usual_classes(
+POOLER, DECODER = "albert.pooler", "predictions.decoder"
+HEADS = headings.usual_classes(
     "Albert",
     "albert.",
     {
-        "mlm": words("predictions.dense", "predictions.LayerNorm", "predictions", of_feed_forwards),
-        "sop": of_pairs("sop", POOLER, "sop_classifier.classifier"),
-        "pooler": pooled(POOLER),
-        "classes": row_labels(POOLER, "classifier"),
-        **LABELLED,
+        "mlm": headings.words(
+            "predictions.dense",
+            "predictions.LayerNorm",
+            Theirs("predictions", also=(DECODER,)),
+            headings.of_feed_forwards,
+        ),
+        "sop": headings.of_pairs("sop", POOLER, "sop_classifier.classifier"),
+        "pooler": headings.pooled(POOLER),
+        "classes": headings.row_labels(POOLER, "classifier"),
+        **headings.LABELLED,
     },
     {"ForPreTraining": ("mlm", "sop")},
 )
@@ -117,7 +99,7 @@ ALBERT = encoder_family(
     (*SIZES[:-1], depth(), width(128, always=True), SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     links,
-    twins=copies("albert.embeddings.word_embeddings", "predictions"),
+    also=(DECODER,),
     # Settings of the first release that its own code does not read.
     ignored=("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"),
 )

@@ -5,13 +5,13 @@ Whether the bias of the logits is anything but zeros only files say: their class
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from anyformer.families.bart import bart
 from anyformer.families.hf import table
-from anyformer.families.hf.layout import Link, deviation, link, of_layers
+from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.longformer import WINDOWS
-from anyformer.families.hf.mapping import Family, Files, TensorRow, Tensors, dropped
+from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, reshaped
 from anyformer.families.hf.stacks import encoder_decoder_family, encoder_of, in_decoder, in_encoder, two_stacks
 from anyformer.families.longformer import led
 from anyformer.families.marian import marian
@@ -62,7 +62,7 @@ def _sizes(vocab_size: int, heads: type[GQASpec | LocalAndGlobalSpec] = GQASpec)
         in_decoder(table.at("decoder_attention_heads", int, GQASpec, "n_heads")),
         in_decoder(table.at("decoder_ffn_dim", int, FeedForwardSpec, "d_ff")),
         in_decoder(table.layers("decoder_layers")),
-        table.repeated("num_hidden_layers", lambda spec: len(encoder_of(spec).blocks)),
+        table.only(num_hidden_layers=lambda spec: len(encoder_of(spec).blocks)),
         table.activation("activation_function", "gelu", FeedForwardSpec),
         table.at("add_bias_logits", bool, HeadSpec, "bias", default=False),
         table.fixed(is_encoder_decoder=True, tie_word_embeddings=True, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
@@ -83,15 +83,17 @@ def _family(
 ) -> Family:
     """The family of a class whose tensors are below `stack`; `unneeded` are tensors of its files."""
 
-    def links(spec: ModelSpec) -> Iterator[Link]:
+    def links(spec: ModelSpec) -> Laid:
+        found: Laid = {}
         for (ours, side, layers), modules in zip(two_stacks(spec), (encoder, DECODER), strict=True):
-            yield link(f"{ours}.embedding.norm", f"{stack}.{side}.layernorm_embedding")
-            yield link(f"{ours}.embedding.terms.1", f"{stack}.{side}.embed_positions")
-            yield from of_layers(layers, f"{stack}.{side}.layers", modules, ours)
+            embedding = {"norm": "layernorm_embedding", "terms.1": "embed_positions"}
+            found |= within(embedding, f"{ours}.embedding.", f"{stack}.{side}.")
+            found |= of_layers(layers, f"{stack}.{side}.layers", modules, ours)
+        return found
 
     def further(spec: ModelSpec) -> list[TensorRow]:
         biased = bool(spec.heads and spec.heads[0].bias)
-        bias = TensorRow(("heads.0.bias",), (BIAS,), _one_row_less, _one_row_more) if biased else dropped(BIAS)
+        bias = reshaped("heads.0.bias", BIAS, lambda t: t[0], lambda t: t[None]) if biased else dropped(BIAS)
         return [bias, dropped(*unneeded)]
 
     return encoder_decoder_family(
@@ -101,7 +103,7 @@ def _family(
         pairs,
         links,
         prefix=f"{stack}.",
-        tables=(f"{stack}.encoder.embed_tokens.weight", f"{stack}.decoder.embed_tokens.weight"),
+        tables=(f"{stack}.encoder.embed_tokens", f"{stack}.decoder.embed_tokens"),
         further=further,
         of_files=_biased,
         ignored=ignored,
@@ -113,14 +115,6 @@ def _biased(spec: ModelSpec, files: Files) -> ModelSpec:
     if BIAS not in files or not bool(files.read(BIAS).any()):
         return spec
     return spec.but(heads=tuple(head.but(bias=True) for head in spec.heads))
-
-
-def _one_row_less(one_tensor: Tensors) -> Tensors:
-    return (one_tensor[0][0],)
-
-
-def _one_row_more(one_tensor: Tensors) -> Tensors:
-    return (one_tensor[0][None],)
 
 
 SCALE = table.scaled_tokens("scale_embedding", ROOT)
@@ -144,13 +138,11 @@ MARIAN = _family(
     (
         *_sizes(58_101),
         table.only(static_position_embeddings=True, normalize_embedding=False, share_encoder_decoder_embeddings=True),
-        table.repeated("decoder_vocab_size", lambda spec: spec.vocab_size),
+        table.only(decoder_vocab_size=lambda spec: spec.vocab_size),
         SCALE,
         table.context("max_position_embeddings", 1024),
         table.fixed(share_encoder_decoder_embeddings=True),
-        table.Pair(
-            lambda _, spec: spec, lambda spec: {"decoder_vocab_size": spec.vocab_size, "init_std": deviation(spec)}
-        ),
+        table.Pair(lambda _, spec: spec, lambda spec: {"decoder_vocab_size": spec.vocab_size, **START.write(spec)}),
     ),
     unneeded=POSITIONS,
     # Marian has a start of its own.

@@ -1,22 +1,14 @@
-"""BERT, RoBERTa and DistilBERT to and from transformers' BertModel and its like and the classes that put heads on them."""
+"""BERT, RoBERTa, DistilBERT and ELECTRA to and from transformers' BertModel and its like and the classes that put heads on it."""
 
 from __future__ import annotations
 
 from anyformer.families.bert import bert
-from anyformer.families.hf import table
-from anyformer.families.hf.encoder import SEGMENTS, SIZES, copies, encoder_family, eps, laid_out, n_positions
-from anyformer.families.hf.headings import (
-    LABELLED,
-    TWO_LAYERS,
-    of_feed_forwards,
-    of_pairs,
-    pooled,
-    row_labels,
-    usual_classes,
-    words,
-)
-from anyformer.layers import FeedForwardSpec, GQASpec, ReLU
-from anyformer.spec import StackSpec
+from anyformer.families.electra import replaced
+from anyformer.families.hf import headings, table
+from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions, sizes, width
+from anyformer.families.hf.layout import Theirs
+from anyformer.layers import GELU, LinearSpec, ReLU
+from anyformer.spec import HeadSpec, ModelSpec
 
 LAYER = {
     f"{table.PROJECTION}.q": "attention.self.query",
@@ -29,16 +21,21 @@ LAYER = {
     "1.norm_sum": "output.LayerNorm",
 }
 POOLER, NEXT, WORDS = "bert.pooler.dense", "cls.seq_relationship", "cls.predictions"
-MLM = words(f"{WORDS}.transform.dense", f"{WORDS}.transform.LayerNorm", WORDS, of_feed_forwards)
-HEADS = usual_classes(
+MLM = headings.words(
+    f"{WORDS}.transform.dense",
+    f"{WORDS}.transform.LayerNorm",
+    Theirs(WORDS, also=(f"{WORDS}.decoder",)),
+    headings.of_feed_forwards,
+)
+HEADS = headings.usual_classes(
     "Bert",
     "bert.",
     {
         "mlm": MLM,
-        "nsp": of_pairs("nsp", POOLER, NEXT),
-        "pooler": pooled(POOLER),
-        "classes": row_labels(POOLER, "classifier"),
-        **LABELLED,
+        "nsp": headings.of_pairs("nsp", POOLER, NEXT),
+        "pooler": headings.pooled(POOLER),
+        "classes": headings.row_labels(POOLER, "classifier"),
+        **headings.LABELLED,
     },
     {"ForPreTraining": ("mlm", "nsp"), "ForMaskedLM": ("mlm",), "ForNextSentencePrediction": ("nsp",)},
 )
@@ -50,21 +47,27 @@ IGNORED = (
     "pooler_size_per_head",
     "pooler_type",
 )
-TWINS = copies("bert.embeddings.word_embeddings", WORDS)
 BERT = encoder_family(
     "bert",
     bert(n_layers=1, d_model=8, n_heads=1),
     (*SIZES, SEGMENTS, eps(1e-12), n_positions()),
     HEADS,
     laid_out(LAYER),
-    twins=TWINS,
+    also=(f"{WORDS}.decoder",),
     ignored=(*IGNORED, "directionality"),
 )
-OF_ROBERTA = words("lm_head.dense", "lm_head.layer_norm", "lm_head")  # GELU, whatever hidden_act says
-ROBERTA_HEADS = usual_classes(
+OF_ROBERTA = headings.words(
+    "lm_head.dense", "lm_head.layer_norm", Theirs("lm_head", also=("lm_head.decoder",))
+)  # GELU, whatever hidden_act says
+ROBERTA_HEADS = headings.usual_classes(
     "Roberta",
     "roberta.",
-    {"mlm": OF_ROBERTA, "pooler": pooled("roberta.pooler.dense"), "classes": row_labels(*TWO_LAYERS), **LABELLED},
+    {
+        "mlm": OF_ROBERTA,
+        "pooler": headings.pooled("roberta.pooler.dense"),
+        "classes": headings.row_labels(*headings.TWO_LAYERS),
+        **headings.LABELLED,
+    },
 )
 ROBERTA = encoder_family(
     "roberta",
@@ -72,7 +75,7 @@ ROBERTA = encoder_family(
     (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
     ROBERTA_HEADS,
     laid_out(LAYER),
-    twins=copies("roberta.embeddings.word_embeddings", "lm_head"),
+    also=("lm_head.decoder",),
 )
 
 LAYER_OF_DISTILBERT = {
@@ -83,31 +86,53 @@ LAYER_OF_DISTILBERT = {
     f"{table.FEED}.down": "ffn.lin2",
     "1.norm_sum": "output_layer_norm",
 }
-DISTILBERT_HEADS = usual_classes(
+DISTILBERT_HEADS = headings.usual_classes(
     "DistilBert",
     "distilbert.",
     {
-        "mlm": words("vocab_transform", "vocab_layer_norm", "vocab_projector", of_feed_forwards),
-        "classes": row_labels("pre_classifier", "classifier", lambda spec: ReLU()),
-        **LABELLED,
+        "mlm": headings.words("vocab_transform", "vocab_layer_norm", "vocab_projector", headings.of_feed_forwards),
+        "classes": headings.row_labels("pre_classifier", "classifier", lambda spec: ReLU()),
+        **headings.LABELLED,
     },
 )
 DISTILBERT = encoder_family(
     "distilbert",
     bert(n_layers=1, d_model=8, n_heads=1, n_segments=0),
-    (
-        table.VOCABULARY,
-        table.at("dim", int, StackSpec, "d_model"),
-        table.at("hidden_dim", int, FeedForwardSpec, "d_ff"),
-        table.at("n_heads", int, GQASpec, "n_heads"),
-        table.EVEN,
-        table.activation("activation", "gelu", FeedForwardSpec),
-        table.starts(),
-        table.layers("n_layers"),
-        n_positions(),
-    ),
+    (*sizes("dim", "hidden_dim", "n_heads", "activation", "n_layers"), n_positions()),
     DISTILBERT_HEADS,
     laid_out(LAYER_OF_DISTILBERT, terms=("position",), layer="transformer.layer"),
-    twins={"distilbert.embeddings.word_embeddings.weight": ("vocab_projector.weight",)},
+    also=("vocab_projector",),
     ignored=("sinusoidal_pos_embds", "tie_weights_"),  # how the table of positions starts; an old word for tied
+)
+
+RTD, GENERATED = "discriminator_predictions", "generator_predictions"
+
+
+def _replaced(spec: ModelSpec, n: int) -> HeadSpec:
+    return replaced().but(transform=(LinearSpec(bias=True), headings.of_feed_forwards(spec)))
+
+
+ELECTRA_HEADS = headings.usual_classes(
+    "Electra",
+    "electra.",
+    {
+        "rtd": headings.Heading(
+            _replaced,
+            {"transform.0": f"{RTD}.dense", "table": f"{RTD}.dense_prediction", "": f"{RTD}.dense_prediction"},
+        ),
+        # GELU, whatever hidden_act says.
+        "mlm": headings.words(f"{GENERATED}.dense", f"{GENERATED}.LayerNorm", "generator_lm_head"),
+        "classes": headings.row_labels(*headings.TWO_LAYERS, lambda spec: GELU()),
+        **headings.LABELLED,
+    },
+    {"ForPreTraining": ("rtd",)},
+)
+ELECTRA = encoder_family(
+    "electra",
+    bert(n_layers=1, d_model=8, n_heads=1, width=4),
+    (*SIZES, width(128, always=False), SEGMENTS, eps(1e-12), n_positions()),
+    ELECTRA_HEADS,
+    laid_out(LAYER, outside={"stack.embedding.projection": "embeddings_project"}),
+    also=("generator_lm_head",),
+    ignored=("summary_type", "summary_use_proj", "summary_activation"),
 )

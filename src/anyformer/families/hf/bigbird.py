@@ -8,17 +8,9 @@ from typing import Any
 import torch
 
 from anyformer.families.bigbird import bigbird, block_sparse
-from anyformer.families.hf.bert import LAYER, MLM, NEXT, TWINS
+from anyformer.families.hf import headings
+from anyformer.families.hf.bert import LAYER, MLM, NEXT, WORDS
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
-from anyformer.families.hf.headings import (
-    TOKEN_CLASSES,
-    TWO_LAYERS,
-    of_feed_forwards,
-    of_pairs,
-    pooled,
-    row_labels,
-    usual_classes,
-)
 from anyformer.families.hf.mapping import TensorRow
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair, at, scaled_tokens
@@ -46,15 +38,15 @@ def _written_attention(spec: ModelSpec) -> Mapping[str, Any]:
 
 SCALE = scaled_tokens("rescale_embeddings", ScaleSpec(power=0.5))
 ATTENTION = Pair(_read_attention, _written_attention)
-HEADS = usual_classes(
+HEADS = headings.usual_classes(
     "BigBird",
     "bert.",
     {
         "mlm": MLM,
-        "nsp": of_pairs("nsp", "bert.pooler", NEXT),
-        "pooler": pooled("bert.pooler"),
-        "classes": row_labels(*TWO_LAYERS, of_feed_forwards),
-        "token_classes": TOKEN_CLASSES,
+        "nsp": headings.of_pairs("nsp", "bert.pooler", NEXT),
+        "pooler": headings.pooled("bert.pooler"),
+        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
+        "token_classes": headings.TOKEN_CLASSES,
     },
     {"ForPreTraining": ("mlm", "nsp")},
 )
@@ -75,5 +67,5 @@ BIGBIRD = encoder_family(
     HEADS,
     laid_out(LAYER),
     further=further,
-    twins=TWINS,
+    also=(f"{WORDS}.decoder",),
 )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.families.cohere import cohere, cohere2
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, QK_NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import GQASpec, LayerNormSpec, RotarySpec
+from anyformer.layers import GQASpec, LayerNormSpec, NormSpec, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
 
-def _read_norms(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    norm = one(spec, LayerNormSpec, "layer norm") if settings.take("use_qk_norm", bool, False) else None
-    return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
+def norms_of_heads(name: str) -> table.Pair:
+    """Whether queries and keys are normed, as the stream is."""
 
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        norm = one(spec, NormSpec, "norm") if settings.take(name, bool, False) else None
+        return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
 
-def _write_norms(spec: ModelSpec) -> dict[str, Any]:
-    return {"use_qk_norm": one(spec, GQASpec, "attention").norm_query is not None}
+    return table.Pair(read, lambda spec: {name: one(spec, GQASpec, "attention").norm_query is not None})
 
 
 def _factor(scale: ScaleSpec | None) -> float:
@@ -50,7 +49,7 @@ COHERE = table.family(
     "cohere",
     "CohereForCausalLM",
     cohere(1, 8, 1, 8, 1, theta=1.0, logit_scale=1.0),
-    (*SIZES, table.Pair(_read_norms, _write_norms), table.positions(ROTARY, context=8192), table.layers()),
+    (*SIZES, norms_of_heads("use_qk_norm"), table.positions(ROTARY, context=8192), table.layers()),
     {**MODULES, **QK_NORMS},
 )
 COHERE2 = table.family(

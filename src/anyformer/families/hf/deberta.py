@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.deberta import convolved, deberta, deberta_v2
 from anyformer.families.electra import replaced
-from anyformer.families.hf.encoder import SIZES, encoder_family, eps
-from anyformer.families.hf.headings import (
-    LABELLED,
-    Heading,
-    HeadNames,
-    of_feed_forwards,
-    row_labels,
-    usual_classes,
-    words,
-)
-from anyformer.families.hf.layout import Link, link, of_layers
-from anyformer.families.hf.mapping import TensorRow, fused, one, same
+from anyformer.families.hf import encoder, headings
+from anyformer.families.hf.encoder import SIZES, Links, encoder_family, eps
+from anyformer.families.hf.layout import Laid, Modules, Theirs, within
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings, spelling
-from anyformer.families.hf.table import FEED, PROJECTION, Pair
+from anyformer.families.hf.table import FEED, PROJECTION, Pair, at, only
 from anyformer.layers import (
     GELU,
     ContentToPositionSpec,
     ConvolutionSpec,
-    GQASpec,
     LayerNormSpec,
     LinearSpec,
     PositionToContentSpec,
@@ -43,7 +33,20 @@ LAYER = {
     f"{FEED}.down": "output.dense",
     "1.norm_sum": "output.LayerNorm",
 }
-OWN = {f"{SCORES}.0.projection": "attention.self.pos_proj", f"{SCORES}.1.projection": "attention.self.pos_q_proj"}
+OF_V1 = {  # one matrix of [q‖k‖v] for each head, and two biases
+    tuple(f"{PROJECTION}.{x}.weight" for x in "qkv"): Theirs("in_proj.weight", by="head"),
+    **{f"{PROJECTION}.{x}.bias": f"{x}_bias" for x in "qv"},
+    f"{SCORES}.0.projection": "pos_proj",
+    f"{SCORES}.1.projection": "pos_q_proj",
+}
+NAMES = ("query", "key", "value")
+OF_V2 = {
+    **{f"{PROJECTION}.{name[0]}": f"{name}_proj" for name in NAMES},
+    f"{SCORES}.0.projection": "pos_key_proj",
+    f"{SCORES}.1.projection": "pos_query_proj",
+}
+CONVOLVED = "stack.blocks.0.sublayers.2"
+CONVOLUTION = {f"{CONVOLVED}.branches.0.mixer": "encoder.conv.conv", f"{CONVOLVED}.norm_sum": "encoder.conv.LayerNorm"}
 
 
 def relative() -> Pair:
@@ -79,48 +82,29 @@ def relative() -> Pair:
     return Pair(read, write)
 
 
-def pooled(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """Refuse poolers of another width or activation, and heads that a published class does not have."""
-    settings.require("type_vocab_size", 0)
-    settings.require("pooler_hidden_act", "gelu")
-    settings.require("pooler_hidden_size", spec.stack.d_model)
-    return spec
+POOLED = (
+    only(type_vocab_size=0, pooler_hidden_act="gelu", pooler_hidden_size=lambda spec: spec.stack.d_model),
+    Pair(lambda _, spec: spec, lambda spec: {"pooler_hidden_size": spec.stack.d_model}),
+)
 
 
-POOLED = Pair(pooled, lambda spec: {"pooler_hidden_size": spec.stack.d_model})
+def laid_out(modules: Modules) -> Links:
+    """The encoder's modules: those of each layer, the embedding's norm and the table of distances."""
 
+    def links(spec: ModelSpec) -> Laid:
+        table = f"shared.{one(spec.stack, RelativeTableSpec, TABLE).shared}"
+        outside = {table: "encoder.rel_embeddings", f"{table}.norm": "encoder.LayerNorm", **CONVOLUTION}
+        return encoder.laid_out(modules, terms=(), outside=outside)(spec)
 
-def outside_layers(spec: ModelSpec) -> Iterator[Link]:
-    """The embedding's norm and the table of distances."""
-    table = one(spec.stack, RelativeTableSpec, TABLE).shared
-    yield link("stack.embedding.norm", "embeddings.LayerNorm")
-    yield link(f"shared.{table}", "encoder.rel_embeddings")
-    yield link(f"shared.{table}.norm", "encoder.LayerNorm")
-
-
-def links(spec: ModelSpec) -> Iterator[Link]:
-    """The encoder's modules, but for queries, keys and values."""
-    yield from outside_layers(spec)
-    yield from of_layers(spec.stack, "encoder.layer", LAYER | OWN)
-
-
-def queries_keys_and_values(spec: ModelSpec) -> Iterator[TensorRow]:
-    """Their rows: one matrix of [q‖k‖v] for each head, and two biases."""
-    groups = one(spec.stack, GQASpec, "multi-head attention").n_heads
-    for i in range(spec.n_layers):
-        ours, theirs = f"stack.blocks.{i}.sublayers.{PROJECTION}", f"encoder.layer.{i}.attention.self"
-        yield fused(tuple(f"{ours}.{x}.weight" for x in "qkv"), f"{theirs}.in_proj.weight", groups=groups)
-        yield from (same(f"{ours}.{x}.bias", f"{theirs}.{x}_bias") for x in "qv")
+    return links
 
 
 LM, OLD = "lm_predictions.lm_head", "cls.predictions"
-ENDS = ("weight", "bias")
-TWINS = {  # the same head under two names: `legacy` chooses
-    "deberta.embeddings.word_embeddings.weight": (f"{OLD}.decoder.weight",),
-    f"{LM}.bias": (f"{OLD}.bias", f"{OLD}.decoder.bias"),
-    **{f"{LM}.dense.{end}": (f"{OLD}.transform.dense.{end}",) for end in ENDS},
-    **{f"{LM}.LayerNorm.{end}": (f"{OLD}.transform.LayerNorm.{end}",) for end in ENDS},
-}
+MLM = (  # the same head under two names: `legacy` chooses
+    Theirs(f"{LM}.dense", also=(f"{OLD}.transform.dense",)),
+    Theirs(f"{LM}.LayerNorm", also=(f"{OLD}.transform.LayerNorm",)),
+    Theirs(LM, also=(OLD, f"{OLD}.decoder")),
+)
 REPLACED = {
     "transform.0": "mask_predictions.dense",
     "n": "mask_predictions.LayerNorm",
@@ -129,16 +113,16 @@ REPLACED = {
 IN_FILES = ("embeddings.position_ids", "embeddings.position_embeddings.weight")  # of the decoder used in pretraining
 
 
-def heads(name: str) -> HeadNames:
+def heads(name: str) -> headings.HeadNames:
     """The heads of the classes whose names begin with `name`."""
-    return usual_classes(
+    return headings.usual_classes(
         name,
         "deberta.",
         {
-            "mlm": words(f"{LM}.dense", f"{LM}.LayerNorm", LM, of_feed_forwards),
-            "classes": row_labels("pooler.dense", "classifier", lambda spec: GELU()),
-            **LABELLED,
-            "rtd": Heading(lambda spec, n: replaced(), REPLACED),  # no class has it, files of v3 do
+            "mlm": headings.words(*MLM, headings.of_feed_forwards),
+            "classes": headings.row_labels("pooler.dense", "classifier", lambda spec: GELU()),
+            **headings.LABELLED,
+            "rtd": headings.Heading(lambda spec, n: replaced(), REPLACED),  # no class has it, files of v3 do
         },
     )
 
@@ -146,41 +130,48 @@ def heads(name: str) -> HeadNames:
 DEBERTA = encoder_family(
     "deberta",
     deberta(n_layers=1, d_model=8, n_heads=1),
-    (*SIZES, eps(1e-7), relative(), POOLED),
+    (*SIZES, eps(1e-7), relative(), *POOLED),
     heads("Deberta"),
-    links,
-    further=queries_keys_and_values,
-    twins=TWINS,
+    laid_out({**LAYER, **within(OF_V1, theirs="attention.self.")}),
+    also=(f"{OLD}.decoder",),
     buffers=IN_FILES,
     ignored=("legacy",),
 )
 
-CONVOLUTION = "stack.blocks.0.sublayers.2"
+
+def _read_norm(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    kinds = {part.strip() for part in settings.take("norm_rel_ebd", str, "none").lower().split("|")}
+    if kinds - {"none", "layer_norm"}:
+        raise settings.refusal("norm_rel_ebd", "is not computed here; only 'none' or 'layer_norm' is")
+    norm = one(spec, LayerNormSpec, "layer norm") if "layer_norm" in kinds else None
+    return changed(spec, RelativeTableSpec, norm=norm)
 
 
-def distances() -> Pair:
-    """The buckets of distances, their norm, and whether they are projected as tokens are."""
+def _write_norm(spec: ModelSpec) -> dict[str, Any]:
+    return {"norm_rel_ebd": "layer_norm" if one(spec, RelativeTableSpec, TABLE).norm else "none"}
 
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        buckets = settings.take("position_buckets", int, -1)
-        kinds = {part.strip() for part in settings.take("norm_rel_ebd", str, "none").lower().split("|")}
-        if kinds - {"none", "layer_norm"}:
-            raise settings.refusal("norm_rel_ebd", "is not computed here; only 'none' or 'layer_norm' is")
-        norm = one(spec, LayerNormSpec, "layer norm") if "layer_norm" in kinds else None
-        spec = changed(spec, RelativeTableSpec, n_buckets=Count(buckets) if buckets > 0 else None, norm=norm)
-        own = None if settings.take("share_att_key", bool, False) else LinearSpec(bias=True)
-        spec = changed(spec, ContentToPositionSpec, projection=own)
-        return changed(spec, PositionToContentSpec, projection=own)
 
-    def write(spec: ModelSpec) -> dict[str, Any]:
-        table = one(spec, RelativeTableSpec, TABLE)
-        return {
-            "position_buckets": table.n_buckets or -1,
-            "norm_rel_ebd": "layer_norm" if table.norm else "none",
-            "share_att_key": one(spec, ContentToPositionSpec, "content to position").projection is None,
-        }
+def _projected(part: type[ContentToPositionSpec | PositionToContentSpec]) -> Pair:
+    """Whether distances are projected as tokens are, or by a matrix of their own."""
+    own = {True: None, False: LinearSpec(bias=True)}
+    return at("share_att_key", bool, part, "projection", default=False, into=own.get, out=lambda own: own is None)
 
-    return Pair(read, write)
+
+# The buckets of distances, their norm and their projections.
+DISTANCES = (
+    Pair(_read_norm, _write_norm),
+    at(
+        "position_buckets",
+        int,
+        RelativeTableSpec,
+        "n_buckets",
+        default=-1,
+        into=lambda n: Count(n) if n > 0 else None,
+        out=lambda n: n or -1,
+    ),
+    _projected(PositionToContentSpec),
+    _projected(ContentToPositionSpec),
+)
 
 
 def convolution() -> Pair:
@@ -205,24 +196,13 @@ def convolution() -> Pair:
     return Pair(read, write)
 
 
-def links_of_v2(spec: ModelSpec) -> Iterator[Link]:
-    """The encoder's modules."""
-    names = (("q", "query"), ("k", "key"), ("v", "value"))
-    layer = LAYER | {f"{PROJECTION}.{ours}": f"attention.self.{theirs}_proj" for ours, theirs in names}
-    own = {f"{SCORES}.{i}.projection": f"attention.self.pos_{x}_proj" for i, x in enumerate(("key", "query"))}
-    yield from outside_layers(spec)
-    yield from of_layers(spec.stack, "encoder.layer", layer | own)
-    yield link(f"{CONVOLUTION}.branches.0.mixer", "encoder.conv.conv")
-    yield link(f"{CONVOLUTION}.norm_sum", "encoder.conv.LayerNorm")
-
-
 DEBERTA_V2 = encoder_family(
     "deberta-v2",
     deberta_v2(n_layers=1, d_model=8, n_heads=1),
-    (*SIZES, eps(1e-7), relative(), distances(), convolution(), POOLED),
+    (*SIZES, eps(1e-7), relative(), *DISTANCES, convolution(), *POOLED),
     heads("DebertaV2"),
-    links_of_v2,
-    twins=TWINS,
+    laid_out({**LAYER, **within(OF_V2, theirs="attention.self.")}),
+    also=(f"{OLD}.decoder",),
     buffers=IN_FILES,
     ignored=("legacy",),
 )

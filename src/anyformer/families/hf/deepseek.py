@@ -1,27 +1,122 @@
-"""DeepSeek-V2 and V3 to and from transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM."""
+"""DeepSeek-V2 and V3 to and from transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM.
+
+V3's layers for further tokens stand in its released files after the last layer, numbered on. The class passes over them, so
+files decide whether there are such layers: it leaves them out and the setting in.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek
+from anyformer.families.deepseek import LITE_ROUTER, V3_ROUTER, deepseek, predicting_further, sharpened
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import expert_width, gated_experts
-from anyformer.families.hf.further import further, further_rows
-from anyformer.families.hf.latent import latent_heads, latent_rows, latent_scale, layer_eps
-from anyformer.families.hf.layout import Modules
+from anyformer.families.hf.experts import HELD, expert_width, filed
+from anyformer.families.hf.layout import Laid, Modules, Theirs, within
 from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
-from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.mapping import Family, Files, one
+from anyformer.families.hf.rotary import scaling_settings
 from anyformer.families.hf.settings import REQUIRED, Settings
-from anyformer.layers import GatedFeedForwardSpec, MoESpec, RotarySpec, RouterSpec
-from anyformer.spec import ModelSpec
+from anyformer.layers import (
+    AttentionSpec,
+    GatedFeedForwardSpec,
+    MLASpec,
+    MoESpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    YaRN,
+)
+from anyformer.spec import ModelSpec, ScaleSpec
+
+LATENT = "latent attention"
+
+
+def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    settings.require("num_key_value_heads", one(spec, MLASpec, LATENT).n_heads)
+    settings.ignore("head_dim", "qk_head_dim")  # the classes write qk_rope_head_dim and the sum there themselves
+    return spec
+
+
+# The sizes of latent attention; there are as many heads of keys and values as of queries.
+HEADS = (
+    table.together(
+        MLASpec,
+        {
+            "num_attention_heads": ("n_heads", int, REQUIRED),
+            "kv_lora_rank": ("kv_rank", int, 512),
+            "qk_nope_head_dim": ("head_dim", int, 128),
+            "qk_rope_head_dim": ("rotary_dim", int, 64),
+            "v_head_dim": ("value_dim", int, 128),
+        },
+    ),
+    table.at("q_lora_rank", int, MLASpec, "query_rank", default=1536, nullable=True),
+    table.at("attention_bias", bool, MLASpec, "bias_output", "bias_down", default=False),
+    table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec, LATENT).n_heads}),
+)
+
+
+def layer_eps() -> table.Pair:
+    """The eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        latent = one(spec, MLASpec, LATENT)
+        spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, 1e-6))
+        return changed(spec, MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        norm = spec.stack.norm
+        return {"rms_norm_eps": norm.eps if isinstance(norm, RMSNormSpec) else 1e-6}
+
+    return table.Pair(read, write)
+
+
+def latent_scale() -> table.Pair:
+    """Attention's scale, which mscale_all_dim sharpens."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        found = settings.section("rope_scaling") or settings.section("rope_parameters")
+        share = found.optional("mscale_all_dim", float) if found else None
+        scaling = one(spec, RotarySpec, "rotary positions").scaling
+        scale = sharpened(scaling.factor, share) if share and isinstance(scaling, YaRN) else ScaleSpec(power=-0.5)
+        return changed(spec, AttentionSpec, scale=scale)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        scaling = one(spec, RotarySpec, "rotary positions").scaling
+        factor = one(spec, AttentionSpec, "attention").scale.factor
+        found = scaling_settings(scaling)
+        if found is None or not isinstance(scaling, YaRN) or factor <= 1 or scaling.factor <= 1:
+            return {}
+        share = round((math.sqrt(factor) - 1) / (0.1 * math.log(scaling.factor)), 12)
+        if scaling.attention_factor == 1.0:  # as the released files say it
+            found["mscale"] = share
+            del found["attention_factor"]
+        return {"rope_scaling": {**found, "mscale_all_dim": share}}
+
+    return table.Pair(read, write)
+
+
+def modules(spec: ModelSpec) -> Laid:
+    """A layer's attention: the latent beside the rotary key, and for each head its key beside its value."""
+    queries = "q_b_proj" if one(spec, MLASpec, LATENT).query_rank else "q_proj"
+    places: Modules = {
+        "q_down": "q_a_proj",
+        "norm_query": "q_a_layernorm",
+        "q": queries,
+        ("kv_down", "k_rotary"): "kv_a_proj_with_mqa",
+        "norm_kv": "kv_a_layernorm",
+        ("k", "v"): Theirs("kv_b_proj", by="head"),
+        "o": "o_proj",
+    }
+    return within(places, f"{table.PROJECTION}.", "self_attn.")
+
 
 MIXTURE = "mixture of experts"
 
 
-def _shared(default: int) -> table.Pair:
+def n_shared(default: int) -> table.Pair:
     """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -41,7 +136,7 @@ def _shared(default: int) -> table.Pair:
     return table.Pair(read, write)
 
 
-def _depth(first: int) -> table.Pair:
+def dense_first(first: int) -> table.Pair:
     """The layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -73,25 +168,63 @@ def _write_groups(spec: ModelSpec) -> dict[str, Any]:
     return {"topk_method": method, "n_group": router.n_groups, "topk_group": router.top_groups}
 
 
+NORMS_AHEAD = {"norm_token": "enorm", "norm_hidden": "hnorm", "norm": "shared_head.norm"}
+AHEAD = {**NORMS_AHEAD, ("token", "hidden"): Theirs("eh_proj", by="input")}
+
+
+def further(default: int) -> table.Pair:
+    """How many further tokens are predicted; classes call the setting by two names, and need neither."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n = settings.take("num_nextn_predict_layers", int, settings.take("num_mtp_layers", int, default))
+        return predicting_further(spec, n)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        n = len(spec.ahead)
+        return {} if n == default else {"num_nextn_predict_layers": n}
+
+    return table.Pair(read, write)
+
+
+def where_held(spec: ModelSpec, files: Files) -> ModelSpec:
+    """The model without the modules where no tensor of them is in the files, as in those that transformers writes."""
+    names = (*NORMS_AHEAD.values(), "eh_proj")
+    held = (
+        f"model.layers.{spec.n_layers + k}.{name}.weight" in files for k in range(len(spec.ahead)) for name in names
+    )
+    return spec if any(held) else spec.but(ahead=())
+
+
 V2_ROUTING = {
     "n_routed_experts": ("n_experts", int, 64),
     "num_experts_per_tok": ("top_k", int, REQUIRED),
     "routed_scaling_factor": ("factor", float, 1.0),
 }
-V3_ROUTING = {
-    "n_routed_experts": ("n_experts", int, 256),
-    "num_experts_per_tok": ("top_k", int, 8),
-    "routed_scaling_factor": ("factor", float, 2.5),
-    "n_group": ("n_groups", int, 8),
-    "topk_group": ("top_groups", int, 4),
-    "norm_topk_prob": ("renormalise", bool, True),
-}
-EXPERTS = gated_experts("mlp.gate", "mlp.experts", "mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj"))
-ROWS = table.ExpertRows(
-    lambda spec: [*latent_rows(spec), *EXPERTS.held(spec)], lambda spec: [*latent_rows(spec), *EXPERTS.filed(spec)]
-)
+
+
+def v3_routing(
+    n_experts: Any = 256,
+    top_k: Any = 8,
+    factor: float = 2.5,
+    groups: int = 8,
+    best: int = 4,
+    *,
+    sum_is_one: bool = True,
+) -> table.Pair:
+    """The router's settings; the arguments are what a class takes where nothing is said."""
+    found = {
+        "n_routed_experts": ("n_experts", int, n_experts),
+        "num_experts_per_tok": ("top_k", int, top_k),
+        "routed_scaling_factor": ("factor", float, factor),
+        "n_group": ("n_groups", int, groups),
+        "topk_group": ("top_groups", int, best),
+        "norm_topk_prob": ("renormalise", bool, sum_is_one),
+    }
+    return table.together(RouterSpec, found)
+
+
 SHARED = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")}
-MODULES: Modules = {**NORMS, **GATED, **SHARED}
+LAYER = {**NORMS, **GATED, **SHARED}
 # What sets losses, the spread of experts over machines, and code that another program would run.
 IDLE = ("output_router_logits", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "ep_size", "auto_map")
 
@@ -103,7 +236,7 @@ def _family(
     own: Iterable[table.Pair],
     *last: table.Pair,
     n_dense: int,
-    n_shared: int,
+    of_all: int,
     d_expert: int,
     context: int,
 ) -> Family:
@@ -112,17 +245,26 @@ def _family(
     pairs = (
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", d_expert),
-        _shared(n_shared),
-        latent_heads(),
+        n_shared(of_all),
+        *HEADS,
         layer_eps(),
         table.positions(RotarySpec(layout="interleaved"), context=context),
         *own,
         latent_scale(),
         table.tables(tied=False),
-        _depth(n_dense),
+        dense_first(n_dense),
         *last,
     )
-    return table.family(hf_type, architecture, template, pairs, MODULES, experts=ROWS, ignored=IDLE)
+    return table.family(
+        hf_type,
+        architecture,
+        template,
+        pairs,
+        lambda spec: {**modules(spec), **LAYER, **HELD},
+        filed=lambda spec: {**modules(spec), **LAYER, **filed()},
+        ahead=AHEAD,
+        ignored=IDLE,
+    )
 
 
 LAYOUT = table.at(
@@ -141,22 +283,20 @@ V2_OWN = (
 )
 V3_OWN = (
     table.only(scoring_func="sigmoid", topk_method="noaux_tc"),
-    table.together(RouterSpec, V3_ROUTING),
+    v3_routing(),
     LAYOUT,
 )
 DEEPSEEK_V2 = _family(
-    "deepseek_v2", "DeepseekV2ForCausalLM", LITE_ROUTER, V2_OWN, n_dense=0, n_shared=2, d_expert=1407, context=2048
+    "deepseek_v2", "DeepseekV2ForCausalLM", LITE_ROUTER, V2_OWN, n_dense=0, of_all=2, d_expert=1407, context=2048
 )
-DEEPSEEK_V3 = further_rows(
-    _family(
-        "deepseek_v3",
-        "DeepseekV3ForCausalLM",
-        V3_ROUTER,
-        V3_OWN,
-        further(),
-        n_dense=3,
-        n_shared=1,
-        d_expert=2048,
-        context=4096,
-    )
-)
+DEEPSEEK_V3 = _family(
+    "deepseek_v3",
+    "DeepseekV3ForCausalLM",
+    V3_ROUTER,
+    V3_OWN,
+    further(0),
+    n_dense=3,
+    of_all=1,
+    d_expert=2048,
+    context=4096,
+)._replace(of_files=where_held)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.headings import HeadNames
-from anyformer.families.hf.layout import Link, link, of_layers, rows_of
+from anyformer.families.hf.layout import Laid, Modules, Theirs, of_layers, rows_of, within
 from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LearnedPositionsSpec, SegmentsSpec
-from anyformer.spec import HeadSpec, Length, ModelSpec, TableSpec
+from anyformer.layers import (
+    FeedForwardSpec,
+    GQASpec,
+    LayerNormSpec,
+    LearnedPositionsSpec,
+    LinearSpec,
+    LocalAndGlobalSpec,
+    SegmentsSpec,
+)
+from anyformer.spec import EmbeddingSpec, HeadSpec, Length, ModelSpec, StackSpec, TableSpec
 
-Links = Callable[[ModelSpec], Iterable[Link]]
-
-
-def copies(table: str, decoder: str) -> Mapping[str, tuple[str, ...]]:
-    """The second names of the tied table and of its bias, which files hold as those of a `decoder` too."""
-    return {f"{table}.weight": (f"{decoder}.decoder.weight",), f"{decoder}.bias": (f"{decoder}.decoder.bias",)}
+Links = Callable[[ModelSpec], Laid]
 
 
 def encoder_family(
@@ -31,19 +34,19 @@ def encoder_family(
     *,
     further: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     tokens: str = "embeddings.word_embeddings",
-    twins: Mapping[str, tuple[str, ...]] | None = None,
+    also: tuple[str, ...] = (),
     buffers: tuple[str, ...] = ("embeddings.position_ids",),
     ignored: tuple[str, ...] = (),
 ) -> Family:
     """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
-    `further` are rows of the encoder's that are no links. `twins`: what files hold twice, by the first name: a tied table,
-    a bias under two names. `buffers` are what old files hold and nobody needs; `ignored` settings change no number.
+    `further` are rows of the encoder's that are no links; `also` are other names of the tokens' table in files, with the
+    prefix; `buffers` are what old files hold and nobody needs; `ignored` settings change no number.
     """
     usual = table.only(
         is_decoder=False, add_cross_attention=False, tie_word_embeddings=True, position_embedding_type="absolute"
     )
-    all_pairs = (usual, *pairs, table.Pair(heads.read, lambda spec: {}))
+    all_pairs = (usual, *pairs, table.Pair(heads.read))
     to_spec, write = table.both_ways(template, all_pairs, ignored)
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
@@ -52,23 +55,20 @@ def encoder_family(
     def rows(spec: ModelSpec) -> list[TensorRow]:
         stripped = not spec.heads or heads.architecture(spec) == heads.bare
         table = one(spec.stack.embedding, TableSpec, "table of tokens")
-        places = [Link((f"shared.{table.shared}",), tokens), *links(spec)]
-        places = [each._replace(theirs=heads.prefix + each.theirs) for each in places]
-        every = [*rows_of(spec, [*places, *heads.links(spec)])]
+        places = {f"shared.{table.shared}": Theirs(heads.prefix + tokens, also=also), **heads.links(spec)}
+        every = [*rows_of(spec, places | within(links(spec), theirs=heads.prefix))]
         every += [row._replace(theirs=tuple(heads.prefix + name for name in row.theirs)) for row in further(spec)]
-        found = [_aliased(row, twins or {}) for row in every]
+        found = [_aliased(row) for row in every]
         taken = {name for row in found for name in (*row.theirs, *row.also)}
-        spare = [*heads.tensors(), *(name for both in (twins or {}).values() for name in both)]
-        found.append(
-            dropped(*(name for name in spare if name not in taken), *(heads.prefix + name for name in buffers))
-        )
+        spare = (name for name in heads.tensors() if name not in taken)
+        found.append(dropped(*spare, *(heads.prefix + name for name in buffers)))
         return [_bare(row, heads.prefix) for row in found] if stripped else found
 
     def of_files(spec: ModelSpec, files: Files) -> ModelSpec:
         """The encoder without its pooler where the files of the bare class have none."""
         if [head.name for head in spec.heads] != ["pooler"]:
             return spec
-        names = [f"{name}.weight" for name in heads.headings["pooler"].modules.values()]
+        names = [f"{module.name}.weight" for module in within(heads.headings["pooler"].modules).values()]
         held = any(name in files or name.removeprefix(heads.prefix) in files for name in names)
         return spec if held else spec.but(heads=())
 
@@ -80,12 +80,12 @@ def encoder_family(
     )
 
 
-def _aliased(row: TensorRow, twins: Mapping[str, tuple[str, ...]]) -> TensorRow:
-    """The row with the other names of its tensor: twins, and what old files call a norm's weight and bias."""
-    (name, *_), (module, _, end) = row.theirs, row.theirs[0].rpartition(".")
+def _aliased(row: TensorRow) -> TensorRow:
+    """The row with what old files call a norm's weight and bias."""
+    module, _, end = row.theirs[0].rpartition(".")
     old = {"weight": "gamma", "bias": "beta"}
     aliases = (f"{module}.{old[end]}",) if module.endswith("LayerNorm") else ()
-    return row._replace(also=(*row.also, *twins.get(name, ()), *aliases))
+    return row._replace(also=(*row.also, *aliases))
 
 
 def _bare(row: TensorRow, prefix: str) -> TensorRow:
@@ -94,7 +94,7 @@ def _bare(row: TensorRow, prefix: str) -> TensorRow:
 
 
 def laid_out(
-    modules: Mapping[str, str],
+    modules: Modules,
     *,
     terms: tuple[str, ...] = ("position", "token_type"),
     layer: str = "encoder.layer",
@@ -102,49 +102,70 @@ def laid_out(
 ) -> Links:
     """The modules of every `layer`.i, ours within it → theirs; the embedding's tables after the tokens', and its norm."""
 
-    def links(spec: ModelSpec) -> Iterator[Link]:
-        for i, name in enumerate(terms, 1):
-            yield link(f"stack.embedding.terms.{i}", f"embeddings.{name}_embeddings")
-        yield link("stack.embedding.norm", "embeddings.LayerNorm")
-        yield from (link(ours, theirs) for ours, theirs in (outside or {}).items())
-        yield from of_layers(spec.stack, layer, modules)
+    tables = {f"stack.embedding.terms.{i}": f"embeddings.{name}_embeddings" for i, name in enumerate(terms, 1)}
+    rest = within({**tables, "stack.embedding.norm": "embeddings.LayerNorm", **(outside or {})})
+    return lambda spec: {**rest, **of_layers(spec.stack, layer, modules)}
 
-    return links
+
+def width(default: int, *, always: bool) -> table.Pair:
+    """The width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA)."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        found = settings.positive("embedding_size", int, default)
+        projected = always or found != spec.stack.d_model
+        projection = LinearSpec(bias=True) if projected else None
+        return changed(spec, EmbeddingSpec, width=found if projected else None, projection=projection)
+
+    return table.Pair(read, lambda spec: {"embedding_size": spec.stack.embedding.width or spec.stack.d_model})
 
 
 def n_positions(offset_by_padding: bool = False) -> table.Pair:
     """The learned positions, which are the context.
 
-    `offset_by_padding`: rows up to that of the padding's id are of no token, and the first token's comes after (RoBERTa).
+    `offset_by_padding`: the row of the padding's id is the padding's, and the first token's comes after (RoBERTa).
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        rows, offset = settings.take("max_position_embeddings", int, 512), 0
-        if offset_by_padding:
-            offset = settings.take("pad_token_id", int, 1) + 1
+        rows = settings.positive("max_position_embeddings", int, 512)
+        padding = settings.take("pad_token_id", int, 1) if offset_by_padding else None
+        offset = 0 if padding is None else padding + 1
         if rows <= offset:
             raise settings.refusal("max_position_embeddings", f"leaves no position after the first {offset} rows")
-        spec = changed(spec, LearnedPositionsSpec, n_positions=Length(rows - offset), offset=offset)
+        spec = changed(spec, LearnedPositionsSpec, n_positions=Length(rows - offset), offset=offset, padding=padding)
         return spec.but(context=Length(rows - offset))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         found = one(spec, LearnedPositionsSpec, "learned positions")
-        padding = {"pad_token_id": found.offset - 1} if offset_by_padding and found.offset else {}
+        padding = {"pad_token_id": found.padding} if found.padding is not None else {}
         return {"max_position_embeddings": found.n_positions + found.offset, **padding}
 
     return table.Pair(read, write)
 
 
-SIZES = (
-    table.VOCABULARY,
-    table.D_MODEL,
-    table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
-    table.at("num_attention_heads", int, GQASpec, "n_heads"),
-    table.EVEN,
-    table.activation("hidden_act", "gelu", FeedForwardSpec),
-    table.starts(),
-    table.layers(),
-)
+def sizes(
+    d_model: str = "hidden_size",
+    d_ff: str = "intermediate_size",
+    n_heads: str = "num_attention_heads",
+    activation: str = "hidden_act",
+    n_layers: str = "num_hidden_layers",
+    *,
+    heads: type[GQASpec | LocalAndGlobalSpec] = GQASpec,
+    even: table.Pair = table.EVEN,
+) -> tuple[table.Pair, ...]:
+    """The sizes of an encoder, by a class's names for them; `even` refuses `heads` that do not divide the width."""
+    return (
+        table.VOCABULARY,
+        table.at(d_model, int, StackSpec, "d_model"),
+        table.at(d_ff, int, FeedForwardSpec, "d_ff"),
+        table.at(n_heads, int, heads, "n_heads"),
+        even,
+        table.activation(activation, "gelu", FeedForwardSpec),
+        table.starts(),
+        table.layers(n_layers),
+    )
+
+
+SIZES = sizes()
 SEGMENTS = table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=2)
 
 

@@ -9,8 +9,8 @@ from anyformer.families.gemma import gemma, gemma2, gemma3
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.rotary import rotary, rotary_settings, within
 from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.windows import rotary_by_type
 from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
@@ -25,7 +25,7 @@ SANDWICH = {
 
 
 def _read_scale(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    heads, width = one(spec, GQASpec, "attention"), settings.take("query_pre_attn_scalar", float, 256.0)
+    heads, width = one(spec, GQASpec, "attention"), settings.positive("query_pre_attn_scalar", float, 256.0)
     ratio = (heads.head_dim or spec.stack.d_model / heads.n_heads) / width
     return changed(spec, AttentionSpec, scale=ScaleSpec(factor=ratio**0.5, power=-0.5))
 
@@ -34,29 +34,6 @@ def _write_scale(spec: ModelSpec) -> dict[str, Any]:
     heads = one(spec, GQASpec, "attention")
     scale = one(spec, AttentionSpec, "attention").scale.value(heads.head_dim or spec.stack.d_model // heads.n_heads)
     return {"query_pre_attn_scalar": round(scale**-2)}  # the classes take an integer only
-
-
-def _read_rotary(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    """The full layers have a theta and a scaling, the others a theta; or each kind of layer has a table of its own."""
-    context = settings.take("max_position_embeddings", int, 131_072)
-    plain = RotarySpec(theta=settings.take(LOCAL, float, 10_000.0)), RotarySpec(theta=1e6)
-    tables = settings.section("rope_parameters")
-    if tables is None:
-        each = plain[0], rotary(settings, context, plain=plain[1], fraction=None)
-    else:
-        inner = tables.section(table.SLIDING), tables.section(table.FULL)
-        each = tuple(p if i is None else within(i, context, p) for i, p in zip(inner, plain, strict=True))
-        tables.close()
-    blocks = (changed(b, RotarySpec, **r.values()) for b, r in zip(spec.stack.blocks, each, strict=True))
-    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=context)
-
-
-def _write_rotary(spec: ModelSpec) -> dict[str, Any]:
-    by_type = dict(zip(table.types_of(spec), spec.stack.blocks, strict=True))
-    found = {kind: one(block, RotarySpec, "rotary positions") for kind, block in by_type.items()}
-    local = found.get(table.SLIDING, RotarySpec())
-    full = rotary_settings(found.get(table.FULL, RotarySpec(theta=1e6)), fraction=None)
-    return {"max_position_embeddings": spec.context or 131_072, LOCAL: local.theta, **full}
 
 
 SIZES = (table.VOCABULARY, table.D_MODEL, D_FF, EPS, table.BIASES, table.tables(tied=True))
@@ -107,7 +84,7 @@ GEMMA3 = table.family(
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
         SCALE,
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=None, nullable=True),
-        table.Pair(_read_rotary, _write_rotary),
+        rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 131_072, LOCAL),
         table.layer_types(full_every=6, size=4096, setting="sliding_window_pattern"),
     ),
     {**SANDWICH, **ATTENTION, **GATED, **QK_NORMS},

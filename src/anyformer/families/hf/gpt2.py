@@ -1,21 +1,29 @@
-"""GPT-2 to and from transformers' GPT2LMHeadModel: matrices are (in, out), queries, keys and values one matrix."""
+"""GPT and GPT-2 to and from transformers' OpenAIGPTLMHeadModel and GPT2LMHeadModel.
+
+Matrices are (in, out), queries, keys and values one matrix.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.gpt2 import gpt2
 from anyformer.families.hf import table
-from anyformer.families.hf.classifiers import ClassificationHead, classifying
+from anyformer.families.hf.headings import classifying
 from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, LayerNormSpec
+from anyformer.families.openai_gpt import openai_gpt
+from anyformer.layers import GELU, ActivationSpec, AttentionSpec, FeedForwardSpec, GQASpec, LayerNormSpec, ReLU, SiLU
 from anyformer.spec import ModelSpec, ScaleSpec, StackSpec
 
 D_MODEL = table.at("n_embd", int, StackSpec, "d_model")
 N_HEADS = table.at("n_head", int, GQASpec, "n_heads")
 EPS = table.at("layer_norm_epsilon", float, LayerNormSpec, "eps", default=1e-5)
+# Of GPT-2 and of what was named after it.
+gpt_family = partial(table.family, stack="transformer", layer="h", tokens="wte", norm="ln_f")
 MASKS = ("attn.bias", "attn.masked_bias")  # the causal mask, in old files
 
 
@@ -35,8 +43,15 @@ def _write_scale(spec: ModelSpec) -> dict[str, Any]:
     return {"scale_attn_weights": scales[0].power != 0, "scale_attn_by_inverse_layer_idx": by_layer}
 
 
+MODULES = {
+    **table.norms("ln_1", "ln_2"),
+    table.QKV: Theirs("attn.c_attn", turned=True),
+    f"{table.PROJECTION}.o": Theirs("attn.c_proj", turned=True),
+    f"{table.FEED}.up": Theirs("mlp.c_fc", turned=True),
+    f"{table.FEED}.down": Theirs("mlp.c_proj", turned=True),
+}
 GPT2 = classifying(
-    table.family(
+    gpt_family(
         "gpt2",
         "GPT2LMHeadModel",
         gpt2(1, 8, 1),
@@ -54,24 +69,55 @@ GPT2 = classifying(
             table.fixed(reorder_and_upcast_attn=False, add_cross_attention=False),
             table.NO_DROPOUT,
         ),
-        {
-            **table.norms("ln_1", "ln_2"),
-            table.QKV: Theirs("attn.c_attn", turned=True),
-            f"{table.PROJECTION}.o": Theirs("attn.c_proj", turned=True),
-            "1.branches.0.mixer.up": Theirs("mlp.c_fc", turned=True),
-            "1.branches.0.mixer.down": Theirs("mlp.c_proj", turned=True),
-        },
-        stack="transformer",
-        layer="h",
-        tokens="wte",
-        norm="ln_f",
+        MODULES,
         outside={"stack.embedding.terms.1": "wpe"},
         buffers=MASKS,
         # n_ctx repeats n_positions; scores are computed in float32 here whatever reorder_and_upcast_attn says.
         ignored=("n_ctx", "reorder_and_upcast_attn"),
     ),
     {
-        "GPT2ForSequenceClassification": ClassificationHead("classes"),
-        "GPT2ForTokenClassification": ClassificationHead("token_classes", "classifier"),
+        "GPT2ForSequenceClassification": ("classes", "score"),
+        "GPT2ForTokenClassification": ("token_classes", "classifier"),
     },
+)
+
+# What this class means by the names, which is not what the others mean: its "gelu" is the tanh form.
+MEANT: dict[str, ActivationSpec] = {"gelu": GELU(form="tanh"), "relu": ReLU(), "silu": SiLU(), "swish": SiLU()}
+
+
+def _read_activation(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The activation, and feed-forwards four times as wide as the stream, whatever its width."""
+    activation = settings.take("afn", str, "gelu")
+    if activation not in MEANT:
+        raise settings.refusal("afn", f"is none of the activations {', '.join(MEANT)}")
+    return changed(spec, FeedForwardSpec, d_ff=4 * spec.stack.d_model, activation=MEANT[activation])
+
+
+def _write_activation(spec: ModelSpec) -> dict[str, Any]:
+    activation = one(spec, FeedForwardSpec, "feed-forward without a gate").activation
+    return {"afn": next((name for name, known in MEANT.items() if known == activation), "gelu")}
+
+
+OPENAI_GPT = gpt_family(
+    "openai-gpt",
+    "OpenAIGPTLMHeadModel",
+    openai_gpt(n_layers=1, d_model=8, n_heads=1),
+    (
+        table.VOCABULARY,
+        table.learned("n_positions", 512),
+        D_MODEL,
+        N_HEADS,
+        table.Pair(_read_activation, _write_activation),
+        EPS,
+        table.layers("n_layer"),
+        table.tables(tied=True),
+        table.NO_DROPOUT,
+    ),
+    MODULES,
+    tokens="tokens_embed",
+    outside={"stack.embedding.terms.1": "positions_embed"},
+    buffers=("attn.bias",),  # the causal mask, in old files
+    unneeded=("transformer.position_ids",),
+    # n_ctx repeats n_positions; the others are past.
+    ignored=("n_ctx", "n_special", "predict_special_tokens"),
 )

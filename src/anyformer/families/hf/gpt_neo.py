@@ -1,15 +1,21 @@
-"""GPT-Neo to and from transformers' GPTNeoForCausalLM: separate matrices, a list of which layers see all."""
+"""GPT-Neo and GPT-J to and from transformers' GPTNeoForCausalLM and GPTJForCausalLM: separate matrices.
+
+GPT-Neo lists which layers see all; of GPT-J's heads a number of features rotate in pairs.
+"""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.gpt_neo import gpt_neo
+from anyformer.families.gptj import gptj
 from anyformer.families.hf import table
-from anyformer.families.hf.gpt2 import EPS
-from anyformer.families.hf.settings import Settings
-from anyformer.layers import FeedForwardSpec, GQASpec, SlidingWindow
+from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import MOST_LAYERS, Settings
+from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec, SlidingWindow
 from anyformer.spec import ModelSpec, Window
 
 
@@ -29,7 +35,8 @@ def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 def _types(runs: Any) -> list[str] | None:
     try:
-        return [str(kind) for kinds, times in runs for _ in range(times) for kind in kinds]
+        each = (str(kind) for kinds, times in runs for _ in range(times) for kind in kinds)
+        return list(islice(each, MOST_LAYERS + 1))
     except (TypeError, ValueError):
         return None
 
@@ -43,7 +50,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-GPT_NEO = table.family(
+GPT_NEO = gpt_family(
     "gpt_neo",
     "GPTNeoForCausalLM",
     gpt_neo(windows=(None, 1), d_model=8, n_heads=1),
@@ -64,10 +71,48 @@ GPT_NEO = table.family(
         f"{table.PROJECTION}.o": "attn.attention.out_proj",
         **table.feeds(up="mlp.c_fc", down="mlp.c_proj"),
     },
-    stack="transformer",
-    layer="h",
-    tokens="wte",
-    norm="ln_f",
     outside={"stack.embedding.terms.1": "wpe"},
     buffers=("attn.attention.bias", "attn.attention.masked_bias"),  # the causal mask, in old files
+)
+
+
+def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """How many features rotate; a head with a bias, which a tied one of this class would lose, is refused where tied."""
+    d_model, n_heads = spec.stack.d_model, settings.positive("n_head", int)
+    if d_model % n_heads:
+        raise settings.refusal("n_head", f"does not divide n_embd = {d_model}, which this class refuses")
+    settings.require("tie_word_embeddings", False)
+    return changed(spec, RotarySpec, fraction=settings.take("rotary_dim", int, 64) / (d_model // n_heads))
+
+
+def _write_turning(spec: ModelSpec) -> dict[str, Any]:
+    heads, rotary = one(spec, GQASpec, "multi-head attention"), one(spec, RotarySpec, "rotary positions")
+    return {"rotary_dim": rotary.dims(heads.head_dim or spec.stack.d_model // heads.n_heads)}
+
+
+GPTJ = gpt_family(
+    "gptj",
+    "GPTJForCausalLM",
+    gptj(n_layers=1, d_model=8, n_heads=1, vocab_size=8),
+    (
+        table.VOCABULARY,
+        table.context("n_positions", 2048),
+        D_MODEL,
+        table.Pair(_read_turning, _write_turning),
+        N_HEADS,
+        table.d_ff("n_inner"),
+        table.activation("activation_function", "gelu_new", FeedForwardSpec),
+        EPS,
+        table.starts(),
+        table.fixed(tie_word_embeddings=False),
+        table.layers("n_layer"),
+    ),
+    {
+        **table.norms("ln_1", "ln_1"),
+        **{f"{table.PROJECTION}.{x}": f"attn.{x}_proj" for x in "qkv"},
+        f"{table.PROJECTION}.o": "attn.out_proj",
+        **table.feeds(up="mlp.fc_in", down="mlp.fc_out"),
+    },
+    buffers=MASKS,
+    ignored=("n_ctx",),
 )

@@ -46,7 +46,7 @@ GPT_NEOX = table.family(
     ),
     {
         **table.norms("input_layernorm", "post_attention_layernorm"),
-        table.QKV: Theirs("attention.query_key_value", by_head=True),
+        table.QKV: Theirs("attention.query_key_value", by="head"),
         f"{table.PROJECTION}.o": "attention.dense",
         **DENSE,
     },

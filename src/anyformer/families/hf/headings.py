@@ -1,16 +1,17 @@
-"""The heads of transformers' classes for encoders: how each is made, which modules of a class hold it, which classes have it."""
+"""The heads of transformers' classes: how each is made, which modules of a class hold it, which classes have it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anyformer.errors import SpecError, did_you_mean
-from anyformer.families.heads import masked_words, pooler, row_classes, token_classes
-from anyformer.families.hf.layout import Link
+from anyformer.families.heads import last_token_classes, masked_words, pooler, row_classes, token_classes
+from anyformer.families.hf.layout import Laid, Modules, Theirs, rows_of, within
+from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import FeedForwardSpec
-from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec
+from anyformer.layers import FeedForwardSpec, TokensSpec
+from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec
 
 Activation = Callable[[ModelSpec], MapSpec | None]  # of the model without heads; None is the head's usual one
 LABELS = 2  # what a class of transformers takes where nothing is said
@@ -20,7 +21,7 @@ class Heading(NamedTuple):
     """A head of a family: how it is made, and which modules of a class hold it."""
 
     make: Callable[[ModelSpec, int], HeadSpec]  # of the model without heads, and the number of labels
-    modules: Mapping[str, str]  # ours within the head → theirs; "" is the head itself: its table and its bias
+    modules: Modules  # ours within the head → theirs; "" is the head itself: its table and its bias
     labelled: bool = False  # its rows are the labels
 
 
@@ -46,8 +47,9 @@ class HeadNames(NamedTuple):
 
     def written(self, spec: ModelSpec) -> dict[str, Any]:
         """The settings that say which heads there are. Raises SpecError where no class has them."""
-        labelled = [h.table.rows for h in spec.heads if h.table and self.labelled(h.name)]
-        return {"architectures": [self.architecture(spec)], **(numbered_labels(labelled[0]) if labelled else {})}
+        architecture = self.architecture(spec)
+        labelled = [head.table.rows for head in spec.heads if head.table and self.headings[head.name].labelled]
+        return {"architectures": [architecture], **(numbered_labels(labelled[0]) if labelled else {})}
 
     def architecture(self, spec: ModelSpec) -> str:
         """The class with the heads of a model. Raises SpecError."""
@@ -58,20 +60,16 @@ class HeadNames(NamedTuple):
         known = "; ".join(" and ".join(found) or "none" for found in self.classes.values())
         raise SpecError(f"no class of this family has the heads {' and '.join(names) or 'none'}; there are {known}")
 
-    def labelled(self, name: str) -> bool:
-        """Whether a head's rows are labels."""
-        return name in self.headings and self.headings[name].labelled
-
-    def links(self, spec: ModelSpec) -> Iterator[Link]:
+    def links(self, spec: ModelSpec) -> Laid:
         """The modules of the heads, but not their tables that are the embedding's."""
-        for i, head in enumerate(spec.heads):
-            for ours, theirs in self.headings[head.name].modules.items():
-                yield Link((f"heads.{i}.{ours}" if ours else f"heads.{i}",), theirs)
+        each = ((i, within(self.headings[head.name].modules)) for i, head in enumerate(spec.heads))
+        return {f"heads.{i}.{ours}".rstrip("."): name for i, modules in each for ours, name in modules.items()}
 
     def tensors(self) -> list[str]:
         """The names that the tensors of any head may have; a class's files often hold those of heads it leaves out."""
-        every = (theirs for heading in self.headings.values() for theirs in heading.modules.values())
-        return [f"{theirs}.{end}" for theirs in dict.fromkeys(every) for end in ("weight", "bias")]
+        modules = [place for heading in self.headings.values() for place in within(heading.modules).values()]
+        every = dict.fromkeys(name for place in modules for name in (place.name, *place.also))
+        return [f"{name}.{end}" for name in every for end in ("weight", "bias")]
 
 
 def usual_classes(
@@ -98,17 +96,17 @@ def of_feed_forwards(spec: ModelSpec) -> MapSpec:
     return next(value.activation for value in spec.stack.nested() if isinstance(value, FeedForwardSpec))
 
 
-def _usual(spec: ModelSpec) -> None:
-    return None
-
-
-def words(dense: str, norm: str, table: str, activation: Activation = _usual) -> Heading:
+def words(
+    dense: str | Theirs, norm: str | Theirs, table: str | Theirs, activation: Activation = lambda spec: None
+) -> Heading:
     """Masked words: a layer, its norm, and the bias of the embedding's table; GELU where nothing is said."""
     modules = {"transform.0": dense, "transform.2": norm, "": table}
     return Heading(lambda spec, n: masked_words(spec, activation(spec)), modules)
 
 
-def row_labels(dense: str, table: str, activation: Activation = _usual, pool: PoolSpec | None = None) -> Heading:
+def row_labels(
+    dense: str, table: str, activation: Activation = lambda spec: None, pool: PoolSpec | None = None
+) -> Heading:
     """Labels of a text, by a layer on the first token's vector; tanh where nothing is said."""
     modules = {"transform.0": dense, "table": table, "": table}
     return Heading(lambda spec, n: row_classes(n, pool=pool, activation=activation(spec)), modules, labelled=True)
@@ -132,10 +130,13 @@ TWO_LAYERS = ("classifier.dense", "classifier.out_proj")
 LABELLED = {"token_classes": TOKEN_CLASSES, "span": SPAN}
 
 
-def numbered_labels(n: int) -> dict[str, Any]:
-    """The settings that count labels: by names, which nobody gave."""
-    names = {str(i): f"LABEL_{i}" for i in range(n)}
-    return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+def numbered_labels(n: int, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """The settings that count labels: by their names, LABEL_0 … where nobody gave any."""
+    names = names or [f"LABEL_{i}" for i in range(n)]
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
 
 
 def labels_of(settings: Settings) -> int:
@@ -147,3 +148,42 @@ def labels_of(settings: Settings) -> int:
     if not isinstance(names, Mapping) or not names:
         raise settings.refusal("id2label", "must be a table of labels by number")
     return len(names)
+
+
+# Of decoders: a text's labels are the last token's vector times a matrix without a bias, those of words each token's.
+OF_DECODERS = {"classes": last_token_classes, "token_classes": token_classes}
+
+
+def classifying(family: Family, classes: Mapping[str, tuple[str, str]]) -> Family:
+    """A family of decoders that has these classes too, by their names: each with a head of these, held by a module."""
+    by_head = {head: (name, module) for name, (head, module) in classes.items()}
+
+    def judge(spec: ModelSpec) -> tuple[str, str] | None:
+        return by_head.get(spec.heads[0].name) if len(spec.heads) == 1 else None
+
+    def to_spec(settings: Settings) -> ModelSpec:
+        spec = family.to_spec(settings)
+        named = next((name for name in settings.strings("architectures") or () if name in classes), None)
+        return spec if named is None else spec.but(heads=(OF_DECODERS[classes[named][0]](labels_of(settings)),))
+
+    def to_config(spec: ModelSpec) -> dict[str, Any]:
+        found = judge(spec)
+        if found is None or (labels := spec.heads[0].table) is None:
+            return family.to_config(spec)
+        return {**family.to_config(_writing(spec)), "architectures": [found[0]], **numbered_labels(labels.rows)}
+
+    def rows(spec: ModelSpec) -> list[TensorRow]:
+        found = judge(spec)
+        if found is None:
+            return family.rows(spec)
+        kept = [row for row in family.rows(_writing(spec)) if not any(name.startswith("heads.") for name in row.ours)]
+        return [*kept, *rows_of(spec, {"heads.0.table": found[1], "heads.0": found[1]})]
+
+    return family._replace(to_spec=to_spec, to_config=to_config, rows=rows)
+
+
+def _writing(spec: ModelSpec) -> ModelSpec:
+    """The model with a head for tokens again, tied where the embedding's table could be."""
+    table = one(spec.stack.embedding, TokensSpec, "table of tokens").table
+    own = table if table.shared else TableSpec(rows=table.rows)
+    return spec.but(heads=(HeadSpec(table=own),))

@@ -1,108 +1,100 @@
-"""What the classes of transformers for decoders share: where a layer keeps its parts, and rows for whole modules."""
+"""What the classes of transformers share: which modules of theirs hold the weights of which of ours, and the rows of both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
 
-from anyformer.families.hf.mapping import TensorRow, fused, one, shapes
-from anyformer.families.hf.settings import Settings
-from anyformer.layers import ByRole, GQASpec, Normal
+import torch
+
+from anyformer.families.hf.mapping import TensorRow, fused, reshaped, shapes
+from anyformer.layers import GQASpec, MLASpec
 from anyformer.spec import ModelSpec, StackSpec
-
-
-class Link(NamedTuple):
-    """A module of theirs and the modules of ours, one or several in one, that hold the same weights and biases."""
-
-    ours: tuple[str, ...]
-    theirs: str
-    shares: tuple[int, ...] = ()
-    groups: int = 1
-    turned: bool = False  # their weight is (in, out)
 
 
 class Theirs(NamedTuple):
     """A module of theirs that is laid out otherwise than ours."""
 
     name: str
-    # Its weight is (in, out).
+    # Its matrices are (in, out).
     turned: bool = False
-    # Queries, keys and values of one head, or of one key/value head, after one another.
-    by_head: bool = False
+    # What takes turns in it: one head's queries, keys and values (those of one key/value head), or one feature of each; or
+    # ours lie side by side in what they read; or experts are one below the other in one matrix, each `turned` or not.
+    by: Literal["head", "feature", "input", "expert"] | None = None
+    # What files may call it too: duplicates of a tied table.
+    also: tuple[str, ...] = ()
 
 
-# Of a layer: ours → theirs; several of ours lie side by side in theirs.
+# Modules, ours → theirs, or tensors that are no module's weight or bias; several of ours lie side by side in theirs. A "*" is
+# the number of an expert: theirs has a module for each, ours one for all.
 Modules = Mapping[str, str | Theirs] | Mapping[str | tuple[str, ...], str | Theirs]
+Laid = dict[str | tuple[str, ...], Theirs]  # modules by their whole names
+ENDS = {"weight": "weight", "bias": "bias", "correction": "e_score_correction_bias"}
 
 
-def link(ours: str, theirs: str, *, turned: bool = False) -> Link:
-    """The link of one module with one."""
-    return Link((ours,), theirs, turned=turned)
-
-
-def of_layers(stack: StackSpec, theirs: str, modules: Mapping[str, str], ours: str = "stack") -> Iterator[Link]:
-    """The modules of every layer: ours within it → theirs within `theirs`.i; `ours` is the stack's name."""
-    for i in range(len(stack.blocks)):
-        yield from (link(f"{ours}.blocks.{i}.sublayers.{own}", f"{theirs}.{i}.{name}") for own, name in modules.items())
-
-
-def decoder_links(spec: ModelSpec, layer: str, modules: Modules) -> Iterator[Link]:
-    """The modules of every layer of a decoder, laid out as `Theirs` says."""
-    sizes = shapes(spec)
-    for i in range(spec.n_layers):
-        for one_or_more, theirs in modules.items():
-            each = (one_or_more,) if isinstance(one_or_more, str) else one_or_more
-            ours = tuple(f"stack.blocks.{i}.sublayers.{name}" for name in each)
-            name, turned, by_head = theirs if isinstance(theirs, Theirs) else Theirs(theirs)
-            shares, groups = tuple(sizes[f"{module}.weight"][0] for module in ours) if len(ours) > 1 else (), 1
-            if by_head:
-                found = one(spec, GQASpec, "grouped-query attention")
-                shares, groups = (found.n_heads // found.kv_heads, 1, 1), found.kv_heads
-            yield Link(ours, f"{layer}.{i}.{name}", shares, groups, turned)
-
-
-def rows_of(spec: ModelSpec, links: Iterable[Link]) -> Iterator[TensorRow]:
-    """The rows of every tensor that our modules have: a weight, a bias, both or neither."""
-    names = shapes(spec)
-    for each in links:
-        for end in ("weight", "bias"):
-            ours = tuple(f"{module}.{end}" for module in each.ours)
-            if ours[0] in names:
-                turned = each.turned and end == "weight"
-                yield fused(ours, f"{each.theirs}.{end}", shares=each.shares, groups=each.groups, turned=turned)
-
-
-def table_rows(spec: ModelSpec, tokens: str, head: str, *aliases: str) -> list[TensorRow]:
-    """The rows of the tokens' table and the head's, one where they are tied, and of the head's bias.
-
-    `aliases` are what files may call the head instead.
-    """
-    names, shared = shapes(spec), spec.heads[0].tied
-    heads = [f"{name}.weight" for name in (head, *aliases)]
-    if shared:
-        found = [fused((f"shared.{shared}.weight",), f"{tokens}.weight", also=tuple(heads))]
-    else:
-        found = [
-            fused(("stack.embedding.terms.0.table.weight",), f"{tokens}.weight"),
-            fused(("heads.0.table.weight",), heads[0], also=tuple(heads[1:])),
-        ]
-    if "heads.0.bias" in names:
-        found.append(fused(("heads.0.bias",), f"{head}.bias", also=tuple(f"{name}.bias" for name in aliases)))
+def within(modules: Modules, ours: str = "", theirs: str = "") -> Laid:
+    """The modules with what both sides' names begin with."""
+    found: Laid = {}
+    for own, place in modules.items():
+        place = place if isinstance(place, Theirs) else Theirs(place)
+        whole = ours + own if isinstance(own, str) else tuple(ours + each for each in own)
+        found[whole] = place._replace(name=theirs + place.name, also=tuple(theirs + name for name in place.also))
     return found
 
 
-def tied(spec: ModelSpec) -> bool:
-    """Whether the first head's table is shared."""
-    return bool(spec.heads and spec.heads[0].tied)
+def of_layers(stack: StackSpec, theirs: str, modules: Modules, ours: str = "stack") -> Laid:
+    """The modules of every layer: ours within it → theirs within `theirs`.i; `ours` is the stack's name."""
+    each = (within(modules, f"{ours}.blocks.{i}.sublayers.", f"{theirs}.{i}.") for i in range(len(stack.blocks)))
+    return {own: place for layer in each for own, place in layer.items()}
 
 
-def starts(settings: Settings, name: str = "initializer_range") -> ByRole:
-    """One normal distribution for all matrices and tables, its deviation a setting."""
-    deviation = Normal(scale=settings.take(name, float, 0.02))
-    return ByRole(table=deviation, matrix=deviation)
+def rows_of(spec: ModelSpec, modules: Modules) -> Iterator[TensorRow]:
+    """The rows of every tensor that our modules have: a weight, a bias, both or neither."""
+    sizes = shapes(spec)
+    for own, place in within(modules).items():
+        each = (own,) if isinstance(own, str) else own
+        if each[0] in sizes:
+            yield _row(spec, sizes, each, place)
+        for end, their_end in ENDS.items():
+            ours = tuple(f"{module}.{end}" for module in each)
+            if ours[0] in sizes:
+                name, *also = (f"{module}.{their_end}" for module in (place.name, *place.also))
+                yield _row(spec, sizes, ours, Theirs(name, place.turned and end == "weight", place.by, tuple(also)))
 
 
-def deviation(spec: ModelSpec) -> float:
-    """The standard deviation that matrices start with; 0.02 where it depends on more than a number."""
-    matrix = spec.init.matrix if isinstance(spec.init, ByRole) else None
-    return matrix.scale if isinstance(matrix, Normal) and not matrix.fan_in_power else 0.02
+def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str, ...], place: Theirs) -> TensorRow:
+    name, turned, by, also = place
+    shape = sizes[ours[0]]
+    if "*" in name:
+        each = tuple(name.replace("*", str(i)) for i in range(shape[0]))
+        return TensorRow(ours, each, lambda each: (torch.stack(each),), lambda stack: stack[0].unbind(0))
+    if by == "expert":
+
+        def turn(each: torch.Tensor) -> torch.Tensor:
+            return each.transpose(-1, -2) if turned else each
+
+        return reshaped(
+            ours[0], name, lambda rows: turn(rows.unflatten(0, (shape[0], -1))), lambda each: turn(each).flatten(0, 1)
+        )
+    dim = max(len(shape) - (1 if ours[0].endswith(".bias") else 2), 0)
+    groups = 1
+    match by:
+        case "head":
+            heads = next(value for value in spec.nested() if isinstance(value, GQASpec | MLASpec))
+            groups = heads.kv_heads if isinstance(heads, GQASpec) else heads.n_heads
+        case "feature":
+            groups = shape[dim]
+        case "input":
+            dim += 1
+        case _:
+            pass
+    shares = tuple(sizes[name][dim] // groups for name in ours) if len(ours) > 1 else ()
+    return fused(ours, name, shares=shares, groups=groups, dim=dim, turned=turned, also=also)
+
+
+def tokens_and_head(spec: ModelSpec, tokens: Theirs, head: Theirs) -> Laid:
+    """The tokens' table and the head's, one where they are tied, and the head itself."""
+    tied = spec.heads[0].tied
+    if tied:
+        return {f"shared.{tied}": tokens._replace(also=(*tokens.also, head.name, *head.also)), "heads.0": head}
+    return {"stack.embedding.terms.0.table": tokens, "heads.0.table": head, "heads.0": head}

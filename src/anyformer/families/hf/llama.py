@@ -1,14 +1,19 @@
-"""LLaMA and Mistral to and from LlamaForCausalLM and MistralForCausalLM of transformers: separate matrices, halves that rotate.
+"""LLaMA, Mistral, Ministral, OLMo 1 and 2, Nemotron-4 to and from transformers' classes: separate matrices, halves that rotate.
 
-Mistral's class is LLaMA's with one window for all layers, without biases.
+Mistral's class is LLaMA's with one window for all layers, without biases. OLMo's norms have no weights, OLMo 2's stand behind the
+branches. Nemotron stores gains minus one and has feed-forwards without a gate.
 """
 
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.classifiers import ClassificationHead, classifying
+from anyformer.families.hf.headings import classifying
+from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.llama import llama
-from anyformer.layers import GatedFeedForwardSpec, RMSNormSpec
+from anyformer.families.mistral import ministral
+from anyformer.families.nemotron import nemotron
+from anyformer.families.olmo import olmo, olmo2
+from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec
 
 TEMPLATE = llama(n_layers=1, d_model=8, n_heads=1, d_ff=8)
 D_FF = table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff")
@@ -42,8 +47,8 @@ LLAMA = classifying(
         {**NORMS, **ATTENTION, **GATED},
     ),
     {
-        "LlamaForSequenceClassification": ClassificationHead("classes"),
-        "LlamaForTokenClassification": ClassificationHead("token_classes"),
+        "LlamaForSequenceClassification": ("classes", "score"),
+        "LlamaForTokenClassification": ("token_classes", "score"),
     },
 )
 MISTRAL = table.family(
@@ -60,4 +65,65 @@ MISTRAL = table.family(
         table.layers(),
     ),
     {**NORMS, **ATTENTION, **GATED},
+)
+MINISTRAL = table.family(
+    "ministral",
+    "MinistralForCausalLM",
+    table.two_kinds(ministral(4, 8, 1, 8)),
+    (
+        *WIDTHS,
+        table.heads(n_kv_heads=8),
+        EPS,
+        table.positions(context=131_072),
+        table.tables(tied=False),
+        table.layer_types(full_every=None, size=4096),
+    ),
+    {**NORMS, **ATTENTION, **GATED},
+)
+
+OLMO_SIZES = (
+    *WIDTHS,
+    table.heads(),
+    table.BIASES,
+    table.positions(),
+    table.tables(tied=False),
+    table.layers(),
+)
+NORMS_BEHIND = {
+    "0.branches.0.norm_out": "post_attention_layernorm",
+    "1.branches.0.norm_out": "post_feedforward_layernorm",
+}
+
+OLMO = table.family(
+    "olmo",
+    "OlmoForCausalLM",
+    olmo(1, 8, 1, 8),
+    (*OLMO_SIZES, table.at("clip_qkv", float, GQASpec, "clip", default=None, nullable=True)),
+    {**ATTENTION, **GATED},
+)
+OLMO2 = table.family(
+    "olmo2",
+    "Olmo2ForCausalLM",
+    olmo2(1, 8, 1, 8),
+    (*OLMO_SIZES, table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)),
+    {**NORMS_BEHIND, **QK_NORMS, **ATTENTION, **GATED},
+)
+NEMOTRON = table.family(
+    "nemotron",
+    "NemotronForCausalLM",
+    nemotron(1, 8, 1, 1),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+        table.heads(),
+        table.BIASES,
+        table.at("mlp_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=False),
+        table.activation("hidden_act", "relu2", FeedForwardSpec),
+        table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=4096),
+        table.tables(tied=False, start=0.0134),
+        table.layers(),
+    ),
+    {**NORMS, **ATTENTION, f"{table.FEED}.up": "mlp.up_proj", f"{table.FEED}.down": "mlp.down_proj"},
 )

@@ -10,13 +10,13 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.bert import LAYER
-from anyformer.families.hf.encoder import SEGMENTS, copies, encoder_family, eps, laid_out, n_positions
-from anyformer.families.hf.headings import TOKEN_CLASSES, TWO_LAYERS, pooled, row_labels, usual_classes, words
+from anyformer.families.hf.bert import LAYER, OF_ROBERTA
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, n_positions, sizes
+from anyformer.families.hf.headings import TOKEN_CLASSES, TWO_LAYERS, pooled, row_labels, usual_classes
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.longformer import first_marked, longformer
-from anyformer.layers import FeedForwardSpec, LocalAndGlobalSpec, SymmetricWindow
+from anyformer.layers import LocalAndGlobalSpec, SymmetricWindow
 from anyformer.spec import ModelSpec, StackSpec, Window
 
 WINDOW = "attention_window"
@@ -48,26 +48,18 @@ WINDOWS = table.Pair(
 )
 
 
-def _divided() -> table.Pair:
-    """The refusal of heads that do not divide the width."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        n_heads = one(spec, LocalAndGlobalSpec, "local and global heads").n_heads
-        if n_heads < 1 or spec.stack.d_model % n_heads:
-            raise settings.refusal("num_attention_heads", f"does not divide hidden_size = {spec.stack.d_model}")
-        return spec
-
-    return table.Pair(read, lambda spec: {})
+def _divided(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Refuse heads that do not divide the width."""
+    n_heads = one(spec, LocalAndGlobalSpec, "local and global heads").n_heads
+    if n_heads < 1 or spec.stack.d_model % n_heads:
+        raise settings.refusal("num_attention_heads", f"does not divide hidden_size = {spec.stack.d_model}")
+    return spec
 
 
-def _first() -> table.Pair:
+def _first(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """What is global where nothing is said, which their classes differ in."""
-
-    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        named = settings.strings("architectures") or ()
-        return first_marked(spec) if next((n for n in named if n in HEADS.classes), "") == OF_TEXTS else spec
-
-    return table.Pair(read, lambda spec: {})
+    named = settings.strings("architectures") or ()
+    return first_marked(spec) if next((n for n in named if n in HEADS.classes), "") == OF_TEXTS else spec
 
 
 OF_TEXTS = "LongformerForSequenceClassification"
@@ -75,7 +67,7 @@ HEADS = usual_classes(
     "Longformer",
     "longformer.",
     {
-        "mlm": words("lm_head.dense", "lm_head.layer_norm", "lm_head"),  # GELU, whatever hidden_act says
+        "mlm": OF_ROBERTA,
         "pooler": pooled("longformer.pooler.dense"),
         "classes": row_labels(*TWO_LAYERS),
         "token_classes": TOKEN_CLASSES,
@@ -85,22 +77,15 @@ LONGFORMER = encoder_family(
     "longformer",
     longformer(n_layers=1, d_model=8, n_heads=1),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
-        table.at("num_attention_heads", int, LocalAndGlobalSpec, "n_heads"),
-        _divided(),
-        table.activation("hidden_act", "gelu", FeedForwardSpec),
-        table.starts(),
-        table.layers(),
+        *sizes(heads=LocalAndGlobalSpec, even=table.Pair(_divided)),
         WINDOWS,
-        _first(),
+        table.Pair(_first),
         SEGMENTS,
         eps(1e-12),
         n_positions(offset_by_padding=True),
     ),
     HEADS,
     laid_out(LAYER | GLOBAL),
-    twins=copies("longformer.embeddings.word_embeddings", "lm_head"),
+    also=("lm_head.decoder",),
     ignored=("onnx_export", "attention_mode", "ignore_attention_mask"),
 )

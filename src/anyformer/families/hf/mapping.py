@@ -68,9 +68,11 @@ def same(ours: str, theirs: str, *also: str) -> TensorRow:
     return TensorRow((ours,), (theirs,), _unchanged, _unchanged, also)
 
 
-def transposed(ours: str, theirs: str) -> TensorRow:
-    """The row of a matrix that theirs holds as (in, out)."""
-    return TensorRow((ours,), (theirs,), _turned, _turned)
+def reshaped(ours: str, theirs: str, load: Callable[[Tensor], Tensor], save: Callable[[Tensor], Tensor]) -> TensorRow:
+    """The row of a tensor that theirs holds in another shape."""
+    return TensorRow(
+        (ours,), (theirs,), lambda one: (load(one[0]).contiguous(),), lambda one: (save(one[0]).contiguous(),)
+    )
 
 
 def fused(
@@ -79,10 +81,11 @@ def fused(
     *,
     shares: tuple[int, ...] = (),
     groups: int = 1,
+    dim: int = 0,
     turned: bool = False,
     also: tuple[str, ...] = (),
 ) -> TensorRow:
-    """The row of several outputs in one tensor of theirs: `groups` times over, `shares` of each side by side.
+    """The row of several tensors in one of theirs: `groups` times over, `shares` of each side by side in dimension `dim`.
 
     One group of equal shares is [q‖k‖v]; n_heads groups are (head, q k v, head_dim); n_kv_heads groups of shares
     (n_heads / n_kv_heads, 1, 1) hold each key/value head after its queries. Theirs is (in, out) if `turned`.
@@ -94,12 +97,12 @@ def fused(
 
     def load(one: Tensors) -> Tensors:
         (whole,) = _turned(one) if turned else one
-        each = whole.unflatten(0, (groups, sum(shares), -1)).split(shares, 1)
-        return tuple(piece.flatten(0, 2).contiguous() for piece in each)
+        each = whole.unflatten(dim, (groups, sum(shares), -1)).split(shares, dim + 1)
+        return tuple(piece.flatten(dim, dim + 2).contiguous() for piece in each)
 
     def save(pieces: Tensors) -> Tensors:
-        each = [p.unflatten(0, (groups, share, -1)) for p, share in zip(pieces, shares, strict=True)]
-        whole = (torch.cat(each, 1).flatten(0, 2),)
+        each = [p.unflatten(dim, (groups, share, -1)) for p, share in zip(pieces, shares, strict=True)]
+        whole = (torch.cat(each, dim + 1).flatten(dim, dim + 2),)
         return _turned(whole) if turned else whole
 
     return TensorRow(ours, (theirs,), load, save, also)
@@ -115,7 +118,7 @@ def _unchanged(tensors: Tensors) -> Tensors:
 
 
 def _turned(tensors: Tensors) -> Tensors:
-    return tuple(tensor.T.contiguous() for tensor in tensors)
+    return tuple(tensor.transpose(-1, -2).contiguous() for tensor in tensors)
 
 
 def ours_of(rows: Iterable[TensorRow], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -205,7 +208,8 @@ def computed(spec: ModelSpec) -> ModelSpec:
 def _spelled_alike(value: Any, d_model: int, names: dict[str, str]) -> Any:
     """Write what follows from other numbers as None, and number the shared parts: two spellings become one."""
     if isinstance(value, tuple):
-        return tuple(_spelled_alike(item, d_model, names) for item in value)
+        each = {key: _spelled_alike(item, d_model, names) for key, item in {id(item): item for item in value}.items()}
+        return tuple(each[id(item)] for item in value)
     if not isinstance(value, Spec):
         return value
     fields = {name: _spelled_alike(inner, d_model, names) for name, inner in value.values().items()}

@@ -1,33 +1,43 @@
-"""OLMo and OLMo 2 to and from the classes of transformers: norms without weights, norms behind the branches."""
+"""OLMo 3 and OLMoE to and from transformers' Olmo3ForCausalLM and OlmoeForCausalLM.
+
+The one is OLMo 2's class with rotary positions by the type of a layer, the other Qwen's mixtures' with norms over all heads.
+"""
 
 from __future__ import annotations
 
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
-from anyformer.families.olmo import olmo, olmo2
-from anyformer.layers import GQASpec, RMSNormSpec
+from anyformer.families.hf.experts import HELD, TRAINING, filed, n_experts
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
+from anyformer.families.hf.windows import rotary_by_type
+from anyformer.families.olmo import olmo3, olmoe
+from anyformer.layers import RMSNormSpec, RotarySpec, RouterSpec
 
-SIZES = (
-    *WIDTHS,
-    table.heads(),
-    table.BIASES,
-    table.positions(),
-    table.tables(tied=False),
-    table.layers(),
-)
-NORMS = {"0.branches.0.norm_out": "post_attention_layernorm", "1.branches.0.norm_out": "post_feedforward_layernorm"}
+EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+SIZES = (*WIDTHS, table.heads(), table.EVEN, table.BIASES, EPS, table.tables(tied=False))
+THETA = RotarySpec(theta=500_000.0)
+LAYER = {**NORMS, **ATTENTION, **QK_NORMS}
 
-OLMO = table.family(
-    "olmo",
-    "OlmoForCausalLM",
-    olmo(1, 8, 1, 8),
-    (*SIZES, table.at("clip_qkv", float, GQASpec, "clip", default=None, nullable=True)),
-    {**ATTENTION, **GATED},
+OLMO3 = table.family(
+    "olmo3",
+    "Olmo3ForCausalLM",
+    table.two_kinds(olmo3(4, 8, 1, 8)),
+    (*SIZES, rotary_by_type(THETA, THETA, 2048), table.layer_types(full_every=4, size=4096)),
+    {**NORMS_BEHIND, **QK_NORMS, **ATTENTION, **GATED},
 )
-OLMO2 = table.family(
-    "olmo2",
-    "Olmo2ForCausalLM",
-    olmo2(1, 8, 1, 8),
-    (*SIZES, table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)),
-    {**NORMS, **QK_NORMS, **ATTENTION, **GATED},
+OLMOE = table.family(
+    "olmoe",
+    "OlmoeForCausalLM",
+    olmoe(1, 8, 1, 8, n_experts=64, top_k=1),
+    (
+        *SIZES,
+        table.only(clip_qkv=None),  # after the norms, where ours clamps before them
+        table.positions(context=4096),
+        n_experts(64),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
+        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
+        table.layers(),
+    ),
+    {**LAYER, **HELD},
+    filed={**LAYER, **filed()},
+    ignored=TRAINING,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
+from anyformer.families.hf.cohere import norms_of_heads
 from anyformer.families.hf.llama import NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, ORIGINAL
@@ -15,17 +16,13 @@ from anyformer.layers import FeedForwardSpec, GQASpec, LayerNormSpec, LongRoPE, 
 from anyformer.spec import Length, ModelSpec
 
 
-def _read_norms(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    norm = one(spec, LayerNormSpec, "layer norm") if settings.take("qk_layernorm", bool, False) else None
-    if norm is not None and one(spec, GQASpec, "attention").head_dim is not None:
+def _as_wide(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    heads = one(spec, GQASpec, "attention")
+    if heads.norm_query is not None and heads.head_dim is not None:
         raise settings.refusal(
             "qk_layernorm", "is as wide as hidden_size / num_attention_heads here; leave head_dim out"
         )
-    return changed(spec, GQASpec, norm_query=norm, norm_key=norm)
-
-
-def _write_norms(spec: ModelSpec) -> dict[str, Any]:
-    return {"qk_layernorm": one(spec, GQASpec, "attention").norm_query is not None}
+    return spec
 
 
 def _read_original(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -53,7 +50,8 @@ PHI = table.family(
         table.heads(),
         table.activation("hidden_act", "gelu_new", FeedForwardSpec),
         table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-5),
-        table.Pair(_read_norms, _write_norms),
+        norms_of_heads("qk_layernorm"),
+        table.Pair(_as_wide),
         table.positions(RotarySpec(fraction=0.5), fraction=FRACTION),
         table.tables(tied=False),
         table.layers(),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.compose import layered
+from anyformer.families.compose import layered, windowed
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
 from anyformer.families.llama import llama
-from anyformer.families.mistral import windowed
 from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.spec import ModelSpec
 

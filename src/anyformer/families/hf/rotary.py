@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from anyformer.errors import did_you_mean
-from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.settings import REQUIRED, Settings
 from anyformer.layers import DynamicNTK, LinearScaling, Llama3Scaling, LongRoPE, RotaryScalingSpec, RotarySpec, YaRN
 from anyformer.layers.rope_scaling import sharpening
 from anyformer.spec import Length
@@ -32,7 +31,7 @@ def rotary(
     `magnitudes`: the class has one for each of longrope's lists, short_mscale and long_mscale.
     """
     plain = plain or RotarySpec()
-    plain = plain.but(theta=settings.take(theta, float, plain.theta))
+    plain = plain.but(theta=settings.positive(theta, float, plain.theta))
     if fraction is None:
         for table in (settings, settings.section("rope_scaling"), settings.section("rope_parameters")):
             if table is not None:
@@ -49,14 +48,14 @@ def within(
     inner: Settings, context: int, plain: RotarySpec, original: int | None = None, *, magnitudes: bool = False
 ) -> RotarySpec:
     """The rotary positions of one table of settings, all of which are used or refused. Raises CheckpointError."""
-    theta, fraction = inner.take(THETA, float, plain.theta), inner.take(FRACTION, float, plain.fraction)
+    theta, fraction = inner.positive(THETA, float, plain.theta), inner.take(FRACTION, float, plain.fraction)
     older = inner.take("type", str, "default")
     kind = inner.take("rope_type", str, older)
-    if kind != "default" and kind not in READERS:
-        known = f"there are default, {', '.join(READERS)}"
-        near = did_you_mean(kind, READERS)
+    if kind != "default" and kind not in SCALINGS:
+        known = f"there are default, {', '.join(SCALINGS)}"
+        near = did_you_mean(kind, SCALINGS)
         raise inner.refusal("rope_type" if kind != older else "type", f"is no scaling known here{near}; {known}")
-    scaling = None if kind == "default" else READERS[kind](inner, context, original)
+    scaling = None if kind == "default" else _scaling(kind, inner, context, original)
     if magnitudes and isinstance(scaling, LongRoPE):
         short, long = inner.optional(SHORT, float), inner.optional(LONG, float)
         scaling = scaling.but(magnitude_short=short, magnitude_long=long)
@@ -77,40 +76,32 @@ def rotary_settings(
     return found if fraction is None else {**found, fraction: rotary.fraction}
 
 
+# Of each scaling, by its name: the part, and the field that each setting is.
+FACTOR, LENGTH = {"factor": "factor"}, {ORIGINAL: "original_context"}
+FREQUENCIES = {"low_freq_factor": "low_frequency_factor", "high_freq_factor": "high_frequency_factor"}
+RAMP = {name: name for name in ("beta_fast", "beta_slow", "truncate")}
+LISTS = {"short_factor": "short", "long_factor": "long"}
+LONGROPE = FACTOR | LISTS | LENGTH | {"attention_factor": "magnitude_short"}
+SCALINGS: dict[str, tuple[type[RotaryScalingSpec], dict[str, str]]] = {
+    "linear": (LinearScaling, FACTOR),
+    "dynamic": (DynamicNTK, FACTOR),
+    "llama3": (Llama3Scaling, FACTOR | FREQUENCIES | LENGTH),
+    "yarn": (YaRN, FACTOR | RAMP | LENGTH | {"attention_factor": "attention_factor"}),
+    "longrope": (LongRoPE, LONGROPE),
+    "su": (LongRoPE, LONGROPE),  # its name in the first Phi-3 files
+}
+
+
 def scaling_settings(scaling: RotaryScalingSpec | None) -> dict[str, Any] | None:
-    """The table of a scaling; None for none, and for one that no configuration can hold."""
-    match scaling:
-        case LinearScaling():
-            return {"rope_type": "linear", "factor": scaling.factor}
-        case DynamicNTK():  # its original context is the configuration's max_position_embeddings
-            return {"rope_type": "dynamic", "factor": scaling.factor}
-        case Llama3Scaling():
-            return {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "low_freq_factor": scaling.low_frequency_factor,
-                "high_freq_factor": scaling.high_frequency_factor,
-                ORIGINAL: scaling.original_context,
-            }
-        case YaRN():
-            return {
-                "rope_type": "yarn",
-                "factor": scaling.factor,
-                "beta_fast": scaling.beta_fast,
-                "beta_slow": scaling.beta_slow,
-                "truncate": scaling.truncate,
-                ORIGINAL: scaling.original_context,
-                **_given("attention_factor", scaling.attention_factor),
-            }
-        case LongRoPE():
-            return {
-                "rope_type": "longrope",
-                "factor": scaling.factor,
-                "short_factor": list(scaling.short),
-                "long_factor": list(scaling.long),
-                ORIGINAL: scaling.original_context,
-                **_given("attention_factor", scaling.magnitude_short),
-            }
+    """The table of a scaling; None for none, and for one that no configuration can hold.
+
+    Of the dynamic one the original context is the configuration's max_position_embeddings.
+    """
+    for name, (part, fields) in SCALINGS.items():
+        if type(scaling) is part:
+            said = {setting: getattr(scaling, field) for setting, field in fields.items()}
+            said |= {setting: list(said[setting]) for setting in LISTS if setting in said}
+            return {"rope_type": name, **{setting: x for setting, x in said.items() if x is not None}}
     return None
 
 
@@ -118,64 +109,29 @@ def _given(name: str, value: float | None) -> dict[str, Any]:
     return {} if value is None else {name: value}
 
 
-def _linear(inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
-    return LinearScaling(factor=inner.take("factor", float))
-
-
-def _dynamic(inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
-    return DynamicNTK(factor=inner.take("factor", float), original_context=Length(context))
-
-
-def _llama3(inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
-    return Llama3Scaling(
-        factor=inner.take("factor", float),
-        low_frequency_factor=inner.take("low_freq_factor", float),
-        high_frequency_factor=inner.take("high_freq_factor", float),
-        original_context=_original(inner, context, original),
-    )
-
-
-def _yarn(inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
-    length = _original(inner, context, original)
-    factor = inner.take("factor", float, context / length)
-    shares = inner.optional("mscale", float), inner.optional("mscale_all_dim", float)
-    magnitude = inner.optional("attention_factor", float)
-    if magnitude is None and shares[0] and shares[1]:
-        magnitude = sharpening(factor, shares[0]) / sharpening(factor, shares[1])
-    return YaRN(
-        factor=factor,
-        original_context=length,
-        beta_fast=inner.take("beta_fast", float, 0.0) or 32.0,
-        beta_slow=inner.take("beta_slow", float, 0.0) or 1.0,
-        truncate=inner.take("truncate", bool, True),
-        attention_factor=magnitude,
-    )
-
-
-def _longrope(inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
-    length = _original(inner, context, original)
-    magnitude = inner.optional("attention_factor", float)
-    return LongRoPE(
-        short=inner.numbers("short_factor"),
-        long=inner.numbers("long_factor"),
-        factor=inner.take("factor", float, context / length),
-        original_context=length,
-        magnitude_short=magnitude,
-        magnitude_long=magnitude,
-    )
-
-
-def _original(inner: Settings, context: int, original: int | None) -> Length:
-    within = inner.take(ORIGINAL, int, context)
-    return Length(within if original is None else original)
-
-
-Reader = Callable[[Settings, int, int | None], RotaryScalingSpec]
-READERS: dict[str, Reader] = {
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
-    "su": _longrope,  # its name in the first Phi-3 files
-}
+def _scaling(kind: str, inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
+    """The scaling that a table describes, for a model of this context and original context, if that is said outside."""
+    part, fields = SCALINGS[kind]
+    found: dict[str, Any] = {}
+    default = REQUIRED
+    if ORIGINAL in fields:
+        length = inner.positive(ORIGINAL, int, context)
+        found["original_context"] = Length(length if original is None else original)
+        default = REQUIRED if part is Llama3Scaling else context / found["original_context"]
+    found["factor"] = inner.positive("factor", float, default)
+    if part is DynamicNTK:
+        found["original_context"] = Length(context)
+    elif part is Llama3Scaling:
+        found |= {field: inner.positive(name, float) for name, field in FREQUENCIES.items()}
+    elif part is YaRN:
+        shares = inner.optional("mscale", float), inner.optional("mscale_all_dim", float)
+        magnitude = inner.optional("attention_factor", float)
+        if magnitude is None and shares[0] and shares[1]:
+            magnitude = sharpening(found["factor"], shares[0]) / sharpening(found["factor"], shares[1])
+        betas = {name: beta for name in ("beta_fast", "beta_slow") if (beta := inner.optional(name, float))}
+        found |= {**betas, "truncate": inner.take("truncate", bool, True), "attention_factor": magnitude}
+    elif part is LongRoPE:
+        magnitude = inner.optional("attention_factor", float)
+        found |= {field: inner.numbers(name) for name, field in LISTS.items()}
+        found |= {"magnitude_short": magnitude, "magnitude_long": magnitude}
+    return part(**found)

@@ -9,7 +9,10 @@ from anyformer.errors import CheckpointError
 from anyformer.layers import GELU, ActivationSpec, Identity, ReLU, ReLU2, Sigmoid, SiLU, Tanh
 
 T = TypeVar("T", int, float, bool, str)
+V = TypeVar("V")
 REQUIRED: Any = object()
+# Beyond any model there is, and within what 64 bits count: a matrix of two such sizes still has a number of bytes.
+LARGEST_SIZE, MOST_LAYERS, LARGEST_RATE = 10**8, 10_000, 1e30
 
 # Spellings of one function agree to about 1e-7; the first of a function is the one that is written.
 ACTIVATIONS: dict[str, ActivationSpec] = {
@@ -30,6 +33,8 @@ ACTIVATIONS: dict[str, ActivationSpec] = {
     "linear": Identity(),
 }
 
+# Ids of tokens, or lists of them: they go along into what is written.
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 # What any configuration may hold without a number of the model changing: bookkeeping, token ids, defaults for sampling,
 # rates of dropout (a recipe's), heads for other tasks.
 # fmt: off
@@ -66,7 +71,7 @@ class Settings:
 
     def take(self, name: str, kind: type[T], default: T = REQUIRED) -> T:
         """A setting; null and absent mean the default. Raises CheckpointError naming setting, value and type."""
-        value = self.optional(name, kind)
+        value = self._given(name, kind, default)
         if value is None:
             if default is REQUIRED:
                 raise CheckpointError(
@@ -76,43 +81,63 @@ class Settings:
         return value
 
     def optional(self, name: str, kind: type[T]) -> T | None:
-        """A setting or None. Raises CheckpointError."""
-        self._taken.add(name)
-        value = self._config.get(name)
+        """A setting or None. Raises CheckpointError for one of another type, and for numbers that no model has."""
+        return self._given(name, kind, None)
+
+    def _given(self, name: str, kind: type[T], usual: T | None) -> T | None:
+        value = self.written(name)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
+            if value and value != usual and not self._possible(name, value):
+                raise self.refusal(name, "is no number that a model has; mend the file")
             return value
         raise CheckpointError(f"{self._where}: {name} = {value!r} must be of type {kind.__name__}")
+
+    @staticmethod
+    def _possible(name: str, value: object) -> bool:
+        """Whether a setting of this name may have a value, other than 0, that has its type; what counts layers says so."""
+        if not isinstance(value, int | float) or value is True:
+            return True
+        if isinstance(value, float):
+            return 1 / LARGEST_RATE < value < LARGEST_RATE
+        return 0 < value <= (MOST_LAYERS if "layer" in name else LARGEST_SIZE)
+
+    def positive(self, name: str, kind: type[T], default: T = REQUIRED) -> T:
+        """A setting that is above 0: a size, a rate. Raises CheckpointError."""
+        return self._above_zero(name, self.take(name, kind, default))
+
+    def _above_zero(self, name: str, value: V) -> V:
+        if not isinstance(value, bool) and value == 0:
+            raise self.refusal(name, "must be above 0; mend the file")
+        return value
 
     def names(self, name: str) -> bool:
         """Whether a setting is there at all, be it null."""
         return name in self._config
 
     def nullable(self, name: str, kind: type[T], absent: T | None) -> T | None:
-        """A setting whose null means something else than its absence. Raises CheckpointError."""
-        return self.optional(name, kind) if self.names(name) else absent
+        """A setting whose null means something else than its absence; a number is above 0. Raises CheckpointError."""
+        return self._above_zero(name, self.optional(name, kind)) if self.names(name) else absent
 
     def section(self, name: str) -> Settings | None:
         """A setting that is a table of settings; None for an absent or empty one. Raises CheckpointError."""
-        self._taken.add(name)
-        value = self._config.get(name)
+        value = self.written(name)
         if value is not None and not isinstance(value, Mapping):
             raise CheckpointError(f"{self._where}: {name} = {value!r} must be a table of settings")
         return Settings(value, f"{self._where}: {name}") if value else None
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """A setting that is a list of numbers. Raises CheckpointError naming setting, value and type."""
-        self._taken.add(name)
-        value = self._config.get(name)
-        if not isinstance(value, list) or not all(type(item) in (int, float) for item in value):
-            raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of numbers")
+        value = self.written(name)
+        known = isinstance(value, list) and all(type(item) in (int, float) for item in value)
+        if not known or not all(self._possible(name, float(item)) for item in value):
+            raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of numbers above 0")
         return tuple(map(float, value))
 
     def strings(self, name: str) -> tuple[str, ...] | None:
         """A setting that is a list of words; None for an absent one. Raises CheckpointError."""
-        self._taken.add(name)
-        value = self._config.get(name)
+        value = self.written(name)
         if value is not None and (not isinstance(value, list) or not all(isinstance(item, str) for item in value)):
             raise CheckpointError(f"{self._where}: {name} = {value!r} must be a list of words")
         return None if value is None else tuple(value)
@@ -131,8 +156,7 @@ class Settings:
 
     def require(self, name: str, *allowed: Any) -> None:
         """Refuse every other value of a setting; null and absent pass."""
-        self._taken.add(name)
-        if self._config.get(name) not in (None, *allowed):
+        if self.written(name) not in (None, *allowed):
             raise self.refusal(name, f"is not computed here; only {' or '.join(map(repr, allowed))} is")
 
     def ignore(self, *names: str) -> None:
@@ -140,7 +164,11 @@ class Settings:
         self._taken.update(names)
 
     def close(self) -> None:
-        """Refuse settings that nobody took. Raises CheckpointError naming the first, with its value."""
+        """Refuse settings that nobody took, and ids that are none. Raises CheckpointError naming the first, with its value."""
+        for name in TOKEN_IDS:
+            value = self._config.get(name)
+            if not all(each is None or type(each) is int for each in (value if isinstance(value, list) else [value])):
+                raise self.refusal(name, "must be a token's id, or a list of them; mend the file")
         for name, value in self._config.items():
             if value and name not in self._taken and name not in HARMLESS and not name.startswith("_"):
                 raise self.refusal(name, "is unknown here and might change what is computed; remove it if it does not")

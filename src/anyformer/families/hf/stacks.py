@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from anyformer.errors import SpecError
-from anyformer.families.hf.layout import Link, rows_of
-from anyformer.families.hf.mapping import Family, Files, TensorRow, fused
+from anyformer.families.hf.layout import Laid, Theirs, rows_of
+from anyformer.families.hf.mapping import Family, Files, TensorRow
 from anyformer.families.hf.table import Pair, both_ways
 from anyformer.spec import ModelSpec, StackSpec
 
@@ -49,7 +49,7 @@ def encoder_decoder_family(
     architecture: str,
     template: ModelSpec,
     pairs: Iterable[Pair],
-    links: Callable[[ModelSpec], Iterable[Link]],
+    links: Callable[[ModelSpec], Laid],
     *,
     prefix: str,
     tables: tuple[str, ...],
@@ -64,10 +64,11 @@ def encoder_decoder_family(
     to_spec, to_config = both_ways(template, pairs, ignored)
 
     def rows(spec: ModelSpec) -> list[TensorRow]:
-        ours, theirs, tied = "shared.tokens.weight", f"{prefix}shared.weight", bool(spec.heads and spec.heads[0].tied)
-        found = [fused((ours,), theirs, also=(*tables, "lm_head.weight") if tied else tables)]
-        if not tied:
-            found.append(fused(("heads.0.table.weight",), "lm_head.weight"))
-        return [*found, *further(spec), *rows_of(spec, links(spec))]
+        tied = bool(spec.heads and spec.heads[0].tied)
+        table = Theirs(f"{prefix}shared", also=(*tables, "lm_head") if tied else tables)
+        return [
+            *rows_of(spec, {"shared.tokens": table, "heads.0.table": Theirs("lm_head"), **links(spec)}),
+            *further(spec),
+        ]
 
     return Family(hf_type, architecture, prefix, to_spec, to_config, rows, of_files=of_files)

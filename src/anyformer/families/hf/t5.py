@@ -5,7 +5,7 @@ The classes say of every model that its head is tied; whether T5's is, they see 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,9 +13,8 @@ import torch
 from anyformer.errors import SpecError
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import each_alone, router_rows
-from anyformer.families.hf.layout import Link, link, of_layers
-from anyformer.families.hf.mapping import Files, TensorRow, dropped, one, shapes
+from anyformer.families.hf.layout import Laid, of_layers, within
+from anyformer.families.hf.mapping import Files, dropped, one
 from anyformer.families.hf.settings import ACTIVATIONS, Settings, spelling
 from anyformer.families.hf.stacks import encoder_decoder_family, two_stacks
 from anyformer.families.switch import CAPACITY, sparse
@@ -31,11 +30,12 @@ from anyformer.layers import (
     Normal,
     RelativeBucketsSpec,
     RMSNormSpec,
+    RouterSpec,
 )
 from anyformer.spec import HeadSpec, MixerSpec, ModelSpec, StackSpec, Width
 
 HEAD = "lm_head.weight"
-TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+TABLES = ("encoder.embed_tokens", "decoder.embed_tokens")
 GATED = "gated-"
 
 
@@ -46,7 +46,7 @@ def _feed(settings: Settings) -> MixerSpec:
     settings.require("dense_act_fn", name)
     if name not in ACTIVATIONS:
         raise settings.refusal("feed_forward_proj", f"is none of, or gated- before one of, {', '.join(ACTIVATIONS)}")
-    d_ff, activation = Width(settings.take("d_ff", int)), ACTIVATIONS[name]
+    d_ff, activation = Width(settings.positive("d_ff", int)), ACTIVATIONS[name]
     if word.startswith(GATED):
         return GatedFeedForwardSpec(d_ff=d_ff, activation=activation)
     return dense(d_ff).but(activation=activation)
@@ -97,7 +97,7 @@ def _template(encoder: tuple[MixerSpec, ...], decoder: tuple[MixerSpec, ...], *,
 
 def _read_rest(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """The width of a head, which the start of queries follows, and the context."""
-    head_dim = settings.take("d_kv", int, 64)
+    head_dim = settings.positive("d_kv", int, 64)
     start = spec.init
     if isinstance(start, ByRole) and isinstance(start.query, Normal):
         spec = spec.but(init=start.but(query=start.query.but(scale=head_dim**-0.5)))
@@ -141,17 +141,19 @@ def _rest(sublayers: int, feed: Mapping[str, str]) -> dict[str, str]:
     return {**names, **{f"{i}.norm_in": f"layer.{i}.layer_norm" for i in range(sublayers)}}
 
 
-def _links(spec: ModelSpec, feed: Mapping[str, str]) -> Iterator[Link]:
+def _links(spec: ModelSpec, feed: Mapping[str, str]) -> Laid:
+    found: Laid = {}
     itself = _attention(0, "SelfAttention")
     each = itself | _rest(2, feed), itself | _attention(1, "EncDecAttention") | _rest(3, feed)
     for (ours, side, stack), modules in zip(two_stacks(spec), each, strict=True):
         buckets = next((score.shared for score in one(stack, AttentionSpec, "attention").scores), None)
-        yield link(f"{ours}.norm", f"{side}.final_layer_norm")
-        yield link(f"shared.{buckets}", f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias")
-        yield from of_layers(stack, f"{side}.block", modules, ours)
+        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+        found |= within({f"{ours}.norm": f"{side}.final_layer_norm", f"shared.{buckets}": bias})
+        found |= of_layers(stack, f"{side}.block", modules, ours)
+    return found
 
 
-def _links_of_t5(spec: ModelSpec) -> Iterator[Link]:
+def _links_of_t5(spec: ModelSpec) -> Laid:
     gated = any(isinstance(value, GatedFeedForwardSpec) for value in spec.stack.nested())
     names = {"gate": "wi_0", "up": "wi_1" if gated else "wi", "down": "wo"}
     return _links(spec, {ours: f"DenseReluDense.{theirs}" for ours, theirs in names.items()})
@@ -163,7 +165,8 @@ OLD = dropped("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.w
 
 def untied(spec: ModelSpec, files: Files) -> ModelSpec:
     """The model with a table of the head's own where files hold one beside the tokens', whatever was said."""
-    table = next((name for name in ("shared.weight", *TABLES) if name in files), None)
+    names = (f"{table}.weight" for table in ("shared", *TABLES))
+    table = next((name for name in names if name in files), None)
     if table is None or HEAD not in files or torch.equal(files.read(table), files.read(HEAD)):
         return spec
     return spec.but(heads=tuple(head.but(table=head.table and head.table.but(shared=None)) for head in spec.heads))
@@ -202,16 +205,11 @@ def _n_sparse(stack: StackSpec) -> int:
 
 
 def _read_mixtures(settings: Settings, _: ModelSpec) -> ModelSpec:
-    activation = settings.activation("dense_act_fn", "relu")
-    plain = dense(settings.take("d_ff", int, 2048)).but(activation=activation)
-    n_experts = settings.take("num_experts", int, 8)
-    mixture = sparse(plain, n_experts, settings.take("expert_capacity", int, CAPACITY))
-    if settings.take("router_bias", bool, False):
-        mixture = mixture.but(router=mixture.router.but(bias=True))
+    """Which layers are sparse."""
 
     def stack(name: str, n_layers: int) -> tuple[MixerSpec, ...]:
         n_sparse = settings.take(f"num_sparse_{name}_layers", int, 3)
-        return tuple(mixture if is_sparse else plain for is_sparse in which(n_layers, n_sparse))
+        return tuple(sparse(dense(8), 1, CAPACITY) if each else dense(8) for each in which(n_layers, n_sparse))
 
     n_encoder, n_decoder = _depths(settings)
     tied = settings.take("tie_word_embeddings", bool, True)
@@ -219,48 +217,37 @@ def _read_mixtures(settings: Settings, _: ModelSpec) -> ModelSpec:
 
 
 def _write_mixtures(spec: ModelSpec) -> dict[str, Any]:
-    mixture = one(spec, MoESpec, "mixture of experts")
-    expert = one(mixture, FeedForwardSpec, "plain expert")
-    return {
-        **_written_depths(spec),
-        **{f"num_sparse_{side}_layers": _n_sparse(stack) for _, side, stack in two_stacks(spec)},
-        "d_ff": expert.d_ff,
-        "dense_act_fn": spelling(expert.activation) or "relu",
-        "num_experts": mixture.router.n_experts,
-        "expert_capacity": one(mixture, FixedCapacity, "fixed capacity").tokens,
-        "router_bias": mixture.router.bias,
-        "router_jitter_noise": 0.0,
-        **_tied(spec),
-    }
+    one(spec, MoESpec, "mixture of experts")
+    n_sparse = {f"num_sparse_{side}_layers": _n_sparse(stack) for _, side, stack in two_stacks(spec)}
+    return {**_written_depths(spec), **n_sparse, **_tied(spec)}
 
 
-def _rows_of_experts(spec: ModelSpec) -> Iterable[TensorRow]:
-    yield OLD
-    mixtures = [name.removesuffix(".router.weight") for name in shapes(spec) if name.endswith(".router.weight")]
-    for ours in mixtures:
-        stack, _, layer, _, sublayer, *_ = ours.split(".")
-        theirs = f"{'encoder' if stack == 'encoder' else 'decoder'}.block.{layer}.layer.{sublayer}.mlp"
-        yield from router_rows(spec, f"{ours}.router", f"{theirs}.router.classifier")
-        for own, name in FEED.items():
-            n_experts = one(spec, MoESpec, "mixture of experts").router.n_experts
-            each = (f"{theirs}.experts.expert_{i}.{name}.weight" for i in range(n_experts))
-            yield each_alone(f"{ours}.experts.{own}.weight", tuple(each))
-
-
-FEED = {"up": "wi", "down": "wo"}
+FEED = {
+    "up": "mlp.wi",
+    "down": "mlp.wo",
+    "router": "mlp.router.classifier",
+    "experts.up": "mlp.experts.expert_*.wi",
+    "experts.down": "mlp.experts.expert_*.wo",
+}
 SWITCH = encoder_decoder_family(
     "switch_transformers",
     "SwitchTransformersForConditionalGeneration",
     TEMPLATE,
     (
         table.Pair(_read_mixtures, _write_mixtures),
+        table.at("d_ff", int, FeedForwardSpec, "d_ff", default=2048),
+        table.activation("dense_act_fn", "relu", FeedForwardSpec),
+        table.at("num_experts", int, RouterSpec, "n_experts", default=8),
+        table.at("expert_capacity", int, FixedCapacity, "tokens", default=CAPACITY),
+        table.at("router_bias", bool, RouterSpec, "bias", default=False),
+        table.fixed(router_jitter_noise=0.0),
         *_sizes(32_128),
         table.only(router_dtype="float32", router_ignore_padding_tokens=False, add_cross_attention=False),
     ),
-    lambda spec: _links(spec, {ours: f"mlp.{theirs}" for ours, theirs in FEED.items()}),
+    lambda spec: _links(spec, FEED),
     prefix="",
     tables=TABLES,
-    further=_rows_of_experts,
+    further=lambda _: [OLD],
     ignored=(
         *IGNORED,
         # Rates of noise and losses, which belong to a recipe; what follows from the numbers of sparse layers.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NewType
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.layout import Modules, decoder_links, deviation, link, rows_of, table_rows
+from anyformer.families.hf.layout import Modules, Theirs, of_layers, rows_of, tokens_and_head, within
 from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import ACTIVATIONS, REQUIRED, Settings, spelling
 from anyformer.layers import (
     ActivationSpec,
     AttentionSpec,
+    ByRole,
     Causal,
     FeedForwardSpec,
     GQASpec,
@@ -31,18 +32,15 @@ BESIDE = "0.branches.1.mixer"  # a feed-forward that reads what attention reads
 QKV = tuple(f"{PROJECTION}.{x}" for x in "qkv")
 
 
-class ExpertRows(NamedTuple):
-    """The rows of routers and experts, as a class holds them and as it writes them to files."""
-
-    held: Callable[[ModelSpec], Iterable[TensorRow]]
-    filed: Callable[[ModelSpec], Iterable[TensorRow]]
+Layout = Modules | Callable[[ModelSpec], Modules]  # of a layer; the second for what hangs on the model
 
 
 class Pair(NamedTuple):
     """One or a few settings and their place in the model, both ways."""
 
     read: Callable[[Settings, ModelSpec], ModelSpec]  # the model with what the settings say; raises CheckpointError
-    write: Callable[[ModelSpec], Mapping[str, Any]]  # the settings that say it; raises SpecError where a part lacks
+    # the settings that say it; raises SpecError where a part lacks
+    write: Callable[[ModelSpec], Mapping[str, Any]] = lambda spec: {}
 
 
 def at(
@@ -60,8 +58,10 @@ def at(
     An absent setting is the default; so is null, unless `nullable` keeps it.
     """
 
+    sized = isinstance(part.types()[fields[0]], NewType)  # Width, Count and the like
+
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        value = (settings.nullable if nullable else settings.take)(name, kind, default)
+        value = (settings.nullable if nullable else settings.positive if sized else settings.take)(name, kind, default)
         value = None if value is None else into(value)
         return changed(spec, part, **dict.fromkeys(fields, value))
 
@@ -103,17 +103,21 @@ def activation(name: str, default: str, part: type[Spec], meant: Mapping[str, st
 
 
 def starts(default: float = 0.02, name: str = "initializer_range") -> Pair:
-    """The deviation of the normal distribution that all weights are drawn from."""
+    """The deviation of the normal distribution that all weights are drawn from; 0.02 where it is more than a number."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         return spec.but(init=changed(spec.init, Normal, scale=settings.take(name, float, default)))
 
-    return Pair(read, lambda spec: {name: deviation(spec)})
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        matrix = spec.init.matrix if isinstance(spec.init, ByRole) else None
+        return {name: matrix.scale if isinstance(matrix, Normal) and not matrix.fan_in_power else 0.02}
+
+    return Pair(read, write)
 
 
-def tables(tied: bool, start: float = 0.02) -> Pair:
+def tables(tied: bool, start: float = 0.02, name: str = "initializer_range") -> Pair:
     """Whether the head shares the embedding's table, and the deviation that weights start with."""
-    init = starts(start)
+    init = starts(start, name)
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         shared = "tokens" if settings.take("tie_word_embeddings", bool, tied) else None
@@ -129,10 +133,10 @@ def heads(n_kv_heads: int | None = None, head_dim: int | None = None) -> Pair:
     """The sizes of attention; the arguments go where nothing is said, None and null being n_heads and d_model's share."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        d_model, n_heads = spec.stack.d_model, settings.take("num_attention_heads", int)
+        d_model, n_heads = spec.stack.d_model, settings.positive("num_attention_heads", int)
         kv_heads = settings.nullable("num_key_value_heads", int, n_kv_heads)
         width = settings.optional("head_dim", int) or head_dim
-        if n_heads < 1 or (width is None and d_model % n_heads):
+        if width is None and d_model % n_heads:
             raise settings.refusal("num_attention_heads", f"does not divide hidden_size = {d_model}; set head_dim")
         return changed(
             spec,
@@ -164,7 +168,7 @@ def positions(
     """The rotary positions and the context; for the arguments see `rotary.rotary`."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        length = settings.take("max_position_embeddings", int, context)
+        length = settings.positive("max_position_embeddings", int, context)
         found = rotary(settings, length, plain=plain, theta=theta, fraction=fraction, magnitudes=magnitudes)
         return changed(spec, RotarySpec, **found.values()).but(context=length)
 
@@ -180,7 +184,7 @@ def learned(name: str, default: int) -> Pair:
     """The learned positions, which are the context."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        length = settings.take(name, int, default)
+        length = settings.positive(name, int, default)
         return changed(spec, LearnedPositionsSpec, n_positions=length).but(context=length)
 
     return Pair(read, lambda spec: {name: one(spec, LearnedPositionsSpec, "learned positions").n_positions})
@@ -190,16 +194,16 @@ def context(name: str, default: int) -> Pair:
     """The context of a model whose positions do not end with it."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return spec.but(context=settings.take(name, int, default))
+        return spec.but(context=settings.positive(name, int, default))
 
     return Pair(read, lambda spec: {name: spec.context or default})
 
 
-def d_ff(name: str) -> Pair:
-    """The width of feed-forwards, four times that of the stream where nothing is said."""
+def d_ff(name: str, default: int | None = None) -> Pair:
+    """The width of feed-forwards; where nothing is said, the default, or four times the width of the stream."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return changed(spec, FeedForwardSpec, d_ff=settings.take(name, int, 4 * spec.stack.d_model))
+        return changed(spec, FeedForwardSpec, d_ff=settings.positive(name, int, default or 4 * spec.stack.d_model))
 
     return Pair(read, lambda spec: {name: one(spec, FeedForwardSpec, "feed-forward without a gate").d_ff})
 
@@ -210,19 +214,18 @@ def fixed(**settings: Any) -> Pair:
 
 
 def only(**allowed: Any) -> Pair:
-    """Settings whose other values are refused: they would change what is computed."""
+    """Settings whose other values are refused: they would change what is computed.
+
+    A tuple is several values, a function gives the one that follows from the model.
+    """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         for name, value in allowed.items():
-            settings.require(name, value)
+            value = value(spec) if callable(value) else value
+            settings.require(name, *(value if isinstance(value, tuple) else (value,)))
         return spec
 
-    return Pair(read, lambda spec: {})
-
-
-def repeated(name: str, fact: Callable[[ModelSpec], Any]) -> Pair:
-    """A setting that may say once more what others have said, and nothing else."""
-    return Pair(lambda settings, spec: (settings.require(name, fact(spec)), spec)[1], lambda spec: {})
+    return Pair(read)
 
 
 def scaled_tokens(name: str, scale: ScaleSpec) -> Pair:
@@ -252,7 +255,7 @@ def layers(name: str = "num_hidden_layers") -> Pair:
     """The depth of a model whose layers are alike."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        return spec.but(stack=spec.stack.but(blocks=spec.stack.blocks * settings.take(name, int)))
+        return spec.but(stack=spec.stack.but(blocks=spec.stack.blocks * settings.positive(name, int)))
 
     return Pair(read, lambda spec: {name: spec.n_layers})
 
@@ -263,17 +266,19 @@ def two_kinds(model: ModelSpec) -> ModelSpec:
     return model.but(stack=model.stack.but(blocks=(first[SLIDING], first[FULL])))
 
 
-def layer_types(full_every: int, size: int, setting: str | None = None) -> Pair:
+def layer_types(full_every: int | None, size: int, setting: str | None = None) -> Pair:
     """The depth, each layer's type and the window, of a template of `two_kinds`.
 
-    Where nothing is said every `full_every`-th layer is full, or as many as an older `setting` says, and `size` is the window.
+    Where nothing is said every `full_every`-th layer is full, or as many as an older `setting` says, and `size` is the window;
+    with None every layer slides where there is a window.
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.take("num_hidden_layers", int)
-        every = full_every if setting is None else settings.take(setting, int, full_every)
-        by_number = tuple(SLIDING if (i + 1) % every else FULL for i in range(n_layers))
         found = settings.nullable("sliding_window", int, size)
+        every = full_every or (1 if found is None else n_layers + 1)
+        every = every if setting is None else settings.positive(setting, int, every)
+        by_number = tuple(SLIDING if (i + 1) % every else FULL for i in range(n_layers))
         return typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, found)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -311,7 +316,7 @@ def _even(settings: Settings, spec: ModelSpec) -> ModelSpec:
 ALL_BIASES = tuple(f"bias_{x}" for x in ("query", "key", "value", "output"))
 VOCABULARY = at("vocab_size", int, TableSpec, "rows")
 D_MODEL = at("hidden_size", int, StackSpec, "d_model")
-EVEN = Pair(_even, lambda spec: {})
+EVEN = Pair(_even)
 BIASES = at("attention_bias", bool, GQASpec, *ALL_BIASES, default=False)
 NO_DROPOUT = fixed(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 
@@ -350,7 +355,7 @@ def family(
     architecture: str,
     template: ModelSpec,
     pairs: Iterable[Pair],
-    modules: Modules,
+    modules: Layout,
     *,
     stack: str = "model",
     layer: str = "layers",
@@ -359,25 +364,34 @@ def family(
     outside: Mapping[str, str] | None = None,
     buffers: tuple[str, ...] = ("self_attn.rotary_emb.inv_freq",),
     heads: tuple[str, ...] = ("lm_head",),
-    experts: ExpertRows | None = None,
+    unneeded: tuple[str, ...] = (),
+    filed: Layout | None = None,
+    ahead: Mapping[str | tuple[str, ...], str | Theirs] | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Family:
     """The family of a class; for the pairs see `both_ways`.
 
     Theirs are below `stack`: `layer`.i with `modules` in it, the tables of `tokens`, the last `norm`, what is `outside` the
-    layers, ours → theirs. Old files hold `buffers` in each layer, which nobody needs; `heads` are the head's names, the first
-    the one that is written. A module of ours that a model lacks, or whose bias it lacks, has no row.
+    layers, ours → theirs. Old files hold `buffers` in each layer, and `unneeded`, which nobody reads; `heads` are the head's
+    names, the first the one that is written. A module of ours that a model lacks, or whose bias it lacks, has no row.
+    `filed`: the modules of a layer in files that are laid out otherwise than in memory; `ahead`: those around the layers that
+    predict further tokens.
     """
     to_spec, to_config = both_ways(template, pairs, ignored)
 
-    def usual(spec: ModelSpec) -> list[TensorRow]:
-        old = (f"{stack}.{layer}.{i}.{name}" for i in range(spec.n_layers) for name in buffers)
-        found = [*table_rows(spec, f"{stack}.{tokens}", *heads), dropped(*old)]
-        links = [link(ours, f"{stack}.{theirs}") for ours, theirs in {"stack.norm": norm, **(outside or {})}.items()]
-        return [*found, *rows_of(spec, [*links, *decoder_links(spec, f"{stack}.{layer}", modules)])]
+    def rows(spec: ModelSpec, modules: Layout = modules) -> list[TensorRow]:
+        layers, n = f"{stack}.{layer}", spec.n_layers
+        each = modules(spec) if callable(modules) else modules
+        links = within({"stack.norm": norm, **(outside or {})}, theirs=f"{stack}.") | of_layers(
+            spec.stack, layers, each
+        )
+        later = [f"{layers}.{n + k}." for k in range(len(spec.ahead))]  # which hold the tables again
+        for k, place in enumerate(later):
+            links |= within(each, f"ahead.{k}.block.sublayers.", place) | within(ahead or {}, f"ahead.{k}.", place)
+        table = Theirs(f"{stack}.{tokens}", also=tuple(f"{place}embed_tokens" for place in later))
+        head = Theirs(heads[0], also=(*heads[1:], *(f"{place}shared_head.head" for place in later)))
+        old = (f"{layers}.{i}.{name}" for i in range(n + len(later)) for name in buffers)
+        return [dropped(*old, *unneeded), *rows_of(spec, tokens_and_head(spec, table, head) | links)]
 
-    prefix = f"{stack.partition('.')[0]}."
-    if experts is None:
-        return Family(hf_type, architecture, prefix, to_spec, to_config, usual)
-    held, filed = (lambda spec, more=more: [*usual(spec), *more(spec)] for more in experts)
-    return Family(hf_type, architecture, prefix, to_spec, to_config, held, filed)
+    files = None if filed is None else lambda spec: rows(spec, filed)
+    return Family(hf_type, architecture, f"{stack.partition('.')[0]}.", to_spec, to_config, rows, files)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from anyformer.disk.run_layout import (
     MANIFEST,
     MOMENTS,
     RANDOM,
+    RECORD,
     STATE,
     WEIGHTS,
     checkpoint_name,
@@ -29,6 +27,7 @@ from anyformer.disk.run_layout import (
     measure,
     step_and_again,
 )
+from anyformer.disk.seal import latest, read_manifest, sealed, sealing
 from anyformer.errors import CheckpointError, RunFailed
 from anyformer.training.step.state import (
     check_model_tensors,
@@ -40,31 +39,20 @@ from anyformer.training.step.state import (
     set_random_state,
 )
 
-FORMAT = 1  # raised when what is written, or what it means, changes
 _OWN = (WEIGHTS, MOMENTS, RANDOM)
 _ENDING = ".safetensors"
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The contents of a checkpoint, with their checksums."""
-
-    step: int
-    metric: float | None  # lower is better
-    files: dict[str, dict[str, Any]]  # name → nbytes, crc32
 
 
 class Checkpoints:
     """The checkpoints of one run. Only the process that owns the run saves; anyone may read."""
 
-    def __init__(self, directory: Path, keep_last: int = 2, relied_on: Sequence[Path] = ()) -> None:
-        """Keep the last `keep_last` and the best; a save first syncs the files `relied_on`, such as the metrics."""
+    def __init__(self, directory: Path, keep_last: int = 2) -> None:
+        """Keep the last `keep_last` and the best in the directory `checkpoints` of a run. Raises OSError."""
         if keep_last < 1:
             raise ValueError(f"keep_last={keep_last}: a run that keeps no checkpoint cannot go on; keep 1 or more")
-        self.directory, self.keep_last, self.relied_on = Path(directory), keep_last, tuple(relied_on)
-        self._warned: set[Path] = set()
+        self.directory, self.keep_last = Path(directory), keep_last
+        record = self.directory.parent / RECORD
+        self._run = measure(record) if record.is_file() else None  # as it is now: edits are seen
 
     def save(
         self,
@@ -74,35 +62,38 @@ class Checkpoints:
         state: dict[str, Any],
         metric: float | None = None,
         beside: Mapping[str, Mapping[str, Tensor]] | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> Path:
         """Save everything that `restore` gives back, then delete what is neither among the last nor the best.
 
         `state` is JSON; `metric` is a loss: the lowest one is the best. `beside` are further tensors by the name of what
-        they are of ("companion"), a file each. Raises RunFailed, naming the place and the cause, where it can't be
-        written; nothing of it is left then, and the former checkpoints stand.
+        they are of ("companion"), a file each; `files` are others by name. Raises RunFailed, naming the file, the cause and
+        the bytes needed, where it can't be written; nothing of it is left then, and the former checkpoints stand.
         """
         target = self._name(step)
         moments, optimizer_rest = optimizer_tensors(optimizer)
         random_tensors, random_rest = random_state()
         written = {WEIGHTS: model_tensors(model), MOMENTS: moments, RANDOM: random_tensors}
         written |= {name + _ENDING: dict(tensors) for name, tensors in (beside or {}).items()}
-        rest = {"state": state, "optimizer": optimizer_rest, "random": random_rest}
+        rest = json.dumps({"state": state, "optimizer": optimizer_rest, "random": random_rest}, indent=1).encode()
+        texts = {STATE: rest, **(files or {})}
+        needed = sum(tensor.nbytes for tensors in written.values() for tensor in tensors.values())
+        needed += sum(map(len, texts.values()))
+        at = self.directory
         try:
             atomic.create_directories(self.directory)
             atomic.remove_leftovers(self.directory)
-            for path in self.relied_on:
-                if path.exists():
-                    atomic.sync(path)
             with atomic.new_directory(target) as aside:
                 for name, tensors in written.items():
+                    at = target / name
                     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, aside / name)
-                atomic.write_file(aside / STATE, _json(rest))
-                files = {path.name: measure(path) for path in sorted(aside.iterdir())}
-                content = {"format": FORMAT, "step": step, "metric": metric, "files": files}
-                atomic.write_file(aside / MANIFEST, _json({**content, "crc32": _seal(content)}))
+                for name, content in texts.items():
+                    atomic.write_file(aside / name, content)
+                content = {"step": step, "metric": metric, "run": self._run}  # the least metric is best
+                atomic.write_file(aside / MANIFEST, sealing(aside, content))
             self._prune(target)
         except (OSError, SafetensorError) as error:
-            raise RunFailed(self._failure(target, error)) from error
+            raise RunFailed(self._failure(target, at, needed, error)) from error
         return target
 
     def latest(self) -> Path | None:
@@ -110,14 +101,10 @@ class Checkpoints:
 
         Raises CheckpointError if the newest complete one is damaged: going on from an older one is the user's choice.
         """
-        for path in reversed(checkpoints_in(self.directory)):
-            if is_complete(path):
-                read_manifest(path)
-                return path
-            if path not in self._warned:
-                self._warned.add(path)
-                log.warning("passing over the checkpoint %s: it is incomplete (it has no %s)", path, MANIFEST)
-        return None
+        path = latest(self.directory)
+        if path is not None:
+            read_manifest(path)
+        return path
 
     def best(self) -> Path | None:
         """The complete checkpoint of the lowest metric, the earliest of equals; None where none has one."""
@@ -129,7 +116,8 @@ class Checkpoints:
 
         Raises CheckpointError, before the model is changed, for one that is missing, damaged or of another model.
         """
-        verify(path)
+        read_manifest(path)
+        sealed(path)
         device = str(next(model.parameters()).device)
         weights = load_file(path / WEIGHTS, device=device)
         check_model_tensors(model, weights)
@@ -141,7 +129,7 @@ class Checkpoints:
 
     def beside(self, path: Path) -> dict[str, dict[str, Tensor]]:
         """The further tensors of a checkpoint that `restore` has verified, on the CPU. Raises CheckpointError."""
-        files = [path / name for name in read_manifest(path).files if name.endswith(_ENDING)]
+        files = [path / name for name in read_manifest(path)["files"] if name.endswith(_ENDING)]
         return {file.stem: load_file(file) for file in files if file.name not in _OWN}
 
     def _name(self, step: int) -> Path:
@@ -158,12 +146,15 @@ class Checkpoints:
             if path not in kept or path != latest.get(step_of(path), path):
                 atomic.remove_directory(path)
 
-    def _failure(self, target: Path, error: Exception) -> str:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    def _failure(self, target: Path, at: Path, needed: int, error: Exception) -> str:
+        named, cause = at.name, str(error)
+        if isinstance(error, OSError) and error.strerror:
+            named, cause = Path(error.filename or at).name, error.strerror
         former = next((path for path in reversed(checkpoints_in(self.directory)) if is_complete(path)), None)
         former_words = f"the last good checkpoint is {former}" if former else "there is no earlier checkpoint"
         return (
-            f"cannot save the checkpoint {target}: {cause}; {former_words}; make room or grant access, then start again"
+            f"cannot save the checkpoint {target}, which needs {needed:,} bytes: {named}: {cause}; {former_words}; "
+            "make room or grant access, then start again"
         )
 
 
@@ -175,61 +166,9 @@ def step_of(path: Path) -> int:
     return place[0]
 
 
-def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint, with the sizes of its files checked. Raises CheckpointError."""
-    if not path.is_dir():
-        raise CheckpointError(f"there is no checkpoint {path}; the others are in {path.parent}")
-    file = path / MANIFEST
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise CheckpointError(f"{file} is in format {content['format']!r}; this version reads format {FORMAT}")
-        seal = content.pop("crc32")
-        if seal != _seal(content):
-            raise ValueError("its checksum is another")
-        manifest = Manifest(content["step"], content["metric"], content["files"])
-    except FileNotFoundError:
-        raise CheckpointError(f"the checkpoint {path} is incomplete: it has no {MANIFEST}{_remedy(path)}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} is damaged ({error}){_remedy(path)}") from None
-    for name, saved in manifest.files.items():
-        held = (path / name).stat().st_size if (path / name).is_file() else None
-        if held is None:
-            raise CheckpointError(f"{path / name} is missing{_remedy(path)}")
-        if held != saved["nbytes"]:
-            raise CheckpointError(
-                f"{path / name} is truncated or overwritten: it has {held:,} bytes and was saved with "
-                f"{saved['nbytes']:,}{_remedy(path)}"
-            )
-    return manifest
-
-
-def verify(path: Path) -> Manifest:
-    """Read every file of a checkpoint and compare its checksum. Raises CheckpointError naming the first wrong one."""
-    manifest = read_manifest(path)
-    for name, saved in manifest.files.items():
-        if measure(path / name) != saved:
-            raise CheckpointError(
-                f"{path / name} is corrupted: its checksum is not the one it was saved with{_remedy(path)}"
-            )
-    return manifest
-
-
-def _remedy(path: Path) -> str:
-    return f"; restore it from a copy, or delete {path} to go on from the checkpoint before it"
-
-
 def _metric(path: Path) -> float | None:
     try:
-        metric = read_manifest(path).metric
+        metric = read_manifest(path)["metric"]
     except CheckpointError:
         return None
-    return metric if metric is not None and not math.isnan(metric) else None
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, indent=1).encode()  # ends in its last brace, so that one byte less is no JSON
-
-
-def _seal(content: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+    return metric if isinstance(metric, float | int) and not math.isnan(metric) else None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from anyformer.disk.lock import is_held
-from anyformer.disk.run_layout import CHECKPOINTS, LOCK, checkpoints_in, is_run, step_and_again
+from anyformer.disk.run_layout import CHECKPOINTS, LOCK, METRICS, checkpoints_in, is_run, step_and_again
+from anyformer.disk.seal import latest, read_record, sealed
 from anyformer.errors import CheckpointError
-from anyformer.training.checkpoint.directory import read_record
-from anyformer.training.checkpoint.metrics import read_metrics
+from anyformer.training.checkpoint.metrics import check_metrics, read_metrics
+
+log = logging.getLogger(__name__)
 
 State = Literal["finished", "interrupted", "running", "damaged"]
 
@@ -37,20 +40,26 @@ def list_runs(directory: Path) -> list[RunSummary]:
 
 
 def summary(path: Path, name: str) -> RunSummary:
-    """The record of the run in `path`; one whose own record can't be read is called damaged."""
+    """The record of the run in `path`; one with a file that is not what was written is called damaged, which is said.
+
+    Of its checkpoints only the sizes are compared: a list of runs reads no weights.
+    """
     try:
-        record = read_record(path)
-    except CheckpointError:
+        record = read_record(sealed(path))
+        if not is_held(path / LOCK) and (checkpoint := latest(path / CHECKPOINTS)) is not None:
+            check_metrics(path, sealed(checkpoint, only=(METRICS,)))
+    except CheckpointError as error:
+        log.warning("%s", error)
         return RunSummary(name=name, state="damaged")
-    log, steps = read_metrics(path), record.get("steps")
+    metrics, steps = read_metrics(path), record.get("steps")
     return RunSummary(
         name=name,
         architecture=record.get("architecture"),
         n_params=record.get("n_params"),
-        step=log.steps[-1].step if log.steps else 0,
+        step=metrics.steps[-1].step if metrics.steps else 0,
         steps=steps,
-        train_loss=log.steps[-1].loss if log.steps else None,
-        validation_loss=log.validations[-1].validation_loss if log.validations else None,
+        train_loss=metrics.steps[-1].loss if metrics.steps else None,
+        validation_loss=metrics.validations[-1].validation_loss if metrics.validations else None,
         state=_state(path, record),
         date=record.get("date"),
     )

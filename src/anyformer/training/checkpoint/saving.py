@@ -6,18 +6,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from anyformer.disk import atomic
-from anyformer.disk.run_layout import AUXILIARY_SPEC, CHECKPOINTS, METRICS, TOKENIZER
-from anyformer.errors import RunFailed
-from anyformer.hub.labels import LABELS, labels_json, with_types
+from anyformer.disk.lock import Lock
+from anyformer.disk.run_layout import AUXILIARY_SPEC, CHECKPOINTS, LABELS, METRICS, RECORD, TOKENIZER
+from anyformer.errors import CheckpointError
+from anyformer.hub.labels import labels_json, with_types
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, dumps
 from anyformer.training.checkpoint.checkpoints import Checkpoints
-from anyformer.training.checkpoint.directory import RunDirectory
+from anyformer.training.checkpoint.directory import own
+from anyformer.training.checkpoint.metrics import MetricsLog
 from anyformer.training.data.feed import Feed, TrainingData
 from anyformer.training.step import Trainer
-
-TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,9 @@ class Saving:
     name: str | None = None  # the run's architecture is listed by it
     auxiliary: ModelSpec | None = None  # what is trained beside the model
     checkpoints: Checkpoints | None = field(default=None, init=False)
-    _run: RunDirectory | None = field(default=None, init=False)
+    _lock: Lock | None = field(default=None, init=False)
     _last: Path | None = field(default=None, init=False)
+    _metrics: bytes | None = field(default=None, init=False)  # up to the restored checkpoint, as that holds them
 
     def __enter__(self) -> Saving:
         if self.out is not None:
@@ -54,48 +57,53 @@ class Saving:
             if self.init is not None:
                 fingerprints["init"] = str(self.init)
             extra = {"architecture": self.name} if self.name else {}
-            files = {AUXILIARY_SPEC: dumps(self.auxiliary)} if self.auxiliary is not None else {}
-            if self.data.labels:
-                files[LABELS] = labels_json(self.data.labels)
-            self._run = RunDirectory.create(self.out, self.spec, self.recipe, fingerprints, extra, files)
-            # Each save first syncs the metrics that lead to it.
-            self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, relied_on=(self.out / METRICS,))
+            self._lock = own(self.out, self.spec, self.recipe, fingerprints, extra, self._fill)
             try:
-                self._keep_tokenizer(self.out / TOKENIZER)
-            except BaseException:
-                self._run.close()
-                raise
+                self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last)
+            except OSError as error:
+                self._lock.release()
+                raise CheckpointError(f"cannot read {self.out / RECORD}: {error.strerror or error}") from None
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._run is not None:
-            self._run.close()
+        if self._lock is not None:
+            self._lock.release()
 
-    def _keep_tokenizer(self, directory: Path) -> None:
-        if self.data.tokenizer is None or (directory / TOKENIZER_FILE).is_file():
-            return
-        try:
-            with atomic.new_directory(directory) as aside:
-                with_types(self.data.tokenizer, self.spec).save(aside)
-        except OSError as error:
-            raise RunFailed(f"cannot write the tokenizer to {directory}: {error.strerror or error}") from None
+    def _fill(self, directory: Path) -> None:
+        """Write what a run keeps beside its specification and recipe. Raises OSError."""
+        if self.auxiliary is not None:
+            atomic.write_file(directory / AUXILIARY_SPEC, dumps(self.auxiliary).encode())
+        if self.data.labels:
+            atomic.write_file(directory / LABELS, labels_json(self.data.labels).encode())
+        if self.data.tokenizer is not None:
+            with_types(self.data.tokenizer, self.spec).save(directory / TOKENIZER)
 
     def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:
-        """Bring all to where the last checkpoint left it; without one, leave it as it is."""
+        """Bring all to where the last checkpoint left it; without one, leave it as it is. Raises CheckpointError."""
         self._last = self.checkpoints.latest() if self.checkpoints is not None else None
         if self.checkpoints is None or self._last is None:
             return SavedCheckpoint()
-        state = self.checkpoints.restore(self._last, trainer.model, trainer.optimizer)
-        trainer.restore_beside(self.checkpoints.beside(self._last))
+        try:
+            state = self.checkpoints.restore(self._last, trainer.model, trainer.optimizer)
+            trainer.restore_beside(self.checkpoints.beside(self._last))
+            copy = self._last / METRICS
+            self._metrics = copy.read_bytes() if copy.is_file() else None
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"cannot read the checkpoint {self._last}: {error}; start again") from None
         feed.restore(state["feed"])
         return SavedCheckpoint(**state["saved"])
 
-    def save(self, saved: SavedCheckpoint, trainer: Trainer, feed: Feed) -> None:
+    def open(self, log: MetricsLog, saved: SavedCheckpoint) -> None:
+        """Bring the metrics to where the restored checkpoint left them. Raises RunFailed."""
+        log.open(saved.step, self._metrics, self.says)
+
+    def save(self, saved: SavedCheckpoint, trainer: Trainer, feed: Feed, log: MetricsLog) -> None:
         """Write a checkpoint. Raises RunFailed where it can't be; the former one stays good."""
         if self.checkpoints is not None:
             state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
+            files = {METRICS: log.synced()}
             self._last = self.checkpoints.save(
-                saved.step, trainer.model, trainer.optimizer, state, saved.validation_loss, trainer.beside()
+                saved.step, trainer.model, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files
             )
 
     def best(self) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -100,18 +100,12 @@ class TrainingData(ABC, Generic[C, T]):
         return recipe.objective.predicted_share
 
 
-class Examples(Protocol):
-    """Rows by their numbers."""
-
-    def batch(self, numbers: np.ndarray, /) -> Rows: ...
-
-
 class SampledFeed:
-    """The rows that a sampler names; what it says is all there is to save."""
+    """The rows of the numbers that a sampler names; what it says is all there is to save."""
 
-    def __init__(self, examples: Examples, sampler: Sampler | PairSampler) -> None:
-        self._examples, self._sampler = examples, sampler
+    def __init__(self, rows: Callable[[np.ndarray], Rows], sampler: Sampler | PairSampler) -> None:
+        self._rows, self._sampler = rows, sampler
         self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
 
     def __next__(self) -> Rows:
-        return self._examples.batch(next(self._sampler))
+        return self._rows(next(self._sampler))

@@ -11,7 +11,7 @@ import numpy as np
 from anyformer.errors import UsageError
 from anyformer.spec import Workload
 from anyformer.text import EncodedCorpus, Sampler, pack, pack_whole
-from anyformer.training.data.feed import Rows
+from anyformer.training.data.feed import Rows, SampledFeed
 from anyformer.training.objectives.specification import ObjectiveSpec
 
 _TRAINING, _VALIDATION = 0, 1  # their noise differs, though the numbers of rows may not
@@ -59,18 +59,15 @@ class Noise(ABC):
         return Workload(batch=1, query=rows.labels.shape[1])
 
 
-class NoisyFeed:
-    """Rows of packed text in shuffled order, with noise; what the sampler says is all there is to save."""
+def noisy(packed: Numbered, sampler: Sampler, noise: Noise) -> SampledFeed:
+    """Rows of packed text in shuffled order, with noise."""
 
-    def __init__(self, packed: Numbered, sampler: Sampler, noise: Noise) -> None:
-        self._packed, self._sampler, self._noise = packed, sampler, noise
-        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
+    def rows(numbers: np.ndarray) -> Rows:
+        step = sampler.step - 1  # the sampler has taken it already
+        rngs = [np.random.default_rng((sampler.seed, _TRAINING, step, row)) for row in range(len(numbers))]
+        return noise(packed.batch(numbers), rngs)
 
-    def __next__(self) -> Rows:
-        step, seed = self._sampler.step, self._sampler.seed
-        numbers = next(self._sampler)
-        rngs = [np.random.default_rng((seed, _TRAINING, step, row)) for row in range(len(numbers))]
-        return self._noise(self._packed.batch(numbers), rngs)
+    return SampledFeed(rows, sampler)
 
 
 class PackedValidation:
@@ -84,9 +81,8 @@ class PackedValidation:
         for numbers in self._packed.some_rows(batch_tokens, most_tokens):
             rows = self._packed.batch(numbers)
             if self._noise is not None:
-                rows = self._noise(
-                    rows, [np.random.default_rng((self._seed, _VALIDATION, int(row))) for row in numbers]
-                )
+                rngs = [np.random.default_rng((self._seed, _VALIDATION, int(row))) for row in numbers]
+                rows = self._noise(rows, rngs)
             yield rows, rows.source
 
 

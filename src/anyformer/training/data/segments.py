@@ -13,7 +13,7 @@ import numpy as np
 
 from anyformer.text import NOT_PREDICTED, EncodedCorpus, Packed, StreamSampler
 from anyformer.text.packing import shuffled
-from anyformer.training.data.feed import Rows
+from anyformer.training.data.feed import Rows, SampledFeed
 
 # Positions count from 0 again after so many tokens of a document, and the memory with them: angles of larger ones are
 # inexact in float32.
@@ -30,16 +30,11 @@ class SegmentBatch(NamedTuple):
     stream: np.ndarray  # int64 [batch, 1], from 0: whose memory a row sees
 
 
-class SegmentFeed:
+def in_streams(packed: Packed, sampler: StreamSampler) -> SampledFeed:
     """Rows of packed text, each the one after the row that was in its stream a step before."""
 
-    def __init__(self, packed: Packed, sampler: StreamSampler) -> None:
-        self._packed, self._sampler = packed, sampler
-        self.skip, self.state, self.restore = sampler.skip, sampler.state, sampler.restore
-
-    def __next__(self) -> Rows:
-        rounds, rows = self._sampler.rounds(self._sampler.step), next(self._sampler)
-        packed, batch = self._packed, self._packed.batch(rows)
+    def segments(rows: np.ndarray) -> SegmentBatch:
+        rounds, batch = sampler.rounds(sampler.step - 1), packed.batch(rows)  # the sampler has taken the step already
         first = packed.row_offsets[rows]
         # Only a row's first piece may go on with a document.
         passed = packed.start[first] - packed.encoded.offsets[packed.source[first]]
@@ -50,6 +45,8 @@ class SegmentFeed:
         return SegmentBatch(
             batch.input_ids, batch.labels, np.where(real, document, 0), np.where(real, positions, 0), stream
         )
+
+    return SampledFeed(segments, sampler)
 
 
 class SegmentValidation:

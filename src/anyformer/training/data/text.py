@@ -6,17 +6,10 @@ from typing import ClassVar
 
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
-from anyformer.text import (
-    EncodedCorpus,
-    Sampler,
-    StreamSampler,
-    Tokenizer,
-    pack,
-    pack_whole,
-)
+from anyformer.text import EncodedCorpus, Sampler, StreamSampler, Tokenizer, pack, pack_whole
 from anyformer.training.data.feed import Feed, SampledFeed, TrainingData, Validation
-from anyformer.training.data.noise import NoisyFeed, PackedValidation, load_of
-from anyformer.training.data.segments import SegmentFeed, SegmentValidation
+from anyformer.training.data.noise import PackedValidation, load_of, noisy
+from anyformer.training.data.segments import SegmentValidation, in_streams
 from anyformer.training.objectives.objective import noise_of
 
 
@@ -24,11 +17,6 @@ class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
     """Plain text: for causal language modelling, or with noise that the recipe's objective asks for."""
 
     reads: ClassVar[Reads] = "text"
-
-    def __init__(
-        self, train: EncodedCorpus, held_out: EncodedCorpus | None = None, tokenizer: Tokenizer | None = None
-    ) -> None:
-        super().__init__(train, held_out, tokenizer)
 
     @property
     def vocab_size(self) -> int:
@@ -42,11 +30,11 @@ class TextData(TrainingData[EncodedCorpus, Tokenizer | None]):
         noise = noise_of(recipe, self.tokenizer)
         if noise is not None:
             rows = noise.rows(self.train, recipe.seq_len, recipe.seed)
-            return NoisyFeed(rows, Sampler(rows.n_rows, recipe.batch_rows, recipe.seed), noise)
+            return noisy(rows, Sampler(rows.n_rows, recipe.batch_rows, recipe.seed), noise)
         packed = pack(self.train, recipe.seq_len, seed=recipe.seed)
         if recipe.memory is not None:
-            return SegmentFeed(packed, StreamSampler(packed.n_rows, recipe.batch_rows, recipe.seed))
-        return SampledFeed(packed, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
+            return in_streams(packed, StreamSampler(packed.n_rows, recipe.batch_rows, recipe.seed))
+        return SampledFeed(packed.batch, Sampler(packed.n_rows, recipe.batch_rows, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:
         return None if self.held_out is None else text_validation(self.held_out, self.tokenizer, recipe)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import connection, parent_process
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -27,26 +27,32 @@ _OF_TOKENIZERS = "TOKENIZERS_PARALLELISM"  # unset, the library prints a warning
 _DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) ([^.\n]+)")  # how PyTorch's message begins
 
 
-class Batches(Protocol):
-    """The batches of a run, one after the other."""
-
-    def __next__(self) -> Rows: ...
-
-
 @contextmanager
-def prepared(feed: Feed, workers: int) -> Iterator[Batches]:
+def prepared(feed: Feed, workers: int) -> Iterator[Feed | Iterator[Rows]]:
     """The batches of a feed, prepared by so many processes, which end with the context; 0: by none, when asked.
 
     `feed` goes on with every batch taken. The processes are forked, so that they share what the feed holds: enter this before
-    other threads are started. Raises UsageError where processes cannot be forked safely, RunFailed when one of them dies.
+    other threads are started. Raises RunFailed when one of them dies.
     """
     if not workers:
         yield feed
         return
-    check_workers(workers)
-    batches = _Ahead(feed, workers)
+    # A generator of its own: the loader would draw from the global one, and a run with workers be another run.
+    with warnings.catch_warnings(), _quiet_tokenizers():
+        warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # what threads there are rest
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than there are cores
+        loader = DataLoader(
+            _Stream(feed),
+            batch_size=None,
+            num_workers=workers,
+            collate_fn=lambda rows: rows,
+            worker_init_fn=_leave_signals_to_the_run,
+            multiprocessing_context="fork",
+            generator=Generator(),
+        )
+        ahead: Any = iter(loader)
     try:
-        yield batches
+        yield _taken(ahead, feed)
     except RuntimeError as error:  # PyTorch raises it in the middle of whatever the main thread does
         died = _DIED.match(str(error))
         if died is None:
@@ -55,7 +61,15 @@ def prepared(feed: Feed, workers: int) -> Iterator[Batches]:
             f"process {died[1]}, which prepares rows, {died[2]}; start again with fewer --workers, or none"
         ) from error
     finally:
-        batches.close()
+        ahead._shutdown_workers()  # now: left to the collector, they would live on in a traceback
+
+
+def _taken(ahead: Iterator[Rows | AnyformerError], feed: Feed) -> Iterator[Rows]:
+    for rows in ahead:
+        if isinstance(rows, AnyformerError):
+            raise rows
+        feed.skip(1)
+        yield rows
 
 
 def check_workers(workers: int) -> None:
@@ -64,36 +78,6 @@ def check_workers(workers: int) -> None:
         raise UsageError(f"workers={workers} is no number of processes; give 0 or more")
     if workers and sys.platform != "linux":
         raise UsageError(f"--workers needs processes that can be forked, which {sys.platform} has not; leave it out")
-
-
-class _Ahead:
-    def __init__(self, feed: Feed, workers: int) -> None:
-        self._feed = feed
-        # A generator of its own: the loader would draw from the global one, and a run with workers be another run.
-        with warnings.catch_warnings(), _quiet_tokenizers():
-            warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # what threads there are rest
-            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than there are cores
-            loader = DataLoader(
-                _Stream(feed),
-                batch_size=None,
-                num_workers=workers,
-                collate_fn=lambda rows: rows,
-                worker_init_fn=_leave_signals_to_the_run,
-                multiprocessing_context="fork",
-                generator=Generator(),
-            )
-            self._batches: Any = iter(loader)
-
-    def __next__(self) -> Rows:
-        rows = next(self._batches)
-        if isinstance(rows, AnyformerError):
-            raise rows
-        self._feed.skip(1)
-        return rows
-
-    def close(self) -> None:
-        """End the processes, now: left to the collector, they would live on in a traceback."""
-        self._batches._shutdown_workers()
 
 
 class _Stream(IterableDataset):

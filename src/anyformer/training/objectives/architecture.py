@@ -57,7 +57,6 @@ def _of_head(spec: ModelSpec) -> ObjectiveSpec | None:
 
 
 def head_called(name: str, spec: ModelSpec) -> HeadSpec | None:
-    """The head of that name."""
     return next((head for head in spec.heads if head.name == name), None)
 
 

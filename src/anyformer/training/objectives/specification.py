@@ -46,16 +46,3 @@ class FramedTexts(ObjectiveSpec, abstract=True):
 
     roles: ClassVar[Mapping[str, str]] = PADDED
     whole: ClassVar[bool] = False
-
-
-def check_rate(said: Spec, *names: str) -> None:
-    """Raise SpecError for a share of what is hidden that is not between 0 and 1."""
-    for name in names or ("rate",):
-        holds = 0 < getattr(said, name) < 1
-        said.require(name, holds, "must be above 0 and below 1, or nothing is hidden or nothing left")
-
-
-def check_length(said: Spec) -> None:
-    """Raise SpecError for a `mean_length` below a token."""
-    length = said.values()["mean_length"]
-    said.require("mean_length", length is None or length >= 1, "must be at least 1 token")

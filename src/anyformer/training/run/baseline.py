@@ -2,91 +2,46 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 
-from anyformer.recipe import ObjectiveSpec
+from anyformer.recipe import Recipe
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.data.feed import Feed, Rows, TrainingData, Validation
+from anyformer.training.data.feed import Rows, TrainingData, Validation
 
 MOST_LABELS = 2**18  # of the training rows that are counted
 BATCH_TOKENS = 4096
 
 
-class Guess(ABC):
-    """A prediction that is the same for all."""
-
-    @abstractmethod
-    def learn(self, rows: Rows) -> int:
-        """Take the labels of some rows into account; return how many there are."""
-
-    @abstractmethod
-    def losses(self, rows: Rows) -> np.ndarray:
-        """The loss of each label of some rows."""
-
-
-class Frequency(Guess):
-    """The frequency of each label; one more of each is counted, so that none is impossible."""
-
-    def __init__(self, n_labels: int) -> None:
-        self._counts = np.ones(n_labels)
-
-    def learn(self, rows: Rows) -> int:
-        found = np.bincount(rows.labels[rows.labels != NOT_PREDICTED], minlength=len(self._counts))
-        self._counts += found
-        return int(found.sum())
-
-    def losses(self, rows: Rows) -> np.ndarray:
-        nats = np.log(self._counts.sum()) - np.log(self._counts)
-        return nats[rows.labels[rows.labels != NOT_PREDICTED]]
-
-
-class Mean(Guess):
-    """The mean of numbers."""
-
-    def __init__(self) -> None:
-        self._sum, self._n = 0.0, 0
-
-    def learn(self, rows: Rows) -> int:
-        self._sum += float(rows.values.sum(dtype=np.float64))
-        self._n += rows.values.size
-        return rows.values.size
-
-    def losses(self, rows: Rows) -> np.ndarray:
-        return (rows.values.astype(np.float64) - self._sum / self._n) ** 2
-
-
-class Chance(Guess):
-    """An even guess among the choices that each row has; nothing is to be learnt from others."""
-
-    def learn(self, rows: Rows) -> int:
-        return MOST_LABELS
-
-    def losses(self, rows: Rows) -> np.ndarray:
-        return rows.chance()
-
-
-def guess_of(objective: ObjectiveSpec, data: TrainingData) -> Guess:
-    """The guess that an objective is measured against: it has learnt nothing yet."""
-    match objective.trivial:
-        case "frequency":
-            return Frequency(len(data.labels) if data.labels else data.vocab_size)
+def trivial_loss(recipe: Recipe, data: TrainingData, validation: Validation) -> float:
+    """The loss a label of the validation rows, guessed by the first `MOST_LABELS` labels that a run by the recipe reads."""
+    unseen = (rows for rows, _ in validation.batches(BATCH_TOKENS))
+    match recipe.objective.trivial:
+        case "frequency":  # one more of each is counted, so that none is impossible
+            n = len(data.labels) if data.labels else data.vocab_size
+            counts = 1 + np.bincount(np.concatenate(_first(recipe, data, _labels)), minlength=n)
+            nats = np.log(counts.sum()) - np.log(counts)
+            losses = [nats[_labels(rows)] for rows in unseen]
         case "mean":
-            return Mean()
-        case "chance":
-            return Chance()
+            values = _first(recipe, data, lambda rows: rows.values)
+            mean = sum(float(each.sum(dtype=np.float64)) for each in values) / sum(each.size for each in values)
+            losses = [(rows.values.astype(np.float64) - mean) ** 2 for rows in unseen]
+        case "chance":  # an even guess among the choices that each row has; nothing is to be learnt from others
+            losses = [rows.chance() for rows in unseen]
+    return sum(float(each.sum()) for each in losses) / sum(each.size for each in losses)
 
 
-def trivial_loss(guess: Guess, feed: Feed, batches: int, validation: Validation) -> float:
-    """The loss a label of the validation rows, guessed by the labels in the first `batches` of a fresh feed.
+def _labels(rows: Rows) -> np.ndarray:
+    return rows.labels[rows.labels != NOT_PREDICTED]
 
-    Counting ends at `MOST_LABELS`.
-    """
-    n = 0
-    for _ in range(batches):
-        n += guess.learn(next(feed))
+
+def _first(recipe: Recipe, data: TrainingData, labels: Callable[[Rows], np.ndarray]) -> list[np.ndarray]:
+    """The labels of the first batches of a run, of each its own."""
+    feed, found, n = data.feed(recipe), list[np.ndarray](), 0
+    for _ in range(recipe.steps):
+        found.append(labels(next(feed)))
+        n += found[-1].size
         if n >= MOST_LABELS:
             break
-    losses = [guess.losses(rows) for rows, _ in validation.batches(BATCH_TOKENS)]
-    return sum(float(each.sum()) for each in losses) / sum(each.size for each in losses)
+    return found

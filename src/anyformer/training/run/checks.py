@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
+from anyformer.capacity import refuse_beyond_memory
+from anyformer.costs.state import state_nbytes
 from anyformer.errors import UsageError
 from anyformer.layers.embedding import learned_positions
-from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec
+from anyformer.recipe import Adam, AdamW, Recipe
+from anyformer.spec import ModelSpec, parameters
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import noise_of, objective_of
 from anyformer.training.step.memories import check_memory
@@ -63,3 +67,12 @@ def check_positions(spec: ModelSpec, longest: int) -> None:
             f"sequences of {longest} tokens go beyond the model's {learned} learned positions; "
             f"use --seq-len {learned} or less"
         )
+
+
+def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device) -> None:
+    """Raise UsageError where weights, gradients and moments alone are more than the memory that is free."""
+    moments = "adamw" if isinstance(recipe.optimizer, Adam | AdamW) else "sgd"
+    needed = state_nbytes(parameters(spec).total, optimizer=moments).total
+    refuse_beyond_memory(
+        needed, device, "training a model of this size", "resize it (--params), or take another device"
+    )

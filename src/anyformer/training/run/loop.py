@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,15 +17,15 @@ from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
-from anyformer.training.data.feed import TrainingData, Validation
-from anyformer.training.data.workers import Batches, check_workers, prepared
+from anyformer.training.data.feed import Feed, Rows, TrainingData, Validation
+from anyformer.training.data.workers import check_workers, prepared
 from anyformer.training.objectives.objective import objective_of
-from anyformer.training.run.baseline import guess_of, trivial_loss
-from anyformer.training.run.checks import check_run
+from anyformer.training.run.baseline import trivial_loss
+from anyformer.training.run.checks import check_room, check_run
 from anyformer.training.run.evaluation import Evaluation, evaluate
 from anyformer.training.run.plan import RunPlan, disk_needed, flops_per_token, sizes, trial
 from anyformer.training.run.progress import Watcher
-from anyformer.training.run.signals import Signals, Stopped
+from anyformer.training.run.signals import Stopped, noted_signals
 from anyformer.training.step import Trainer
 from anyformer.training.step.device import best_device, compute_dtype, keep_heap, out_of_memory
 
@@ -98,12 +98,7 @@ def train(
     `init` is a directory of weights of the same architecture to start from; `name` is what the run is listed by.
     Raises an AnyformerError of exit status 2 before anything is written, RunFailed afterwards, Stopped at a signal.
     """
-    options, watcher = options or RunOptions(), watcher or Watcher()
-    run = Run(spec, recipe, data, init, options, watcher)
-    disk_nbytes = disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0
-    beside = run.trainer.auxiliary and run.trainer.auxiliary.spec
-    with Saving(out, spec, recipe, data, init, options.keep_last, name, beside) as saving:
-        return run.go(saving, disk_nbytes)
+    return Run(spec, recipe, data, out, init, options or RunOptions(), name).go(watcher or Watcher())
 
 
 def plan_run(
@@ -116,9 +111,7 @@ def plan_run(
     options: RunOptions | None = None,
 ) -> RunPlan:
     """The time, memory and disk that `train` would take; nothing is written. Raises what `train` would before it starts."""
-    options = options or RunOptions()
-    run = Run(spec, recipe, data, init, options, Watcher())
-    return run.plan(disk_needed(run.n_saved, options.keep_last + 1, out) if out else 0)
+    return Run(spec, recipe, data, out, init, options or RunOptions()).plan()
 
 
 class Run:
@@ -129,16 +122,18 @@ class Run:
         spec: ModelSpec,
         recipe: Recipe,
         data: TrainingData,
+        out: Path | None,
         init: Path | None,
         options: RunOptions,
-        watcher: Watcher,
+        name: str | None = None,
     ) -> None:
         check_run(spec, recipe, data)
         check_workers(options.workers)
-        self.recipe, self.options, self.watcher = recipe, options, watcher
+        self.recipe, self.options, self.watcher = recipe, options, Watcher()
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
         device = options.device or best_device()
+        check_room(spec, recipe, device)
         self.model = build(spec, recipe.seed, device=device)
         self.model.labels = data.labels or None
         self.fresh: tuple[str, ...] = ()
@@ -154,38 +149,42 @@ class Run:
             compiled=options.compiled,
             recompute=options.recompute,
         )
-        self.n_params, self.n_beside, self.n_saved = sizes(self.trainer)
+        self.n_params, self.n_beside, n_saved = sizes(self.trainer)
+        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out) if out else 0
+        beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
+        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside)
+        self.saved = SavedCheckpoint()
+        self.log = MetricsLog(out / METRICS if out else None)
         flops = flops_per_token(spec, data.load(recipe), self.trainer.objective)
         self.flops_per_token = flops / data.predicted_share(recipe)
         self.steps = recipe.steps
-        self.saved = SavedCheckpoint()
-        self.saving = Saving(None, spec, recipe, data, init, options.keep_last)
-        self.log = MetricsLog()
         self.peak = options.peak(compute_dtype(recipe.precision), device) if options.peak else None
 
-    def go(self, saving: Saving, disk_nbytes: int) -> TrainingResult:
+    def go(self, watcher: Watcher) -> TrainingResult:
         """Restore, train, validate."""
-        self.saving = saving
-        self.saved = saving.restore(self.trainer, self.feed)
-        self.log = MetricsLog(saving.out / METRICS if saving.out else None)
-        with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
-            return self._train(batches, saving, disk_nbytes)
+        self.watcher = watcher
+        with self.saving:
+            self.saved = self.saving.restore(self.trainer, self.feed)
+            with prepared(self.feed, self.options.workers if self.saved.step < self.steps else 0) as batches:
+                return self._train(batches)
 
-    def _train(self, batches: Batches, saving: Saving, disk_nbytes: int) -> TrainingResult:
-        self.watcher.begin(self.plan(disk_nbytes))
-        self.log.open(self.saved.step)
+    def _train(self, batches: Feed | Iterator[Rows]) -> TrainingResult:
+        self.watcher.begin(self.plan())
+        self.saving.open(self.log, self.saved)
+        validate_every = max(1, self.steps // (self.options.validations or 1))
+        save_every = self.options.save_every or validate_every
         try:
-            with Signals() as signals:
+            with noted_signals() as received:
                 for step in range(self.saved.step + 1, self.steps + 1):
                     self._step(step, batches)
-                    due = step == self.steps or step % self._save_every == 0
-                    if due or step % self._validate_every == 0:
+                    due = step == self.steps or step % save_every == 0
+                    if due or step % validate_every == 0:
                         self._validate_sample()
-                    if due or signals.received is not None:
-                        saving.save(self.saved, self.trainer, self.feed)
-                    if signals.received is not None and step < self.steps:
-                        name = signal.Signals(signals.received).name
-                        raise Stopped(f"stopped by {name} after step {step:,}; {saving.says()}", signals.received)
+                    if due or received:
+                        self.saving.save(self.saved, self.trainer, self.feed, self.log)
+                    if received and step < self.steps:
+                        name = signal.Signals(received[0]).name
+                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", received[0])
             evaluation = self._validate_whole()
         except (MemoryError, RuntimeError) as error:
             raise out_of_memory(error) from error
@@ -199,18 +198,10 @@ class Run:
             evaluation,
             self.flops_per_token,
             self.n_params,
-            saving.best(),
+            self.saving.best(),
         )
 
-    @property
-    def _validate_every(self) -> int:
-        return max(1, self.steps // (self.options.validations or 1))
-
-    @property
-    def _save_every(self) -> int:
-        return self.options.save_every or self._validate_every
-
-    def plan(self, disk_nbytes: int) -> RunPlan:
+    def plan(self) -> RunPlan:
         """The plan of the steps that are still to come."""
         seconds = memory = None
         done = self.saved.step
@@ -228,14 +219,14 @@ class Run:
             flops_per_token=self.flops_per_token,
             device=str(self.trainer.device),
             precision=self.recipe.precision,
-            disk_nbytes=disk_nbytes,
+            disk_nbytes=self.disk_nbytes,
             seconds=seconds,
             memory_nbytes=memory,
             peak_flops=self.peak,
             fresh=self.fresh,
         )
 
-    def _step(self, step: int, batches: Batches) -> None:
+    def _step(self, step: int, batches: Feed | Iterator[Rows]) -> None:
         start = time.perf_counter()
         result = self.trainer.step(step, next(batches))
         seconds = time.perf_counter() - start
@@ -278,9 +269,8 @@ class Run:
             return None
         evaluation = self._evaluate(self.validation)
         if not any(entry.whole for entry in self.log.validations):
-            fresh, guess = self.data.feed(self.recipe), guess_of(self.recipe.objective, self.data)
             known = evaluation.frequency_loss
-            trivial = trivial_loss(guess, fresh, self.steps, self.validation) if known is None else known
+            trivial = trivial_loss(self.recipe, self.data, self.validation) if known is None else known
             self._validated(evaluation.loss, True, trivial)
         return evaluation
 

@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from anyformer.errors import UsageError
+from anyformer.screen import counted
 from anyformer.spec import ModelSpec, Place, Workload
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective
@@ -42,7 +43,7 @@ class RunPlan:
     def lines(self) -> list[str]:
         """It in words."""
         beside = f" and {self.n_beside / 1e6:,.2f} M beside the model" if self.n_beside else ""
-        size = f"{self.n_params / 1e6:,.2f} M parameters{beside}, {self.steps:,} steps, {self.tokens:,} tokens"
+        size = f"{self.n_params / 1e6:,.2f} M parameters{beside}, {counted(self.steps, 'step')}, {counted(self.tokens, 'token')}"
         lines = [f"{size}, {self.flops_per_token / 1e6:,.1f} MFLOP a token, {self.precision} on {self.device}"]
         needs = [f"about {duration(self.seconds)}"] if self.seconds is not None else []
         if self.memory_nbytes is not None:

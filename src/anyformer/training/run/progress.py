@@ -7,6 +7,7 @@ from collections import deque
 from statistics import fmean
 from typing import TextIO
 
+from anyformer.screen import console
 from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
 from anyformer.training.run.plan import RunPlan, duration
 
@@ -15,23 +16,7 @@ RECENT = 10  # steps whose mean loss is shown: single ones jump
 
 
 class Watcher:
-    """Whoever wants to know how a run goes; this one keeps it to itself."""
-
-    def begin(self, plan: RunPlan) -> None:
-        """Before the first step."""
-
-    def step(self, metrics: StepMetrics) -> None:
-        """After each step."""
-
-    def validation(self, metrics: ValidationMetrics) -> None:
-        """After each validation."""
-
-    def end(self) -> None:
-        """After the last step, or where the run failed."""
-
-
-class Progress(Watcher):
-    """The figures of a run that is going on."""
+    """Whoever wants to know how a run goes: it has the figures, and this one keeps them to itself."""
 
     def __init__(self) -> None:
         self.steps = self._first = 0
@@ -41,16 +26,22 @@ class Progress(Watcher):
         self._validation: float | None = None
 
     def begin(self, plan: RunPlan) -> None:
+        """Before the first step."""
         self.steps, self._first = plan.steps, plan.done
 
     def step(self, metrics: StepMetrics) -> None:
+        """After each step."""
         if self._last is None:
             self._seconds_before = metrics.seconds - 1e-9
         self._last = metrics
         self._losses.append(metrics.loss)
 
     def validation(self, metrics: ValidationMetrics) -> None:
+        """After each validation."""
         self._validation = metrics.validation_loss
+
+    def end(self) -> None:
+        """After the last step, or where the run failed."""
 
     def seconds_left(self) -> float | None:
         """The seconds that the steps to come will take; None before the second step."""
@@ -80,7 +71,7 @@ class Progress(Watcher):
         return texts
 
 
-class PlainLines(Progress):
+class PlainLines(Watcher):
     """About `LINES` lines a run."""
 
     def __init__(self, stream: TextIO | None = None, title: str = "") -> None:
@@ -103,28 +94,26 @@ class PlainLines(Progress):
         self._stream.flush()
 
 
-class Bar(Progress):
+class Bar(Watcher):
     """A progress bar with its figures, on a terminal."""
 
     def __init__(self, title: str = "") -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as RichProgress
+        from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__()
-        self._console = Console(stderr=True)
+        self._console = console(stderr=True)
         columns = (
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
         )
-        self._bar = RichProgress(*columns, console=self._console, refresh_per_second=4)
+        self._bar = Progress(*columns, console=self._console, refresh_per_second=4)
         self._task = self._bar.add_task(title or "train", total=None, figures="")
 
     def begin(self, plan: RunPlan) -> None:
         super().begin(plan)
         for line in plan.lines():
-            self._console.print(line, highlight=False)
+            self._console.print(line)
         self._bar.start()
         self._bar.update(self._task, total=plan.steps, completed=plan.done)
 

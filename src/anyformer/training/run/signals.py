@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -18,30 +20,27 @@ class Stopped(RunFailed):
         self.exit_status = 128 + number
 
 
-class Signals:
-    """While it is entered, the first SIGINT or SIGTERM is only noted in `received`; the second acts as it always did.
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """While it is entered, the first SIGINT or SIGTERM is only noted in the list; the second acts as it always did.
 
     Outside the main thread Python gives no signals, and nothing changes.
     """
+    received: list[int] = []
+    former: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._former: dict[int, Any] = {}
+    def restore() -> None:
+        while former:
+            signal.signal(*former.popitem())
 
-    def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._former[number] = signal.signal(number, self._note)
-        return self
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        restore()
 
-    def __exit__(self, *raised: object) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)
-        self._former.clear()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            former[number] = signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        restore()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -28,29 +29,16 @@ def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int) -> Transfo
     return beside
 
 
-@dataclass
-class DisentangledSharing:
-    """Keeps tensors of the model at a distance from the auxiliary model's that only the model's gradient changes.
+@contextmanager
+def kept_at_a_distance(pairs: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> Iterator[None]:
+    """A step of the optimiser, after which tensors of the model stand as far from the auxiliary model's as its own gradient says.
 
-    E_D = sg(E_G) + E_Δ: arXiv:2111.09543, section 3.2. What the model holds is the sum, so its gradient is that of E_Δ, and a
-    step of the optimiser on it is the step of E_Δ, whose moments depend on gradients alone (tables don't decay). What is
-    missing then is the step that E_G made.
+    `pairs` are (the auxiliary model's, the model's). E_D = sg(E_G) + E_Δ: arXiv:2111.09543, section 3.2. What the model holds
+    is the sum, so its gradient is that of E_Δ, and a step of the optimiser on it is the step of E_Δ, whose moments depend on
+    gradients alone (tables don't decay). What is missing then is the step that E_G made.
     """
-
-    pairs: list[tuple[nn.Parameter, nn.Parameter]]  # (the auxiliary model's, the model's)
-    _before: list[torch.Tensor] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, auxiliary: Auxiliary, beside: Transformer, model: Transformer) -> DisentangledSharing:
-        return cls([(beside.get_parameter(a), model.get_parameter(b)) for a, b in auxiliary.disentangled.items()])
-
-    def hold(self) -> None:
-        """Remember where the auxiliary model's tensors are before a step."""
-        self._before = [theirs.detach().clone() for theirs, _ in self.pairs]
-
-    @torch.no_grad()
-    def follow(self) -> None:
-        """Move the model's tensors by as much as the auxiliary model's have moved since `hold`."""
-        for (theirs, ours), before in zip(self.pairs, self._before, strict=True):
-            ours += theirs - before
-        self._before = []
+    before = [theirs.detach().clone() for theirs, _ in pairs]
+    yield
+    with torch.no_grad():
+        for (theirs, ours), was in zip(pairs, before, strict=True):
+            ours += theirs - was

@@ -25,8 +25,8 @@ def decaying(spec: ModelSpec) -> dict[str, bool]:
 
 def trained(model: nn.Module, beside: Transformer | None = None) -> list[nn.Parameter]:
     """The trained parameters of a model and of one `beside` it, each once."""
-    every = [*model.parameters(), *(beside.parameters() if beside is not None else ())]
-    return list({id(p): p for p in every if p.requires_grad}.values())
+    every = nn.ModuleList([model] if beside is None else [model, beside]).parameters()
+    return [p for p in every if p.requires_grad]
 
 
 def optimizer_of(
@@ -60,12 +60,6 @@ def optimizer_of(
 def _decaying(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, bool]:
     decays = decaying(spec)
     return {p: decays[name] for name, p in model.named_parameters() if p.requires_grad}
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Let the next step go at this rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
 
 
 def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -40,10 +40,8 @@ class ExpertLoad:
     @property
     def entropy(self) -> float:
         """Of the load of a layer, as a share of that of an even load; the mean over layers."""
-        each = []
-        for count in self.counts:
-            share = count / count.sum().clamp(min=1)
-            each.append(float(-(share * share.clamp(min=1e-30).log()).sum()) / math.log(max(len(count), 2)))
+        shares = [count / count.sum().clamp(min=1) for count in self.counts]
+        each = [float(-(s * s.clamp(min=1e-30).log()).sum()) / math.log(max(len(s), 2)) for s in shares]
         return sum(each) / len(each)
 
     @property
@@ -59,7 +57,6 @@ class Routed:
         self.calls = list(zip(routers, (note for note in notes if "router_logits" in note), strict=True))
 
     def load(self) -> ExpertLoad:
-        """The experts' load."""
         counts, tokens, dropped, rows = [], [], 0.0, 0
         for router, note in self.calls:
             real = note["real"]
@@ -79,17 +76,11 @@ class Routed:
 
 def routers_of(model: Transformer) -> list[Router]:
     """The router of each call of a mixture, in the order of the notes; a shared one as often as it is called."""
-
-    def each() -> Iterator[Router]:
-        blocks = [stack.blocks for stack in (model.encoder, model.stack) if stack is not None]
-        own = (head.layers.blocks for head in model.heads if head.layers is not None)
-        for block in (*chain(*blocks), *(module.block for module in model.ahead), *chain(*own)):
-            for sublayer in block.sublayers:
-                for branch in sublayer.branches:
-                    if isinstance(branch.mixer, MoE):
-                        yield branch.mixer.router
-
-    return list(each())
+    blocks = [stack.blocks for stack in (model.encoder, model.stack) if stack is not None]
+    own = (head.layers.blocks for head in model.heads if head.layers is not None)
+    every = (*chain(*blocks), *(module.block for module in model.ahead), *chain(*own))
+    mixers = (branch.mixer for block in every for sublayer in block.sublayers for branch in sublayer.branches)
+    return [mixer.router for mixer in mixers if isinstance(mixer, MoE)]
 
 
 def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTraining) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyformer.disk.run_layout import AUXILIARY
 from anyformer.errors import UsageError
@@ -21,39 +21,29 @@ from anyformer.layers.router import RouterSpec
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
-from anyformer.spec import Recompute, Spec
+from anyformer.spec import Recompute
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Forward, LossContext, Losses, LossPart, Objective
-from anyformer.training.step.auxiliary import DisentangledSharing, built_beside
+from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
 from anyformer.training.step.memories import segment_memories
-from anyformer.training.step.optimizer import clip, optimizer_of, set_learning_rate, trained
+from anyformer.training.step.optimizer import clip, optimizer_of, trained
 from anyformer.training.step.routing import ExpertLoad, Routed, correct, routers_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
-
-
-class BatchLosses(NamedTuple):
-    """The sums of the passes over a batch, beside the gradients that they left in the weights."""
-
-    nats: float  # plain cross-entropy, summed over the predicted tokens
-    tokens: int  # predicted
-    router_loss: float | None = None  # the routers' losses, weighted; None without any
-    load: ExpertLoad | None = None  # of the experts; None without experts
-    parts: Mapping[str, float] | None = None  # nats a label of what else is predicted, by name; None: nothing
 
 
 class StepResult(NamedTuple):
     """The report of one step."""
 
     loss: float  # plain cross-entropy, nats a predicted token, before the update
-    grad_norm: float  # before clipping
-    lr: float
     tokens: int  # predicted
     router_loss: float | None = None  # the routers' losses, weighted; None without any
     load: ExpertLoad | None = None  # of the experts; None without experts
     parts: Mapping[str, float] | None = None  # as `loss`, of what else is predicted, by name; None: nothing
+    grad_norm: float = math.nan  # before clipping; as the next, not known before the update
+    lr: float = math.nan
 
     @property
     def finite(self) -> bool:
@@ -84,11 +74,13 @@ class Trainer:
             )
         self.model, self.recipe, self.objective = model, recipe, objective
         model.recompute = recompute
-        self.auxiliary, self.sharing = None, None
+        self.auxiliary: Transformer | None = None
+        self.disentangled: list[tuple[nn.Parameter, nn.Parameter]] = []
         if (asked := objective.auxiliary()) is not None:
             self.auxiliary = built_beside(model, asked, recipe.seed)
             self.auxiliary.recompute = recompute
-            self.sharing = DisentangledSharing.of(asked, self.auxiliary, model)
+            names = asked.disentangled.items()
+            self.disentangled = [(self.auxiliary.get_parameter(a), model.get_parameter(b)) for a, b in names]
         self.memories = segment_memories(model, recipe, recompute)
         self.parameters = trained(model, self.auxiliary)
         self.device = next(model.parameters()).device
@@ -99,8 +91,10 @@ class Trainer:
         self.router_losses = recipe.router.losses if self.routers else ()
         self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
         specs = (model.spec, *([self.auxiliary.spec] if self.auxiliary is not None else []))
-        if any(_trains_otherwise(part) for spec in specs for part in spec.nested()):
-            self.dropout = self.dropout or Dropout()  # a pass with rates, be they 0, is one of training
+        parts = [part for spec in specs for part in spec.nested()]
+        if any(isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws) for part in parts):
+            # A pass with rates, be they 0, is one of training, where these compute something else.
+            self.dropout = self.dropout or Dropout()
         self.micro_tokens = micro_tokens or sys.maxsize
         self.forward: Forward = torch.compile(model) if compiled else model
         beside = torch.compile(self.auxiliary) if compiled and self.auxiliary is not None else self.auxiliary
@@ -108,26 +102,23 @@ class Trainer:
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
-        losses = self.gradients(number, batch)
+        result = self.gradients(number, batch)
         norm = clip(self.parameters, self.recipe.clip)
-        lr = self.learning_rate(number)
-        result = StepResult(losses.nats / losses.tokens, float(norm), lr, *losses[1:])
+        result = result._replace(grad_norm=float(norm), lr=self.learning_rate(number))
         if result.finite:
-            set_learning_rate(self.optimizer, lr)
-            if self.sharing is not None:
-                self.sharing.hold()
-            self.optimizer.step()
-            if self.sharing is not None:
-                self.sharing.follow()
-            if losses.load is not None and self.recipe.router.correction_speed:
-                correct(self.routers, losses.load, self.recipe.router)
+            for group in self.optimizer.param_groups:
+                group["lr"] = result.lr
+            with kept_at_a_distance(self.disentangled):
+                self.optimizer.step()
+            if result.load is not None and self.recipe.router.correction_speed:
+                correct(self.routers, result.load, self.recipe.router)
             if self.memories is not None:
                 self.memories.advance()
         self.optimizer.zero_grad(set_to_none=True)
         return result
 
-    def gradients(self, number: int, batch: Rows) -> BatchLosses:
-        """Leave the gradient of the mean loss in the weights."""
+    def gradients(self, number: int, batch: Rows) -> StepResult:
+        """Leave the gradient of the mean loss in the weights; what the update makes is not in the report yet."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
         micro = list(split(batch, self.micro_tokens))
         whole = self._foreseen(number, micro)
@@ -145,8 +136,8 @@ class Trainer:
             total.backward()
             sums.append(losses.each.sum())
             parts.append(losses.parts)
-        return BatchLosses(
-            nats=float(torch.stack(sums).cpu().double().sum()),
+        return StepResult(
+            loss=float(torch.stack(sums).cpu().double().sum() / tokens),
             tokens=tokens,
             router_loss=float(torch.stack(routers).detach().sum()) if routers else None,
             load=reduce(add, loads) if loads else None,
@@ -163,7 +154,8 @@ class Trainer:
 
     def _draw(self, number: int) -> None:
         if self.dropout is not None:
-            torch.manual_seed(_mixed(self.recipe.seed, number))
+            mixed = np.random.SeedSequence((self.recipe.seed, number)).generate_state(1, np.uint64)[0]
+            torch.manual_seed(int(mixed >> 1))
 
     def losses(self, rows: Rows) -> Losses:
         """The losses of some rows, as they are trained on."""
@@ -193,11 +185,6 @@ class Trainer:
             self.memories.restore(saved.get(MEMORY, {}))
 
 
-def _trains_otherwise(part: Spec) -> bool:
-    """Whether a part computes something else in training, be all rates 0."""
-    return isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws)
-
-
 def _means(micro: Sequence[Mapping[str, LossPart]]) -> dict[str, float] | None:
     """Nats a label of each part, over all micro-batches; a batch without such a label has 0."""
     found = {}
@@ -219,7 +206,3 @@ def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
     size = max(1, micro_tokens // max(field.shape[1] for field in batch))
     for start in range(0, len(batch.labels), size):
         yield type(batch)(*(field[start : start + size] for field in batch))
-
-
-def _mixed(seed: int, step: int) -> int:
-    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)

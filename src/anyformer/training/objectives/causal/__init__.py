@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyformer.spec import Positive
 from anyformer.training.objectives.specification import ObjectiveSpec
 
 
@@ -15,8 +16,4 @@ class MultiToken(CausalLM):
     DeepSeek-V3: arXiv:2412.19437, equations 24 and 25; 0.3 for the first 10T tokens there, then 0.1.
     """
 
-    weight: float = 0.3
-
-    def __post_init__(self) -> None:
-        if not 0 < self.weight < float("inf"):
-            raise self.refusal("weight", "must be above 0; the objective CausalLM predicts the next token alone")
+    weight: Positive = 0.3

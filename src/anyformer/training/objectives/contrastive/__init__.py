@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from anyformer.spec import Positive
 from anyformer.training.objectives.specification import FramedTexts, Reads
 
 
@@ -15,7 +16,7 @@ class Contrastive(FramedTexts):
     A batch is batch_tokens // seq_len pairs, or as many more as its longest text leaves room for.
     """
 
-    temperature: float = 0.05
+    temperature: Positive = 0.05  # SimCSE's; 1 leaves cosines as they are
     symmetric: bool = False  # each target is to find its source too: LaBSE, arXiv:2007.01852
 
     reads: ClassVar[Reads] = "pairs"
@@ -23,7 +24,3 @@ class Contrastive(FramedTexts):
     guess: ClassVar[str] = "an even guess"
     unit: ClassVar[str] = "nats a pair"
     divisible: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise self.refusal("temperature", "must be above 0; 0.05 is SimCSE's, 1 leaves cosines as they are")

@@ -11,6 +11,7 @@ from anyformer.errors import TextError
 from anyformer.recipe import Reads, Recipe
 from anyformer.spec import Workload
 from anyformer.text import ParallelCorpus, Sampler, Tokenizer, some_of
+from anyformer.text.packing import padded
 from anyformer.training.data.feed import Feed, SampledFeed, Validation
 from anyformer.training.data.framed import FramedData
 
@@ -61,13 +62,10 @@ class ContrastPairs:
 
     def batch(self, pairs: np.ndarray) -> ContrastRows:
         """The pairs of these numbers, in their order."""
-        width = np.arange(self.lengths[pairs].max())
-        masks = [width < self.lengths[pairs, side, None] for side in (0, 1)]
-        ids = [np.zeros(mask.shape, dtype=np.int64) for mask in masks]
-        for side in (0, 1):
-            ids[side][masks[side]] = np.concatenate([self._ids[2 * pair + side] for pair in pairs])
+        ids, mask = padded([self._ids[2 * pair + side] for side in (0, 1) for pair in pairs], 0)
+        (source, target), (source_mask, target_mask) = np.split(ids, 2), np.split(mask, 2)
         labels = np.arange(len(pairs), dtype=np.int64)[:, None]
-        return ContrastRows(ids[0], ids[1], masks[0], masks[1], self._groups[pairs], labels)
+        return ContrastRows(source, target, source_mask, target_mask, self._groups[pairs], labels)
 
 
 def batch_pairs(recipe: Recipe, longest: int) -> int:
@@ -109,7 +107,7 @@ class ContrastData(FramedData[ParallelCorpus, ContrastPairs]):
         pairs, n = self.encoded(recipe), self._batch(recipe)
         if len(pairs) < n:
             raise TextError(f"the {len(pairs)} pairs are less than one batch of {n}; give more, or a smaller batch")
-        return SampledFeed(pairs, Sampler(len(pairs), n, recipe.seed))
+        return SampledFeed(pairs.batch, Sampler(len(pairs), n, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:
         if self.held_out is None:

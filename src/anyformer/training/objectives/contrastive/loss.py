@@ -38,7 +38,9 @@ class ContrastiveObjective(Objective[Contrastive]):
 
     @classmethod
     def with_head(cls, said: Contrastive, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
-        return with_embedding(spec)
+        if spec.encoder is not None or head_called(EMBEDDING, spec):
+            return spec
+        return spec.but(heads=(sentence_embedding(usual_pool(spec)),), ahead=())
 
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         if not isinstance(data, ContrastData):
@@ -73,10 +75,3 @@ def unit(vectors: Tensor) -> Tensor:
 def usual_pool(spec: ModelSpec) -> PoolSpec:
     """How an architecture's tokens become one vector: their mean where each sees all, else the last one's."""
     return MeanTokensSpec() if later_tokens_seen(spec.stack) is not None else LastTokenSpec()
-
-
-def with_embedding(spec: ModelSpec, pool: PoolSpec | None = None) -> ModelSpec:
-    """The architecture with a head for sentences in place of those that it has, or as it is where it has one."""
-    if spec.encoder is not None or head_called(EMBEDDING, spec):
-        return spec
-    return spec.but(heads=(sentence_embedding(pool or usual_pool(spec)),), ahead=())

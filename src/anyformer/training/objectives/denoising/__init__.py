@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from anyformer.spec import Spec
-from anyformer.training.objectives.specification import MASK, ObjectiveSpec, check_length, check_rate
+from anyformer.spec import AtLeastOne, Rate, Spec, TrueShare
+from anyformer.training.objectives.specification import MASK, ObjectiveSpec
 
 SENTINELS = tuple(f"<extra_id_{i}>" for i in range(100))  # T5's, as its tokenizer spells them
 
@@ -20,14 +20,10 @@ class RestoredText(ObjectiveSpec, abstract=True):
 class SpanCorruption(RestoredText):
     """The spans that sentinels stand for, given the rest. T5: arXiv:1910.10683, section 3.1.4."""
 
-    rate: float = 0.15  # of tokens go
-    mean_length: float = 3.0  # of a span, tokens
+    rate: TrueShare = 0.15  # of tokens go
+    mean_length: AtLeastOne = 3.0  # of a span, tokens
 
     specials: ClassVar[tuple[str, ...]] = SENTINELS
-
-    def __post_init__(self) -> None:
-        check_rate(self)
-        check_length(self)
 
 
 class PrefixLM(RestoredText):
@@ -43,32 +39,27 @@ class Denoising(RestoredText):
 
     permute_sentences: bool = True
     rotate: bool = False  # to a token drawn at random
-    delete_rate: float = 0.0  # of tokens, without a trace
-    infill_rate: float = 0.3  # of tokens, spans of them replaced by one mask each
-    mean_length: float = 3.0  # of a span that is infilled, tokens (Poisson)
+    delete_rate: Rate = 0.0  # of tokens, without a trace
+    infill_rate: Rate = 0.3  # of tokens, spans of them replaced by one mask each
+    mean_length: AtLeastOne = 3.0  # of a span that is infilled, tokens (Poisson)
 
     roles: ClassVar[Mapping[str, str]] = MASK
 
     def __post_init__(self) -> None:
-        for name in ("delete_rate", "infill_rate"):
-            self.require(name, 0 <= getattr(self, name) < 1, "must be at least 0 and below 1")
         if not (self.permute_sentences or self.rotate or self.delete_rate or self.infill_rate):
             raise self.refusal(
                 "infill_rate", "and all other noise is off, so that the text is only copied; turn one on"
             )
-        check_length(self)
 
 
 class Denoiser(Spec):
     """Spans of a mean length at a rate; without a mean length, one span at the end."""
 
     mode: Literal["R", "S", "X"]  # regular, sequential, extreme
-    rate: float
-    mean_length: float | None = None  # tokens
+    rate: TrueShare
+    mean_length: AtLeastOne | None = None  # tokens
 
     def __post_init__(self) -> None:
-        check_rate(self)
-        check_length(self)
         if self.mean_length is None and self.rate > 0.5:
             raise self.refusal(
                 "rate", "must be at most 0.5 without a mean_length: the last part's mean share of the text"

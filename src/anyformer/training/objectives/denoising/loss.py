@@ -17,8 +17,8 @@ from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import no_vocabulary_head
 from anyformer.training.objectives.denoising import RestoredText
 from anyformer.training.objectives.denoising.noise import noise_for
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
-from anyformer.training.objectives.seq2seq.loss import decoder_refusal
+from anyformer.training.objectives.objective import LossContext, Losses, Objective, on
+from anyformer.training.objectives.seq2seq.loss import decoder_refusal, losses_of_pairs
 
 
 class RestoringObjective(Objective[RestoredText]):
@@ -32,13 +32,7 @@ class RestoringObjective(Objective[RestoredText]):
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         if self.spec.encoder is None:
             return prefix_losses(by, rows)
-        inputs = {
-            "input_ids": on(by.device, rows.source_ids),
-            "attention_mask": on(by.device, rows.source_document),
-            "decoder_input_ids": on(by.device, rows.target_ids),
-            "decoder_attention_mask": on(by.device, rows.target_document),
-        }
-        return losses_of_labels(by, inputs, on(by.device, rows.labels))
+        return losses_of_pairs(by, rows, rows.source_document, rows.target_document)
 
 
 def prefix_refusal(spec: ModelSpec) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, singledispatch
 from typing import NamedTuple
 
 import numpy as np
@@ -107,21 +107,13 @@ def _padded(rows: list[np.ndarray], padding: int) -> np.ndarray:
     return result
 
 
-def noise_for(said: RestoredText, seq_len: int, tokenizer: Tokenizer) -> PairNoise:
+@singledispatch
+def noise_for(said: RestoredText, n: int, tokenizer: Tokenizer) -> PairNoise:
     """The noise of each kind. Raises TextError for a tokenizer that lacks a token, UsageError where nothing would be hidden."""
-    match said:
-        case SpanCorruption():
-            return span_corruption(said, seq_len, tokenizer)
-        case PrefixLM():
-            return prefix_lm(seq_len, tokenizer)
-        case Denoising():
-            return denoising(said, seq_len, tokenizer)
-        case UL2():
-            return ul2(said, seq_len, tokenizer)
-        case _:
-            raise UsageError(f"objective {said.kind} has no noise; give its own class a `noise`")
+    raise UsageError(f"objective {said.kind} has no noise; give its own class a `noise`")
 
 
+@noise_for.register
 def span_corruption(said: SpanCorruption, n: int, tokenizer: Tokenizer) -> PairNoise:
     """T5's. Raises TextError where sentinels are missing."""
     check_hides(said, said.rate, n)
@@ -131,13 +123,15 @@ def span_corruption(said: SpanCorruption, n: int, tokenizer: Tokenizer) -> PairN
     return PairNoise.of(corrupt, _longest_spans(said.rate, n), joint, tokenizer)
 
 
-def prefix_lm(n: int, tokenizer: Tokenizer) -> PairNoise:
+@noise_for.register
+def prefix_lm(said: PrefixLM, n: int, tokenizer: Tokenizer) -> PairNoise:
     """A text cut in two. Raises UsageError for rows that cannot be."""
     if n < 2:
         raise UsageError(f"rows of {n} token cannot be cut in two; use a --seq-len of 2 or more")
     return PairNoise.of(noises.prefix, n + 1, n + 1, tokenizer)
 
 
+@noise_for.register
 def denoising(said: Denoising, n: int, tokenizer: Tokenizer) -> PairNoise:
     """BART's. Raises TextError for a tokenizer without a mask."""
     if not said.permute_sentences and not said.rotate:
@@ -160,6 +154,7 @@ def denoising(said: Denoising, n: int, tokenizer: Tokenizer) -> PairNoise:
     return PairNoise.of(corrupt, longest, longest + n, tokenizer)
 
 
+@noise_for.register
 def ul2(said: UL2, n: int, tokenizer: Tokenizer) -> PairNoise:
     """UL2's mixture. Raises TextError where sentinels or tokens for modes are missing."""
     spans = [n_spans(one.rate, one.mean_length or n, n) + 1 for one in said.denoisers]

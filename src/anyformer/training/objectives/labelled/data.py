@@ -77,7 +77,7 @@ class LabelledData(FramedData[LabelledCorpus, EncodedLabelled]):
                 f"{self.train.where}, line {row.line}: it is {int(examples.lengths.max())} tokens long, but a batch holds "
                 f"{recipe.batch_tokens}; make the batch larger (--batch-tokens) or rows shorter (--seq-len, --truncate)"
             )
-        return SampledFeed(examples, PairSampler(examples.lengths, recipe.batch_tokens, recipe.seed))
+        return SampledFeed(examples.batch, PairSampler(examples.lengths, recipe.batch_tokens, recipe.seed))
 
     def validation(self, recipe: Recipe) -> LabelledValidation | None:
         return None if self.held_out is None else LabelledValidation(self.encoded(recipe, held_out=True))

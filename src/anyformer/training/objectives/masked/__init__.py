@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from anyformer.training.objectives.specification import MASK, ObjectiveSpec, check_rate
+from anyformer.spec import Few, Share, TrueShare
+from anyformer.training.objectives.specification import MASK, ObjectiveSpec
 
 
 class MaskedLM(ObjectiveSpec):
@@ -15,22 +16,18 @@ class MaskedLM(ObjectiveSpec):
     arXiv:1909.11942, section 4.1.
     """
 
-    rate: float = 0.15  # of tokens, special ones not counted, are to be predicted
-    mask_share: float = 0.8  # of these are shown as the mask
-    random_share: float = 0.1  # as a random token; the rest as they are
+    rate: TrueShare = 0.15  # of tokens, special ones not counted, are to be predicted
+    mask_share: Share = 0.8  # of these are shown as the mask
+    random_share: Share = 0.1  # as a random token; the rest as they are
     whole_words: bool = False  # hide all tokens of a word or none
-    max_ngram: int = 1  # neighbouring tokens, or words, hidden together: n of them by a probability that falls as 1/n
+    max_ngram: Few = 1  # neighbouring tokens, or words, hidden together: n of them by a probability that falls as 1/n
 
     roles: ClassVar[Mapping[str, str]] = MASK
     whole: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_rate(self)
-        for name in ("mask_share", "random_share"):
-            self.require(name, 0 <= getattr(self, name) <= 1, "must be from 0 to 1")
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise self.refusal("random_share", f"and mask_share = {self.mask_share:g} add up to more than 1")
-        self.require("max_ngram", self.max_ngram >= 1, "must be at least 1: single tokens, or words")
 
     @property
     def predicted_share(self) -> float:

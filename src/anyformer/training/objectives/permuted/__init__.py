@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from anyformer.training.objectives.specification import ObjectiveSpec, check_length, check_rate
+from anyformer.spec import AtLeastOne, TrueShare
+from anyformer.training.objectives.specification import ObjectiveSpec
 
 
 class PermutedLM(ObjectiveSpec):
     """Tokens from those before them in a random order, which stand on both sides. XLNet: arXiv:1906.08237, section 2."""
 
-    share: float = 1 / 6  # of a document, the last of its order, is to be predicted: 1 / K of section 2.3
-    mean_length: float = 3.0  # of the runs of neighbours that are, tokens
+    share: TrueShare = 1 / 6  # of a document, the last of its order, is to be predicted: 1 / K of section 2.3
+    mean_length: AtLeastOne = 3.0  # of the runs of neighbours that are, tokens
 
     whole: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_rate(self, "share")
-        check_length(self)
 
     @property
     def predicted_share(self) -> float:

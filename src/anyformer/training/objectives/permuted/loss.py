@@ -11,6 +11,7 @@ import numpy as np
 from anyformer.spec import Workload
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
 from anyformer.text.noise import permuted
+from anyformer.text.packing import padded
 from anyformer.training.data.feed import Rows
 from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.objectives.architecture import has_two_streams, no_vocabulary_head
@@ -52,14 +53,10 @@ class PermutedNoise(Noise):
                 if n > 1:
                     drawn = permuted(n, rng, share=self.said.share, mean_length=self.said.mean_length)
                     order[i, here], asked[i, here] = drawn.order, drawn.predicted
-        width = int(asked.sum(1).max())
-        blanks = [np.flatnonzero(row) for row in asked]
 
         def with_blanks(field: np.ndarray, padding: int) -> np.ndarray:
-            more = np.full((len(field), width), padding, dtype=np.int64)
-            for row, values, places in zip(more, field, blanks, strict=True):
-                row[: len(places)] = values[places]
-            return np.concatenate([field, more], axis=1)
+            blanks, _ = padded([values[places] for values, places in zip(field, asked, strict=True)], padding)
+            return np.concatenate([field, blanks], axis=1)
 
         mark = with_blanks(np.ones_like(order), 0)
         mark[:, : order.shape[1]] = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from anyformer.spec import ModelSpec
-from anyformer.training.objectives.specification import MASK, ObjectiveSpec, check_rate
+from anyformer.spec import ModelSpec, Positive, Share, SomeShare, TrueShare
+from anyformer.training.objectives.specification import MASK, ObjectiveSpec
 
 
 class ReplacedTokens(ObjectiveSpec):
@@ -18,23 +18,15 @@ class ReplacedTokens(ObjectiveSpec):
     where only the generator's loss moves what both share (DeBERTaV3: arXiv:2111.09543, section 3.2), or "separate".
     """
 
-    rate: float = 0.15  # of tokens, special ones not counted, are hidden; large: 0.25
+    rate: TrueShare = 0.15  # of tokens, special ones not counted, are hidden; large: 0.25
     # of these are shown to the generator as the mask, the rest as they are; released code: 0.85
-    mask_share: float = 1.0
-    generator_width: float = 0.25  # base: 1/3
-    generator_depth: float = 1.0  # DeBERTaV3: 0.5, at a width of 1
+    mask_share: Share = 1.0
+    generator_width: SomeShare = 0.25  # base: 1/3
+    generator_depth: SomeShare = 1.0  # DeBERTaV3: 0.5, at a width of 1
     generator: ModelSpec | None = None  # given: what the two sizes before do not make
     embeddings: Literal["shared", "disentangled", "separate"] = "shared"
-    weight: float = 50.0
-    temperature: float = 1.0  # what the generator's logits are divided by, to draw from
+    weight: Positive = 50.0
+    temperature: Positive = 1.0  # what the generator's logits are divided by, to draw from
 
     roles: ClassVar[Mapping[str, str]] = MASK
     whole: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_rate(self)
-        self.require("mask_share", 0 <= self.mask_share <= 1, "must be from 0 to 1")
-        for name in ("generator_width", "generator_depth"):
-            self.require(name, 0 < getattr(self, name) <= 1, "must be above 0 and at most 1: a share of the model's")
-        for name in ("weight", "temperature"):
-            self.require(name, 0 < getattr(self, name) < float("inf"), "must be above 0")

@@ -13,13 +13,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import SpecError
-from anyformer.families.heads import token_scores
+from anyformer.families.electra import replaced
+from anyformer.families.heads import with_masked_words
+from anyformer.layers import LinearSpec
 from anyformer.layers.cross_entropy import cross_entropy
-from anyformer.layers.head import Head, rows_at_once
+from anyformer.layers.head import Head, chunks_of, rows_at_once
 from anyformer.layers.router import RouterSpec
-from anyformer.spec import ModelSpec, Place, Weight, Workload, tensors
+from anyformer.resizing import cut
+from anyformer.spec import ModelSpec, Place, Sizes, Spec, Weight, Width, Workload, tensors
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
-from anyformer.text.noise import masked
 from anyformer.training.data.feed import Rows
 from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.data.vocabulary import special, token_of_role
@@ -31,9 +33,10 @@ from anyformer.training.objectives.architecture import (
     not_an_encoder,
 )
 from anyformer.training.objectives.causal.loss import inputs_of
+from anyformer.training.objectives.masked import MaskedLM
+from anyformer.training.objectives.masked.loss import MaskedNoise
 from anyformer.training.objectives.objective import Auxiliary, LossContext, Losses, LossPart, Objective, on
 from anyformer.training.objectives.replaced import ReplacedTokens
-from anyformer.training.objectives.replaced.generator import generator_for
 
 
 class ReplacedRows(NamedTuple):
@@ -56,37 +59,22 @@ class ReplacedRows(NamedTuple):
 class ReplacedNoise(Noise):
     """Hides tokens of each row, never special ones; documents stay apart as they were packed."""
 
-    said: ReplacedTokens
-    mask: int
-    special: np.ndarray  # [id] bool
+    masks: MaskedNoise
 
     @classmethod
     def of(cls, said: ReplacedTokens, seq_len: int, tokenizer: Tokenizer) -> ReplacedNoise:
         """Raises TextError for a tokenizer without a mask, UsageError where nothing would be hidden."""
         check_hides(said, said.rate, seq_len)
-        return cls(said, token_of_role(tokenizer, "mask_token", said), special(tokenizer))
+        hidden = MaskedLM(rate=said.rate, mask_share=said.mask_share, random_share=0.0)
+        return cls(MaskedNoise(hidden, token_of_role(tokenizer, "mask_token", said), special(tokenizer), None))
 
     def __call__(self, batch: Batch, rngs: Sequence[np.random.Generator]) -> ReplacedRows:
-        inputs, hidden = np.empty_like(batch.input_ids), np.empty(batch.labels.shape, dtype=bool)
-        draw = np.empty(batch.labels.shape, dtype=np.float32)
-        for i, rng in enumerate(rngs):
-            ids, real = batch.input_ids[i], batch.document[i] > 0
-            inputs[i], labels = masked(
-                ids,
-                rng,
-                mask=self.mask,
-                replacements=np.empty(0, dtype=np.int64),
-                rate=self.said.rate,
-                mask_share=self.said.mask_share,
-                random_share=0.0,
-                spared=~real | self.special[ids],
-            )
-            hidden[i] = labels != NOT_PREDICTED
-            draw[i] = rng.random(len(ids), dtype=np.float32)
-        judged = batch.document > 0
-        share = np.full((len(inputs), 1), judged.sum() / max(1, hidden.sum()))
+        shown = self.masks(batch, rngs)
+        hidden, judged = shown.labels != NOT_PREDICTED, batch.document > 0
+        draw = np.stack([rng.random(hidden.shape[1], dtype=np.float32) for rng in rngs])
+        share = np.full((len(hidden), 1), judged.sum() / max(1, hidden.sum()))
         originals = np.where(judged, batch.input_ids, NOT_PREDICTED)
-        return ReplacedRows(inputs, originals, batch.document, batch.positions, batch.source, hidden, draw, share)
+        return ReplacedRows(shown.input_ids, originals, *batch[2:], hidden, draw, share)
 
 
 class ReplacedObjective(Objective[ReplacedTokens]):
@@ -154,7 +142,7 @@ class ReplacedObjective(Objective[ReplacedTokens]):
     @classmethod
     def with_head(cls, said: ReplacedTokens, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
         # Alone: a head for masked words would stay untrained.
-        return spec if head_called("rtd", spec) else spec.but(heads=(token_scores(),))
+        return spec if head_called("rtd", spec) else spec.but(heads=(replaced(),))
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         assert by.auxiliary is not None, "replaced tokens are the work of a generator, and none came along"
@@ -190,6 +178,45 @@ class ReplacedObjective(Objective[ReplacedTokens]):
         return said.generator or generator_for(self.spec, said.generator_width, said.generator_depth)
 
 
+class Narrower(Sizes):
+    """A share of each width and of the depth; heads stay as wide as they are, and are fewer (table 6)."""
+
+    def __init__(self, old: ModelSpec, width: float, depth: float) -> None:
+        self.share, self.depth = width, depth
+        self.old_width, self.d_model = old.stack.d_model, self.width(old.stack.d_model)
+
+    def width(self, old: int) -> int:
+        return old if self.share == 1 else max(8, 8 * round(old * self.share / 8))
+
+    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
+        if self.share == 1:
+            return n_heads, n_kv_heads, head_dim
+        ideal = self.d_model / (self.old_width / n_heads) if head_dim is None else n_heads * self.share
+        counts = range(1, n_heads + 1)
+        fitting = [n for n in counts if head_dim is not None or self.d_model % (2 * n) == 0]
+        heads = min(fitting, key=lambda n: abs(n - ideal))
+        groups = [n for n in range(1, heads + 1) if heads % n == 0]
+        return heads, min(groups, key=lambda n: abs(n / heads - n_kv_heads / n_heads)), head_dim
+
+    def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        return cut(blocks, max(1, round(len(blocks) * self.depth)))
+
+
+def generator_for(model: ModelSpec, width: float, depth: float = 1.0) -> ModelSpec:
+    """The generator of an encoder: a share of its width and depth, the same embedding, projected (section 3.2).
+
+    Raises SpecError for an encoder whose embedding makes no head for masked words.
+    """
+    smaller = model.but(heads=()).resized(Narrower(model, width, depth))
+    stack, embedding = smaller.stack, model.stack.embedding
+    e = embedding.width or model.stack.d_model
+    if e == stack.d_model:
+        embedding = embedding.but(width=None, projection=None)
+    else:
+        embedding = embedding.but(width=Width(e), projection=embedding.projection or LinearSpec(bias=True))
+    return with_masked_words(smaller.but(stack=stack.but(embedding=embedding)))
+
+
 @torch.no_grad()
 def sampled(head: Head, read: Tensor, draw: Tensor, temperature: float) -> Tensor:
     """A token for each of n vectors [n, width], drawn by a number from 0 to 1 each: the inverse of the distribution."""
@@ -197,9 +224,7 @@ def sampled(head: Head, read: Tensor, draw: Tensor, temperature: float) -> Tenso
     if not len(read):
         return found
     rows = head.table.weight.shape[0]
-    size = rows_at_once(len(read), rows)
-    for start in range(0, len(read), size):
-        here = slice(start, start + size)
+    for here in chunks_of(len(read), rows_at_once(len(read), rows)):
         reached = (head(read[here]).float() / temperature).softmax(-1).cumsum(-1)
         # The last is 1 but for rounding.
         found[here] = torch.searchsorted(reached, draw[here, None] * reached[:, -1:], right=True)[:, 0]

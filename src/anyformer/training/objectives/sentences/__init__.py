@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from anyformer.spec import Few, Share, TrueShare
 from anyformer.training.objectives.masked import MaskedLM
 from anyformer.training.objectives.specification import MASK
 
@@ -14,17 +15,12 @@ PAIRED = {**MASK, "cls_token": "[CLS]", "sep_token": "[SEP]"}
 class SentencePairs(MaskedLM, abstract=True):
     """Masked words in rows of two runs of text, and one of two classes for each row; the two means are added."""
 
-    negatives: float = 0.5  # of the pairs are not as they stand in the text
-    short: float = 0.1  # of the pairs are shorter than a row has room for, by a length drawn evenly
+    negatives: TrueShare = 0.5  # of the pairs are not as they stand in the text
+    short: Share = 0.1  # of the pairs are shorter than a row has room for, by a length drawn evenly
 
     roles: ClassVar[Mapping[str, str]] = PAIRED
     head: ClassVar[str]  # that tells the classes apart
     said: ClassVar[str]  # what the loss of the pairs is reported as
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("negatives", 0 < self.negatives < 1, "must be above 0 and below 1, or every pair is of one class")
-        self.require("short", 0 <= self.short <= 1, "must be from 0 to 1")
 
 
 class NextSentence(SentencePairs):
@@ -44,7 +40,7 @@ class SentenceOrder(SentencePairs):
     """
 
     whole_words: bool = True
-    max_ngram: int = 3
+    max_ngram: Few = 3
 
     head: ClassVar[str] = "sop"
     said: ClassVar[str] = "sentence order"

@@ -37,7 +37,7 @@ class SentenceRows(NamedTuple):
 class Passages:
     """A text in passages of the length of a row: each is what one pair is made of. Counted as rows are."""
 
-    text: EncodedCorpus
+    encoded: EncodedCorpus
     seq_len: int
     document: np.ndarray  # [passage] int64
     start: np.ndarray  # [passage] int64, in the document without its delimiters
@@ -60,10 +60,6 @@ class Passages:
     @property
     def n_rows(self) -> int:
         return len(self.document)
-
-    @property
-    def encoded(self) -> EncodedCorpus:
-        return self.text
 
     def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
         """Numbers of all passages, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
@@ -113,7 +109,7 @@ class SentenceNoise(Noise):
         apart = np.zeros((len(numbers), 1), dtype=np.int64)
         for i, (number, rng) in enumerate(zip(numbers, rngs, strict=True)):
             first, second, apart[i] = self._pair(where, int(number), rng)
-            a, b = (_inner(where.text, document)[start : start + n] for document, start, n in (first, second))
+            a, b = (_inner(where.encoded, document)[start : start + n] for document, start, n in (first, second))
             ids = np.concatenate([[self.cls], a, [self.sep], b, [self.sep]])
             fields["input_ids"][i, : len(ids)] = ids
             fields["document"][i, : len(ids)] = 1
@@ -128,7 +124,7 @@ class SentenceNoise(Noise):
     def _pair(self, where: Passages, number: int, rng: np.random.Generator) -> tuple[Run, Run, bool]:
         """The two runs, and whether they do not stand so in the text."""
         document, start, length = (int(field[number]) for field in (where.document, where.start, where.length))
-        ids = _inner(where.text, document)[start : start + length]
+        ids = _inner(where.encoded, document)[start : start + length]
         if rng.random() < self.said.short:
             ids = ids[: shortened(ids, rng, self.ends)]
         first, second = ((document, start + at, n) for at, n in neighbours(ids, rng, self.ends))
@@ -138,7 +134,7 @@ class SentenceNoise(Noise):
             return second, first, True
         drawn = int(rng.integers(len(where.texts) - 1))
         other = int(where.texts[drawn + (drawn >= np.searchsorted(where.texts, document))])
-        return first, (other, *elsewhere(_inner(where.text, other), rng, self.ends, second[2])), True
+        return first, (other, *elsewhere(_inner(where.encoded, other), rng, self.ends, second[2])), True
 
 
 def _inner(text: EncodedCorpus, document: int) -> np.ndarray:

@@ -46,7 +46,7 @@ class PairData(TrainingData[ParallelCorpus, Tokenizer]):
                 f"the {len(self._pairs)} pairs hold less than one batch of {recipe.batch_tokens} tokens; "
                 "give more text or a smaller batch"
             )
-        return SampledFeed(self._pairs, PairSampler(lengths, recipe.batch_tokens, recipe.seed))
+        return SampledFeed(self._pairs.batch, PairSampler(lengths, recipe.batch_tokens, recipe.seed))
 
     def validation(self, recipe: Recipe) -> Validation | None:
         return PairValidation(self.held_out, EncodedPairs(self.held_out, self.tokenizer)) if self.held_out else None

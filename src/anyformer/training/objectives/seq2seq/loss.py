@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from anyformer.errors import UsageError
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.causality import later_tokens_seen
@@ -26,13 +28,18 @@ class Seq2SeqObjective(Objective[Seq2Seq]):
             raise UsageError(f"{self.said.kind} is trained on PairData or others, not on {type(data).__name__}")
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        inputs = {
-            "input_ids": on(by.device, rows.source_ids),
-            "attention_mask": on(by.device, rows.source_mask).long(),
-            "decoder_input_ids": on(by.device, rows.target_ids),
-            "decoder_attention_mask": on(by.device, rows.target_mask).long(),
-        }
-        return losses_of_labels(by, inputs, on(by.device, rows.labels))
+        return losses_of_pairs(by, rows, rows.source_mask, rows.target_mask)
+
+
+def losses_of_pairs(by: LossContext, rows: Rows, source_mask: np.ndarray, target_mask: np.ndarray) -> Losses:
+    """The losses of targets beside their sources; the masks [batch, token] are 0 at padding, else a document's number."""
+    inputs = {
+        "input_ids": on(by.device, rows.source_ids),
+        "attention_mask": on(by.device, source_mask).long(),
+        "decoder_input_ids": on(by.device, rows.target_ids),
+        "decoder_attention_mask": on(by.device, target_mask).long(),
+    }
+    return losses_of_labels(by, inputs, on(by.device, rows.labels))
 
 
 def decoder_refusal(spec: ModelSpec) -> str | None:

@@ -1,0 +1,33 @@
+"""EXAONE 4, OLMo 2's norms behind the branches with Qwen 3's of each head: arXiv:2507.11407."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import changed, layered, windowed
+from anyformer.families.lineage import Origin, Preset
+from anyformer.families.llama import llama
+from anyformer.families.qwen3 import with_qk_norms
+from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec
+from anyformer.spec import BranchSpec, ModelSpec, SublayerSpec
+
+
+def exaone4(*sizes: int, tied: bool = False, context: int = 131_072) -> ModelSpec:
+    """LLaMA with an RMSNorm after each branch instead of before, and one of each head (arXiv:2507.11407, section 2.1)."""
+    scaling = Llama3Scaling(factor=16.0)
+    model = llama(*sizes, vocab_size=102_400, eps=1e-5, theta=1e6, scaling=scaling, tied=tied, context=context)
+    model = changed(changed(model, SublayerSpec, norm_in=None), BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
+    return with_qk_norms(model, 1e-5)
+
+
+def hybrid(model: ModelSpec, size: int) -> ModelSpec:
+    """The model with three windows to a layer that sees everything and rotates nothing (section 2.1)."""
+    full = changed(model, GQASpec, rotary=None)
+    return layered(model, *[windowed(model, size).stack.blocks[0]] * 3, full.stack.blocks[0])
+
+
+EXAONE4 = Origin("exaone4", "llama3.1", 2025, "arXiv:2507.11407, section 2.1").lineage(
+    "norms after each branch instead of before, QK-norm; in the 32B three windows to a layer without positions",
+    Preset("exaone-4.0-1.2b", exaone4(30, 2048, 32, 4096, 8, tied=True, context=65_536), "1.28B"),
+    Preset("exaone-4.0-32b", hybrid(exaone4(64, 5120, 40, 27_392, 8), 4096), "32.0B", alias="exaone4"),
+    sizes="LG AI Research 2025, arXiv:2507.11407, table 1, and the released configurations (scaling and context from memory)",
+    tokenizer="byte-level BPE, 102,400",
+)

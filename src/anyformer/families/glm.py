@@ -1,0 +1,103 @@
+"""GLM-4 (arXiv:2406.12793), GLM-4-0414 with norms behind the branches too, and GLM-4.5's mixtures (arXiv:2508.06471)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from anyformer.families.compose import block, changed, gated
+from anyformer.families.lineage import Origin, Preset
+from anyformer.families.llama import llama
+from anyformer.families.mistral import with_experts
+from anyformer.families.qwen2 import with_qkv_biases
+from anyformer.families.qwen3 import with_qk_norms
+from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU
+from anyformer.spec import BranchSpec, Count, ModelSpec
+
+VOCABULARY = 151_552
+
+
+def glm(*sizes: int, eps: float = 1.5625e-07, context: int = 131_072) -> ModelSpec:
+    """LLaMA with biases of queries, keys and values, and neighbouring features of half a head that rotate (2406.12793)."""
+    model = with_qkv_biases(llama(*sizes, head_dim=128, vocab_size=VOCABULARY, eps=eps, context=context))
+    return changed(model, RotarySpec, fraction=0.5, layout="interleaved")
+
+
+def glm4(*sizes: int, eps: float = 1e-5, context: int = 32_768) -> ModelSpec:
+    """GLM-4 with a norm after each branch too, and no biases."""
+    model = changed(glm(*sizes, eps=eps, context=context), BranchSpec, norm_out=RMSNormSpec(eps=eps))
+    return changed(model, GQASpec, bias_query=False, bias_key=False, bias_value=False)
+
+
+def router(n_experts: int, top_k: int, factor: float) -> RouterSpec:
+    """Sigmoid scores and corrections as DeepSeek-V3's, without groups; the weights sum to `factor`."""
+    choice = RouterSpec(
+        n_experts=Count(n_experts), top_k=top_k, score="sigmoid", correction=True, group_score="top2-sum"
+    )
+    return choice.but(renormalise=True, factor=factor)
+
+
+def after_dense(sparse: ModelSpec, n_dense: int, d_ff: int) -> ModelSpec:
+    """The model with feed-forwards of this width for the experts of its first layers."""
+    attention, feed = sparse.stack.blocks[0].sublayers
+    first = block(attention, feed.but(branches=(feed.branches[0].but(mixer=gated(d_ff, SiLU())),)))
+    return sparse.but(stack=sparse.stack.but(blocks=(*[first] * n_dense, *sparse.stack.blocks[n_dense:])))
+
+
+def glm4_moe(
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int,
+    n_kv_heads: int,
+    *,
+    d_expert: int,
+    choice: RouterSpec,
+    n_dense: int = 1,
+    qk_norm: bool = False,
+) -> ModelSpec:
+    """GLM-4's biases and half a head that rotates, experts beside a shared one after `n_dense` layers (2508.06471, 2.1)."""
+    sizes = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
+    dense = llama(*sizes, head_dim=128, vocab_size=VOCABULARY, eps=1e-5, theta=1e6, context=131_072)
+    dense = changed(with_qkv_biases(dense), RotarySpec, fraction=0.5)
+    dense = with_qk_norms(dense, 1e-5) if qk_norm else dense
+    return after_dense(with_experts(dense, choice, gated(d_expert, SiLU())), n_dense, d_ff)
+
+
+BPE = "byte-level BPE, 151,329 padded to 151,552"
+# The report counts the layer of multi-token prediction and neither table of words.
+counted = "the report leaves out the tables of words{}; from memory".format
+
+GLM = Origin("glm", "qwen", 2024, "arXiv:2406.12793, section 2").lineage(
+    "grouped queries, half of each head rotates, neighbouring features in pairs",
+    Preset("glm-4-9b", glm(40, 4096, 32, 13_696, 2), "9.4B"),
+    family="glm",
+    sizes="Team GLM 2024, arXiv:2406.12793, and the released configuration (context and total from memory)",
+    tokenizer=BPE,
+)
+GLM4 = Origin("glm4", "glm", 2025, "the release of April 2025, from memory").lineage(
+    "a norm after each branch too, no biases",
+    Preset("glm-4-32b-0414", glm4(61, 6144, 48, 23_040, 2), "32B", "32.57B, which the name cuts", alias="glm4"),
+    family="glm",
+    sizes="Zhipu AI 2025, the released configuration (eps and context from memory)",
+    tokenizer=BPE,
+)
+sized = partial(router, top_k=8)
+GLM4_MOE = Origin("glm4-moe", "glm", 2025, "arXiv:2508.06471, section 2.1").lineage(
+    "experts chosen as DeepSeek-V3's, beside a shared one; QK-norm in the larger",
+    Preset(
+        "glm-4.5-air",
+        glm4_moe(46, 4096, 96, 10_944, 8, d_expert=1408, choice=sized(128, factor=1.0)),
+        "106B",
+        "106.85B; " + counted(", 1.24B"),
+    ),
+    Preset(
+        "glm-4.5",
+        glm4_moe(92, 5120, 96, 12_288, 8, d_expert=1536, choice=sized(160, factor=2.5), n_dense=3, qk_norm=True),
+        "355B",
+        "352.80B; " + counted(", 1.55B, and counts the layer of multi-token prediction, 4.0B"),
+        alias="glm4.5",
+    ),
+    family="glm",
+    sizes="GLM-4.5 Team 2025, arXiv:2508.06471, table 1 (from memory); active parameters: 12B and 32B",
+    tokenizer=BPE,
+)

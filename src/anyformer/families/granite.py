@@ -1,0 +1,62 @@
+"""Granite 3, LLaMA with four multipliers in place of a change of scale while training, and its mixtures (IBM 2024)."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import changed
+from anyformer.families.lineage import Origin, Preset
+from anyformer.families.llama import llama
+from anyformer.families.mistral import with_experts
+from anyformer.layers import AddSpec, AttentionSpec, RouterSpec, TokensSpec
+from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec
+
+
+def multiplied(model: ModelSpec, *, tokens: float, branch: float, scores: float, logits: float) -> ModelSpec:
+    """The model with factors of what enters, of what branches write, of scores, and a divisor of logits (μP's; 2203.03466)."""
+    model = changed(model, TokensSpec, scale=ScaleSpec(factor=tokens))
+    model = changed(model, AttentionSpec, scale=ScaleSpec(factor=scores))
+    model = changed(model, HeadSpec, scale=ScaleSpec(factor=1 / logits))
+    return model.but(stack=model.stack.but(residual=AddSpec(branch=branch)))
+
+
+def granite(
+    *sizes: int, vocab_size: int, scores: float, branch: float, logits: float, context: int = 4096, theta: float = 1e7
+) -> ModelSpec:
+    """LLaMA with tied tables and the multipliers."""
+    model = llama(*sizes, vocab_size=vocab_size, eps=1e-5, theta=theta, tied=True, context=context)
+    return multiplied(model, tokens=12.0, branch=branch, scores=scores, logits=logits)
+
+
+def granite_moe(*sizes: int, n_experts: int, logits: float, top_k: int = 8) -> ModelSpec:
+    """Granite with experts, eight of which see each token with weights that are a softmax of their own."""
+    dense = granite(*sizes, vocab_size=49_155, scores=1 / 64, branch=0.22, logits=logits, theta=1e4)
+    return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen"))
+
+
+RELEASED = "IBM Granite Team, the released configurations (multipliers, theta and context from memory)"
+BPE = "byte-level BPE (StarCoder's), {}"
+
+GRANITE = Origin("granite", "llama2", 2024, "the Granite 3.0 report, 2024, from memory").lineage(
+    "factors of the embeddings, branches, scores and logits; tied tables, theta 10,000,000",
+    Preset(
+        "granite-3.3-2b",
+        granite(40, 2048, 32, 8192, 8, vocab_size=49_159, scores=1 / 64, branch=0.22, logits=8.0, context=131_072),
+        "2.5B",
+        alias="granite",
+    ),
+    Preset(
+        "granite-3.3-8b",
+        granite(40, 4096, 32, 12_800, 8, vocab_size=49_159, scores=1 / 128, branch=0.22, logits=16.0, context=131_072),
+        "8.1B",
+        "8.17B, which the report cuts",
+    ),
+    sizes=RELEASED,
+    tokenizer=BPE.format("49,159"),
+)
+GRANITE_MOE = Origin("granite-moe", "granite", 2024, "the Granite 3.0 report, 2024, from memory").lineage(
+    "experts, eight for a token",
+    Preset("granite-3.0-1b-a400m", granite_moe(24, 1024, 16, 512, 8, n_experts=32, logits=6.0), "1.3B"),
+    Preset("granite-3.0-3b-a800m", granite_moe(32, 1536, 24, 512, 8, n_experts=40, logits=6.0), "3.3B"),
+    family="granite",
+    sizes=RELEASED + "; active parameters: 400M and 800M",
+    tokenizer=BPE.format("49,155"),
+)

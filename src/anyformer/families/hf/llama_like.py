@@ -1,0 +1,119 @@
+"""Classes of transformers that are LLaMA's but for a switch or two: SmolLM3, Seed-OSS, ERNIE 4.5, Arcee."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.experts import UNWINDOWED
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.llama_like import arcee, ernie4_5, seed_oss, smollm3
+from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, RMSNormSpec, RotarySpec
+from anyformer.spec import ModelSpec
+
+QKV = ("bias_query", "bias_key", "bias_value")
+MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
+EPS_1E5 = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+LAYER = {**NORMS, **ATTENTION, **GATED}
+
+
+def _read_turning(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The depth, and the layers that rotate nothing: those with a 0 in the list, or by default every fourth."""
+    n_layers, every = settings.take("num_hidden_layers", int), settings.take("no_rope_layer_interval", int, 4)
+    if every < 1:
+        raise settings.refusal("no_rope_layer_interval", "must be at least 1")
+    given = settings.written("no_rope_layers")
+    turning = [(i + 1) % every != 0 for i in range(n_layers)] if given is None else given
+    if not isinstance(turning, list) or len(turning) != n_layers or set(turning) - {0, 1}:
+        raise settings.refusal("no_rope_layers", f"must be {n_layers} times 1, for a layer that rotates, or 0")
+    kinds = changed(spec.stack.blocks[0], GQASpec, rotary=None), spec.stack.blocks[0]
+    return spec.but(stack=spec.stack.but(blocks=tuple(kinds[bool(turns)] for turns in turning)))
+
+
+def _write_turning(spec: ModelSpec) -> dict[str, Any]:
+    turns = [int(one(block, GQASpec, "attention").rotary is not None) for block in spec.stack.blocks]
+    return {"num_hidden_layers": spec.n_layers, "no_rope_layers": turns}
+
+
+SMOLLM3 = table.family(
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    smollm3(1, 8, 1, 8),
+    (
+        *WIDTHS,
+        table.heads(n_kv_heads=4),
+        table.BIASES,
+        MLP_BIAS,
+        EPS,
+        table.positions(RotarySpec(theta=2e6), context=32_768),
+        table.tables(tied=True),
+        table.Pair(_read_turning, _write_turning),
+        UNWINDOWED,
+    ),
+    LAYER,
+)
+SEED_OSS = table.family(
+    "seed_oss",
+    "SeedOssForCausalLM",
+    seed_oss(1, 8, 1, 8),
+    (
+        *WIDTHS,
+        table.heads(n_kv_heads=8, head_dim=128),
+        table.at("attention_bias", bool, GQASpec, *QKV, default=True),
+        table.at("attention_out_bias", bool, GQASpec, "bias_output", default=False),
+        MLP_BIAS,
+        EPS,
+        table.positions(context=524_288),
+        table.tables(tied=False),
+        table.layers(),
+    ),
+    LAYER,
+    ignored=("residual_dropout",),
+)
+
+
+def _read_biases(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    bias = settings.take("use_bias", bool, False)
+    spec = changed(spec, GQASpec, **dict.fromkeys(table.ALL_BIASES, bias))
+    return changed(spec, GatedFeedForwardSpec, bias_in=bias, bias_out=bias)
+
+
+ERNIE = table.family(
+    "ernie4_5",
+    "Ernie4_5ForCausalLM",
+    ernie4_5(1, 8, 1, 8),
+    (
+        *WIDTHS,
+        table.heads(n_kv_heads=2, head_dim=128),
+        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec, "attention").bias_query}),
+        EPS_1E5,
+        table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), context=131_072),
+        table.tables(tied=True),
+        table.layers(),
+    ),
+    LAYER,
+    ignored=("compression_ratio", "fuse_rms_norm"),
+)
+ARCEE = table.family(
+    "arcee",
+    "ArceeForCausalLM",
+    arcee(1, 8, 1, 8),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff", default=18_432),
+        table.activation("hidden_act", "relu2", FeedForwardSpec),
+        table.heads(),
+        table.EVEN,
+        table.BIASES,
+        table.at("mlp_bias", bool, FeedForwardSpec, "bias_in", "bias_out", default=False),
+        EPS_1E5,
+        table.positions(context=4096),
+        table.tables(tied=False),
+        table.layers(),
+    ),
+    {**NORMS, **ATTENTION, **table.feeds(up="mlp.up_proj", down="mlp.down_proj")},
+)

@@ -1,0 +1,110 @@
+"""StarCoder and StarCoder2 to and from transformers' GPTBigCodeForCausalLM and Starcoder2ForCausalLM.
+
+The one's queries, keys and values are one matrix: side by side where there is one key for all heads, head by head where not.
+"""
+
+from __future__ import annotations
+
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
+from anyformer.families.hf.layout import Laid, Theirs, within
+from anyformer.families.hf.llama import ATTENTION, NORMS
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.starcoder import starcoder, starcoder2
+from anyformer.layers import AttentionSpec, FeedForwardSpec, GQASpec, LayerNormSpec
+from anyformer.spec import Count, ModelSpec, ScaleSpec
+
+TANH = "gelu_pytorch_tanh"
+SCALE = table.at(
+    "scale_attn_weights",
+    bool,
+    AttentionSpec,
+    "scale",
+    default=True,
+    into=lambda scaled: ScaleSpec(power=-0.5 if scaled else 0.0),
+    out=lambda scale: scale.power != 0,
+)
+
+
+def _shared_key(spec: ModelSpec) -> bool:
+    return one(spec, GQASpec, "attention").n_kv_heads == 1
+
+
+def _read_sharing(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    shared = settings.take("multi_query", bool, True)
+    settings.ignore("num_key_value_heads")  # which follows from it
+    return changed(spec, GQASpec, n_kv_heads=Count(1) if shared else None)
+
+
+def _modules(spec: ModelSpec) -> Laid:
+    places = {
+        **table.norms("ln_1", "ln_2"),
+        table.QKV: Theirs("attn.c_attn", by=None if _shared_key(spec) else "head"),
+        f"{table.PROJECTION}.o": "attn.c_proj",
+        **table.feeds(up="mlp.c_fc", down="mlp.c_proj"),
+    }
+    return within(places)
+
+
+def _read_biases(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    bias = settings.take("use_bias", bool, True)
+    spec = changed(spec, GQASpec, **dict.fromkeys(table.ALL_BIASES, bias))
+    return changed(spec, FeedForwardSpec, bias_in=bias, bias_out=bias)
+
+
+GPT_BIGCODE = gpt_family(
+    "gpt_bigcode",
+    "GPTBigCodeForCausalLM",
+    starcoder(1, 8, 1, vocab_size=1, context=1),
+    (
+        table.VOCABULARY,
+        table.learned("n_positions", 1024),
+        D_MODEL,
+        N_HEADS,
+        table.Pair(_read_sharing, lambda spec: {"multi_query": _shared_key(spec)}),
+        table.d_ff("n_inner"),
+        table.activation("activation_function", TANH, FeedForwardSpec),
+        EPS,
+        table.layers("n_layer"),
+        SCALE,
+        table.tables(tied=True),
+        table.fixed(add_cross_attention=False),
+        table.NO_DROPOUT,
+    ),
+    _modules,
+    outside={"stack.embedding.terms.1": "wpe"},
+    buffers=MASKS,
+    # Precisions of the softmax, and how old files were to be run.
+    ignored=(
+        "attention_softmax_in_fp32",
+        "scale_attention_softmax_in_fp32",
+        "inference_runner",
+        "validate_runner_input",
+        "pre_allocate_kv_cache",
+        "max_sequence_length",
+        "max_batch_size",
+        "pad_key_length",
+    ),
+)
+STARCODER2 = table.family(
+    "starcoder2",
+    "Starcoder2ForCausalLM",
+    starcoder2(1, 8, 1, 1.0, n_kv_heads=1),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, FeedForwardSpec, "d_ff"),
+        table.heads(n_kv_heads=2),
+        table.Pair(_read_biases, lambda spec: {"use_bias": one(spec, GQASpec, "attention").bias_query}),
+        table.activation("hidden_act", TANH, FeedForwardSpec),
+        table.at("norm_epsilon", float, LayerNormSpec, "eps", default=1e-5),
+        table.positions(context=4096),
+        table.window(None),
+        table.tables(tied=True, start=0.018042),
+        table.layers(),
+    ),
+    {**NORMS, **ATTENTION, **table.feeds(up="mlp.c_fc", down="mlp.c_proj")},
+    ignored=("residual_dropout", "embedding_dropout", "mlp_type", "norm_type"),
+)

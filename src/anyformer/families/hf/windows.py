@@ -1,0 +1,50 @@
+"""Windows and rotary positions layer by layer: what the types of a configuration's layers say of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.rotary import THETA, rotary, rotary_settings, scaling_settings, within
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.table import FULL, SLIDING, Pair, types_of
+from anyformer.layers import RotarySpec
+from anyformer.spec import ModelSpec
+
+ROTARY = "rotary positions"
+
+
+def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: str | None = None) -> Pair:
+    """The context and the rotary positions of a template of `table.two_kinds`, of sliding layers and of full ones.
+
+    Each type of layer has a table of its own; in older files the full layers have the usual settings and the others a theta by
+    the name `setting`, or nothing. The arguments are what the class takes where nothing is said.
+    """
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        length = settings.take("max_position_embeddings", int, context)
+        plain = local if setting is None else local.but(theta=settings.take(setting, float, local.theta)), full
+        tables = settings.section("rope_parameters")
+        if tables is None:
+            each = plain[0], rotary(settings, length, plain=plain[1], fraction=None)
+        else:
+            inner = tables.section(SLIDING), tables.section(FULL)
+            each = tuple(p if i is None else within(i, length, p) for i, p in zip(inner, plain, strict=True))
+            tables.close()
+        blocks = (changed(b, RotarySpec, **r.values()) for b, r in zip(spec.stack.blocks, each, strict=True))
+        return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=length)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        by_type = dict(zip(types_of(spec), spec.stack.blocks, strict=True))
+        found = {SLIDING: local, FULL: full} | {kind: one(block, RotarySpec, ROTARY) for kind, block in by_type.items()}
+        length = {"max_position_embeddings": spec.context or context}
+        if setting is not None:
+            return {**length, setting: found[SLIDING].theta, **rotary_settings(found[FULL], fraction=None)}
+        tables = {
+            kind: {"rope_type": "default", THETA: each.theta, **(scaling_settings(each.scaling) or {})}
+            for kind, each in found.items()
+        }
+        return {**length, "rope_parameters": tables}
+
+    return Pair(read, write)

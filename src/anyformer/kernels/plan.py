@@ -1,0 +1,222 @@
+"""Which blocks of queries and keys hold a visible pair: worked out once a pass, from what the mask's predicate says of bounds.
+
+Nothing here reads a tensor without numbers: of plain tokens the positions are known by their span, and what cannot be read
+could be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from anyformer.kernels.intervals import FAR, Bits, Interval, Numbers, Verdict, bounds
+from anyformer.layers.mask import Mask, shown
+from anyformer.layers.tokens import FACTS, Span, Tokens
+
+TILE = 64  # queries, and keys, that are looked at together
+WHOLE = (
+    8  # from so many times as many keys in whole blocks as in others on, those have a call of their own, without a mask
+)
+AT_ONCE = 2**22  # bounds worked out together
+
+Facts = Mapping[str, Numbers | None]
+
+
+class Piece(NamedTuple):
+    """Queries and the keys that some of them see."""
+
+    queries: Numbers
+    keys: Numbers
+    masked: bool  # whether a pair among them is, or may be, hidden
+
+
+class Section(NamedTuple):
+    """The pieces of some rows and heads, under a mask that shows no pair that another section's shows."""
+
+    mask: Mask
+    row: int | None  # None: every row
+    heads: Numbers
+    pieces: tuple[Piece, ...]
+
+    @property
+    def pairs(self) -> int:
+        """How many (head, query, key) of a row are computed."""
+        return len(self.heads) * sum(len(piece.queries) * len(piece.keys) for piece in self.pieces)
+
+
+def plan(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int = TILE) -> tuple[Section, ...]:
+    """The blocks to compute; rows and heads that see alike have theirs in common."""
+    if query.span and key.span:
+        mask = mask.within(query.span, key.span)
+        if not key.turned and all(tokens.segment is None and tokens.mark is None for tokens in (query, key)):
+            return _plain(mask, query.span, key.span, n_heads, tile)
+    of_queries, of_keys = _facts(query), _facts(key)
+    rows = max(1 if fact is None else len(fact) for facts in (of_queries, of_keys) for fact in facts.values())
+    if rows == 1:
+        return tuple(_row(mask, _of_row(of_queries, 0), _of_row(of_keys, 0), n_heads, tile, None))
+    each = ((_of_row(of_queries, row), _of_row(of_keys, row), row) for row in range(rows))
+    return tuple(s for queries, keys, row in each for s in _row(mask, queries, keys, n_heads, tile, row))
+
+
+@lru_cache(maxsize=32)
+def _plain(mask: Mask, query: Span, key: Span, n_heads: int, tile: int) -> tuple[Section, ...]:
+    queries, keys = ({"position": np.arange(*span)} for span in (query, key))
+    keys["end"] = np.full_like(keys["position"], key[1] - 1)
+    return tuple(_row(mask, queries, keys, n_heads, tile, None))
+
+
+def _facts(tokens: Tokens) -> dict[str, Numbers | None]:
+    """Each fact that is there as [row, token]; what has no numbers lies anywhere, and is told apart by -FAR."""
+    facts: dict[str, Numbers | None] = {name: _numbers(getattr(tokens, name)) for name in FACTS}
+    if tokens.span and not tokens.turned:
+        facts["position"] = np.arange(*tokens.span)[None]
+    position, document = facts["position"], facts["document"]
+    assert position is not None
+    facts["end"] = ends(position, document)
+    return facts
+
+
+def ends(position: Numbers, document: Numbers | None) -> Numbers:
+    """The position of the last token of each token's document [row, token]."""
+    if document is None:
+        return np.broadcast_to(position.max(-1, keepdims=True), position.shape)
+    position, document = np.broadcast_arrays(position, document)
+    out = np.empty_like(position)
+    for row in range(len(out)):
+        _, which = np.unique(document[row], return_inverse=True)
+        last = np.zeros(int(which.max()) + 1, dtype=np.int64)
+        np.maximum.at(last, which, position[row])
+        out[row] = last[which]
+    return out
+
+
+def _numbers(fact: Tensor | None) -> Numbers | None:
+    if fact is None:
+        return None
+    if numberless(fact):
+        return np.full(tuple(fact.shape), -FAR)
+    return fact.detach().cpu().numpy().astype(np.int64)
+
+
+def numberless(fact: Tensor) -> bool:
+    """Whether it is known of a tensor only what shape it has."""
+    return isinstance(fact, FakeTensor) or fact.is_meta
+
+
+def _of_row(facts: Facts, row: int) -> dict[str, Numbers | None]:
+    return {name: None if fact is None else fact[min(row, len(fact) - 1)] for name, fact in facts.items()}
+
+
+def _bounded(facts: Facts, blocks: Numbers, shape: tuple[int, ...]) -> Any:
+    """The facts of blocks [block, token] as bounds, shaped as a predicate takes them."""
+    found: dict[str, Any] = {}
+    for name, fact in facts.items():
+        if fact is not None:
+            found[name] = _shaped(fact[blocks], shape)
+    return _Tokens(found)
+
+
+def _shaped(numbers: Numbers, shape: tuple[int, ...]) -> Interval:
+    each = bounds(numbers)
+    unknown = each.lo == -FAR
+    hi, step = np.where(unknown, FAR, each.hi), np.where(unknown, 1, each.step)
+    return Interval(*(part.reshape(shape) for part in (each.lo, hi, step)))
+
+
+class _Tokens(Tokens):
+    """Facts as bounds, which `each` and the rest of `Tokens` treat as tensors."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        for name in (*FACTS, "end"):
+            object.__setattr__(self, name, facts.get(name))
+
+
+def _asked(mask: Mask, query: Any, key: Any, heads: Numbers) -> Verdict | None:
+    """What the predicate says, or None where it asks what is not known of bounds."""
+    head: Any = Interval(heads, heads, np.zeros_like(heads))
+    try:
+        verdict: Any = shown(mask, query, key, head)
+    except (TypeError, AttributeError):
+        return None
+    if verdict is None:
+        return Verdict(np.array(True), np.array(True))
+    return verdict if isinstance(verdict, Verdict) else None
+
+
+def _row(mask: Mask, query: Facts, key: Facts, n_heads: int, tile: int, row: int | None) -> Iterator[Section]:
+    for part in mask.disjoint():
+        of_queries, of_keys = (_blocks(facts, part.period(), tile) for facts in (query, key))
+        yield from _sections(part, query, key, of_queries, of_keys, n_heads, row)
+
+
+def _blocks(facts: Facts, period: int | None, tile: int) -> Numbers:
+    """The tokens of each block [block, token], the last repeated where there are fewer."""
+    position = facts["position"]
+    assert position is not None
+    n = len(position)
+    if period is None or n <= period:
+        each = [np.arange(start, min(n, start + tile)) for start in range(0, n, tile)]
+    else:
+        alike = [np.flatnonzero(position % period == rest) for rest in range(period)]
+        each = [few[start : start + tile] for few in alike for start in range(0, len(few), tile)]
+    return np.stack([np.pad(block, (0, tile - len(block)), mode="edge") for block in each])
+
+
+def _sections(
+    mask: Mask, query: Facts, key: Facts, of_queries: Numbers, of_keys: Numbers, n_heads: int, row: int | None
+) -> Iterator[Section]:
+    n, m = len(of_queries), len(of_keys)
+    rows, columns = _bounded(query, of_queries, (1, 1, n, 1)), _bounded(key, of_keys, (1, 1, 1, m))
+    verdict = _asked(mask, rows, columns, np.arange(n_heads).reshape(1, -1, 1, 1))
+    if verdict is None:
+        verdict = Verdict(np.array(True), np.array(False))
+    shape = np.broadcast_shapes(*(bits.shape for bits in verdict), (1, 1, n, m))
+    may, must = (np.broadcast_to(bits, shape)[0] for bits in verdict)
+    heads = shape[1]
+    seen = _keys_seen(mask, query, key, of_queries, of_keys, may, must)
+    alike: dict[bytes, list[int]] = {}
+    for head in range(heads):
+        alike.setdefault(np.packbits(seen[head]).tobytes() + np.packbits(must[head]).tobytes(), []).append(head)
+    for same in alike.values():
+        pieces = tuple(_pieces(seen[same[0]], must[same[0]], of_queries, of_keys))
+        if pieces:
+            yield Section(mask, row, np.arange(n_heads) if heads == 1 else np.array(same), pieces)
+
+
+def _keys_seen(
+    mask: Mask, query: Facts, key: Facts, of_queries: Numbers, of_keys: Numbers, may: Bits, must: Bits
+) -> Bits:
+    """Which keys each block of queries may see [head, block of queries, block of keys, key]."""
+    tile = of_keys.shape[1]
+    first = np.ones_like(of_keys, dtype=bool)
+    first[:, 1:] = of_keys[:, 1:] != of_keys[:, :-1]  # not the last key repeated
+    seen = may[..., None] & first
+    head, i, j = np.nonzero(may & ~must)
+    for at in range(0, len(head), AT_ONCE // tile):
+        some = slice(at, at + AT_ONCE // tile)
+        h, q, k = head[some], i[some], j[some]
+        rows = _bounded(query, of_queries[q], (-1, 1, 1, 1))
+        columns = _bounded(key, of_keys[k][..., None], (len(k), 1, 1, tile))
+        verdict = _asked(mask, rows, columns, h.reshape(-1, 1, 1, 1))
+        if verdict is not None:
+            seen[h, q, k] &= np.broadcast_to(verdict.may, (len(k), 1, 1, tile))[:, 0, 0]
+    return seen
+
+
+def _pieces(seen: Bits, must: Bits, of_queries: Numbers, of_keys: Numbers) -> Iterator[Piece]:
+    for i, block in enumerate(of_queries):
+        queries = block[: 1 + int((block[1:] != block[:-1]).sum())]
+        whole = must[i][:, None] & seen[i]
+        keys, plain = of_keys[seen[i]], of_keys[whole]
+        if not len(keys):
+            continue
+        if len(plain) in (0, len(keys)) or len(plain) < WHOLE * (len(keys) - len(plain)):
+            yield Piece(queries, np.sort(keys), len(plain) < len(keys))
+        else:
+            yield Piece(queries, np.sort(plain), masked=False)
+            yield Piece(queries, np.sort(of_keys[seen[i] & ~whole]), masked=True)

@@ -1,0 +1,131 @@
+"""The screen: all that is printed goes through it, so that no text steers a terminal, and none ends a command.
+
+A name or a key of somebody else's may hold anything. Plain text passes `Screen`, which spells out what steers a terminal;
+tables, bars and colours are rich's, and pass `console`, which does the same to their words and takes no word for markup.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.segment import Segment
+
+# C0 but tab and line feed, DEL, C1: escape sequences move the cursor, rename the window, hide what was written.
+# Half a pair of UTF-16 is no character; those from U+DC80 are bytes of an argument that were no UTF-8.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+READER_GONE = 141  # the status, as a shell has it for a command that SIGPIPE ended
+
+
+def visible(text: str) -> str:
+    r"""The text with every control character but tab and line feed written out, as in \x1b, and bytes that are no text."""
+    return _CONTROL.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\u{number:04x}" if number >= 0xD800 and not 0xDC80 <= number < 0xDD00 else f"\\x{number & 0xFF:02x}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number of things: "1 document", "1,200 documents"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+class Screen:
+    """A text stream that writes what is visible of a text, and "?" for what its encoding lacks; `raw` is the stream itself."""
+
+    buffer = None  # no way past it, for those who would rather write bytes
+
+    def __init__(self, stream: TextIO) -> None:
+        self.raw = stream
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+    def write(self, text: str | bytes) -> int:
+        said = text if isinstance(text, str) else text.decode(errors="replace")  # click writes completions as bytes
+        with _to_a_reader(self.raw):
+            self.raw.write(visible(said))
+        return len(text)
+
+    def flush(self) -> None:
+        with _to_a_reader(self.raw):
+            self.raw.flush()
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+@contextmanager
+def _to_a_reader(stream: TextIO) -> Iterator[None]:
+    """End the program where who reads (head, less) has what it wanted and is gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        forget_unwritten(stream)
+        raise SystemExit(READER_GONE) from None
+
+
+def forget_unwritten(stream: TextIO) -> None:
+    """Have what could not be written to a stream go nowhere: Python would try it once more at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def say(text: object = "", *, end: str = "\n", stderr: bool = False) -> None:
+    """Print a text, at once."""
+    stream = sys.stderr if stderr else sys.stdout
+    stream.write(f"{text}{end}")
+    stream.flush()
+
+
+@contextmanager
+def on_screen(out: TextIO, errors: TextIO) -> Iterator[None]:
+    """While it is entered, what goes to standard output and to standard error is shown on these."""
+    with redirect_stdout(Screen(raw(out))), redirect_stderr(Screen(raw(errors))):  # type: ignore[type-var]
+        yield
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream below a screen, or the stream that is none."""
+    return getattr(stream, "raw", stream) if isinstance(stream, Screen) else stream
+
+
+def console(width: int | None = None, *, stderr: bool = False) -> Console:
+    """Where tables and bars are printed, `width` columns wide or as the terminal is; words are no markup."""
+    return _console()(
+        file=raw(sys.stderr if stderr else sys.stdout), width=width, markup=False, emoji=False, highlight=False
+    )
+
+
+@cache
+def _console() -> type[Console]:
+    from rich.console import Console  # late: most commands print no table, and all of them import this
+
+    class Shown(Console):
+        """Rich's console, whose words are visible ones."""
+
+        def render_str(self, text: str, **options: Any) -> Any:
+            return super().render_str(visible(text), **options)
+
+        def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
+            for segment in super().render(*given, **options):
+                yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+        def on_broken_pipe(self) -> None:
+            with _to_a_reader(self.file):  # type: ignore[arg-type]
+                raise BrokenPipeError
+
+    return Shown

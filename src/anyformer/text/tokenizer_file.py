@@ -1,0 +1,101 @@
+"""A `tokenizer.json` on its way to the library that reads it: ids are checked before, and whatever it throws is one refusal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from anyformer.disk.foreign import parse_json
+from anyformer.errors import AnyformerError, TextError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# The library reserves memory by the largest id. Published vocabularies leave few ids out.
+SPARE, TIMES = 1 << 17, 8
+TRIAL = ("a", "A b\n", "é \N{LATIN SMALL LETTER E}1", "\N{GRINNING FACE}")
+
+
+def read_tokenizer(content: bytes, where: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer of a file; `where` names it in messages.
+
+    Raises TextError for what the library does not read, or cannot encode with, and where it would give ids that the file
+    does not: of two tokens with one id, of added tokens that leave ids out, far beyond the number of tokens.
+    """
+    from tokenizers import Tokenizer as Inner
+
+    data = parse_json(content, where, TextError)
+    model = data.get("model") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(model, dict):
+        raise TextError(
+            f"{where} is not a tokenizer that Hugging Face tokenizers reads (it has no model); copy it again"
+        )
+    vocabulary, added = model.get("vocab"), data.get("added_tokens") or []
+    if isinstance(vocabulary, dict):
+        refuse_ids(vocabulary.items(), where)
+    listed = added if isinstance(added, list) else []  # the library refuses anything else
+    entries = [(each.get("content"), each.get("id")) for each in listed if isinstance(each, dict)]
+    with guarded(f"{where} is not a tokenizer that Hugging Face tokenizers reads"), _silence():
+        inner = Inner.from_str(content.decode())
+        inner.no_truncation()
+        inner.no_padding()
+        for text in TRIAL:
+            with suppress(Exception):  # of a vocabulary without these letters; a panic is none
+                inner.decode(inner.encode(text).ids)
+    for token, i in entries:
+        if isinstance(token, str) and (found := inner.token_to_id(token)) != i:
+            raise TextError(
+                f"{where}: the added token {token!r} has the id {i!r}, and the library gives it {found}; copy the file again"
+            )
+    return inner
+
+
+def refuse_ids(tokens: Iterable[tuple[str, Any]], where: str) -> None:
+    """Raise TextError for ids (token, id) that are no numbers from 0 on, that two tokens have, or that are far too large."""
+    owner: dict[int, str] = {}
+    for token, i in tokens:
+        if type(i) is not int or i < 0:
+            raise TextError(
+                f"{where}: the token {token!r} has the id {i!r}, which is no number from 0 on; copy it again"
+            )
+        if owner.setdefault(i, token) != token:
+            raise TextError(f"{where}: the tokens {owner[i]!r} and {token!r} both have the id {i}; copy it again")
+    largest = max(owner, default=0)
+    if largest >= TIMES * len(owner) + SPARE:
+        raise TextError(
+            f"{where}: the token {owner[largest]!r} has the id {largest}, far beyond its {len(owner)} tokens; copy it again"
+        )
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """Make of what the library throws, its panics included, a TextError that begins with `what`."""
+    try:
+        yield
+    except AnyformerError:
+        raise
+    except BaseException as error:
+        # The library raises Exception itself; a panic of Rust's is none, and is known by its name alone.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TextError(f"{what} ({reason}); copy it again, or take another") from None
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep from the terminal what a panic writes there by itself."""
+    try:
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # there is no terminal to keep it from
+        yield
+        return
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

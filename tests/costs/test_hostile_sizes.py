@@ -1,0 +1,86 @@
+"""A specification is refused, or costed, soon and in little memory, whatever its sizes."""
+
+import json
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from anyformer.families import preset
+from anyformer.spec import ModelSpec, encode
+
+LIMITS = """
+import json, resource, sys, time
+from anyformer.costs import cost
+from anyformer.errors import AnyformerError
+from anyformer.spec import loads
+from anyformer.families import preset
+cost(preset("gpt2"), seq_len=32).activations
+for text in json.load(sys.stdin):
+    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        spec = loads(text)
+        found = cost(spec, seq_len=32)
+        said = f"{found.parameters.total}"
+        found.activations
+    except AnyformerError as error:
+        said = str(error)
+    seconds = time.process_time() - began
+    print(json.dumps([said, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]), flush=True)
+"""
+D_FF = ("stack", "blocks", "a", "sublayers", 1, "branches", 0, "mixer", "d_ff")
+HEADS = ("stack", "blocks", "a", "sublayers", 0, "branches", 0, "mixer", "projection")
+ATTENTION = HEADS[:-1]
+
+
+def llama(path: tuple[Any, ...], value: Any) -> str:
+    """LLaMA 3 8B as JSON, with one thing changed."""
+    data = json.loads(json.dumps({"anyformer": 1, **encode(preset("llama3-8b").spec, ModelSpec)}))
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.dumps(data)
+
+
+CHANGES: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "layers": (("stack", "blocks", "n"), 10_000),
+    "more layers": (("stack", "blocks", "n"), 10**6),
+    "wide": (("stack", "d_model"), 10**18),
+    "widest": (D_FF, 2**28),
+    "negative": (D_FF, -3072),
+    "heads": (HEADS, {"kind": "GQA", "n_heads": 10**9}),
+    "most heads": (HEADS, {"kind": "GQA", "n_heads": 2**16, "n_kv_heads": 2**16, "head_dim": 2}),
+    "wide heads": (HEADS, {"kind": "GQA", "n_heads": 2**16, "n_kv_heads": 2**16, "head_dim": 2**20}),
+    "slopes": (
+        ATTENTION,
+        {"kind": "Attention", "projection": {"kind": "GQA", "n_heads": 2**16, "head_dim": 2}, "scores": ["ALiBi"]},
+    ),
+    "vertical": ((*ATTENTION, "mask"), {"kind": "LocalAndVertical", "size": 1, "near": 1, "stride": 2**40}),
+    "rows": (("stack", "embedding", "terms", 0, "table", "rows"), 2**32),
+}
+
+
+@pytest.mark.slow
+def test_time_and_memory_are_bounded() -> None:
+    texts = json.dumps([llama(path, value) for path, value in CHANGES.values()])
+    ran = subprocess.run(
+        [sys.executable, "-c", LIMITS],
+        input=texts,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (120, 120)),
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = dict(zip(CHANGES, map(json.loads, ran.stdout.splitlines()), strict=True))
+    for name, (said, seconds, kib) in found.items():
+        assert seconds < 8, (name, seconds, said)  # 2 on a machine that is idle
+        assert kib < 500 * 1024, (name, kib, said)
+        assert len(said) < 300
+    refused = {name for name, (said, *_) in found.items() if not said.isdecimal()}
+    assert refused == {"more layers", "wide", "negative", "heads", "wide heads"}
+    assert int(found["layers"][0]) > 10**12

@@ -1,0 +1,151 @@
+"""Configurations of the open models of 2024 and 2025: what their classes take where nothing is said, their quirks, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from anyformer.errors import CheckpointError
+from anyformer.families import FAMILIES
+from anyformer.families.hf.mapping import misfits, spec_of
+from anyformer.layers import GQASpec, RotarySpec, SlidingWindow
+from anyformer.spec import ModelSpec, Spec, parameters
+from tests.laws.inputs import inputs
+from tests.laws.parity import differences, pair
+from tests.laws.tolerance import FLOAT32
+
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 64,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
+ROUTED = {**EXPERTS, "n_routed_experts": 4, "n_shared_experts": 2}
+TABLES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    "full_attention": {"rope_type": "default", "rope_theta": 3e5},
+}
+BIG_CODE = {"vocab_size": 101, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}
+ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
+DBRX = {"vocab_size": 101, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}
+DBRX_TABLES = {
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10_000.0},
+    "ffn_config": {"ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 2},
+}
+GIVEN: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3", SIZES),
+    ("qwen3", {**SIZES, "head_dim": 8, "attention_bias": True, "use_sliding_window": True, "max_window_layers": 2}),
+    ("qwen3_moe", {**SIZES, **EXPERTS, "num_experts": 4}),
+    ("qwen3_moe", {**SIZES, **EXPERTS, "num_experts": 4, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    ("olmo3", SIZES),
+    ("olmo3", {**SIZES, "rope_parameters": TABLES, "sliding_window": 7}),
+    ("olmoe", {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}),
+    ("glm", SIZES),
+    ("glm4", {**SIZES, "attention_bias": False, "partial_rotary_factor": 1.0, "head_dim": 16}),
+    ("glm4_moe", {**SIZES, **ROUTED, "use_qk_norm": True, "first_k_dense_replace": 2}),
+    ("ministral", {**SIZES, "head_dim": 16}),
+    ("ministral", {**SIZES, "head_dim": 8, "sliding_window": None}),
+    ("smollm3", SIZES),
+    ("smollm3", {**SIZES, "no_rope_layers": [0, 1, 1, 0], "mlp_bias": True}),
+    ("seed_oss", SIZES),
+    ("seed_oss", {**SIZES, "attention_out_bias": True, "mlp_bias": True, "head_dim": 8}),
+    ("ernie4_5", SIZES),
+    ("ernie4_5", {**SIZES, "use_bias": True}),
+    ("arcee", {**SIZES, "mlp_bias": True}),
+    ("exaone4", SIZES),
+    ("exaone4", {**SIZES, "sliding_window": None, "layer_types": ["full_attention"] * 4}),
+    ("gpt_bigcode", BIG_CODE),
+    ("gpt_bigcode", {**BIG_CODE, "multi_query": False, "scale_attn_weights": False}),
+    ("starcoder2", SIZES),
+    ("starcoder2", {**SIZES, "use_bias": False, "sliding_window": 9, "tie_word_embeddings": False}),
+    ("stablelm", SIZES),
+    ("stablelm", {**SIZES, "use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True}),
+    ("hunyuan_v1_dense", {**SIZES, "rope_theta": 5e4, "head_dim": 8}),
+    ("granite", {**SIZES, "embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "logits_scaling": 8.0}),
+    ("granite", {**SIZES, "residual_multiplier": 0.22, "mlp_bias": True}),
+    ("granitemoe", {**SIZES, "num_local_experts": 4, "residual_multiplier": 0.22}),
+    ("minimax_m2", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "rotary_dim": 8}),
+    ("dots1", {**SIZES, **ROUTED, "first_k_dense_replace": 1, "max_window_layers": 2}),
+    ("dbrx", {**DBRX, **DBRX_TABLES}),
+]
+
+
+def read(hf_type: str, settings: dict[str, Any]) -> ModelSpec:
+    return spec_of(FAMILIES, {"model_type": hf_type, **settings}, "config.json")[1]
+
+
+def first(spec: Spec, kind: type[Spec]) -> Any:
+    return next((value for value in spec.nested() if isinstance(value, kind)), None)
+
+
+@pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
+def test_what_is_read_is_what_the_class_makes_of_it(hf_type: str, settings: dict[str, Any]) -> None:
+    """The configuration of transformers, which spells every default out, means the same to us; ours is read as it was."""
+    settings = {**settings, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    theirs = transformers.AutoConfig.for_model(hf_type, **settings).to_dict()
+    ours = read(hf_type, settings)
+    assert ours == spec_of(FAMILIES, theirs, "theirs")[1]
+    assert not misfits(FAMILIES[hf_type], ours)[1]
+    built: Any = getattr(transformers, FAMILIES[hf_type].architecture)
+    with torch.device("meta"):
+        model = built(transformers.AutoConfig.for_model(hf_type, **settings))
+    assert parameters(ours.but(ahead=())).total == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("index", [i for i, (name, _) in enumerate(GIVEN) if name in ("seed_oss", "ernie4_5")])
+def test_what_another_class_computes_too_its_own_computes_alike(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws compare a model with the first class that computes it, which need not be its own."""
+    hf_type, settings = GIVEN[index]
+    monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
+    spec = read(hf_type, {**settings, "head_dim": 16})
+    found = differences(pair(spec), inputs("left", spec.vocab_size))
+    assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+
+
+def test_alpha_is_a_factor_of_theta() -> None:
+    """Theta · alpha^(r / (r - 2)), r features of a head turning; the frequencies are the class's."""
+    settings = {**SIZES, "head_dim": 16, "rope_theta": 1e4, "rope_scaling": ALPHA}
+    found: RotarySpec = first(read("hunyuan_v1_dense", settings), RotarySpec)
+    assert found.theta == pytest.approx(1e4 * 1000 ** (16 / 14))
+    theirs = transformers.HunYuanDenseV1ForCausalLM(transformers.HunYuanDenseV1Config(**settings))
+    assert found.frequencies(16) == pytest.approx(theirs.model.rotary_emb.inv_freq.tolist(), rel=1e-5)
+
+
+def test_a_released_dbrx_says_theta_inside_a_table() -> None:
+    inside = {**DBRX_TABLES, "attn_config": {"kv_n_heads": 2, "rope_theta": 5e5}}
+    assert first(read("dbrx", {**DBRX, **inside}), RotarySpec).theta == 5e5
+
+
+def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
+    hybrid = read("exaone4", SIZES)
+    turning = [first(block, GQASpec).rotary is not None for block in hybrid.stack.blocks]
+    assert turning == [first(block, SlidingWindow) is not None for block in hybrid.stack.blocks] == [True] * 3 + [False]
+    full = read("exaone4", {**SIZES, "sliding_window": None})
+    assert all(first(block, GQASpec).rotary for block in full.stack.blocks)
+    assert first(full, SlidingWindow) is None
+
+
+@pytest.mark.parametrize(
+    ("hf_type", "changes", "says"),
+    [
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not computed here"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, r"no_rope_layers = \[1, 0\] must be 4 times 1"),
+        ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval = 0 must be at least 1"),
+        ("exaone4", {"sliding_window_pattern": -1}, "sliding_window_pattern = -1 is no number that a model has"),
+        ("dots1", {**ROUTED, "layer_types": ["sliding"] * 4}, "layer_types = .* must be 4 times"),
+        ("dots1", {"n_shared_experts": 1, "num_experts_per_tok": 2}, "has no setting 'n_routed_experts'"),
+        ("minimax_m2", {"num_local_experts": 8, "attn_type_list": [1, 0, 1, 1]}, "attn_type_list = .* is not computed"),
+        ("dbrx", {**DBRX, "attn_config": 3}, "attn_config = 3 must be a table"),
+        ("stablelm", {"head_dim": 8}, "head_dim = 8 is not computed here; only 16 is"),
+    ],
+)
+def test_refused_in_a_line(hf_type: str, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says) as error:
+        read(hf_type, {**({} if hf_type == "dbrx" else SIZES), **changes})
+    assert "\n" not in str(error.value)

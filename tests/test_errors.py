@@ -1,0 +1,35 @@
+"""Messages are safe to print: short, and without what a terminal would act on."""
+
+import pytest
+
+from anyformer.errors import LONGEST, LONGEST_WORD, RunFailed, SpecError, did_you_mean, unknown
+
+
+@pytest.mark.parametrize("kind", [SpecError, RunFailed])
+def test_long_messages_lose_their_middle(kind: type[SpecError]) -> None:
+    said = str(kind(f"the field {'x ' * 100_000} is wrong; write less"))
+    assert len(said) < LONGEST + 100
+    assert said.startswith("the field x x")
+    assert said.endswith("is wrong; write less")
+    assert "characters) …" in said
+
+
+def test_long_words_lose_theirs() -> None:
+    said = str(SpecError(f"a = {'9' * 1000} and b = {'/x' * 500} are wrong"))
+    assert len(said) < 2 * LONGEST_WORD + 150
+    assert said.startswith("a = 999")
+    assert said.endswith("are wrong")
+    assert str(SpecError("a" * (LONGEST_WORD - 1))) == "a" * (LONGEST_WORD - 1)
+
+
+def test_what_a_terminal_would_act_on_is_escaped() -> None:
+    said = str(SpecError("a\x1b[31mred\x07\u202eback\u2028\ud800 é → 日本 [red]\r\tx"))
+    assert said == "a\\x1b[31mred\\x07\\u202eback\\u2028\\ud800 é → 日本 [red]\\r\\tx"
+    assert str(SpecError("two\nlines")) == "two\nlines"
+
+
+def test_suggestions_take_anything() -> None:
+    assert did_you_mean(3, ["a"]) == ""
+    assert did_you_mean("x" * 10**6, ["x" * 10]) == ""
+    assert did_you_mean(["norm"], ["norm"]) == " (did you mean 'norm'?)"
+    assert unknown("mode", {"a": 1}, ["a"]).startswith("mode = {'a': 1} is unknown")

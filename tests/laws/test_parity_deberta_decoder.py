@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused() -> None:
     spec = shrink(preset("deberta-base-emd").spec)
     with pytest.raises(SpecError, match=r"the head 'mlm' reads 3 layers before the last, and the stack has 2"):
         with_layers(spec, before=3)
-    with pytest.raises(SpecError, match=r"HeadLayers.before = -1 must be a number of layers"):
+    with pytest.raises(SpecError, match=r"HeadLayers.before = -1 must be at least 0"):
         with_layers(spec, before=-1)
     with pytest.raises(SpecError, match=r"HeadLayers.blocks = \(\) is empty"):
         with_layers(spec, blocks=())

@@ -93,7 +93,8 @@ def test_flops_by_class() -> None:
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UsageError, match=r"needs 1,[0-9]{3}\.[0-9] GB of memory and .* GB are free on cpu; resize it \(--params [0-9]+M\)"
+        UsageError,
+        match=r"needs 1,[0-9]{3}\.[0-9] GB of memory and .* GB are free on cpu; resize it \(--params [0-9]+M\)",
     ):
         profile(af.preset("llama3-70b"), batch=1, seq_len=64, device="cpu")
     monkeypatch.setattr(module, "ROOM", 1e-6)

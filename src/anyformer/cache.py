@@ -1,4 +1,4 @@
-"""The key/value cache: full for what sees everything, a ring for a window, fixed for the encoder's memory.
+"""The cache: full for what sees everything, a ring for a window, fixed for the encoder's memory, a state for a recurrence.
 
 The caller owns it and hands each cached mixer call its own store: depth decides, not the module.
 """
@@ -17,6 +17,8 @@ from anyformer.errors import CacheError
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.tokens import FACTS, Store, Tokens
 from anyformer.spec import ModelSpec, cached_calls
+
+STATE_NBYTES = 4  # a number of a state: float32, in which rounding does not add up
 
 
 class SlotIndex:
@@ -139,6 +141,24 @@ class CrossAttentionCache(Store):
         return self.held
 
 
+class StateCache(Store):
+    """What one recurrence has made of the tokens so far, each [batch, …]; in float32 at first, then as it was made."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device | None) -> None:
+        self.held = {name: torch.zeros(batch, *shape, device=device) for name, shape in shapes.items()}
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:  # type: ignore[override]
+        """The state before this pass, each [batch, …]; empty before the first token."""
+        return {} if self.document is None else self.held
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Hold the state after this pass. Raises CacheError for what has a gradient."""
+        if any(value.requires_grad for value in state.values()):
+            raise CacheError("a cache keeps no gradients; call the model under torch.no_grad() or without a cache")
+        self.held = dict(state)
+
+
 class KVCache:
     """One store for each cached mixer call of a model.
 
@@ -159,14 +179,17 @@ class KVCache:
         device = None if device is None else torch.device(device)
         self.batch, self.slack, self.n = batch, slack, 0
         self.slot_indexes: dict[int | None, SlotIndex] = {}
-        self.stores: list[LayerCache | CrossAttentionCache] = []
+        self.stores: list[LayerCache | CrossAttentionCache | StateCache] = []
         self.memory_tokens: Tokens | None = None
         # each row's last position and document
         self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)
         self.plain = True
         for mixer, shapes in cached_calls(spec):
-            if mixer.keeps_memory():
+            if mixer.kept_as() == "memory":
                 self.stores.append(CrossAttentionCache())
+                continue
+            if mixer.kept_as() == "state":
+                self.stores.append(StateCache(shapes, batch, device))
                 continue
             reach = mixer.reach()
             slots = length if reach is None else min(reach, length) + slack
@@ -183,6 +206,8 @@ class KVCache:
             raise CacheError(f"the cache holds {self.batch} rows and was given {batch}; make one of that batch")
         for slot_index in self.slot_indexes.values():
             slot_index.admit(tokens)
+        for store in self.stores:
+            store.document = self.last[1] if self.n else None
         self.n += tokens.n
         self.plain = self.plain and tokens.span is not None
         document = tokens.document
@@ -200,6 +225,8 @@ class KVCache:
         drops = [drop] * self.batch if isinstance(drop, int) else list(drop)
         if len(drops) != self.batch or min(drops) < 0 or max(drops) > self.n:
             raise CacheError(f"rewind({drop}) does not fit {self.batch} rows of {self.n} tokens")
+        if max(drops) and any(isinstance(store, StateCache) for store in self.stores):
+            raise CacheError(f"rewind({drop}): a state holds all tokens as one sum; select() copies rows before they part")
         if max(drops) > 1 + self.slack and any(
             slot_index.ring and self.n > slot_index.slots for slot_index in self.slot_indexes.values()
         ):
@@ -247,10 +274,10 @@ def _gathered(value: Tensor, index: Tensor) -> Tensor:
 class CacheKind:
     """The cached calls of one reach."""
 
-    kind: str  # "full", "window of 512", "memory"
+    kind: str  # "full", "window of 512", "memory", "state"
     calls: int
-    nbytes_per_token: int
-    tokens: int  # that it holds of the context
+    nbytes_per_token: int  # of a state: 0, whatever it holds
+    tokens: int  # that it holds of the context; of a state: 0, it is of all
     nbytes: int  # for the batch
 
 
@@ -263,11 +290,11 @@ def cache_kinds(
     """
     kinds: dict[str, CacheKind] = {}
     for mixer, shapes in () if later_tokens_seen(spec.stack, after_prefix=True) else cached_calls(spec):
-        reach = mixer.reach()
-        name = "memory" if mixer.keeps_memory() else "full" if reach is None else f"window of {reach}"
-        tokens = source_len if mixer.keeps_memory() else seq_len if reach is None else min(reach, seq_len)
-        per_token = element_nbytes * sum(math.prod(shape) for shape in shapes.values())
+        reach, kept, numbers = mixer.reach(), mixer.kept_as(), sum(math.prod(shape) for shape in shapes.values())
+        name = kept if kept != "tokens" else "full" if reach is None else f"window of {reach}"
+        tokens = {"memory": source_len, "state": 0}.get(kept, seq_len if reach is None else min(reach, seq_len))
+        per_token = 0 if kept == "state" else element_nbytes * numbers
         known = kinds.get(name, CacheKind(name, 0, 0, tokens, 0))
-        nbytes = known.nbytes + per_token * tokens * batch
+        nbytes = known.nbytes + batch * (STATE_NBYTES * numbers if kept == "state" else per_token * tokens)
         kinds[name] = CacheKind(name, known.calls + 1, known.nbytes_per_token + per_token, tokens, nbytes)
     return tuple(kinds.values())

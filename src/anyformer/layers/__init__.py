@@ -7,6 +7,7 @@ from anyformer.layers.activation import Softplus as Softplus, Swish as Swish, Ta
 from anyformer.layers.attention import AttentionSpec as AttentionSpec
 from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack
+from anyformer.layers.causal_convolution import CausalConvolutionSpec as CausalConvolutionSpec
 from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
 from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
 from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
@@ -17,6 +18,7 @@ from anyformer.layers.embedding import SinusoidSpec as SinusoidSpec, TokensSpec 
 from anyformer.layers.experts import ExpertsSpec as ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec as ExpertSpec, FeedForwardSpec as FeedForwardSpec
 from anyformer.layers.feed_forward import GatedFeedForwardSpec as GatedFeedForwardSpec
+from anyformer.layers.gated_delta_net import GatedDeltaNetSpec as GatedDeltaNetSpec
 from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
 from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, ProjectionSpec as ProjectionSpec
 from anyformer.layers.head import Head as Head
@@ -26,6 +28,7 @@ from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec
 from anyformer.layers.linear import ShiftSpec as ShiftSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
+from anyformer.layers.mamba2 import Mamba2Spec as Mamba2Spec
 from anyformer.layers.mask import And as And, BlockEnds as BlockEnds, Causal as Causal, Everything as Everything
 from anyformer.layers.mask import Heads as Heads, LocalAndVertical as LocalAndVertical, Mask as Mask, Not as Not
 from anyformer.layers.mask import Or as Or, Prefix as Prefix, SameBlock as SameBlock, SlidingWindow as SlidingWindow
@@ -37,6 +40,7 @@ from anyformer.layers.norm import LayerNormSpec as LayerNormSpec, NormSpec as No
 from anyformer.layers.part import Part as Part
 from anyformer.layers.pool import FirstTokenSpec as FirstTokenSpec, LastTokenSpec as LastTokenSpec
 from anyformer.layers.pool import MeanTokensSpec as MeanTokensSpec, UnitLengthSpec as UnitLengthSpec
+from anyformer.layers.recurrence import Recurrent as Recurrent, RecurrentSpec as RecurrentSpec, Steps as Steps
 from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSpec, ShawKeysSpec as ShawKeysSpec
 from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec
 from anyformer.layers.residual import AddByDepthSpec as AddByDepthSpec, AddSpec as AddSpec
@@ -50,6 +54,7 @@ from anyformer.layers.router import Router as Router, RouterSpec as RouterSpec
 from anyformer.layers.scores import ALiBiSpec as ALiBiSpec, BySegmentSpec as BySegmentSpec, Content as Content
 from anyformer.layers.scores import RelativeBucketsSpec as RelativeBucketsSpec, ScoreSpec as ScoreSpec
 from anyformer.layers.scores import ValueSpec as ValueSpec
+from anyformer.layers.short_convolution import ShortConvolutionSpec as ShortConvolutionSpec
 from anyformer.layers.tokens import Dropout as Dropout, ForwardContext as ForwardContext, Notes as Notes, Store as Store
 from anyformer.layers.tokens import Tokens as Tokens
 from anyformer.layers.two_streams import BlanksSpec as BlanksSpec, TwoStreams as TwoStreams

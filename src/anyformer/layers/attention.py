@@ -19,6 +19,7 @@ from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
     Cost,
+    Kept,
     Length,
     MixerSpec,
     ModelSpec,
@@ -77,8 +78,8 @@ class AttentionSpec(MixerSpec):
     def reach(self) -> int | None:
         return self.mask.reach()
 
-    def keeps_memory(self) -> bool:
-        return self.reads == "memory"
+    def kept_as(self) -> Kept:
+        return "memory" if self.reads == "memory" else "tokens"
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """Projections, scores and values; a mask's hidden pairs are not counted if `workload.causal_exact`."""

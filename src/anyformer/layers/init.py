@@ -73,9 +73,10 @@ def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
         for path, weight in tensors(spec, Place()):
             target = parameters[path]
             if weight.fill is not None:
-                target.fill_(weight.fill)
+                target.copy_(torch.tensor(weight.fill))
                 continue
-            drawn, distribution = torch.empty(weight.shape), init.of(weight)
+            drawn = torch.empty(weight.shape)
+            distribution = init.of(weight) if weight.std is None else Normal(scale=weight.std)
             n_branches = of_encoder if path.startswith("encoder.") else spec.stack.n_branches
             distribution.fill(drawn, distribution.std(weight, n_branches), generator)
             target.copy_(drawn)

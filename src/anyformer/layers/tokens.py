@@ -82,7 +82,9 @@ class Store:
     """Where a mixer call keeps what later tokens need; this one keeps nothing (training, encoders)."""
 
     keys: Tokens | None = None  # the tokens that `extend` answers for; None: the new ones
-    memory: Mapping[str, Tensor] | None = None
+    # what `keep` was given last, each [batch, …], empty at first; None: none is kept
+    state: Mapping[str, Tensor] | None = None
+    document: Tensor | None = None  # of the last real token before this pass [batch, 1]; None: there is none
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """All that is seen, each [batch, …, key, width]: what is new [batch, …, token, width] among it."""
@@ -91,6 +93,9 @@ class Store:
     def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """What was made at the first call, each [batch, …, source, width]."""
         return make()
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Put the state after this pass, each [batch, …], in place of the one before."""
 
 
 class Kernel(Protocol):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from anyformer.spec.part import PartSpec, Place, Spec
 from anyformer.spec.ranges import Exponent, Positive
+
+Kept = Literal["tokens", "memory", "state"]
 
 
 class MapSpec(PartSpec, abstract=True):
@@ -40,9 +42,12 @@ class MixerSpec(PartSpec, abstract=True):
         """How many of the last tokens decoding can ever see again; None: all of them."""
         return None
 
-    def keeps_memory(self) -> bool:
-        """Whether what it keeps is made of the encoder's output, once, and not of new tokens."""
-        return False
+    def kept_as(self) -> Kept:
+        """Whether what it keeps is of each token, of the encoder's output once, or one state that each pass replaces.
+
+        The shapes of a state are of a whole row.
+        """
+        return "tokens"
 
 
 class ResidualSpec(PartSpec, abstract=True):

@@ -40,7 +40,9 @@ class Weight:
     # "output": a matrix that writes to the residual stream; "inner": one that what it writes grows with;
     # "query": one that makes attention's queries
     role: Role = "matrix"
-    fill: float | None = None  # the constant it starts from; None: drawn from the distribution of its role
+    # the constant it starts from, or one for each place of the last axis; None: drawn from the distribution of its role
+    fill: float | tuple[float, ...] | None = None
+    std: float | None = None  # of the normal distribution that it is drawn from, whatever its role's; None: its role's
     trainable: bool = True
     used: int | None = None  # of the first axis, by one token (experts); None: all
 

@@ -279,7 +279,8 @@ class Placer:
     @cached_property
     def _kept_numbers(self) -> int:
         """Numbers of keys and values of a token in all layers."""
-        return sum(math.prod(shape) for _, shapes in cached_calls(self.spec) for shape in shapes.values())
+        kept = (shapes for mixer, shapes in cached_calls(self.spec) if mixer.kept_as() != "state")
+        return sum(math.prod(shape) for shapes in kept for shape in shapes.values())
 
     @cached_property
     def _mixtures(self) -> list[tuple[MoESpec, int]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import takewhile
 
+from anyformer.cache import STATE_NBYTES
 from anyformer.descriptions.facts import Attention, attentions, masks_by_head, own_parts, parts, where
 from anyformer.errors import SpecError
 from anyformer.families import FAMILIES
@@ -85,7 +86,11 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "cache", f"tokens are not decoded one by one: attention in {where(ahead, spec)} sees what comes after"
         return
     calls = list(cached_calls(spec))
-    kept = [(mixer.reach(), shapes) for mixer, shapes in calls if not mixer.keeps_memory()]
+    kept = [(mixer.reach(), shapes) for mixer, shapes in calls if mixer.kept_as() == "tokens"]
+    states = [shapes for mixer, shapes in calls if mixer.kept_as() == "state"]
+    if states:
+        nbytes = STATE_NBYTES * sum(math.prod(shape) for shapes in states for shape in shapes.values())
+        yield "cache", f"{len(states)} layers keep a state in place of tokens: {nbytes:,} bytes a row, however long it is"
     full = [shapes for reach, shapes in kept if reach is None]
     rings = [reach for reach, _ in kept if reach is not None]
     for reach in sorted(set(rings)):
@@ -97,8 +102,8 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "cache", f"{reason}{each}: {nbytes:,} bytes a token in bfloat16"
     elif rings:
         yield "cache", f"the cache stops growing at {max(rings):,} tokens"
-    if len(kept) < len(calls):
-        yield "cache", f"keys and values of the encoder's output are made once, in {len(calls) - len(kept)} layers"
+    if made_once := len(calls) - len(kept) - len(states):
+        yield "cache", f"keys and values of the encoder's output are made once, in {made_once} layers"
     for projection in dict.fromkeys(attention.spec.projection for attention in attentions(spec)):
         if isinstance(projection, MLASpec):
             latent = f"{projection.kv_rank + projection.turning:,} numbers"

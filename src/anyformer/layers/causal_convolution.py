@@ -1,0 +1,61 @@
+"""A causal convolution: each channel over its own last tokens. Gu & Dao 2023, arXiv:2312.00752, figure 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.activation import ActivationSpec
+from anyformer.layers.part import Part
+from anyformer.layers.recurrence import Steps
+from anyformer.spec import Few, PartSpec, Place, Weight
+
+
+class CausalConvolutionSpec(PartSpec):
+    """Activation(Σ_m w_m ⊙ x_{t - size + 1 + m} + b), with zeros before the first token of a document."""
+
+    size: Few = 4  # tokens that it sees, its own among them
+    bias: bool = False
+    activation: ActivationSpec | None = None
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        n = place.shape[-1]
+        return {
+            "weight": Weight((n, 1, self.size), ("channels", "one", "tokens"), std=self.size**-0.5),
+            "bias": Weight((n,), ("channels",), "bias", fill=0.0) if self.bias else None,
+        }
+
+
+class CausalConvolution(Part[CausalConvolutionSpec]):
+    weight: Tensor
+    bias: Tensor | None
+
+    def forward(self, x: Tensor, steps: Steps, tail: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(y [batch, step, channels], the tail for the next call) of x of that shape.
+
+        `tail` [batch, size - 1, channels]: the inputs before, of the document that goes on; None: there are none.
+        """
+        last, n = self.spec.size - 1, x.shape[1]
+        wide = F.pad(x, (0, 0, last, 0)) if tail is None else torch.cat((tail.to(x.dtype), x), 1)
+        pieces = None if steps.piece is None else F.pad(steps.piece, (last, 0))
+        y = x * self.weight[:, 0, last]
+        for i in range(last):
+            tap = wide[:, i : i + n]
+            if pieces is not None:
+                tap = tap * (pieces[:, i : i + n] == pieces[:, last:])[..., None]
+            y = torch.addcmul(y, tap, self.weight[:, 0, i])
+        y = y if self.bias is None else y + self.bias
+        y = y if self.spec.activation is None else self.spec.activation(y)
+        return y, self._tail(wide, steps, pieces, last)
+
+    def _tail(self, wide: Tensor, steps: Steps, pieces: Tensor | None, last: int) -> Tensor:
+        """The last inputs [batch, size - 1, channels] before padding, zeros for those of other documents."""
+        if steps.real is None or pieces is None:
+            return wide[:, wide.shape[1] - last :]
+        at = steps.real.sum(1, keepdim=True) + torch.arange(last, device=wide.device)
+        same = pieces.gather(1, at) == pieces[:, -1:]
+        at, same = at.expand(wide.shape[0], -1), same.expand(wide.shape[0], -1)
+        return wide.gather(1, at[..., None].expand(-1, -1, wide.shape[-1])) * same[..., None]

@@ -1,0 +1,132 @@
+"""Gated DeltaNet: linear attention that writes a key's value anew and forgets. Yang et al. 2024, arXiv:2412.06464."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.activation import SiLU
+from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
+from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
+from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.mamba2 import first_steps
+from anyformer.layers.norm import RMSNormSpec
+from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
+from anyformer.layers.tokens import as_given
+from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
+
+
+class GatedDeltaNetSpec(RecurrentSpec):
+    """Heads of (q, k, v) of maps and a convolution, q and k of length 1; the gated delta rule; norm(y) · silu(gate)."""
+
+    n_key_heads: Count
+    n_heads: Count  # of values, each key's beside each other
+    key_dim: Width = Width(128)
+    value_dim: Width = Width(128)
+    convolution: CausalConvolutionSpec = CausalConvolutionSpec(activation=SiLU())
+    norm: MapSpec = RMSNormSpec(eps=1e-6)  # of each head's values
+    most_rate: Positive = 1.0  # of writing: β is most_rate · σ(…); 2 lets a state turn what it holds (olmo_hybrid)
+    eps: Positive = 1e-6  # beside the sum of squares of q and k
+
+    def __post_init__(self) -> None:
+        said = f"must be a multiple of n_key_heads = {self.n_key_heads}"
+        self.require("n_heads", self.n_heads % self.n_key_heads == 0, said)
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Of all heads' queries, keys and values."""
+        of_keys = self.n_key_heads * self.key_dim
+        return of_keys, of_keys, self.n_heads * self.value_dim
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        n = self.n_heads
+        decays = tuple(math.log(1 + 15 * (i + 0.5) / n) for i in range(n))  # of rates spread over 1 … 16
+        return {
+            "decay": Weight((n,), ("heads",), "bias", fill=decays),
+            "step": Weight((n,), ("heads",), "bias", fill=first_steps(n)),
+        }
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        of_values = self.widths[2]
+
+        def into(width: int, role: Any = "matrix") -> Placed:
+            return LinearSpec(d_out=Width(width), role=role, axes=("heads", "d_model")), place.at(place.d_model)
+
+        return {
+            "qkv": into(sum(self.widths)),
+            "gate": into(of_values),
+            "forget": into(self.n_heads),
+            "write": into(self.n_heads),
+            "convolution": (self.convolution, place.at(sum(self.widths))),
+            "norm": (self.norm, place.at(self.value_dim)),
+            "out": (LinearSpec(role="output", axes=("d_model", "heads")), place.at(of_values)),
+        }
+
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        return {
+            "tail": (self.convolution.size - 1, sum(self.widths)),
+            "state": (self.n_heads, self.key_dim, self.value_dim),
+        }
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The maps, and the products of chunks; what is multiplied one by one is not counted."""
+        maps = 2 * place.d_model * (sum(self.widths) + 2 * self.widths[2] + 2 * self.n_heads) * workload.query
+        core = delta_rule_flops(
+            workload.query,
+            workload.past,
+            key_heads=self.n_key_heads,
+            heads=self.n_heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+        )
+        return Cost({"projections": maps * workload.batch, "recurrence": core * workload.batch})
+
+    def resized(self, to: Sizes) -> GatedDeltaNetSpec:
+        heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)
+        assert value_dim is not None
+        key_dim = max(8, 8 * round(self.key_dim * value_dim / self.value_dim / 8))
+        return self.but(
+            n_heads=Count(heads), n_key_heads=Count(of_keys), value_dim=Width(value_dim), key_dim=Width(key_dim)
+        )
+
+
+class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
+    qkv: Linear
+    gate: Linear
+    forget: Linear
+    write: Linear
+    convolution: CausalConvolution
+    norm: Any
+    out: Linear
+    decay: Tensor
+    step: Tensor
+
+    def run(
+        self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(y [batch, step, d_model], the tail and the state) of x of that shape."""
+        before = state or {}
+        mixed, tail = self.convolution(self.qkv(x), steps, before.get("tail"))
+        with as_given(x):
+            y, after = self._scan(mixed, self.forget(x), self.write(x), steps, before.get("state"), state is not None)
+        gate = self.gate(x).unflatten(-1, (self.spec.n_heads, -1))
+        y = self.norm(y.to(x.dtype)) * F.silu(gate)
+        return self.out(y.flatten(2)), {"tail": tail} if after is None else {"tail": tail, "state": after}
+
+    def _scan(
+        self, mixed: Tensor, forget: Tensor, write: Tensor, steps: Steps, state: Tensor | None, keeps: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """(y [batch, step, heads, value_dim], the state): in float32 at least, since a state adds up its rounding."""
+        spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
+        of_keys, heads = spec.n_key_heads, spec.n_heads
+        shared = zip(mixed.to(dtype).split(spec.widths, -1), (of_keys, of_keys, heads), strict=True)
+        q, k, v = (each.unflatten(-1, (n, -1)) for each, n in shared)
+        q, k = (each * (each.square().sum(-1, keepdim=True) + spec.eps).rsqrt() for each in (q, k))
+        decay = steps.decay(-self.decay.to(dtype).exp() * F.softplus(forget.to(dtype) + self.step))
+        rate = steps.kept(spec.most_rate * write.to(dtype).sigmoid())
+        return delta_rule(q * spec.key_dim**-0.5, k, v, decay, rate, state, keeps)

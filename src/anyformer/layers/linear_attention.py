@@ -1,0 +1,83 @@
+"""Linear attention with a decay: S_t = a_t S_{t-1} + k_t v_tᵀ and y_t = S_tᵀ q_t, by products of chunks of tokens.
+
+The state-space duality of Dao & Gu 2024, arXiv:2405.21060, section 6: a chunk is attention without a softmax, and chunks hand
+each other a state. Time is linear in the length.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+CHUNK = 64  # tokens; it changes time and rounding, nothing else
+
+
+def chunks_of(n: int) -> tuple[int, int]:
+    """(how many chunks `n` tokens are, tokens of one): the last is filled with tokens that do nothing."""
+    size = max(1, min(CHUNK, n))
+    return -(-n // size), size
+
+
+def chunked(x: Tensor, n: int, size: int) -> Tensor:
+    """[batch, chunk, token of it, …] of x [batch, token, …], zeros behind the last token."""
+    missing = n * size - x.shape[1]
+    x = F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if missing else x
+    return x.unflatten(1, (n, size))
+
+
+def decays(logarithm: Tensor) -> tuple[Tensor, Tensor]:
+    """(their sums from a chunk's begin on [..., token], how much of token j is left at token i [..., i, j]).
+
+    Of logarithms [..., token of a chunk]. Sums are in float64: differences of those of strong decays are exact (float32's
+    are wrong by 1e-5), and exponents are never above 0.
+    """
+    total = logarithm.double().cumsum(-1)
+    apart = total[..., :, None] - total[..., None, :]
+    later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu(1)
+    return total, apart.masked_fill(later, -torch.inf).to(logarithm.dtype).exp()
+
+
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor | None, keeps: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(y [batch, token, heads, value_dim], the state behind the last token [batch, heads, key_dim, value_dim] if it `keeps`).
+
+    q and k are [batch, token, groups, key_dim], v [batch, token, heads, value_dim], a group's heads beside each other; `decay`
+    [batch, token, heads] is the logarithm of each step's, at most 0. `state` is the one before; None: zeros.
+    """
+    tokens, groups = q.shape[1:3]
+    n, size = chunks_of(tokens)
+    each = v.shape[2] // groups
+    # [batch, chunk, group, token, key_dim]; [batch, chunk, group, head of it, token, value_dim]; [.., token]
+    q, k = (chunked(x, n, size).transpose(2, 3) for x in (q, k))
+    v = chunked(v, n, size).unflatten(3, (groups, each)).permute(0, 1, 3, 4, 2, 5)
+    total, left = decays(chunked(decay, n, size).unflatten(3, (groups, each)).permute(0, 1, 3, 4, 2))
+    y = (q @ k.transpose(-1, -2)).unsqueeze(3) * left @ v
+
+    states = [None if state is None else state.to(v.dtype).unflatten(1, (groups, each))]  # before each chunk
+    handed = n if keeps else n - 1
+    if handed:
+        until = left[:, :handed, ..., -1, :, None]  # how much of a token is left at its chunk's end
+        # [batch, chunk, group, token, head · value_dim]: one product for all heads of a group
+        rows = (v[:, :handed] * until).transpose(3, 4).flatten(4)
+        new = (k[:, :handed].transpose(-1, -2) @ rows).unflatten(-1, (each, -1)).transpose(3, 4).unbind(1)
+        whole = total[..., -1, None, None].to(v.dtype).exp().unbind(1)
+        for write, rest in zip(new, whole, strict=False):
+            states.append(write if states[-1] is None else torch.addcmul(write, rest, states[-1]))
+    held = [before for before in states[:n] if before is not None]
+    if held:
+        first = n - len(held)
+        rows = torch.stack(held, 1).transpose(3, 4).flatten(4)  # [batch, chunk, group, key_dim, head · value_dim]
+        read = (q[:, first:] @ rows).unflatten(-1, (each, -1)).transpose(3, 4)
+        y = torch.cat((y[:, :first], y[:, first:] + read * total[:, first:, ..., None].to(v.dtype).exp()), 1)
+    y = y.permute(0, 1, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :tokens]
+    return y, states[n].flatten(1, 2) if keeps else None
+
+
+def linear_attention_flops(query: int, past: int, *, groups: int, heads: int, key_dim: int, value_dim: int) -> int:
+    """The FLOPs of the products for so many new tokens of a row: pairs within chunks, and states handed and read."""
+    n, size = chunks_of(query)
+    pairs = 2 * n * size * size * (groups * key_dim + heads * value_dim)
+    states = (n - 1 if not past else n) * 2 * 2 * size * heads * key_dim * value_dim
+    return pairs + states

@@ -1,0 +1,150 @@
+"""Mamba-2: a state-space model whose heads forget by one number a token. Dao & Gu 2024, arXiv:2405.21060, section 7."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.activation import SiLU
+from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
+from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
+from anyformer.layers.norm import RMSNormSpec
+from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
+from anyformer.layers.tokens import as_given
+from anyformer.spec import Cost, Count, MapSpec, NotNegative, Place, Placed, Sizes, Weight, Width, Workload
+
+# Steps Δ that heads start with, spread evenly over their logarithms: the reference implementation's range.
+SHORTEST, LONGEST = 1e-3, 1e-1
+
+
+def first_steps(n: int) -> tuple[float, ...]:
+    """The biases of `n` heads whose softplus are their first steps."""
+    spread = (i / max(1, n - 1) for i in range(n))
+    steps = (SHORTEST * (LONGEST / SHORTEST) ** share for share in spread)
+    return tuple(step + math.log(-math.expm1(-step)) for step in steps)
+
+
+class Mamba2Spec(RecurrentSpec):
+    """(z, x, B, C, Δ) of one map of the input; S ← e^(−e^a Δ) S + Δ x Bᵀ, y = S C + D x; the norm of y gated by silu(z)."""
+
+    n_heads: Count
+    head_dim: Width = Width(64)
+    state_dim: Width = Width(128)
+    n_groups: Count = Count(1)  # each with a B and a C for its heads
+    convolution: CausalConvolutionSpec = CausalConvolutionSpec(bias=True, activation=SiLU())
+    norm: MapSpec | None = RMSNormSpec(eps=1e-5)
+    norm_groups: bool = True  # each group's features are normed by themselves
+    norm_first: bool = False  # norm(y) · silu(z), not norm(y · silu(z))
+    bias: bool = False
+    least_step: NotNegative = 0.0
+    most_step: NotNegative | None = None  # None: no bound
+
+    def __post_init__(self) -> None:
+        self.require("n_heads", self.n_heads % self.n_groups == 0, f"must be a multiple of n_groups = {self.n_groups}")
+
+    @property
+    def width(self) -> int:
+        """Of x, y and z: all heads' features."""
+        return self.n_heads * self.head_dim
+
+    @property
+    def mixed(self) -> int:
+        """The width of what the convolution mixes: x, B and C."""
+        return self.width + 2 * self.n_groups * self.state_dim
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        h = self.n_heads
+        rates = tuple(math.log(i + 1) for i in range(h))
+        return {
+            "rate": Weight((h,), ("heads",), "bias", fill=rates),
+            "step": Weight((h,), ("heads",), "bias", fill=first_steps(h)),
+            "skip": Weight((h,), ("heads",), "gain", fill=1.0),
+        }
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        inner = LinearSpec(d_out=Width(self.width + self.mixed + self.n_heads), bias=self.bias, role="inner")
+        groups = self.n_groups if self.norm_groups else 1
+        shape = (groups, self.width // groups) if groups > 1 else (self.width,)
+        return {
+            "inner": (inner, place.at(place.d_model)),
+            "convolution": (self.convolution, place.at(self.mixed)),
+            "norm": self.norm and (self.norm, place.at(*shape)),
+            "out": (LinearSpec(bias=self.bias, role="output"), place.at(self.width)),
+        }
+
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        return {
+            "tail": (self.convolution.size - 1, self.mixed),
+            "state": (self.n_heads, self.state_dim, self.head_dim),
+        }
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The two maps, and the products of chunks; what is multiplied one by one is not counted."""
+        maps = 2 * place.d_model * (2 * self.width + self.mixed + self.n_heads) * workload.query
+        core = linear_attention_flops(
+            workload.query,
+            workload.past,
+            groups=self.n_groups,
+            heads=self.n_heads,
+            key_dim=self.state_dim,
+            value_dim=self.head_dim,
+        )
+        return Cost({"projections": maps * workload.batch, "recurrence": core * workload.batch})
+
+    def resized(self, to: Sizes) -> Mamba2Spec:
+        n_heads, n_groups, head_dim = to.heads(self.n_heads, self.n_groups, self.head_dim)
+        assert head_dim is not None
+        return self.but(
+            n_heads=Count(n_heads),
+            n_groups=Count(n_groups),
+            head_dim=Width(head_dim),
+            state_dim=Width(to.width(self.state_dim)),
+        )
+
+
+class Mamba2(Recurrent[Mamba2Spec]):
+    inner: Linear
+    convolution: CausalConvolution
+    norm: torch.nn.Module | None
+    out: Linear
+    rate: Tensor
+    step: Tensor
+    skip: Tensor
+
+    def run(
+        self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(y [batch, step, d_model], the tail and the state) of x of that shape."""
+        spec, before = self.spec, state or {}
+        gate, mixed, step = self.inner(x).split((spec.width, spec.mixed, spec.n_heads), -1)
+        mixed, tail = self.convolution(mixed, steps, before.get("tail"))
+        with as_given(x):
+            y, after = self._scan(mixed, step, steps, before.get("state"), state is not None)
+        y = self._gated(y.to(x.dtype), gate)
+        return self.out(y), {"tail": tail} if after is None else {"tail": tail, "state": after}
+
+    def _scan(
+        self, mixed: Tensor, step: Tensor, steps: Steps, state: Tensor | None, keeps: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """(y [batch, step, width], the state): in float32 at least, since a state adds up its rounding."""
+        spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
+        x, b, c = mixed.to(dtype).split((spec.width, *(spec.n_groups * spec.state_dim,) * 2), -1)
+        x, b, c = (each.unflatten(-1, (n, -1)) for each, n in ((x, spec.n_heads), (b, spec.n_groups), (c, spec.n_groups)))
+        step = F.softplus(step.to(dtype) + self.step).clamp(spec.least_step, spec.most_step)
+        step = steps.kept(step)
+        decay = steps.decay(-self.rate.to(dtype).exp() * step)
+        y, after = linear_attention(c, b, x * step[..., None], decay, state, keeps)
+        return (y + x * self.skip[:, None]).flatten(2), after
+
+    def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        gate = F.silu(gate)
+        y = y if self.spec.norm_first else y * gate
+        if self.norm is not None:
+            groups = self.norm.place.shape[:-1]
+            y = self.norm(y.unflatten(-1, (*groups, -1))).flatten(2) if groups else self.norm(y)
+        return y * gate if self.spec.norm_first else y

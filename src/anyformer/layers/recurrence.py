@@ -1,0 +1,121 @@
+"""Mixers with a state: what a row leaves to later tokens is of one size however long the row was, and each pass replaces it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.layers.part import Part
+from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.spec import Caveat, Kept, MixerSpec
+
+# The logarithm of a decay that leaves nothing: of what a document left before another begins. Finite, so that differences are.
+FORGOTTEN = -1e4
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How a recurrence goes through the rows of a pass: real tokens first, as they follow each other, and padding behind them.
+
+    Then the state behind the last step is the one behind the last real token, wherever a row is padded.
+    """
+
+    order: Tensor | None = None  # [batch or 1, step]: the token of each step; None: they are the same
+    real: Tensor | None = None  # [batch or 1, step]; None: all are
+    # [batch or 1, step]: 0 in the document that the state is of, then 1, 2 … as others begin; None: all of that one
+    piece: Tensor | None = None
+
+    def taken(self, x: Tensor) -> Tensor:
+        """Steps [batch, step, width] of tokens x [batch, token, width]."""
+        return x if self.order is None else x.gather(1, self.order[..., None].expand_as(x))
+
+    def given(self, y: Tensor) -> Tensor:
+        """Tokens [batch, token, width] of steps y [batch, step, width]."""
+        return y if self.order is None else torch.empty_like(y).scatter(1, self.order[..., None].expand_as(y), y)
+
+    def decay(self, logarithm: Tensor) -> Tensor:
+        """The logarithm of the decay of each step [batch, step, …]: none by padding, and all where a document begins."""
+        if self.real is None or self.piece is None:
+            return logarithm
+        shape = (*self.real.shape, *(1,) * (logarithm.dim() - 2))
+        begins = self.piece.diff(dim=1, prepend=torch.zeros_like(self.piece[:, :1])) > 0
+        return (logarithm * self.real.view(shape)).masked_fill(begins.view(shape), FORGOTTEN)
+
+    def kept(self, x: Tensor) -> Tensor:
+        """[batch, step, …] with zeros for padding."""
+        return x if self.real is None else x * self.real.view(*self.real.shape, *(1,) * (x.dim() - 2))
+
+
+def steps_of(context: ForwardContext, store: Store) -> Steps:
+    """The steps of a pass. Raises InputError for what has an order of its own, and for a document in several pieces."""
+    tokens = context.tokens
+    if tokens.order is not None:
+        raise InputError("a state is read in the order of the row; leave the fact 'order' out, or take attention")
+    document = tokens.document
+    if document is None:
+        return Steps()
+    return context.once("steps", lambda: _steps(document, store.document))
+
+
+def _steps(document: Tensor, before: Tensor | None) -> Steps:
+    """Of tokens' documents [batch or 1, token], after those of document `before` [batch, 1] that a store holds."""
+    order = torch.argsort((document == 0).to(torch.int8), dim=1, stable=True)
+    document = document.gather(1, order)
+    if before is None:
+        before = torch.zeros_like(document[:, :1])
+    elif document.shape[0] < before.shape[0]:
+        order, document = order.expand(before.shape[0], -1), document.expand(before.shape[0], -1)
+    real = document > 0
+    piece = (real & (document.diff(dim=1, prepend=before) != 0)).cumsum(1)
+    if not torch.compiler.is_compiling() and document.device.type != "meta":
+        runs, distinct = (_changes(each).sum(1) for each in (document * real, document.sort(1).values))
+        if bool((runs > distinct).any() | ((piece > 0) & (document == before)).any()):
+            raise InputError(
+                "a document lies in several pieces of a row, and a state cannot go back to it; pack each in one piece"
+            )
+    return Steps(order, real, piece)
+
+
+def _changes(document: Tensor) -> Tensor:
+    """Whether each token [batch, token] is the first of a run of one document, padding apart."""
+    return (document > 0) & (document.diff(dim=1, prepend=torch.zeros_like(document[:, :1])) != 0)
+
+
+class RecurrentSpec(MixerSpec, abstract=True):
+    """A mixer with a state. `cache_shapes` gives the state of one row, by name; its module is a `Recurrent`."""
+
+    counted_as: ClassVar[str | None] = "recurrence"
+
+    def kept_as(self) -> Kept:
+        return "state"
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        return (Caveat("rewind", "a state holds all tokens so far as one sum, and none can be taken back"),)
+
+
+R = TypeVar("R", bound=RecurrentSpec)
+
+
+class Recurrent(Part[R], Generic[R]):
+    """The module of a mixer with a state; a subclass writes `run`."""
+
+    def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
+        """[batch, token, d_model] of x of that shape; no notes."""
+        steps = steps_of(context, store)
+        y, state = self.run(steps.taken(x), steps, store.state)
+        store.keep(state)
+        return steps.given(y), {}
+
+    def run(
+        self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(y [batch, step, d_model], the state behind the last step) of x [batch, step, d_model].
+
+        `state` is the one before, each [batch, …]: empty before the first token, None where none is kept.
+        """
+        raise TypeError(f"{self.spec.kind} does not run")

@@ -1,0 +1,38 @@
+"""Recurrences as plain loops over tokens, for one row and one head at a time; nothing of ours is imported."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def decayed_sum(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """(y [token, value_dim], state [key_dim, value_dim]) of q, k [token, key_dim], v [token, value_dim], decay [token]."""
+    outs = []
+    for t in range(len(q)):
+        state = state * decay[t].exp() + torch.outer(k[t], v[t])
+        outs.append(q[t] @ state)
+    return torch.stack(outs), state
+
+
+def written_anew(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(y [token, value_dim], state [key_dim, value_dim]): the value that the state has for a key is moved to v by `rate`."""
+    outs = []
+    for t in range(len(q)):
+        state = state * decay[t].exp()
+        state = state + torch.outer(k[t], rate[t] * (v[t] - k[t] @ state))
+        outs.append(q[t] @ state)
+    return torch.stack(outs), state
+
+
+def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Y [token, channels] of x of that shape and weight [channels, size]."""
+    out = torch.zeros_like(x)
+    for t in range(len(x)):
+        for m in range(weight.shape[1]):
+            back = weight.shape[1] - 1 - m
+            if t - back >= 0:
+                out[t] += weight[:, m] * x[t - back]
+    return out if bias is None else out + bias

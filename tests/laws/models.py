@@ -73,7 +73,7 @@ def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:
     for path, weight in tensors(spec, Place()):
         noise = torch.randn(weight.shape, generator=generator)
         if weight.fill is not None:
-            value = weight.fill + 0.3 * noise
+            value = torch.tensor(weight.fill) + 0.3 * noise
         else:
             value = noise * (1.0 if weight.role == "table" else 1.5 * weight.shape[-1] ** -0.5)
         named[path].data.copy_(value * query if weight.role == "query" else value)

@@ -46,7 +46,7 @@ def test_constants_and_no_number_left_unset(spec: ModelSpec) -> None:
     for path, weight in tensors(spec, Place()):
         assert state[path].isfinite().all()
         if weight.fill is not None:
-            assert (state[path] == weight.fill).all(), path
+            assert (state[path] == torch.tensor(weight.fill)).all(), path
         else:
             assert 1e-4 < state[path].std() < 2, path
 

@@ -31,7 +31,7 @@ def telling(
         uniform = 2 * torch.rand(weight.shape, generator=generator) - 1
         normal = torch.randn(weight.shape, generator=generator)
         if weight.role == "gain":
-            found[name] = (weight.fill or 0.0) + 0.3 * uniform  # what is stored may be the gain minus one
+            found[name] = torch.tensor(weight.fill or 0.0) + 0.3 * uniform  # what is stored may be the gain minus one
             if name.endswith("projection.norm_query.weight"):  # normed queries' scores would be nearly alike
                 found[name] += 0.5
         elif weight.role == "bias":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from anyformer.errors import AnyformerError
 
@@ -62,14 +62,14 @@ def read_bytes(path: Path, error: type[AnyformerError], remedy: str = "copy it a
 def parse_json(content: bytes, where: str, error: type[AnyformerError], remedy: str = "copy it again") -> Any:
     """What JSON says; `where` names it in messages.
 
-    Raises `error` for what is no JSON (NaN among it), for keys that stand twice and say two things, for half characters, and
+    Raises `error` for what is no JSON (NaN among it; an infinity is a table that says so), for keys that stand twice and say two things, for half characters, and
     beyond the bounds of this module.
     """
     try:
         found = json.loads(
             content.decode("utf-8"),
             parse_int=_integer,
-            parse_constant=_no_number,
+            parse_constant=_constant,
             object_pairs_hook=_table,
         )
         _refuse_deep(found)
@@ -90,8 +90,11 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+def _constant(word: str) -> dict[str, str]:
+    """What is no JSON: infinity as transformers 5 writes it, which only a setting that may be infinite is read from."""
+    if word != "Infinity":
+        raise ValueError(f"{word} is no number")
+    return {"__float__": word}
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class GatedDeltaNetSpec(RecurrentSpec):
             return LinearSpec(d_out=Width(width), role=role, axes=("heads", "d_model")), place.at(place.d_model)
 
         return {
-            "qkv": into(sum(self.widths)),
+            **{name: into(width) for name, width in zip("qkv", self.widths, strict=True)},
             "gate": into(of_values),
             "forget": into(self.n_heads),
             "write": into(self.n_heads),
@@ -96,7 +96,9 @@ class GatedDeltaNetSpec(RecurrentSpec):
 
 
 class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
-    qkv: Linear
+    q: Linear
+    k: Linear
+    v: Linear
     gate: Linear
     forget: Linear
     write: Linear
@@ -111,7 +113,7 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(y [batch, step, d_model], the tail and the state) of x of that shape."""
         before = state or {}
-        mixed, tail = self.convolution(self.qkv(x), steps, before.get("tail"))
+        mixed, tail = self.convolution(torch.cat((self.q(x), self.k(x), self.v(x)), -1), steps, before.get("tail"))
         with as_given(x):
             y, after = self._scan(mixed, self.forget(x), self.write(x), steps, before.get("state"), state is not None)
         gate = self.gate(x).unflatten(-1, (self.spec.n_heads, -1))

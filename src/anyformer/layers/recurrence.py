@@ -14,8 +14,9 @@ from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Caveat, Kept, MixerSpec
 
-# The logarithm of a decay that leaves nothing: of what a document left before another begins. Finite, so that differences are.
-FORGOTTEN = -1e4
+# The logarithm of a decay that leaves nothing, of what was before a document: e to it is 0 in float64 too, and sums with it
+# keep 13 digits behind the point.
+FORGOTTEN = -800.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _steps(document: Tensor, before: Tensor | None) -> Steps:
     piece = (real & (document.diff(dim=1, prepend=before) != 0)).cumsum(1)
     if not torch.compiler.is_compiling() and document.device.type != "meta":
         runs, distinct = (_changes(each).sum(1) for each in (document * real, document.sort(1).values))
-        if bool((runs > distinct).any() | ((piece > 0) & (document == before)).any()):
+        if bool((runs > distinct).any() | (real & (piece > 0) & (document == before)).any()):
             raise InputError(
                 "a document lies in several pieces of a row, and a state cannot go back to it; pack each in one piece"
             )

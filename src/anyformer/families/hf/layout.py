@@ -18,9 +18,10 @@ class Theirs(NamedTuple):
     name: str
     # Its matrices are (in, out).
     turned: bool = False
-    # What takes turns in it: one head's queries, keys and values (those of one key/value head), or one feature of each; or
-    # ours lie side by side in what they read; or experts are one below the other in one matrix, each `turned` or not.
-    by: Literal["head", "feature", "input", "expert"] | None = None
+    # What takes turns in it: one head's queries, keys and values (those of one key/value head), or one feature of each, or
+    # shares of so many groups; or ours lie side by side in what they read; or experts are one below the other in one matrix,
+    # each `turned` or not; or rows of ours are one vector of theirs.
+    by: Literal["head", "feature", "input", "expert", "vector"] | int | None = None
     # What files may call it too: duplicates of a tied table.
     also: tuple[str, ...] = ()
 
@@ -76,6 +77,8 @@ def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str,
         return reshaped(
             ours[0], name, lambda rows: turn(rows.unflatten(0, (shape[0], -1))), lambda each: turn(each).flatten(0, 1)
         )
+    if by == "vector":
+        return reshaped(ours[0], name, lambda one: one.view(shape), lambda rows: rows.flatten())
     dim = max(len(shape) - (1 if ours[0].endswith(".bias") else 2), 0)
     groups = 1
     match by:
@@ -84,6 +87,8 @@ def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str,
             groups = heads.kv_heads if isinstance(heads, GQASpec) else heads.n_heads
         case "feature":
             groups = shape[dim]
+        case int():
+            groups = by
         case "input":
             dim += 1
         case _:

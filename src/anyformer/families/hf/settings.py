@@ -10,6 +10,7 @@ from anyformer.layers import GELU, ActivationSpec, Identity, ReLU, ReLU2, Sigmoi
 
 T = TypeVar("T", int, float, bool, str)
 V = TypeVar("V")
+INFINITY = {"__float__": "Infinity"}  # as transformers 5 writes it, JSON having none
 REQUIRED: Any = object()
 # Beyond any model there is, and within what 64 bits count: a matrix of two such sizes still has a number of bytes.
 LARGEST_SIZE, MOST_LAYERS, LARGEST_RATE = 10**8, 10_000, 1e30

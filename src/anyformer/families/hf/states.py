@@ -1,0 +1,46 @@
+"""Layers of two kinds by a list of words: classes whose mixers keep a state in some layers and tokens in others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.table import Pair
+from anyformer.spec import BlockSpec, MixerSpec, ModelSpec
+
+
+def kinds_of(spec: ModelSpec, words: Mapping[str, type[MixerSpec]]) -> list[str]:
+    """The word for each layer: of the first mixer kind that it has."""
+
+    def word(block: BlockSpec) -> str:
+        mixers = [branch.mixer for sublayer in block.sublayers for branch in sublayer.branches]
+        return next((word for word, kind in words.items() if any(isinstance(mixer, kind) for mixer in mixers)), "none")
+
+    return [word(block) for block in spec.stack.blocks]
+
+
+def layer_kinds(
+    words: Mapping[str, type[MixerSpec]], default: Callable[[Settings, int], Sequence[str]], name: str = "layer_types"
+) -> Pair:
+    """The depth, and each layer's word, of a template with one layer of each kind; `default` goes where nothing is said."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n_layers = settings.positive("num_hidden_layers", int)
+        said = settings.strings(name)
+        found = default(settings, n_layers) if said is None else said
+        blocks = dict(zip(kinds_of(spec, words), spec.stack.blocks, strict=True))
+        if len(found) != n_layers or set(found) - set(blocks):
+            raise settings.refusal(name, f"must be {n_layers} times {' or '.join(blocks)}")
+        return spec.but(stack=spec.stack.but(blocks=tuple(blocks[word] for word in found)))
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        return {"num_hidden_layers": spec.n_layers, name: kinds_of(spec, words)}
+
+    return Pair(read, write)
+
+
+def template(model: ModelSpec, words: Mapping[str, type[MixerSpec]]) -> ModelSpec:
+    """The first layer of each kind in a model, in the order of the words."""
+    first = dict(reversed([*zip(kinds_of(model, words), model.stack.blocks, strict=True)]))
+    return model.but(stack=model.stack.but(blocks=tuple(first[word] for word in words)))

@@ -191,8 +191,42 @@ def mixtures(draw: st.DrawFn) -> MixerSpec:
 
 
 @st.composite
+def recurrences(draw: st.DrawFn) -> MixerSpec:
+    """Draw a mixer with a state: of one to four heads, grouped or not, by convolutions of one to four tokens."""
+    convolution = L.CausalConvolutionSpec(
+        size=draw(st.sampled_from([1, 2, 4])), bias=draw(st.booleans()), activation=draw(optional(activations))
+    )
+    heads, groups = draw(st.sampled_from([(Count(4), Count(2)), (Count(3), Count(1)), (Count(2), Count(2))]))
+    bias, first = draw(st.booleans()), draw(st.booleans())
+    short = L.ShortConvolutionSpec(convolution=convolution, bias=bias)
+    mamba2 = L.Mamba2Spec(
+        n_heads=heads,
+        head_dim=Width(8),
+        state_dim=Width(6),
+        n_groups=groups,
+        convolution=convolution,
+        norm=draw(optional(norms)),
+        norm_groups=first,
+        norm_first=first,
+        bias=bias,
+        least_step=draw(st.sampled_from([0.0, 0.2])),
+        most_step=draw(optional(st.just(0.9))),
+    )
+    delta = L.GatedDeltaNetSpec(
+        n_key_heads=groups,
+        n_heads=heads,
+        key_dim=Width(8),
+        value_dim=Width(6),
+        convolution=convolution,
+        norm=draw(norms),
+        most_rate=draw(st.sampled_from([1.0, 2.0])),
+    )
+    return draw(st.sampled_from([short, mamba2, delta]))
+
+
+@st.composite
 def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> BlockSpec:
-    mixers: list[MixerSpec] = [draw(attentions(masks)), draw(st.one_of(feed_forwards(), mixtures()))]
+    mixers: list[MixerSpec] = [draw(st.one_of(attentions(masks), recurrences())), draw(st.one_of(feed_forwards(), mixtures()))]
     each = optional(norms)
     branches = [BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails))) for m in mixers]
     parallel = draw(st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -126,10 +127,16 @@ def waives(spec: ModelSpec, law: str) -> bool:
     return any(caveat.law == law for value in spec.nested() for caveat in value.caveats())
 
 
+def solving(system: Any, right: Any, *_: Any, **__: Any) -> int:
+    """FLOPs of triangular systems, from shapes: as of products of the whole squares, which PyTorch's counter leaves out."""
+    return 2 * math.prod(system) * right[-1]
+
+
 def flop_counter() -> FlopCounterMode:
-    """PyTorch's counter of FLOPs, which is told what a product of groups of rows takes."""
+    """PyTorch's counter of FLOPs, which is told what products of groups of rows and triangular systems take."""
 
     def products(rows: Any, matrices: Any, *_: Any, **__: Any) -> int:
         return 2 * rows[0] * matrices[1] * matrices[2]
 
-    return FlopCounterMode(display=False, custom_mapping={torch.ops.anyformer.grouped_products: products})
+    told = {torch.ops.anyformer.grouped_products: products, torch.ops.aten.linalg_solve_triangular: solving}
+    return FlopCounterMode(display=False, custom_mapping=told)

@@ -23,7 +23,7 @@ from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
 from anyformer.spec import BlockSpec, BranchSpec, ModelSpec, Place, StackSpec, Window, Workload
 from tests.laws.combinations import decoders
-from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, ids_for
+from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, ids_for, solving
 
 
 def counted(spec: ModelSpec, batch: int, n: int, source: int = 7) -> int:
@@ -74,6 +74,8 @@ class Counted(TorchDispatchMode):
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        elif func._overloadpacket is torch.ops.aten.linalg_solve_triangular:
+            self.flops += solving(args[0].shape, args[1].shape)
         return out
 
 

@@ -34,6 +34,7 @@ PRODUCTS: Mapping[Any, tuple[int, int]] = {
     aten.addbmm: (1, 2),
     aten.mv: (0, 1),
     aten.dot: (0, 1),
+    aten.linalg_solve_triangular: (0, 1),  # counted as a product of the whole squares
 }
 # The query's, the key's and the value's argument, and how many products of all pairs there are.
 ATTENTIONS: Mapping[Any, tuple[int, int]] = {

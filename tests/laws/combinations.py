@@ -126,6 +126,12 @@ def latent(draw: st.DrawFn) -> L.MLASpec:
     )
 
 
+gates = st.builds(
+    L.OutputGateSpec,
+    over=st.sampled_from(["features", "heads"]),
+    activation=st.sampled_from([L.Sigmoid(), L.Softplus()]),
+    bias=st.booleans(),
+)
 DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.LayerNormSpec(), shared="distances")
 
 
@@ -154,6 +160,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "scale": draw(st.sampled_from([ScaleSpec(power=-0.5), ScaleSpec(power=-1.0), ScaleSpec(factor=0.4)])),
         "softcap": draw(optional(st.just(3.0))),
         "sink": draw(st.booleans()),
+        "gate": draw(optional(gates)),
         "scores": scores,
         "mask": draw(masks),
         "relative_values": draw(optional(st.just(L.ShawValuesSpec(farthest=Window(4))))),

@@ -17,11 +17,14 @@ from anyformer.layers import (
     LayerNormSpec,
     LinearScaling,
     LongRoPE,
+    OutputGateSpec,
     ReLU,
     RMSNormSpec,
     RotarySpec,
+    RouterSpec,
     SiLU,
     SlidingWindow,
+    Softplus,
     TokensSpec,
 )
 from anyformer.resizing import shrink
@@ -111,6 +114,15 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"theta": 51_000.0}),
         (RotarySpec, {"layout": "half"}),
         (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
+    ],
+    "trinity-mini": [
+        (AttentionSpec, {"gate": None}),
+        (AttentionSpec, {"gate": OutputGateSpec(activation=Softplus())}),
+        (SlidingWindow, {"size": 4}),
+        (BranchSpec, {"norm_out": None}),
+        (TokensSpec, {"scale": None}),
+        (RouterSpec, {"factor": 2.8}),
+        NO_QK_NORM,
     ],
     "nemotron4-15b": [
         (LayerNormSpec, {"weight_offset": 0.99}),

@@ -29,6 +29,7 @@ from anyformer.layers import (
     Normal,
     Not,
     Or,
+    OutputGateSpec,
     Prefix,
     RelativeBucketsSpec,
     RMSNormSpec,
@@ -280,6 +281,12 @@ def heads(projection: Any) -> str:
     if sharing is None:
         return phrase(projection)
     return SHARING[sharing] + (", local and global" if isinstance(projection, LocalAndGlobalSpec) else "")
+
+
+def gate(value: OutputGateSpec) -> str:
+    """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
+    over = "a number a feature" if value.over == "features" else "one a head"
+    return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
 
 
 def activation(mixer: Any, *, exact: bool = True) -> str:

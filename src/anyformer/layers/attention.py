@@ -14,6 +14,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.mask import Everything, Mask, Prefix
 from anyformer.layers.memory_efficient import checkpointed
+from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
@@ -43,6 +44,7 @@ class AttentionSpec(MixerSpec):
     scale: ScaleSpec = ScaleSpec(power=-0.5)  # of the width of a query
     softcap: Positive | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
+    gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
     reads: Literal["self", "memory", "input"] = "self"
     # from this many tokens on, queries are multiplied by log(tokens so far) / log(logn) (Qwen)
     logn: Length | None = None
@@ -64,6 +66,7 @@ class AttentionSpec(MixerSpec):
             "projection": (self.projection, inner_place),
             "scores": [(score, place.at(n_heads, width)) for score in self.scores],
             "relative_values": self.relative_values and (self.relative_values, place.at(n_heads, value_width)),
+            "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
         }
 
     def _place(self, place: Place) -> Place:
@@ -91,6 +94,7 @@ class AttentionSpec(MixerSpec):
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
+        gate = self.gate.cost(place.at(n_heads, value_width), workload) if self.gate else Cost()
         absorbed = self.absorbs(workload.query, held)
         if absorbed:
             width, value_width = self.projection.absorbed_sizes()
@@ -101,7 +105,7 @@ class AttentionSpec(MixerSpec):
             inner += score.cost(place.at(n_heads, width), workload)
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
-        return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner
+        return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
@@ -129,6 +133,7 @@ class Attention(Part[AttentionSpec]):
     scores: Any
     relative_values: Any
     sink: Tensor | None
+    gate: Any
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -180,6 +185,7 @@ class Attention(Part[AttentionSpec]):
 
         y, weights = checkpointed(core, q, k, v, context=context) if context.recompute == "selective" else core(q, k, v)
         y = p.unfold(y) if absorbed else y
+        y = y if self.gate is None else self.gate(y, x)
         return p.output(y), {"attention": weights} if context.weights and weights is not None else {}
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:

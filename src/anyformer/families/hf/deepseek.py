@@ -116,14 +116,14 @@ def modules(spec: ModelSpec) -> Laid:
 MIXTURE = "mixture of experts"
 
 
-def n_shared(default: int) -> table.Pair:
+def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
     """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         mixture = one(spec, MoESpec, MIXTURE)
-        n, expert = settings.take("n_shared_experts", int, default), mixture.expert
+        n, expert = settings.take(name, int, default), mixture.expert
         if n < 1:
-            raise settings.refusal("n_shared_experts", "leaves an expert without width; this class needs at least one")
+            raise settings.refusal(name, "leaves an expert without width; this class needs at least one")
         assert isinstance(expert, GatedFeedForwardSpec)
         return changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff))
 
@@ -131,17 +131,17 @@ def n_shared(default: int) -> table.Pair:
         mixture = one(spec, MoESpec, MIXTURE)
         shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec, "shared expert")
         each = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
-        return {"n_shared_experts": max(1, shared.d_ff // each.d_ff) if shared else 1}
+        return {name: max(1, shared.d_ff // each.d_ff) if shared else 1}
 
     return table.Pair(read, write)
 
 
-def dense_first(first: int) -> table.Pair:
+def dense_first(first: int, name: str = "first_k_dense_replace") -> table.Pair:
     """The layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.take("num_hidden_layers", int)
-        n_dense = settings.take("first_k_dense_replace", int, first)
+        n_dense = settings.take(name, int, first)
         settings.require("moe_layer_freq", 1)
         dense, sparse = spec.stack.blocks
         n_dense = min(n_dense, n_layers)
@@ -149,7 +149,7 @@ def dense_first(first: int) -> table.Pair:
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         of_experts = [any(isinstance(value, MoESpec) for value in block.nested()) for block in spec.stack.blocks]
-        return {"num_hidden_layers": spec.n_layers, "first_k_dense_replace": [*of_experts, True].index(True)}
+        return {"num_hidden_layers": spec.n_layers, name: [*of_experts, True].index(True)}
 
     return table.Pair(read, write)
 

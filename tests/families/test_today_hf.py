@@ -38,6 +38,22 @@ DBRX_TABLES = {
     "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10_000.0},
     "ffn_config": {"ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 2},
 }
+STEPS = {
+    "rope_type": "yarn",
+    "rope_theta": 2e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "llama_4_scaling_beta": 0.3,
+}
+PLAIN = {name: value for name, value in {**STEPS, "rope_type": "default"}.items() if name != "factor"}
+LATENT = {
+    "num_key_value_heads": None,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}
 WINDOWS = ["sliding_attention"] * 2
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
@@ -74,6 +90,13 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("minimax_m2", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "rotary_dim": 8}),
     ("dots1", {**SIZES, **ROUTED, "first_k_dense_replace": 1, "max_window_layers": 2}),
     ("dbrx", {**DBRX, **DBRX_TABLES}),
+    ("ministral3", {**SIZES, "head_dim": 16}),
+    ("ministral3", {**SIZES, "head_dim": 16, "sliding_window": 7, "rope_parameters": PLAIN}),
+    ("mistral4", {**SIZES, **ROUTED, **LATENT}),
+    (
+        "mistral4",
+        {**SIZES, **ROUTED, **LATENT, "rope_interleave": False, "rope_parameters": {**STEPS, "mscale_all_dim": 0.7}},
+    ),
     ("afmoe", {**SIZES, **EXPERTS, "num_experts": 4}),
     (
         "afmoe",

@@ -126,6 +126,7 @@ def latent(draw: st.DrawFn) -> L.MLASpec:
     )
 
 
+query_scales = st.sampled_from([L.LogN(length=Length(5)), L.LogSteps(length=Length(3), growth=0.4, start=1)])
 gates = st.builds(
     L.OutputGateSpec,
     over=st.sampled_from(["features", "heads"]),
@@ -164,7 +165,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "scores": scores,
         "mask": draw(masks),
         "relative_values": draw(optional(st.just(L.ShawValuesSpec(farthest=Window(4))))),
-        "logn": draw(optional(st.just(Length(5)))),
+        "query_scale": draw(optional(query_scales)),
     }
     return L.AttentionSpec(projection=projection, **{**options, **fixed})
 

@@ -16,6 +16,7 @@ from anyformer.layers import (
     GQASpec,
     LayerNormSpec,
     LinearScaling,
+    LogSteps,
     LongRoPE,
     OutputGateSpec,
     ReLU,
@@ -26,6 +27,7 @@ from anyformer.layers import (
     SlidingWindow,
     Softplus,
     TokensSpec,
+    YaRN,
 )
 from anyformer.resizing import shrink
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
@@ -114,6 +116,17 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"theta": 51_000.0}),
         (RotarySpec, {"layout": "half"}),
         (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
+    ],
+    "ministral-3-8b": [
+        (AttentionSpec, {"query_scale": None}),
+        (LogSteps, {"growth": 0.11}),
+        (LogSteps, {"start": 1}),
+        (YaRN, {"attention_factor": None}),
+    ],
+    "mistral-small-4": [
+        (AttentionSpec, {"query_scale": None}),
+        (LogSteps, {"length": 33}),
+        (RouterSpec, {"renormalise": False}),
     ],
     "trinity-mini": [
         (AttentionSpec, {"gate": None}),

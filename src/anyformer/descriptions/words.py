@@ -24,6 +24,8 @@ from anyformer.layers import (
     LearnedPositionsSpec,
     LinearSpec,
     LocalAndGlobalSpec,
+    LogN,
+    LogSteps,
     Mask,
     MoESpec,
     Normal,
@@ -31,6 +33,7 @@ from anyformer.layers import (
     Or,
     OutputGateSpec,
     Prefix,
+    QueryScaleSpec,
     RelativeBucketsSpec,
     RMSNormSpec,
     RotarySpec,
@@ -287,6 +290,18 @@ def gate(value: OutputGateSpec) -> str:
     """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
     over = "a number a feature" if value.over == "features" else "one a head"
     return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
+
+
+def query_scale(value: QueryScaleSpec) -> str:
+    """What queries are multiplied by, by their positions p."""
+    match value:
+        case LogN(length=length):
+            return f"× log n beyond {length:,} tokens"
+        case LogSteps(length=length, growth=growth, start=start):
+            position = f"(p + {start})" if start else "p"
+            return f"× 1 + {number(growth)} · ln(1 + ⌊{position} / {length:,}⌋)"
+        case _:
+            return f"× {phrase(value)}"
 
 
 def activation(mixer: Any, *, exact: bool = True) -> str:

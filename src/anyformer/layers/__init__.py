@@ -38,6 +38,7 @@ from anyformer.layers.output_gate import OutputGateSpec as OutputGateSpec
 from anyformer.layers.part import Part as Part
 from anyformer.layers.pool import FirstTokenSpec as FirstTokenSpec, LastTokenSpec as LastTokenSpec
 from anyformer.layers.pool import MeanTokensSpec as MeanTokensSpec, UnitLengthSpec as UnitLengthSpec
+from anyformer.layers.query_scale import LogN as LogN, LogSteps as LogSteps, QueryScaleSpec as QueryScaleSpec
 from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSpec, ShawKeysSpec as ShawKeysSpec
 from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec
 from anyformer.layers.residual import AddByDepthSpec as AddByDepthSpec, AddSpec as AddSpec

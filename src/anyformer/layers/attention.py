@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -16,11 +15,11 @@ from anyformer.layers.mask import Everything, Mask, Prefix
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
+from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
     Cost,
-    Length,
     MixerSpec,
     ModelSpec,
     Place,
@@ -46,12 +45,9 @@ class AttentionSpec(MixerSpec):
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
     reads: Literal["self", "memory", "input"] = "self"
-    # from this many tokens on, queries are multiplied by log(tokens so far) / log(logn) (Qwen)
-    logn: Length | None = None
+    query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
 
     def __post_init__(self) -> None:
-        if self.logn is not None and self.logn < 2:
-            raise self.refusal("logn", "must be at least 2 tokens; None leaves the queries as they are")
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
             raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
 
@@ -158,8 +154,7 @@ class Attention(Part[AttentionSpec]):
             q, new = p.project(x, context)
             stored, keys = store.extend(new), store.keys
         keys = context.tokens if keys is None else keys
-        if spec.logn is not None:
-            q = q * _logn(context, spec.logn).to(q.dtype)
+        q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n)
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
         kernel = context.kernels[self.digest]
@@ -209,13 +204,3 @@ class Attention(Part[AttentionSpec]):
                 return None
             names.append(score.shared or score.key)
         return " ".join(names)
-
-
-def _logn(context: ForwardContext, length: int) -> Tensor:
-    """The factor of each query [batch or 1, 1, query, 1]; a sum over n keys then stays as sharp as over `length`."""
-
-    def factors() -> Tensor:
-        so_far = context.tokens.position[:, None, :, None] + 1
-        return (so_far.float().log() / math.log(length)).clamp(min=1.0)
-
-    return context.once(f"logn {length}", factors)

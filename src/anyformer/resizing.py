@@ -81,10 +81,9 @@ class Least(Sizes):
         return 4, kv_heads, None if head_dim is None else 16  # 16 ≠ 32 / 4
 
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        period = _period(blocks)
-        if period < len(blocks):
-            return blocks[: max(2, period)]
-        return tuple(run[0] for run in _runs(blocks))
+        start, period = _pattern(blocks)
+        first = (run[0] for run in _runs(blocks[:start]))
+        return (*first, *blocks[start : start + max(period, 1 if start else 2)])
 
     def count(self, old: int) -> int:
         return old if old <= 2 else min(MOST_COUNT, 2 ** round(math.log2(old) / 2))
@@ -160,17 +159,27 @@ def resize(
 
 
 def cut(blocks: tuple[Spec, ...], n: int) -> tuple[Spec, ...]:
-    """The pattern of the blocks for `n` layers: repeated where it is periodic, else each run in proportion."""
-    period = _period(blocks)
-    if period < len(blocks) or len(blocks) == 1:
-        return tuple(blocks[i % period] for i in range(max(n, period)))
-    runs = _runs(blocks)
-    lengths = [max(1, round(len(run) * n / len(blocks))) for run in runs]
-    return tuple(run[0] for run, length in zip(runs, lengths, strict=True) for _ in range(length))
+    """The pattern of the blocks for `n` layers: repeated where it is periodic, and each run before that in proportion."""
+    start, period = _pattern(blocks)
+
+    def share(length: int) -> int:
+        return max(1, round(length * n / len(blocks)))
+
+    first = (run[0] for run in _runs(blocks[:start]) for _ in range(share(len(run))))
+    left = share(len(blocks) - start)
+    return (*first, *(blocks[start + i % period] for i in range(max(left, period))))
 
 
-def _period(blocks: tuple[Spec, ...]) -> int:
-    return next(p for p in range(1, len(blocks) + 1) if all(b == blocks[i % p] for i, b in enumerate(blocks)))
+def _pattern(blocks: tuple[Spec, ...]) -> tuple[int, int]:
+    """(where layers begin to repeat, after how many): as few as can be, runs of equal layers before it counted once each."""
+    kinds = [blocks.index(block) for block in blocks]
+    found = ((start, _period(kinds[start:])) for start in range(len(kinds)))
+    repeating = [(start, period) for start, period in found if period < len(kinds) - start or start == len(kinds) - 1]
+    return min(repeating, key=lambda at: len(_runs(blocks[: at[0]])) + at[1])
+
+
+def _period(kinds: list[int]) -> int:
+    return next(p for p in range(1, len(kinds) + 1) if all(kind == kinds[i % p] for i, kind in enumerate(kinds)))
 
 
 def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:

@@ -142,3 +142,16 @@ class TestShrink:
         old = af.preset("gemma3-1b").spec
         seen = [any(isinstance(v, SlidingWindow) for v in block.nested()) for block in af.shrink(old).stack.blocks]
         assert seen == [True] * 5 + [False]
+
+
+def test_a_pattern_that_begins_later_goes_on() -> None:
+    """Trinity's two dense layers, then experts whose every fourth layer has no window: one of the first, one period."""
+    large = af.preset("trinity-mini").spec
+    for spec in (af.shrink(large), af.resize(large, d_model=512, n_layers=11)):
+        full = [not any(isinstance(value, SlidingWindow) for value in block.nested()) for block in spec.stack.blocks]
+        dense = [not any(value.kind == "MoE" for value in block.nested()) for block in spec.stack.blocks]
+        n = spec.n_layers
+        assert dense == [True] + [False] * (n - 1)
+        assert full == [False, *([False, True, False, False] * n)[: n - 1]]
+    assert af.shrink(large).n_layers == 5
+    assert af.resize(large, d_model=512, n_layers=11).n_layers == 11

@@ -126,6 +126,13 @@ def latent(draw: st.DrawFn) -> L.MLASpec:
     )
 
 
+query_scales = st.sampled_from([L.LogN(length=Length(5)), L.LogSteps(length=Length(3), growth=0.4, start=1)])
+gates = st.builds(
+    L.OutputGateSpec,
+    over=st.sampled_from(["features", "heads"]),
+    activation=st.sampled_from([L.Sigmoid(), L.Softplus()]),
+    bias=st.booleans(),
+)
 DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.LayerNormSpec(), shared="distances")
 
 
@@ -154,10 +161,11 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "scale": draw(st.sampled_from([ScaleSpec(power=-0.5), ScaleSpec(power=-1.0), ScaleSpec(factor=0.4)])),
         "softcap": draw(optional(st.just(3.0))),
         "sink": draw(st.booleans()),
+        "gate": draw(optional(gates)),
         "scores": scores,
         "mask": draw(masks),
         "relative_values": draw(optional(st.just(L.ShawValuesSpec(farthest=Window(4))))),
-        "logn": draw(optional(st.just(Length(5)))),
+        "query_scale": draw(optional(query_scales)),
     }
     return L.AttentionSpec(projection=projection, **{**options, **fixed})
 

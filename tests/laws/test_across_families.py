@@ -64,6 +64,14 @@ NAMED: dict[str, tuple[ModelSpec, Callable[[ModelSpec], bool]]] = {
         changed(of("gpt-oss-20b"), L.RMSNormSpec, weight_offset=1.0),
         lambda spec: any(a.sink for a in attentions(spec)) and any(isinstance(v, L.MoESpec) for v in spec.nested()),
     ),
+    "gated values of the 2017 decoder, one gate a head": (
+        changed(of("transformer-lm"), L.AttentionSpec, gate=L.OutputGateSpec(over="heads")),
+        lambda spec: any(a.gate and a.gate.over == "heads" for a in attentions(spec)),
+    ),
+    "gated values of latent attention": (
+        changed(of("deepseek-v3"), L.AttentionSpec, gate=L.OutputGateSpec()),
+        lambda spec: any(a.gate and isinstance(a.projection, L.MLASpec) for a in attentions(spec)),
+    ),
 }
 each = pytest.mark.parametrize("name", NAMED)
 

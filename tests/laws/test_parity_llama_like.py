@@ -16,13 +16,18 @@ from anyformer.layers import (
     GQASpec,
     LayerNormSpec,
     LinearScaling,
+    LogSteps,
     LongRoPE,
+    OutputGateSpec,
     ReLU,
     RMSNormSpec,
     RotarySpec,
+    RouterSpec,
     SiLU,
     SlidingWindow,
+    Softplus,
     TokensSpec,
+    YaRN,
 )
 from anyformer.resizing import shrink
 from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
@@ -111,6 +116,26 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"theta": 51_000.0}),
         (RotarySpec, {"layout": "half"}),
         (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
+    ],
+    "ministral-3-8b": [
+        (AttentionSpec, {"query_scale": None}),
+        (LogSteps, {"growth": 0.11}),
+        (LogSteps, {"start": 1}),
+        (YaRN, {"attention_factor": None}),
+    ],
+    "mistral-small-4": [
+        (AttentionSpec, {"query_scale": None}),
+        (LogSteps, {"length": 33}),
+        (RouterSpec, {"renormalise": False}),
+    ],
+    "trinity-mini": [
+        (AttentionSpec, {"gate": None}),
+        (AttentionSpec, {"gate": OutputGateSpec(activation=Softplus())}),
+        (SlidingWindow, {"size": 4}),
+        (BranchSpec, {"norm_out": None}),
+        (TokensSpec, {"scale": None}),
+        (RouterSpec, {"factor": 2.8}),
+        NO_QK_NORM,
     ],
     "nemotron4-15b": [
         (LayerNormSpec, {"weight_offset": 0.99}),

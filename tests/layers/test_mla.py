@@ -22,6 +22,7 @@ from anyformer.layers import (
     Causal,
     Everything,
     FeedForwardSpec,
+    LogN,
     MLASpec,
     ProjectionSpec,
     RMSNormSpec,
@@ -34,7 +35,7 @@ from anyformer.layers.mla import MLA
 from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.model import Transformer, build
 from anyformer.resizing import resize, shrink
-from anyformer.spec import Cost, Count, MapSpec, ModelSpec, Place, ScaleSpec, Width, Window, Workload
+from anyformer.spec import Cost, Count, Length, MapSpec, ModelSpec, Place, ScaleSpec, Width, Window, Workload
 from tests.laws.combinations import decoders, latent
 from tests.laws.models import ids_for, randomised
 from tests.laws.parity import InDouble
@@ -387,7 +388,7 @@ def test_softcaps_sinks_and_scores_do_not_pass_by() -> None:
         {"scores": (ALiBiSpec(),)},
         {"mask": Causal() & SlidingWindow(size=Window(3))},
         {"scale": ScaleSpec(power=-1.0)},
-        {"logn": 4},
+        {"query_scale": LogN(length=Length(4))},
     ]
     with torch.no_grad():
         before = randomised(plain)(ids).logits

@@ -17,7 +17,6 @@ from anyformer.families import preset
 from anyformer.families.hf.rotary import rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
-    AttentionSpec,
     DynamicNTK,
     GQASpec,
     LinearScaling,
@@ -320,34 +319,3 @@ def test_magnitudes_by_hand() -> None:
     assert LongRoPE(short=(1.0,), long=(1.0,), factor=4096.0).magnitude() == pytest.approx(math.sqrt(2))
     assert LongRoPE(short=(1.0,), long=(1.0,), factor=1.0).magnitude() == 1.0
     assert Llama3Scaling(factor=8.0).magnitude() == 1.0
-
-
-def test_logn_makes_queries_longer_with_their_position() -> None:
-    """Q · max(1, log_n(tokens so far)): by hand, each token of the text alone in a window of its own keys."""
-    spec = shrink(preset("llama-7b").spec)
-    plain, grown = (edited(spec, AttentionSpec, lambda a, n=n: a.but(logn=n)) for n in (None, Length(5)))
-    model, ids = randomised(plain), ids_for(spec, 2, 16)
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
-    attention = model.stack.blocks[0].sublayers[0].branches[0].mixer
-    by_hand = (
-        [max(1.0, math.log(n) / math.log(5)) for n in (*[1] * 4, *range(1, 13))],
-        [max(1.0, math.log(n) / math.log(5)) for n in range(1, 17)],
-    )
-    factors = torch.tensor(by_hand)
-    for layer in model.stack.blocks:
-        projection = layer.sublayers[0].branches[0].mixer.projection
-        project = projection.project
-
-        def longer(x: Tensor, context: Any, project: Any = project) -> Any:
-            q, kept = project(x, context)
-            return q * factors[:, None, :, None], kept
-
-        projection.__dict__["project"] = longer
-    with torch.no_grad():
-        close(randomised(grown)(ids, mask).logits[mask.bool()], model(ids, mask).logits[mask.bool()])
-        short = randomised(grown)(ids[:, :5]).logits
-        close(short, randomised(plain)(ids[:, :5]).logits)
-    assert attention.spec.logn is None
-    with pytest.raises(SpecError, match=r"Attention.logn = 1 must be at least 2 tokens"):
-        next(v for v in spec.nested() if isinstance(v, AttentionSpec)).but(logn=Length(1))

@@ -135,6 +135,7 @@ def _tricks(preset: Preset) -> str:
     caps = dict.fromkeys(words.number(a.softcap) for a in own if a.softcap is not None)
     said += [f"scores capped at {cap}" for cap in caps]
     said += ["sinks"] if any(a.sink for a in own) else []
+    said += ["gated values"] if any(a.gate for a in own) else []
     said += [f"logits capped at {words.number(h.softcap)}" for h in spec.heads if h.softcap is not None]
     said += [f"logits × {words.scale(h.scale, 'd_model')}" for h in spec.heads if h.scale is not None]
     said += ["embedding norm"] if spec.stack.embedding.norm is not None else []

@@ -24,12 +24,16 @@ from anyformer.layers import (
     LearnedPositionsSpec,
     LinearSpec,
     LocalAndGlobalSpec,
+    LogN,
+    LogSteps,
     Mask,
     MoESpec,
     Normal,
     Not,
     Or,
+    OutputGateSpec,
     Prefix,
+    QueryScaleSpec,
     RelativeBucketsSpec,
     RMSNormSpec,
     RotarySpec,
@@ -284,6 +288,24 @@ def heads(projection: Any) -> str:
     if sharing is None:
         return phrase(projection)
     return SHARING[sharing] + (", local and global" if isinstance(projection, LocalAndGlobalSpec) else "")
+
+
+def gate(value: OutputGateSpec) -> str:
+    """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
+    over = "a number a feature" if value.over == "features" else "one a head"
+    return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
+
+
+def query_scale(value: QueryScaleSpec) -> str:
+    """What queries are multiplied by, by their positions p."""
+    match value:
+        case LogN(length=length):
+            return f"× log n beyond {length:,} tokens"
+        case LogSteps(length=length, growth=growth, start=start):
+            position = f"(p + {start})" if start else "p"
+            return f"× 1 + {number(growth)} · ln(1 + ⌊{position} / {length:,}⌋)"
+        case _:
+            return f"× {phrase(value)}"
 
 
 def activation(mixer: Any, *, exact: bool = True) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import block, changed, gated
+from anyformer.families.compose import changed, edited, gated
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU
+from anyformer.layers import GQASpec, MoESpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU
 from anyformer.spec import BranchSpec, Count, ModelSpec
 
 VOCABULARY = 151_552
@@ -38,9 +38,9 @@ def router(n_experts: int, top_k: int, factor: float) -> RouterSpec:
 
 def after_dense(sparse: ModelSpec, n_dense: int, d_ff: int) -> ModelSpec:
     """The model with feed-forwards of this width for the experts of its first layers."""
-    attention, feed = sparse.stack.blocks[0].sublayers
-    first = block(attention, feed.but(branches=(feed.branches[0].but(mixer=gated(d_ff, SiLU())),)))
-    return sparse.but(stack=sparse.stack.but(blocks=(*[first] * n_dense, *sparse.stack.blocks[n_dense:])))
+    blocks = sparse.stack.blocks
+    dense = edited(sparse.but(stack=sparse.stack.but(blocks=blocks[:n_dense])), MoESpec, lambda _: gated(d_ff, SiLU()))
+    return sparse.but(stack=sparse.stack.but(blocks=(*dense.stack.blocks, *blocks[n_dense:])))
 
 
 def glm4_moe(

@@ -37,9 +37,11 @@ from anyformer.layers.mla import MLASpec as MLASpec
 from anyformer.layers.moe import CapacityFactor as CapacityFactor, CapacitySpec as CapacitySpec
 from anyformer.layers.moe import FixedCapacity as FixedCapacity, MoESpec as MoESpec
 from anyformer.layers.norm import LayerNormSpec as LayerNormSpec, NormSpec as NormSpec, RMSNormSpec as RMSNormSpec
+from anyformer.layers.output_gate import OutputGateSpec as OutputGateSpec
 from anyformer.layers.part import Part as Part
 from anyformer.layers.pool import FirstTokenSpec as FirstTokenSpec, LastTokenSpec as LastTokenSpec
 from anyformer.layers.pool import MeanTokensSpec as MeanTokensSpec, UnitLengthSpec as UnitLengthSpec
+from anyformer.layers.query_scale import LogN as LogN, LogSteps as LogSteps, QueryScaleSpec as QueryScaleSpec
 from anyformer.layers.recurrence import Recurrent as Recurrent, RecurrentSpec as RecurrentSpec, Steps as Steps
 from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSpec, ShawKeysSpec as ShawKeysSpec
 from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -14,13 +13,14 @@ from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.mask import Everything, Mask, Prefix
 from anyformer.layers.memory_efficient import checkpointed
+from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
+from anyformer.layers.query_scale import QueryScaleSpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
     Cost,
     Kept,
-    Length,
     MixerSpec,
     ModelSpec,
     Place,
@@ -44,13 +44,11 @@ class AttentionSpec(MixerSpec):
     scale: ScaleSpec = ScaleSpec(power=-0.5)  # of the width of a query
     softcap: Positive | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
+    gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
     reads: Literal["self", "memory", "input"] = "self"
-    # from this many tokens on, queries are multiplied by log(tokens so far) / log(logn) (Qwen)
-    logn: Length | None = None
+    query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
 
     def __post_init__(self) -> None:
-        if self.logn is not None and self.logn < 2:
-            raise self.refusal("logn", "must be at least 2 tokens; None leaves the queries as they are")
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
             raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
 
@@ -65,6 +63,7 @@ class AttentionSpec(MixerSpec):
             "projection": (self.projection, inner_place),
             "scores": [(score, place.at(n_heads, width)) for score in self.scores],
             "relative_values": self.relative_values and (self.relative_values, place.at(n_heads, value_width)),
+            "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
         }
 
     def _place(self, place: Place) -> Place:
@@ -92,6 +91,7 @@ class AttentionSpec(MixerSpec):
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
+        gate = self.gate.cost(place.at(n_heads, value_width), workload) if self.gate else Cost()
         absorbed = self.absorbs(workload.query, held)
         if absorbed:
             width, value_width = self.projection.absorbed_sizes()
@@ -102,7 +102,7 @@ class AttentionSpec(MixerSpec):
             inner += score.cost(place.at(n_heads, width), workload)
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
-        return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner
+        return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
@@ -130,6 +130,7 @@ class Attention(Part[AttentionSpec]):
     scores: Any
     relative_values: Any
     sink: Tensor | None
+    gate: Any
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -154,8 +155,7 @@ class Attention(Part[AttentionSpec]):
             q, new = p.project(x, context)
             stored, keys = store.extend(new), store.keys
         keys = context.tokens if keys is None else keys
-        if spec.logn is not None:
-            q = q * _logn(context, spec.logn).to(q.dtype)
+        q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n)
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
         kernel = context.kernels[self.digest]
@@ -181,6 +181,7 @@ class Attention(Part[AttentionSpec]):
 
         y, weights = checkpointed(core, q, k, v, context=context) if context.recompute == "selective" else core(q, k, v)
         y = p.unfold(y) if absorbed else y
+        y = y if self.gate is None else self.gate(y, x)
         return p.output(y), {"attention": weights} if context.weights and weights is not None else {}
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
@@ -204,13 +205,3 @@ class Attention(Part[AttentionSpec]):
                 return None
             names.append(score.shared or score.key)
         return " ".join(names)
-
-
-def _logn(context: ForwardContext, length: int) -> Tensor:
-    """The factor of each query [batch or 1, 1, query, 1]; a sum over n keys then stays as sharp as over `length`."""
-
-    def factors() -> Tensor:
-        so_far = context.tokens.position[:, None, :, None] + 1
-        return (so_far.float().log() / math.log(length)).clamp(min=1.0)
-
-    return context.once(f"logn {length}", factors)

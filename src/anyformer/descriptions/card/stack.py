@@ -306,7 +306,10 @@ ATTENTION = (
     Reading("attention_scale", "attention scale", _scale, _root),
     Reading("attention_softcap", "attention softcap", lambda block, _: _first(a.softcap for a in _own(block))),
     Reading("attention_sink", "attention sink", _each(lambda a: "one a head" if a.sink else None), str),
-    Reading("logn", "log-n scaling from", lambda block, _: _first(a.logn for a in _own(block))),
+    Reading(
+        "query_scale", "queries", _each(lambda a: words.query_scale(a.query_scale) if a.query_scale else None), str
+    ),
+    Reading("output_gate", "output", _each(lambda a: words.gate(a.gate) if a.gate else None), str),
     Reading("qkv_clip", "q, k, v clipped to ±", _field("clip")),
     Reading("qk_norm", "QK-norm", _each(_qk_norm), str),
     Reading("latent_norm", "norm of latents", _each(_latent_norm), str),

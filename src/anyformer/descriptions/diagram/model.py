@@ -175,6 +175,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
         said.append("QK-norm")
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
+    said += ["output gate"] if mixer.gate else []
     said += ["reads the embedding"] if mixer.reads == "input" else []
     said += [] if head_sharing(projection) else [words.phrase(projection)]
     return [title, *wrapped(said, WIDTH)]

@@ -129,7 +129,8 @@ def _scores(attention: AttentionSpec) -> str:
     said = ["not scaled" if attention.scale == ScaleSpec() else f"× {words.scale(attention.scale, width)}"]
     said += [f"capped at {words.number(attention.softcap)}"] if attention.softcap is not None else []
     said += ["a sink for each head"] if attention.sink else []
-    said += [f"× log n beyond {attention.logn:,} tokens"] if attention.logn is not None else []
+    said += [words.query_scale(attention.query_scale)] if attention.query_scale else []
+    said += [words.gate(attention.gate)] if attention.gate else []
     clip = getattr(attention.projection, "clip", None)
     return ", ".join([*said, *([f"q, k, v within ±{words.number(clip)}"] if clip is not None else [])])
 

@@ -7,7 +7,7 @@ files decide whether there are such layers: it leaves them out and the setting i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anyformer.families.compose import changed
@@ -40,22 +40,21 @@ def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-# The sizes of latent attention; there are as many heads of keys and values as of queries.
-HEADS = (
-    table.together(
-        MLASpec,
-        {
-            "num_attention_heads": ("n_heads", int, REQUIRED),
-            "kv_lora_rank": ("kv_rank", int, 512),
-            "qk_nope_head_dim": ("head_dim", int, 128),
-            "qk_rope_head_dim": ("rotary_dim", int, 64),
-            "v_head_dim": ("value_dim", int, 128),
-        },
-    ),
-    table.at("q_lora_rank", int, MLASpec, "query_rank", default=1536, nullable=True),
-    table.at("attention_bias", bool, MLASpec, "bias_output", "bias_down", default=False),
-    table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec, LATENT).n_heads}),
-)
+def latent_heads(kv_rank: int = 512, query_rank: int = 1536, head_dim: int = 128) -> tuple[table.Pair, ...]:
+    """The sizes of latent attention, by default V2's and V3's; there are as many heads of keys and values as of queries."""
+    sizes = {
+        "num_attention_heads": ("n_heads", int, REQUIRED),
+        "kv_lora_rank": ("kv_rank", int, kv_rank),
+        "qk_nope_head_dim": ("head_dim", int, head_dim),
+        "qk_rope_head_dim": ("rotary_dim", int, 64),
+        "v_head_dim": ("value_dim", int, 128),
+    }
+    return (
+        table.together(MLASpec, sizes),
+        table.at("q_lora_rank", int, MLASpec, "query_rank", default=query_rank, nullable=True),
+        table.at("attention_bias", bool, MLASpec, "bias_output", "bias_down", default=False),
+        table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec, LATENT).n_heads}),
+    )
 
 
 def layer_eps() -> table.Pair:
@@ -73,11 +72,12 @@ def layer_eps() -> table.Pair:
     return table.Pair(read, write)
 
 
-def latent_scale() -> table.Pair:
-    """Attention's scale, which mscale_all_dim sharpens."""
+def latent_scale(usual: Mapping[str, Any] | None = None) -> table.Pair:
+    """Attention's scale, which mscale_all_dim sharpens; `usual` is the table of a class that is given none."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         found = settings.section("rope_scaling") or settings.section("rope_parameters")
+        found = found or (Settings(usual, "rope_parameters") if usual else None)
         share = found.optional("mscale_all_dim", float) if found else None
         scaling = one(spec, RotarySpec, "rotary positions").scaling
         scale = sharpened(scaling.factor, share) if share and isinstance(scaling, YaRN) else ScaleSpec(power=-0.5)
@@ -116,14 +116,14 @@ def modules(spec: ModelSpec) -> Laid:
 MIXTURE = "mixture of experts"
 
 
-def n_shared(default: int) -> table.Pair:
+def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
     """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         mixture = one(spec, MoESpec, MIXTURE)
-        n, expert = settings.take("n_shared_experts", int, default), mixture.expert
+        n, expert = settings.take(name, int, default), mixture.expert
         if n < 1:
-            raise settings.refusal("n_shared_experts", "leaves an expert without width; this class needs at least one")
+            raise settings.refusal(name, "leaves an expert without width; this class needs at least one")
         assert isinstance(expert, GatedFeedForwardSpec)
         return changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff))
 
@@ -131,17 +131,17 @@ def n_shared(default: int) -> table.Pair:
         mixture = one(spec, MoESpec, MIXTURE)
         shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec, "shared expert")
         each = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
-        return {"n_shared_experts": max(1, shared.d_ff // each.d_ff) if shared else 1}
+        return {name: max(1, shared.d_ff // each.d_ff) if shared else 1}
 
     return table.Pair(read, write)
 
 
-def dense_first(first: int) -> table.Pair:
+def dense_first(first: int, name: str = "first_k_dense_replace") -> table.Pair:
     """The layers, of which the first few have a feed-forward for experts; `first` where nothing is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.take("num_hidden_layers", int)
-        n_dense = settings.take("first_k_dense_replace", int, first)
+        n_dense = settings.take(name, int, first)
         settings.require("moe_layer_freq", 1)
         dense, sparse = spec.stack.blocks
         n_dense = min(n_dense, n_layers)
@@ -149,7 +149,7 @@ def dense_first(first: int) -> table.Pair:
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         of_experts = [any(isinstance(value, MoESpec) for value in block.nested()) for block in spec.stack.blocks]
-        return {"num_hidden_layers": spec.n_layers, "first_k_dense_replace": [*of_experts, True].index(True)}
+        return {"num_hidden_layers": spec.n_layers, name: [*of_experts, True].index(True)}
 
     return table.Pair(read, write)
 
@@ -246,7 +246,7 @@ def _family(
         *WIDTHS,
         expert_width("moe_intermediate_size", "expert", d_expert),
         n_shared(of_all),
-        *HEADS,
+        *latent_heads(),
         layer_eps(),
         table.positions(RotarySpec(layout="interleaved"), context=context),
         *own,

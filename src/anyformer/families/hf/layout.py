@@ -18,10 +18,10 @@ class Theirs(NamedTuple):
     name: str
     # Its matrices are (in, out).
     turned: bool = False
-    # What takes turns in it: one head's queries, keys and values (those of one key/value head), or one feature of each, or
-    # shares of so many groups; or ours lie side by side in what they read; or experts are one below the other in one matrix,
-    # each `turned` or not; or rows of ours are one vector of theirs.
-    by: Literal["head", "feature", "input", "expert", "vector"] | int | None = None
+    # What takes turns in it: one head's queries, keys and values (those of one key/value head), what one head of queries has of
+    # each, one feature of each, or a share of so many groups; or ours lie side by side in what they read; or experts are one
+    # below the other in one matrix, each `turned` or not; or rows of ours are one vector of theirs.
+    by: Literal["head", "query", "feature", "input", "expert", "vector"] | int | None = None
     # What files may call it too: duplicates of a tied table.
     also: tuple[str, ...] = ()
 
@@ -82,9 +82,9 @@ def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str,
     dim = max(len(shape) - (1 if ours[0].endswith(".bias") else 2), 0)
     groups = 1
     match by:
-        case "head":
+        case "head" | "query":
             heads = next(value for value in spec.nested() if isinstance(value, GQASpec | MLASpec))
-            groups = heads.kv_heads if isinstance(heads, GQASpec) else heads.n_heads
+            groups = heads.kv_heads if by == "head" and isinstance(heads, GQASpec) else heads.n_heads
         case "feature":
             groups = shape[dim]
         case int():

@@ -1,0 +1,49 @@
+"""Factors of queries that grow with their positions, so that sums over more keys stay as sharp: log-n (Chiang & Cholak 2022,
+arXiv:2202.12172) and Llama 4's steps (Meta 2025, after Nakanishi 2025, arXiv:2501.19399)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from anyformer.layers.tokens import ForwardContext
+from anyformer.spec import Length, Positive, Spec
+
+
+class QueryScaleSpec(Spec, abstract=True):
+    """A factor of each query by its position. A subclass writes `factors`."""
+
+    def factors(self, position: Tensor) -> Tensor:
+        """The factor for each position, of its shape, in float32."""
+        raise TypeError(f"{self.kind} does not say its factors")
+
+    def scaled(self, q: Tensor, context: ForwardContext) -> Tensor:
+        """The q [batch, heads, query, width], each times its factor."""
+        each = context.once(f"query scale {self.key}", lambda: self.factors(context.tokens.position[:, None, :, None]))
+        return q * each.to(q.dtype)
+
+
+class LogN(QueryScaleSpec):
+    """log(tokens so far) / log(length), from this many tokens on (Qwen)."""
+
+    length: Length
+
+    def __post_init__(self) -> None:
+        self.require("length", self.length >= 2, "must be at least 2 tokens; one has no logarithm to divide by")
+
+    def factors(self, position: Tensor) -> Tensor:
+        return ((position + 1).float().log() / math.log(self.length)).clamp(min=1.0)
+
+
+class LogSteps(QueryScaleSpec):
+    """1 + growth · ln(1 + ⌊(position + start) / length⌋)."""
+
+    length: Length
+    growth: Positive = 0.1
+    start: int = 0  # what the first position counts as (Llama 4: 1)
+
+    def factors(self, position: Tensor) -> Tensor:
+        steps = torch.div(position + self.start, self.length, rounding_mode="floor")
+        return 1.0 + self.growth * (1.0 + steps.float()).log()

@@ -1,0 +1,70 @@
+"""Queries that grow with their positions: by hand, and against the steps that transformers' Ministral 3 takes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
+
+from anyformer.errors import SpecError
+from anyformer.families import preset
+from anyformer.layers import AttentionSpec, LogN, LogSteps, QueryScaleSpec
+from anyformer.resizing import shrink
+from anyformer.spec import Length
+from tests.laws.models import ids_for, randomised
+from tests.laws.tolerance import close, distance
+from tests.laws.weights import edited
+
+STEPS = LogSteps(length=Length(4), growth=0.5, start=1)
+
+
+def by_hand(scale: QueryScaleSpec, n: int) -> list[float]:
+    """Return the factors of n tokens."""
+    if isinstance(scale, LogN):
+        return [max(1.0, math.log(i) / math.log(5)) for i in range(1, n + 1)]
+    return [1 + 0.5 * math.log(1 + (i + 1) // 4) for i in range(n)]
+
+
+@pytest.mark.parametrize("scale", [LogN(length=Length(5)), STEPS], ids=["log-n", "steps"])
+def test_queries_grow_with_their_position(scale: QueryScaleSpec) -> None:
+    """Each token by its place in its own text: the first row has four of padding before it."""
+    spec = shrink(preset("llama-7b").spec)
+    plain, grown = (edited(spec, AttentionSpec, lambda a, s=s: a.but(query_scale=s)) for s in (None, scale))
+    model, ids = randomised(plain), ids_for(spec, 2, 16)
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    factors = torch.tensor([[1.0] * 4 + by_hand(scale, 12), by_hand(scale, 16)])
+    for layer in model.stack.blocks:
+        projection = layer.sublayers[0].branches[0].mixer.projection
+        project = projection.project
+
+        def longer(x: Tensor, context: Any, project: Any = project) -> Any:
+            q, kept = project(x, context)
+            return q * factors[:, None, :, None], kept
+
+        projection.__dict__["project"] = longer
+    with torch.no_grad():
+        found = randomised(grown)(ids, mask).logits[mask.bool()]
+        close(found, model(ids, mask).logits[mask.bool()])
+        short = randomised(grown)(ids[:, :3]).logits
+        close(short, randomised(plain)(ids[:, :3]).logits)
+        assert distance(found, randomised(plain)(ids, mask).logits[mask.bool()]) > 0.01
+
+
+@pytest.mark.parametrize("growth", [0.1, 0.7])
+def test_steps_are_those_of_ministral(growth: float) -> None:
+    positions = torch.arange(500)[None]
+    ours = LogSteps(length=Length(32), growth=growth).factors(positions)
+    close(ours, get_llama_4_attn_scale(positions, growth, 32)[:, 0, :, 0])
+    assert ours[0, :32].eq(1).all()
+    later = LogSteps(length=Length(32), growth=growth, start=1).factors(positions)
+    close(later[:, :-1], ours[:, 1:])
+
+
+def test_one_token_has_no_logarithm() -> None:
+    with pytest.raises(SpecError, match=r"LogN.length = 1 must be at least 2 tokens"):
+        LogN(length=Length(1))

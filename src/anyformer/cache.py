@@ -226,7 +226,9 @@ class KVCache:
         if len(drops) != self.batch or min(drops) < 0 or max(drops) > self.n:
             raise CacheError(f"rewind({drop}) does not fit {self.batch} rows of {self.n} tokens")
         if max(drops) and any(isinstance(store, StateCache) for store in self.stores):
-            raise CacheError(f"rewind({drop}): a state holds all tokens as one sum; select() copies rows before they part")
+            raise CacheError(
+                f"rewind({drop}): a state holds all tokens as one sum; select() copies rows before they part"
+            )
         if max(drops) > 1 + self.slack and any(
             slot_index.ring and self.n > slot_index.slots for slot_index in self.slot_indexes.values()
         ):

@@ -234,7 +234,10 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
 
 @st.composite
 def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> BlockSpec:
-    mixers: list[MixerSpec] = [draw(st.one_of(attentions(masks), recurrences())), draw(st.one_of(feed_forwards(), mixtures()))]
+    mixers: list[MixerSpec] = [
+        draw(st.one_of(attentions(masks), recurrences())),
+        draw(st.one_of(feed_forwards(), mixtures())),
+    ]
     each = optional(norms)
     branches = [BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails))) for m in mixers]
     parallel = draw(st.booleans())

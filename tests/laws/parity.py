@@ -11,12 +11,20 @@ from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import class_of, fitting, ours_of, theirs_of
-from anyformer.layers import ALiBiSpec, SinusoidSpec
+from anyformer.layers import ALiBiSpec, GatedDeltaNetSpec, SinusoidSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
 from tests.laws.inputs import Inputs, inputs_for
 from tests.laws.models import waives
-from tests.laws.tolerance import FLOAT64, FLOAT64_ALIBI, FLOAT64_TABLE, distance, gradient_distance
+from tests.laws.tolerance import (
+    FLOAT32,
+    FLOAT32_READ,
+    FLOAT64,
+    FLOAT64_ALIBI,
+    FLOAT64_TABLE,
+    distance,
+    gradient_distance,
+)
 from tests.laws.weights import filled, telling
 
 
@@ -199,6 +207,11 @@ def theirs_on(theirs: Any, given: Inputs, spec: ModelSpec) -> Tensor:
     """Return the logits of their model."""
     given = given.fit_for(theirs, spec)
     return given.answers(list(given.references(theirs)), spec.heads[0])
+
+
+def single(spec: ModelSpec) -> float:
+    """Return how far apart the two sides may be in float32."""
+    return FLOAT32_READ if any(isinstance(value, GatedDeltaNetSpec) for value in spec.nested()) else FLOAT32
 
 
 def rounding(spec: ModelSpec) -> float:

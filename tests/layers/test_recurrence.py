@@ -46,8 +46,8 @@ def by_loop(given: dict[str, Tensor], which: object) -> tuple[Tensor, Tensor]:
 def in_chunks(given: dict[str, Tensor], which: object) -> tuple[Tensor, Tensor | None]:
     q, k, v, decay, rate, state = given.values()
     if which is delta_rule:
-        return delta_rule(q, k, v, decay, rate, state, True)
-    return linear_attention(q, k, v, decay, state, True)
+        return delta_rule(q, k, v, decay, rate, None, state, True)
+    return linear_attention(q, k, v, decay, None, state, True)
 
 
 @pytest.mark.parametrize("which", [linear_attention, delta_rule])

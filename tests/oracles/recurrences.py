@@ -15,9 +15,7 @@ def decayed_sum(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor) -
     return torch.stack(outs), state
 
 
-def written_anew(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def written_anew(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """(y [token, value_dim], state [key_dim, value_dim]): the value that the state has for a key is moved to v by `rate`."""
     outs = []
     for t in range(len(q)):

@@ -62,7 +62,8 @@ def read_bytes(path: Path, error: type[AnyformerError], remedy: str = "copy it a
 def parse_json(content: bytes, where: str, error: type[AnyformerError], remedy: str = "copy it again") -> Any:
     """What JSON says; `where` names it in messages.
 
-    Raises `error` for what is no JSON (NaN among it; an infinity is a table that says so), for keys that stand twice and say two things, for half characters, and
+    Raises `error` for what is no JSON (NaN among it; an infinity is a table that says so), for keys that stand twice and say two
+    things, for half characters, and
     beyond the bounds of this module.
     """
     try:

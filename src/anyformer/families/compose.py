@@ -74,6 +74,18 @@ def layered(model: ModelSpec, *pattern: BlockSpec) -> ModelSpec:
     return model.but(stack=model.stack.but(blocks=repeat(pattern, model.n_layers)))
 
 
+def mixing(layer: BlockSpec, mixer: MixerSpec) -> BlockSpec:
+    """The layer with this mixer in the place of its attention."""
+    first, *rest = layer.sublayers
+    return layer.but(sublayers=(first.but(branches=(first.branches[0].but(mixer=mixer),)), *rest))
+
+
+def every(n: int, model: ModelSpec, mixer: MixerSpec) -> ModelSpec:
+    """The model with this mixer in place of attention but in each `n`-th layer."""
+    layer = model.stack.blocks[0]
+    return layered(model, *(mixing(layer, mixer) for _ in range(n - 1)), layer)
+
+
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:
     """X + Σ mixer(norm(x)): one mixer is serial, several are parallel on one norm."""
     return SublayerSpec(branches=tuple(BranchSpec(mixer=mixer) for mixer in mixers), norm_in=norm)

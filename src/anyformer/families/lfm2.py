@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from anyformer.families.compose import mixing
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.qwen3 import with_qk_norms
 from anyformer.layers import ShortConvolutionSpec
-from anyformer.spec import BlockSpec, ModelSpec
+from anyformer.spec import ModelSpec
 
 ATTENDING = (2, 5, 8, 10, 12, 14)  # of sixteen layers
-
-
-def convolved(block: BlockSpec, convolution: ShortConvolutionSpec) -> BlockSpec:
-    """The layer with a convolution in place of its attention."""
-    first, *rest = block.sublayers
-    return block.but(sublayers=(first.but(branches=(first.branches[0].but(mixer=convolution),)), *rest))
 
 
 def lfm2(*sizes: int, attending: tuple[int, ...] = ATTENDING) -> ModelSpec:
     """LLaMA with QK-norm and tied tables, whose other layers than the `attending` have convolutions (section 2)."""
     plain = llama(*sizes, vocab_size=65_536, eps=1e-5, theta=1e6, tied=True, context=128_000)
     model = with_qk_norms(plain, eps=1e-5)
-    blocks = (b if i in attending else convolved(b, ShortConvolutionSpec()) for i, b in enumerate(model.stack.blocks))
+    blocks = (b if i in attending else mixing(b, ShortConvolutionSpec()) for i, b in enumerate(model.stack.blocks))
     return model.but(stack=model.stack.but(blocks=tuple(blocks)))
 
 

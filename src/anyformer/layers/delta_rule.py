@@ -13,24 +13,30 @@ from anyformer.layers.linear_attention import chunked, chunks_of, decays
 
 
 def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor, state: Tensor | None, keeps: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    rate: Tensor,
+    begins: Tensor | None,
+    state: Tensor | None,
+    keeps: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """(y [batch, token, heads, value_dim], the state behind the last token [batch, heads, key_dim, value_dim] if it `keeps`).
 
     q and k are [batch, token, key heads, key_dim], v [batch, token, heads, value_dim], the heads of a key's beside each other;
-    `decay` [batch, token, heads] is the logarithm of each step's, at most 0; `rate` [batch, token, heads] is β. `state` is the
-    one before; None: zeros.
+    `decay` [batch, token, heads] is the logarithm of each step's, at most 0; `rate` [batch, token, heads] is β;
+    `begins` [batch or 1, token]: where a document does. `state` is the one before; None: zeros.
     """
     tokens, of_keys, heads = q.shape[1], q.shape[2], v.shape[2]
     n, size = chunks_of(tokens)
     # [batch, chunk, heads, token, …]
     q, k, v = (chunked(x, n, size).transpose(2, 3) for x in (q, k, v))
     rate = chunked(rate, n, size).transpose(2, 3)[..., None]
-    total, left = decays(chunked(decay, n, size).transpose(2, 3))
-    grown = total[..., None].to(v.dtype).exp()
-    pairs, old = (
-        (x @ k.transpose(-1, -2)).repeat_interleave(heads // of_keys, 2) * left for x in (q, k)
-    )
+    begins = None if begins is None else chunked(begins, n, size)[:, :, None]
+    grown, left = decays(chunked(decay, n, size).transpose(2, 3), begins)
+    grown = grown[..., None]
+    pairs, old = ((x @ k.transpose(-1, -2)).repeat_interleave(heads // of_keys, 2) * left for x in (q, k))
     q, k = (x.repeat_interleave(heads // of_keys, 2) for x in (q, k))
     system = (rate * old).tril(-1)
     # What each token writes where no state was, and what it takes back of each number of a state.

@@ -59,7 +59,7 @@ class GatedDeltaNetSpec(RecurrentSpec):
 
         return {
             **{name: into(width) for name, width in zip("qkv", self.widths, strict=True)},
-            "gate": into(of_values),
+            "out_gate": into(of_values),
             "forget": into(self.n_heads),
             "write": into(self.n_heads),
             "convolution": (self.convolution, place.at(sum(self.widths))),
@@ -99,7 +99,7 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
     q: Linear
     k: Linear
     v: Linear
-    gate: Linear
+    out_gate: Linear
     forget: Linear
     write: Linear
     convolution: CausalConvolution
@@ -108,15 +108,13 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
     decay: Tensor
     step: Tensor
 
-    def run(
-        self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(y [batch, step, d_model], the tail and the state) of x of that shape."""
         before = state or {}
         mixed, tail = self.convolution(torch.cat((self.q(x), self.k(x), self.v(x)), -1), steps, before.get("tail"))
         with as_given(x):
             y, after = self._scan(mixed, self.forget(x), self.write(x), steps, before.get("state"), state is not None)
-        gate = self.gate(x).unflatten(-1, (self.spec.n_heads, -1))
+        gate = self.out_gate(x).unflatten(-1, (self.spec.n_heads, -1))
         y = self.norm(y.to(x.dtype)) * F.silu(gate)
         return self.out(y.flatten(2)), {"tail": tail} if after is None else {"tail": tail, "state": after}
 
@@ -129,6 +127,6 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         shared = zip(mixed.to(dtype).split(spec.widths, -1), (of_keys, of_keys, heads), strict=True)
         q, k, v = (each.unflatten(-1, (n, -1)) for each, n in shared)
         q, k = (each * (each.square().sum(-1, keepdim=True) + spec.eps).rsqrt() for each in (q, k))
-        decay = steps.decay(-self.decay.to(dtype).exp() * F.softplus(forget.to(dtype) + self.step))
+        decay = steps.kept(-self.decay.to(dtype).exp() * F.softplus(forget.to(dtype) + self.step))
         rate = steps.kept(spec.most_rate * write.to(dtype).sigmoid())
-        return delta_rule(q * spec.key_dim**-0.5, k, v, decay, rate, state, keeps)
+        return delta_rule(q * spec.key_dim**-0.5, k, v, decay, rate, steps.begins, state, keeps)

@@ -26,25 +26,33 @@ def chunked(x: Tensor, n: int, size: int) -> Tensor:
     return x.unflatten(1, (n, size))
 
 
-def decays(logarithm: Tensor) -> tuple[Tensor, Tensor]:
-    """(their sums from a chunk's begin on [..., token], how much of token j is left at token i [..., i, j]).
+def decays(logarithm: Tensor, begins: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(how much of what was before a chunk is left at each token [..., token], and of its token j at i [..., i, j]).
 
-    Of logarithms [..., token of a chunk]. Sums are in float64: differences of those of strong decays are exact (float32's
-    are wrong by 1e-5), and exponents are never above 0.
+    Of logarithms [..., token of a chunk], at most 0; nothing is left of what was before a document `begins`, of that shape or
+    one that expands to it. Sums are in float64, whose differences are exact also of strong decays (float32's are wrong by
+    1e-5), and no exponent is above 0.
     """
     total = logarithm.double().cumsum(-1)
     apart = total[..., :, None] - total[..., None, :]
-    later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu(1)
-    return total, apart.masked_fill(later, -torch.inf).to(logarithm.dtype).exp()
+    hidden = torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu(1)
+    old = None
+    if begins is not None:
+        document = begins.cumsum(-1)
+        hidden, old = hidden | (document[..., :, None] != document[..., None, :]), document > 0
+    left = apart.masked_fill(hidden, -torch.inf).to(logarithm.dtype).exp()
+    total = total if old is None else total.masked_fill(old, -torch.inf)
+    return total.to(logarithm.dtype).exp(), left
 
 
 def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor | None, keeps: bool
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, begins: Tensor | None, state: Tensor | None, keeps: bool
 ) -> tuple[Tensor, Tensor | None]:
     """(y [batch, token, heads, value_dim], the state behind the last token [batch, heads, key_dim, value_dim] if it `keeps`).
 
     q and k are [batch, token, groups, key_dim], v [batch, token, heads, value_dim], a group's heads beside each other; `decay`
-    [batch, token, heads] is the logarithm of each step's, at most 0. `state` is the one before; None: zeros.
+    [batch, token, heads] is the logarithm of each step's, at most 0; `begins` [batch or 1, token]: where a document does.
+    `state` is the one before; None: zeros.
     """
     tokens, groups = q.shape[1:3]
     n, size = chunks_of(tokens)
@@ -52,7 +60,8 @@ def linear_attention(
     # [batch, chunk, group, token, key_dim]; [batch, chunk, group, head of it, token, value_dim]; [.., token]
     q, k = (chunked(x, n, size).transpose(2, 3) for x in (q, k))
     v = chunked(v, n, size).unflatten(3, (groups, each)).permute(0, 1, 3, 4, 2, 5)
-    total, left = decays(chunked(decay, n, size).unflatten(3, (groups, each)).permute(0, 1, 3, 4, 2))
+    begins = None if begins is None else chunked(begins, n, size)[:, :, None, None]
+    grown, left = decays(chunked(decay, n, size).unflatten(3, (groups, each)).permute(0, 1, 3, 4, 2), begins)
     y = (q @ k.transpose(-1, -2)).unsqueeze(3) * left @ v
 
     states = [None if state is None else state.to(v.dtype).unflatten(1, (groups, each))]  # before each chunk
@@ -62,7 +71,7 @@ def linear_attention(
         # [batch, chunk, group, token, head · value_dim]: one product for all heads of a group
         rows = (v[:, :handed] * until).transpose(3, 4).flatten(4)
         new = (k[:, :handed].transpose(-1, -2) @ rows).unflatten(-1, (each, -1)).transpose(3, 4).unbind(1)
-        whole = total[..., -1, None, None].to(v.dtype).exp().unbind(1)
+        whole = grown[..., -1, None, None].unbind(1)
         for write, rest in zip(new, whole, strict=False):
             states.append(write if states[-1] is None else torch.addcmul(write, rest, states[-1]))
     held = [before for before in states[:n] if before is not None]
@@ -70,7 +79,7 @@ def linear_attention(
         first = n - len(held)
         rows = torch.stack(held, 1).transpose(3, 4).flatten(4)  # [batch, chunk, group, key_dim, head · value_dim]
         read = (q[:, first:] @ rows).unflatten(-1, (each, -1)).transpose(3, 4)
-        y = torch.cat((y[:, :first], y[:, first:] + read * total[:, first:, ..., None].to(v.dtype).exp()), 1)
+        y = torch.cat((y[:, :first], y[:, first:] + read * grown[:, first:, ..., None]), 1)
     y = y.permute(0, 1, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :tokens]
     return y, states[n].flatten(1, 2) if keeps else None
 

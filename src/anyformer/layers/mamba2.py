@@ -116,9 +116,7 @@ class Mamba2(Recurrent[Mamba2Spec]):
     step: Tensor
     skip: Tensor
 
-    def run(
-        self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(y [batch, step, d_model], the tail and the state) of x of that shape."""
         spec, before = self.spec, state or {}
         gate, mixed, step = self.inner(x).split((spec.width, spec.mixed, spec.n_heads), -1)
@@ -134,11 +132,13 @@ class Mamba2(Recurrent[Mamba2Spec]):
         """(y [batch, step, width], the state): in float32 at least, since a state adds up its rounding."""
         spec, dtype = self.spec, torch.promote_types(mixed.dtype, torch.float32)
         x, b, c = mixed.to(dtype).split((spec.width, *(spec.n_groups * spec.state_dim,) * 2), -1)
-        x, b, c = (each.unflatten(-1, (n, -1)) for each, n in ((x, spec.n_heads), (b, spec.n_groups), (c, spec.n_groups)))
+        x, b, c = (
+            each.unflatten(-1, (n, -1)) for each, n in ((x, spec.n_heads), (b, spec.n_groups), (c, spec.n_groups))
+        )
         step = F.softplus(step.to(dtype) + self.step).clamp(spec.least_step, spec.most_step)
         step = steps.kept(step)
-        decay = steps.decay(-self.rate.to(dtype).exp() * step)
-        y, after = linear_attention(c, b, x * step[..., None], decay, state, keeps)
+        decay = -self.rate.to(dtype).exp() * step
+        y, after = linear_attention(c, b, x * step[..., None], decay, steps.begins, state, keeps)
         return (y + x * self.skip[:, None]).flatten(2), after
 
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:

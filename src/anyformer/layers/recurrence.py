@@ -14,10 +14,6 @@ from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Caveat, Kept, MixerSpec
 
-# The logarithm of a decay that leaves nothing, of what was before a document: e to it is 0 in float64 too, and sums with it
-# keep 13 digits behind the point.
-FORGOTTEN = -800.0
-
 
 @dataclass(frozen=True)
 class Steps:
@@ -39,13 +35,10 @@ class Steps:
         """Tokens [batch, token, width] of steps y [batch, step, width]."""
         return y if self.order is None else torch.empty_like(y).scatter(1, self.order[..., None].expand_as(y), y)
 
-    def decay(self, logarithm: Tensor) -> Tensor:
-        """The logarithm of the decay of each step [batch, step, …]: none by padding, and all where a document begins."""
-        if self.real is None or self.piece is None:
-            return logarithm
-        shape = (*self.real.shape, *(1,) * (logarithm.dim() - 2))
-        begins = self.piece.diff(dim=1, prepend=torch.zeros_like(self.piece[:, :1])) > 0
-        return (logarithm * self.real.view(shape)).masked_fill(begins.view(shape), FORGOTTEN)
+    @property
+    def begins(self) -> Tensor | None:
+        """Whether a document begins at each step [batch or 1, step]: there nothing is left of what was before."""
+        return None if self.piece is None else self.piece.diff(dim=1, prepend=torch.zeros_like(self.piece[:, :1])) > 0
 
     def kept(self, x: Tensor) -> Tensor:
         """[batch, step, …] with zeros for padding."""
@@ -112,9 +105,7 @@ class Recurrent(Part[R], Generic[R]):
         store.keep(state)
         return steps.given(y), {}
 
-    def run(
-        self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(y [batch, step, d_model], the state behind the last step) of x [batch, step, d_model].
 
         `state` is the one before, each [batch, …]: empty before the first token, None where none is kept.

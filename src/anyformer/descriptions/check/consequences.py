@@ -90,7 +90,10 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     states = [shapes for mixer, shapes in calls if mixer.kept_as() == "state"]
     if states:
         nbytes = STATE_NBYTES * sum(math.prod(shape) for shapes in states for shape in shapes.values())
-        yield "cache", f"{len(states)} layers keep a state in place of tokens: {nbytes:,} bytes a row, however long it is"
+        yield (
+            "cache",
+            f"{len(states)} layers keep a state in place of tokens: {nbytes:,} bytes a row, however long it is",
+        )
     full = [shapes for reach, shapes in kept if reach is None]
     rings = [reach for reach, _ in kept if reach is not None]
     for reach in sorted(set(rings)):

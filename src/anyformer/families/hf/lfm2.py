@@ -36,7 +36,10 @@ def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Of feed-forwards: as it is said, or two thirds of it, times a factor, up to a multiple."""
     width = settings.positive("intermediate_size", int, 12_288)
     if settings.take("block_auto_adjust_ff_dim", bool, True):
-        factor, least = settings.take("block_ffn_dim_multiplier", float, 1.0), settings.positive("block_multiple_of", int, 256)
+        factor, least = (
+            settings.take("block_ffn_dim_multiplier", float, 1.0),
+            settings.positive("block_multiple_of", int, 256),
+        )
         width = -(-int(factor * int(2 * width / 3)) // least) * least
     else:
         settings.ignore("block_ffn_dim_multiplier", "block_multiple_of")

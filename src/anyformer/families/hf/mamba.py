@@ -16,7 +16,14 @@ from anyformer.spec import ModelSpec
 
 def mixer(theirs: str, ours: str = "0.branches.0.mixer") -> dict[str, str | Theirs]:
     """The modules of a Mamba-2 mixer."""
-    names = {"inner": "in_proj", "convolution": "conv1d", "out": "out_proj", "rate": "A_log", "step": "dt_bias", "skip": "D"}
+    names = {
+        "inner": "in_proj",
+        "convolution": "conv1d",
+        "out": "out_proj",
+        "rate": "A_log",
+        "step": "dt_bias",
+        "skip": "D",
+    }
     return {
         **{f"{ours}.{own}": f"{theirs}.{name}" for own, name in names.items()},
         f"{ours}.norm": Theirs(f"{theirs}.norm", by="vector"),
@@ -26,13 +33,17 @@ def mixer(theirs: str, ours: str = "0.branches.0.mixer") -> dict[str, str | Thei
 def _expanded(settings: Settings, spec: ModelSpec) -> ModelSpec:
     width = one(spec, Mamba2Spec, "Mamba-2 mixer").width
     if settings.take("expand", int, 2) * spec.stack.d_model != width:
-        raise settings.refusal("expand", f"times hidden_size = {spec.stack.d_model} must be num_heads · head_dim = {width}")
+        raise settings.refusal(
+            "expand", f"times hidden_size = {spec.stack.d_model} must be num_heads · head_dim = {width}"
+        )
     return spec
 
 
 def _limits(settings: Settings, spec: ModelSpec) -> ModelSpec:
     said = settings.written("time_step_limit")
-    least, most = said if isinstance(said, list) and len(said) == 2 else (0.0, INFINITY) if said is None else (None, None)
+    least, most = (
+        said if isinstance(said, list) and len(said) == 2 else (0.0, INFINITY) if said is None else (None, None)
+    )
     most = None if most == INFINITY else most
     if not isinstance(least, int | float) or not isinstance(most, int | float | None):
         raise settings.refusal("time_step_limit", "must be the least and the largest step")

@@ -1,0 +1,136 @@
+"""Qwen3-Next and the text models of Qwen3.5 to and from transformers' Qwen3NextForCausalLM, Qwen3_5ForCausalLM and its mixtures.
+
+Qwen3-Next's files hold what one head of keys has of each map together; Qwen3.5's have a matrix for each but q, k and v.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.hf import table
+from anyformer.families.hf.experts import HELD, SHARED, TRAINING, expert_width, filed, n_experts
+from anyformer.families.hf.layout import Modules, Theirs
+from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.rotary import FRACTION
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.states import layer_kinds, template
+from anyformer.families.qwen3_next import EVERY, hybrid, qwen3_5, qwen3_next_moe
+from anyformer.layers import AttentionSpec, CausalConvolutionSpec, GatedDeltaNetSpec, RotarySpec, RouterSpec
+from anyformer.spec import ModelSpec
+
+WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
+MIXER, THEIRS = "0.branches.0.mixer", "linear_attn"
+GATE, Q, K, V, OUT_GATE, WRITE, FORGET = (
+    f"{MIXER}.{name}" for name in ("gate", "q", "k", "v", "out_gate", "write", "forget")
+)
+
+
+def _every(settings: Settings, n_layers: int) -> list[str]:
+    n = settings.positive("full_attention_interval", int, EVERY)
+    return ["linear_attention" if (i + 1) % n else "full_attention" for i in range(n_layers)]
+
+
+def _mixers(maps: Modules) -> dict[Any, Any]:
+    """A layer's attention, whose gate lies beside each head's queries, or its gated DeltaNet with these maps."""
+    inner = {"convolution": "conv1d", "step": "dt_bias", "decay": "A_log", "norm": "norm", "out": "out_proj"}
+    return {
+        **NORMS,
+        **{ours: theirs for ours, theirs in ATTENTION.items() if not ours.endswith(".q")},
+        (f"{table.PROJECTION}.q", GATE): Theirs("self_attn.q_proj", by="query"),
+        **QK_NORMS,
+        **{f"{MIXER}.{ours}": f"{THEIRS}.{theirs}" for ours, theirs in inner.items()},
+        **maps,
+    }
+
+
+def _by_key(spec: ModelSpec) -> Modules:
+    """Qwen3-Next's maps."""
+    of_keys = one(spec, GatedDeltaNetSpec, "gated DeltaNet").n_key_heads
+    maps = {
+        (Q, K, V, OUT_GATE): Theirs(f"{THEIRS}.in_proj_qkvz", by=of_keys),
+        (WRITE, FORGET): Theirs(f"{THEIRS}.in_proj_ba", by=of_keys),
+    }
+    return _mixers(maps)
+
+
+PLAINLY = _mixers(
+    {
+        (Q, K, V): f"{THEIRS}.in_proj_qkv",
+        OUT_GATE: f"{THEIRS}.in_proj_z",
+        WRITE: f"{THEIRS}.in_proj_b",
+        FORGET: f"{THEIRS}.in_proj_a",
+    }
+)
+PAIRS = (
+    table.BIASES,
+    EPS,
+    table.positions(RotarySpec(fraction=0.25), fraction=FRACTION, context=32_768),
+    table.together(
+        GatedDeltaNetSpec,
+        {
+            "linear_num_key_heads": ("n_key_heads", int, 16),
+            "linear_num_value_heads": ("n_heads", int, 32),
+            "linear_key_head_dim": ("key_dim", int, 128),
+            "linear_value_head_dim": ("value_dim", int, 128),
+        },
+    ),
+    table.at("linear_conv_kernel_dim", int, CausalConvolutionSpec, "size", default=4),
+    table.tables(tied=False),
+    layer_kinds(WORDS, _every),
+)
+DENSE = template(hybrid(qwen3_5(4, 8, 1, 8)), WORDS)
+SPARSE = template(hybrid(qwen3_next_moe(4, 8, 1, 8, 1, n_experts=64, top_k=1)), WORDS)
+
+
+def _experts(n: int, top_k: int) -> tuple[table.Pair, ...]:
+    return (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        table.heads(n_kv_heads=2, head_dim=256),
+        n_experts(n),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=top_k),
+        expert_width("moe_intermediate_size", "expert", 512),
+        expert_width("shared_expert_intermediate_size", "shared_expert", 512),
+    )
+
+
+def _held(spec: ModelSpec) -> Modules:
+    return {**_by_key(spec), **HELD, **SHARED, **GATE_OF_SHARED}
+
+
+def _filed(spec: ModelSpec) -> Modules:
+    return {**_by_key(spec), **filed(), **SHARED, **GATE_OF_SHARED}
+
+
+GATE_OF_SHARED = {f"{table.FEED}.shared_gate": "mlp.shared_expert_gate"}
+QWEN3_NEXT = table.family(
+    "qwen3_next",
+    "Qwen3NextForCausalLM",
+    SPARSE,
+    (
+        *_experts(512, 10),
+        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
+        table.only(decoder_sparse_step=(None, 1), mlp_only_layers=(None, [])),
+        *PAIRS,
+    ),
+    _held,
+    filed=_filed,
+    ignored=(*TRAINING, "intermediate_size"),
+)
+QWEN3_5 = table.family(
+    "qwen3_5_text",
+    "Qwen3_5ForCausalLM",
+    DENSE,
+    (*WIDTHS, table.heads(n_kv_heads=4, head_dim=256), *PAIRS),
+    {**PLAINLY, **GATED},
+)
+QWEN3_5_MOE = table.family(
+    "qwen3_5_moe_text",
+    "Qwen3_5MoeForCausalLM",
+    SPARSE,
+    (*_experts(256, 8), *PAIRS),
+    {**PLAINLY, **HELD, **SHARED, **GATE_OF_SHARED},
+    ignored=TRAINING,
+)

@@ -22,7 +22,7 @@ from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
 from tests.laws.inputs import inputs_for
 from tests.laws.models import every_preset, same
-from tests.laws.parity import pair, theirs_on
+from tests.laws.parity import pair, single, theirs_on
 from tests.laws.references import COMPARED, FULL_SIZED
 from tests.laws.tolerance import close
 from tests.laws.weights import edited, filled, telling
@@ -143,7 +143,7 @@ def test_transformers_loads_what_we_save(
                 written = theirs.generate(text, attention_mask=torch.ones_like(text), max_new_tokens=2, pad_token_id=0)
                 assert written.shape[1] <= (1 if spec.encoder else text.shape[1]) + 2
     with torch.no_grad():
-        close(given.fit_for(theirs, spec).run(model).logits, logits)
+        close(given.fit_for(theirs, spec).run(model).logits, logits, single(spec))
     assert text[0].tolist() == tokenizer.encode("to be that question")
     assert theirs.config.eos_token_id == tokenizer.end_of_text
     assert theirs.dtype == torch.float32
@@ -159,7 +159,7 @@ def test_we_load_what_transformers_saves(spec: ModelSpec, shard: str, tmp_path: 
     assert tokenizer is None
     with torch.no_grad():
         assert same(spec, given.run(model).logits, given.run(both.ours).logits)
-        close(given.fit_for(both.theirs, spec).run(model).logits, theirs_on(both.theirs, given, spec))
+        close(given.fit_for(both.theirs, spec).run(model).logits, theirs_on(both.theirs, given, spec), single(spec))
     # What it wrote is the same model to us, however it spells it.
     assert fitting(FAMILIES.values(), model.spec) == fitting(FAMILIES.values(), spec)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 # their own rounding times the position. Measured: up to 5e-6 for gradients, 2e-6 for logits.
 FLOAT32 = 2e-5
 
-# What a gated DeltaNet reads may be nearly nothing, and the norm behind enlarges its rounding: on both sides alike, and by
+# What a state is read for may be nearly nothing, and the norm behind enlarges its rounding: on both sides alike, and by
 # chance of the weights. Measured: up to 2e-4 for gradients, 3e-5 for logits; in float64, where FLOAT64 holds, 3e-14.
 FLOAT32_READ = 5e-4
 

@@ -95,7 +95,8 @@ def _inference(report: CostReport) -> Iterator[FigureLine]:
     if report.cache:
         yield FigureLine("cache", binary(report.cache_nbytes), f"{report.dtype}, the whole batch at this context")
     for kind in report.cache:
-        says = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
+        of_tokens = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
+        says = f"in {kind.calls} layers, float32, the same for any length" if kind.kind == "state" else of_tokens
         yield FigureLine(f"  {kind.kind}", binary(kind.nbytes), says)
 
 

@@ -28,16 +28,19 @@ def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair
     return table.at(name, float, part, "scale", default=1.0, into=into, out=out)
 
 
+MULTIPLIERS = (
+    _factor("embedding_multiplier", TokensSpec),
+    _factor("attention_multiplier", AttentionSpec),
+    _factor("logits_scaling", HeadSpec, inverse=True),
+    table.at("residual_multiplier", float, AddSpec, "branch", default=1.0),
+)
 PAIRS = (
     *WIDTHS,
     table.heads(),
     table.EVEN,
     table.BIASES,
     EPS,
-    _factor("embedding_multiplier", TokensSpec),
-    _factor("attention_multiplier", AttentionSpec),
-    _factor("logits_scaling", HeadSpec, inverse=True),
-    table.at("residual_multiplier", float, AddSpec, "branch", default=1.0),
+    *MULTIPLIERS,
     table.positions(),
     table.tables(tied=False),
     table.layers(),

@@ -1,4 +1,4 @@
-"""Mamba-2 to and from transformers' Mamba2ForCausalLM."""
+"""Mamba-2 to and from transformers' Mamba2ForCausalLM, and its mixer as Granite's and Bamba's classes have it too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,30 @@ from anyformer.families.mamba import mamba2
 from anyformer.layers import CausalConvolutionSpec, Mamba2Spec, RMSNormSpec
 from anyformer.spec import ModelSpec
 
+MIXER = "0.branches.0.mixer"
+OF_A_HYBRID = {
+    "n_heads": "mamba_n_heads",
+    "head_dim": "mamba_d_head",
+    "state_dim": "mamba_d_state",
+    "n_groups": "mamba_n_groups",
+    "expand": "mamba_expand",
+    "bias": "mamba_proj_bias",
+    "size": "mamba_d_conv",
+    "biased": "mamba_conv_bias",
+}
+ALONE = {
+    "n_heads": "num_heads",
+    "head_dim": "head_dim",
+    "state_dim": "state_size",
+    "n_groups": "n_groups",
+    "expand": "expand",
+    "bias": "use_bias",
+    "size": "conv_kernel",
+    "biased": "use_conv_bias",
+}
 
-def mixer(theirs: str, ours: str = "0.branches.0.mixer") -> dict[str, str | Theirs]:
+
+def modules(theirs: str) -> dict[str, str | Theirs]:
     """The modules of a Mamba-2 mixer."""
     names = {
         "inner": "in_proj",
@@ -25,21 +47,49 @@ def mixer(theirs: str, ours: str = "0.branches.0.mixer") -> dict[str, str | Thei
         "skip": "D",
     }
     return {
-        **{f"{ours}.{own}": f"{theirs}.{name}" for own, name in names.items()},
-        f"{ours}.norm": Theirs(f"{theirs}.norm", by="vector"),
+        **{f"{MIXER}.{own}": f"{theirs}.{name}" for own, name in names.items()},
+        f"{MIXER}.norm": Theirs(f"{theirs}.norm", by="vector"),
     }
 
 
-def _expanded(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    width = one(spec, Mamba2Spec, "Mamba-2 mixer").width
-    if settings.take("expand", int, 2) * spec.stack.d_model != width:
-        raise settings.refusal(
-            "expand", f"times hidden_size = {spec.stack.d_model} must be num_heads · head_dim = {width}"
+def mixer(names: dict[str, str], state_dim: int, n_groups: int) -> tuple[table.Pair, ...]:
+    """The settings of every Mamba-2 mixer; the numbers go where nothing is said, and a head's width follows from the others."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        d_model, n_heads = spec.stack.d_model, settings.positive(names["n_heads"], int, 128)
+        width = settings.positive(names["expand"], int, 2) * d_model
+        said = settings.written(names["head_dim"])
+        head_dim = width // n_heads if said in (None, "auto") else settings.positive(names["head_dim"], int)
+        if width != n_heads * head_dim:
+            inner = f"{names['n_heads']} · {names['head_dim']} = {n_heads * head_dim}"
+            raise settings.refusal(names["expand"], f"times hidden_size = {d_model} must be {inner}")
+        return changed(
+            spec,
+            Mamba2Spec,
+            n_heads=n_heads,
+            head_dim=head_dim,
+            state_dim=settings.positive(names["state_dim"], int, state_dim),
+            n_groups=settings.positive(names["n_groups"], int, n_groups),
+            **_limits(settings),
         )
-    return spec
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        found = one(spec, Mamba2Spec, "Mamba-2 mixer")
+        most = INFINITY if found.most_step is None else found.most_step
+        limits = {} if (found.least_step, most) == (0.0, INFINITY) else {"time_step_limit": [found.least_step, most]}
+        own = {names[x]: getattr(found, x) for x in ("n_heads", "head_dim", "state_dim", "n_groups")}
+        return {**own, names["expand"]: found.width // spec.stack.d_model, **limits}
+
+    return (
+        table.Pair(read, write),
+        table.at(names["size"], int, CausalConvolutionSpec, "size", default=4),
+        table.at(names["biased"], bool, CausalConvolutionSpec, "bias", default=True),
+        table.at(names["bias"], bool, Mamba2Spec, "bias", default=False),
+        table.activation("hidden_act", "silu", CausalConvolutionSpec),
+    )
 
 
-def _limits(settings: Settings, spec: ModelSpec) -> ModelSpec:
+def _limits(settings: Settings) -> dict[str, float | None]:
     said = settings.written("time_step_limit")
     least, most = (
         said if isinstance(said, list) and len(said) == 2 else (0.0, INFINITY) if said is None else (None, None)
@@ -47,14 +97,7 @@ def _limits(settings: Settings, spec: ModelSpec) -> ModelSpec:
     most = None if most == INFINITY else most
     if not isinstance(least, int | float) or not isinstance(most, int | float | None):
         raise settings.refusal("time_step_limit", "must be the least and the largest step")
-    return changed(spec, Mamba2Spec, least_step=float(least), most_step=None if most is None else float(most))
-
-
-def _said(spec: ModelSpec) -> dict[str, Any]:
-    found = one(spec, Mamba2Spec, "Mamba-2 mixer")
-    most = INFINITY if found.most_step is None else found.most_step
-    limits = {} if (found.least_step, most) == (0.0, INFINITY) else {"time_step_limit": [found.least_step, most]}
-    return {"expand": found.width // spec.stack.d_model, **limits}
+    return {"least_step": float(least), "most_step": None if most is None else float(most)}
 
 
 MAMBA2 = table.family(
@@ -64,21 +107,12 @@ MAMBA2 = table.family(
     (
         table.VOCABULARY,
         table.D_MODEL,
-        table.at("num_heads", int, Mamba2Spec, "n_heads", default=128),
-        table.at("head_dim", int, Mamba2Spec, "head_dim", default=64),
-        table.at("state_size", int, Mamba2Spec, "state_dim", default=128),
-        table.at("n_groups", int, Mamba2Spec, "n_groups", default=8),
-        table.at("conv_kernel", int, CausalConvolutionSpec, "size", default=4),
-        table.at("use_conv_bias", bool, CausalConvolutionSpec, "bias", default=True),
-        table.at("use_bias", bool, Mamba2Spec, "bias", default=False),
-        table.activation("hidden_act", "silu", CausalConvolutionSpec),
+        *mixer(ALONE, 128, 8),
         table.at("layer_norm_epsilon", float, RMSNormSpec, "eps", default=1e-5),
-        table.Pair(_limits),
-        table.Pair(_expanded, _said),
         table.tables(tied=False, start=0.1),
         table.layers(),
     ),
-    {"0.norm_in": "norm", **mixer("mixer")},
+    {"0.norm_in": "norm", **modules("mixer")},
     stack="backbone",
     tokens="embeddings",
     norm="norm_f",

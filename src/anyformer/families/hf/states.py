@@ -21,21 +21,26 @@ def kinds_of(spec: ModelSpec, words: Mapping[str, type[MixerSpec]]) -> list[str]
 
 
 def layer_kinds(
-    words: Mapping[str, type[MixerSpec]], default: Callable[[Settings, int], Sequence[str]], name: str = "layer_types"
+    words: Mapping[str, type[MixerSpec]],
+    default: Callable[[Settings, int], Sequence[str]],
+    older: Mapping[str, str] | None = None,
 ) -> Pair:
-    """The depth, and each layer's word, of a template with one layer of each kind; `default` goes where nothing is said."""
+    """The depth, and each layer's word, of a template with one layer of each kind; `default` goes where nothing is said.
+
+    `older`: words of files from before → those of now.
+    """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         n_layers = settings.positive("num_hidden_layers", int)
-        said = settings.strings(name)
-        found = default(settings, n_layers) if said is None else said
+        said = settings.strings("layer_types")
+        found = default(settings, n_layers) if said is None else [(older or {}).get(word, word) for word in said]
         blocks = dict(zip(kinds_of(spec, words), spec.stack.blocks, strict=True))
         if len(found) != n_layers or set(found) - set(blocks):
-            raise settings.refusal(name, f"must be {n_layers} times {' or '.join(blocks)}")
+            raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(blocks)}")
         return spec.but(stack=spec.stack.but(blocks=tuple(blocks[word] for word in found)))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        return {"num_hidden_layers": spec.n_layers, name: kinds_of(spec, words)}
+        return {"num_hidden_layers": spec.n_layers, "layer_types": kinds_of(spec, words)}
 
     return Pair(read, write)
 

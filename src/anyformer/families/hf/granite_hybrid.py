@@ -1,0 +1,170 @@
+"""Granite 4.0 H and Bamba to and from transformers' GraniteMoeHybridForCausalLM and BambaForCausalLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed, edited
+from anyformer.families.granite_hybrid import bamba, granite_hybrid
+from anyformer.families.hf import table
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, expert_width
+from anyformer.families.hf.granite import MULTIPLIERS
+from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, SWIGLU, WIDTHS
+from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
+from anyformer.families.hf.rotary import FRACTION, rotary, rotary_settings
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.states import kinds_of, layer_kinds, template
+from anyformer.layers import (
+    AttentionSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    Mamba2Spec,
+    MoESpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+)
+from anyformer.spec import ModelSpec
+
+WORDS = {"linear_attention": Mamba2Spec, "full_attention": AttentionSpec}
+OLDER = {"mamba": "linear_attention", "attention": "full_attention"}
+
+
+def _experts(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Experts beside a feed-forward for all tokens, or that alone."""
+    n = settings.take("num_local_experts", int, 8)
+    if n:
+        return changed(spec, RouterSpec, n_experts=n, top_k=settings.take("num_experts_per_tok", int, 2))
+    settings.ignore("num_experts_per_tok", "intermediate_size")
+    return edited(spec, MoESpec, lambda mixture: mixture.shared_expert)
+
+
+def _said(spec: ModelSpec) -> dict[str, Any]:
+    found = next((value for value in spec.nested() if isinstance(value, RouterSpec)), None)
+    if found is not None:
+        return {"num_local_experts": found.n_experts, "num_experts_per_tok": found.top_k}
+    dense = next((value.d_ff for value in spec.nested() if isinstance(value, GatedFeedForwardSpec)), 1024)
+    return {"num_local_experts": 0, "shared_intermediate_size": dense}
+
+
+def _width(name: str, field: str, default: int) -> table.Pair:
+    inner = expert_width(name, field, default)
+    mixed = lambda spec: any(isinstance(value, MoESpec) for value in spec.nested())  # noqa: E731
+    return table.Pair(inner.read, lambda spec: inner.write(spec) if mixed(spec) else {})
+
+
+def _turned(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Positions turn where that is said; the settings of what does not turn say nothing."""
+    length = settings.positive("max_position_embeddings", int, 2048)
+    kind = settings.written("position_embedding_type")
+    if kind not in (None, "nope", "rope"):
+        raise settings.refusal("position_embedding_type", "must be rope or nope")
+    if kind == "rope":
+        spec = changed(spec, GQASpec, rotary=rotary(settings, length, fraction=None))
+    else:
+        settings.ignore("rope_theta", "rope_scaling", "rope_parameters")
+    return spec.but(context=length)
+
+
+def _positions(spec: ModelSpec) -> dict[str, Any]:
+    found = next((value for value in spec.nested() if isinstance(value, RotarySpec)), None)
+    said = {} if found is None else rotary_settings(found, fraction=None)
+    length = {"max_position_embeddings": spec.context or 2048}
+    return {**length, "position_embedding_type": None if found is None else "rope", **said}
+
+
+def _feeds() -> dict[Any, str]:
+    """Experts and the feed-forward beside them, or that alone."""
+    sparse, beside = "block_sparse_moe.", "shared_mlp."
+    return {
+        f"{table.FEED}.router": f"{sparse}router",
+        GATE_AND_UP: f"{sparse}experts.gate_up_proj",
+        f"{EXPERTS}.down.weight": f"{sparse}experts.down_proj",
+        **{
+            place: name
+            for inner in (table.FEED, f"{table.FEED}.shared_expert")
+            for place, name in (
+                ((f"{inner}.gate", f"{inner}.up"), f"{beside}input_linear"),
+                (f"{inner}.down", f"{beside}output_linear"),
+            )
+        },
+    }
+
+
+def _all_states(_: Settings, n_layers: int) -> list[str]:
+    return ["linear_attention"] * n_layers
+
+
+def _listed(settings: Settings, n_layers: int) -> list[str]:
+    said = settings.written("attn_layer_indices") or []
+    if not isinstance(said, list) or not all(type(i) is int and 0 <= i < n_layers for i in said):
+        raise settings.refusal("attn_layer_indices", f"must be a list of some of the {n_layers} layers")
+    return ["full_attention" if i in said else "linear_attention" for i in range(n_layers)]
+
+
+LAYER = {**NORMS, **ATTENTION, **modules("mamba")}
+IN_FILES = {
+    "block_sparse_moe.router": "block_sparse_moe.router.layer",
+    "block_sparse_moe.experts.gate_up_proj": "block_sparse_moe.input_linear.weight",
+    "block_sparse_moe.experts.down_proj": "block_sparse_moe.output_linear.weight",
+}
+GRANITE_HYBRID = table.family(
+    "granitemoehybrid",
+    "GraniteMoeHybridForCausalLM",
+    template(granite_hybrid(6, 32, 1, 8, shared=8, n_experts=64, top_k=1, scores=1.0, logits=1.0), WORDS),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        _width("intermediate_size", "expert", 11_008),
+        _width("shared_intermediate_size", "shared_expert", 1024),
+        table.Pair(_experts, _said),
+        table.heads(),
+        table.EVEN,
+        table.BIASES,
+        EPS,
+        *MULTIPLIERS,
+        table.Pair(_turned, _positions),
+        *mixer(OF_A_HYBRID, 256, 1),
+        table.tables(tied=False),
+        layer_kinds(WORDS, _all_states, OLDER),
+    ),
+    {**LAYER, **_feeds()},
+    filed={**LAYER, **{ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds().items()}},
+    ignored=(*TRAINING, "mamba_chunk_size", "normalization_function", "init_method"),
+)
+
+
+BAMBA_KINDS = layer_kinds(WORDS, _listed)
+BAMBA = table.family(
+    "bamba",
+    "BambaForCausalLM",
+    template(bamba(2, 32, 1, 8, attending=(1,)), WORDS),
+    (
+        *WIDTHS,
+        table.heads(n_kv_heads=8),
+        table.EVEN,
+        table.BIASES,
+        table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.positions(RotarySpec(fraction=0.5), fraction=FRACTION, context=262_144),
+        *mixer(OF_A_HYBRID, 256, 1),
+        table.tables(tied=False),
+        table.Pair(
+            BAMBA_KINDS.read,
+            lambda spec: {
+                "num_hidden_layers": spec.n_layers,
+                "attn_layer_indices": [i for i, word in enumerate(kinds_of(spec, WORDS)) if word == "full_attention"],
+            },
+        ),
+    ),
+    {
+        "0.norm_in": "input_layernorm",
+        "1.norm_in": "pre_ff_layernorm",
+        **ATTENTION,
+        **modules("mamba"),
+        **table.feeds(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
+    },
+    norm="final_layernorm",
+    ignored=("mamba_chunk_size", "z_loss_coefficient", "num_logits_to_keep"),
+)

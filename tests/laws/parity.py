@@ -211,7 +211,9 @@ def theirs_on(theirs: Any, given: Inputs, spec: ModelSpec) -> Tensor:
 
 def single(spec: ModelSpec) -> float:
     """Return how far apart the two sides may be in float32."""
-    return FLOAT32_READ if any(isinstance(value, GatedDeltaNetSpec | Mamba2Spec) for value in spec.nested()) else FLOAT32
+    return (
+        FLOAT32_READ if any(isinstance(value, GatedDeltaNetSpec | Mamba2Spec) for value in spec.nested()) else FLOAT32
+    )
 
 
 def rounding(spec: ModelSpec) -> float:

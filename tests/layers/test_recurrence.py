@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.delta_rule import delta_rule
-from anyformer.layers.linear_attention import CHUNK, linear_attention
+from anyformer.layers.linear_attention import CHUNK, SEGMENT, linear_attention
 from tests.oracles.recurrences import decayed_sum, written_anew
 
-LENGTHS = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK - 5)
+LENGTHS = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK - 5, SEGMENT + 3)
 
 
 def drawn(tokens: int, of_keys: int, heads: int, strength: float, seed: int = 0) -> dict[str, Tensor]:

@@ -6,10 +6,12 @@ other a state. Time is linear in the length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from anyformer.layers.linear_attention import chunked, chunks_of, decays
+from anyformer.layers.linear_attention import by_segments, chunked, chunks_of, counted, decays
 
 
 def delta_rule(
@@ -28,6 +30,13 @@ def delta_rule(
     `decay` [batch, token, heads] is the logarithm of each step's, at most 0; `rate` [batch, token, heads] is β;
     `begins` [batch or 1, token]: where a document does. `state` is the one before; None: zeros.
     """
+    return by_segments(_segment, (q, k, v, decay, rate), begins, state, keeps)
+
+
+def _segment(
+    rows: Sequence[Tensor], begins: Tensor | None, state: Tensor | None, keeps: bool
+) -> tuple[Tensor, Tensor | None]:
+    q, k, v, decay, rate = rows
     tokens, of_keys, heads = q.shape[1], q.shape[2], v.shape[2]
     n, size = chunks_of(tokens)
     # [batch, chunk, heads, token, …]
@@ -61,7 +70,6 @@ def delta_rule(
 
 def delta_rule_flops(query: int, past: int, *, key_heads: int, heads: int, key_dim: int, value_dim: int) -> int:
     """The FLOPs for so many new tokens of a row: products, and the triangular systems counted as products of whole squares."""
-    n, size = chunks_of(query)
-    pairs = 2 * n * size * size * (2 * key_heads * key_dim + heads * value_dim + heads * (key_dim + value_dim))
-    states = (n - 1 if not past else n) * 3 * 2 * size * heads * key_dim * value_dim
-    return pairs + states
+    chunks = counted(query, past)
+    pairs = 2 * chunks.pairs * (2 * key_heads * key_dim + heads * value_dim + heads * (key_dim + value_dim))
+    return pairs + 2 * (2 * chunks.readers + chunks.writers) * heads * key_dim * value_dim

@@ -6,17 +6,55 @@ each other a state. Time is linear in the length.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK = 64  # tokens; it changes time and rounding, nothing else
+CHUNK = 64  # tokens; like SEGMENT it changes time and rounding, nothing else
+SEGMENT = 512  # tokens that are worked on at once, forward and backward: what they need stays in a processor's cache
+
+# (rows of a segment, where documents begin in it, the state before, whether to give the state behind) → (y, that state)
+Core = Callable[[Sequence[Tensor], Tensor | None, Tensor | None, bool], tuple[Tensor, Tensor | None]]
+
+
+def by_segments(
+    core: Core, rows: Sequence[Tensor], begins: Tensor | None, state: Tensor | None, keeps: bool
+) -> tuple[Tensor, Tensor | None]:
+    """What `core` makes of rows [batch, token, …], one segment after the other, each from the state of the one before."""
+    pieces = list(zip(*(each.split(SEGMENT, 1) for each in rows), strict=True))
+    starts = [None] * len(pieces) if begins is None else begins.split(SEGMENT, 1)
+    outs: list[Tensor] = []
+    for i, (piece, start) in enumerate(zip(pieces, starts, strict=True)):
+        y, state = core(piece, start, state, keeps or i + 1 < len(pieces))
+        outs.append(y)
+    return outs[0] if len(outs) == 1 else torch.cat(outs, 1), state
 
 
 def chunks_of(n: int) -> tuple[int, int]:
-    """(how many chunks `n` tokens are, tokens of one): the last is filled with tokens that do nothing."""
+    """(how many chunks the `n` tokens of a segment are, tokens of one): the last is filled with tokens that do nothing."""
     size = max(1, min(CHUNK, n))
     return -(-n // size), size
+
+
+class Chunks(NamedTuple):
+    """What the chunks of a row are together."""
+
+    pairs: int  # of tokens in the same chunk
+    readers: int  # tokens of chunks that read a state
+    writers: int  # tokens of chunks whose state somebody reads
+
+
+def counted(query: int, past: int) -> Chunks:
+    """The chunks of so many new tokens after `past` ones, whose state is then read, and kept for those that follow."""
+    full, rest = divmod(query, SEGMENT)
+    n, size = chunks_of(rest) if rest else (0, 0)
+    whole = full * SEGMENT // CHUNK
+    tokens, first, last = whole * CHUNK + n * size, CHUNK if whole else size, size if n else CHUNK
+    pairs = whole * CHUNK**2 + n * size**2
+    return Chunks(pairs, tokens, tokens) if past else Chunks(pairs, tokens - first, tokens - last)
 
 
 def chunked(x: Tensor, n: int, size: int) -> Tensor:
@@ -54,6 +92,13 @@ def linear_attention(
     [batch, token, heads] is the logarithm of each step's, at most 0; `begins` [batch or 1, token]: where a document does.
     `state` is the one before; None: zeros.
     """
+    return by_segments(_segment, (q, k, v, decay), begins, state, keeps)
+
+
+def _segment(
+    rows: Sequence[Tensor], begins: Tensor | None, state: Tensor | None, keeps: bool
+) -> tuple[Tensor, Tensor | None]:
+    q, k, v, decay = rows
     tokens, groups = q.shape[1:3]
     n, size = chunks_of(tokens)
     each = v.shape[2] // groups
@@ -69,24 +114,23 @@ def linear_attention(
     if handed:
         until = left[:, :handed, ..., -1, :, None]  # how much of a token is left at its chunk's end
         # [batch, chunk, group, token, head · value_dim]: one product for all heads of a group
-        rows = (v[:, :handed] * until).transpose(3, 4).flatten(4)
-        new = (k[:, :handed].transpose(-1, -2) @ rows).unflatten(-1, (each, -1)).transpose(3, 4).unbind(1)
+        values = (v[:, :handed] * until).transpose(3, 4).flatten(4)
+        new = (k[:, :handed].transpose(-1, -2) @ values).unflatten(-1, (each, -1)).transpose(3, 4).unbind(1)
         whole = grown[..., -1, None, None].unbind(1)
         for write, rest in zip(new, whole, strict=False):
             states.append(write if states[-1] is None else torch.addcmul(write, rest, states[-1]))
     held = [before for before in states[:n] if before is not None]
     if held:
         first = n - len(held)
-        rows = torch.stack(held, 1).transpose(3, 4).flatten(4)  # [batch, chunk, group, key_dim, head · value_dim]
-        read = (q[:, first:] @ rows).unflatten(-1, (each, -1)).transpose(3, 4)
+        before = torch.stack(held, 1).transpose(3, 4).flatten(4)  # [batch, chunk, group, key_dim, head · value_dim]
+        read = (q[:, first:] @ before).unflatten(-1, (each, -1)).transpose(3, 4)
         y = torch.cat((y[:, :first], y[:, first:] + read * grown[:, first:, ..., None]), 1)
     y = y.permute(0, 1, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :tokens]
     return y, states[n].flatten(1, 2) if keeps else None
 
 
 def linear_attention_flops(query: int, past: int, *, groups: int, heads: int, key_dim: int, value_dim: int) -> int:
-    """The FLOPs of the products for so many new tokens of a row: pairs within chunks, and states handed and read."""
-    n, size = chunks_of(query)
-    pairs = 2 * n * size * size * (groups * key_dim + heads * value_dim)
-    states = (n - 1 if not past else n) * 2 * 2 * size * heads * key_dim * value_dim
-    return pairs + states
+    """The FLOPs of the products for so many new tokens of a row: pairs within chunks, and states written and read."""
+    chunks = counted(query, past)
+    pairs = 2 * chunks.pairs * (groups * key_dim + heads * value_dim)
+    return pairs + 2 * (chunks.readers + chunks.writers) * heads * key_dim * value_dim

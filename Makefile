@@ -58,6 +58,7 @@ bench: $(VENV)/.installed-dev
 	$(RUN) benchmarks.generation --quick
 	$(RUN) benchmarks.moe --quick
 	$(RUN) benchmarks.blocked --quick
+	$(RUN) benchmarks.states --quick
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .hostile build dist

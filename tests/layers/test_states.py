@@ -1,0 +1,134 @@
+"""Mixers with a state: what is refused, what a pass leaves behind, where a document begins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.cache import STATE_NBYTES, KVCache
+from anyformer.costs import cost
+from anyformer.errors import CacheError, InputError, SpecError
+from anyformer.layers import (
+    CausalConvolutionSpec,
+    GatedDeltaNetSpec,
+    Mamba2Spec,
+    ShortConvolutionSpec,
+    SiLU,
+)
+from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
+from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
+from anyformer.layers.recurrence import Steps
+from anyformer.resizing import shrink
+from anyformer.spec import Count, MixerSpec, ModelSpec, Place, Workload
+from tests.laws.models import flop_counter, ids_for, randomised
+from tests.laws.tolerance import close
+from tests.oracles.recurrences import causal_convolution
+
+NAMES = ("lfm2-350m", "mamba2-130m", "codestral-mamba-7b", "qwen3.5-9b", "granite-4.0-h-tiny")
+every_hybrid = pytest.mark.parametrize("spec", [shrink(af.preset(name).spec) for name in NAMES], ids=NAMES)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_causal_convolution_is_the_loop(size: int) -> None:
+    spec = CausalConvolutionSpec(size=size, bias=True, activation=SiLU())
+    layer, x = spec.build(Place(d_model=6).at(6)), torch.randn(1, 11, 6)
+    for weight in layer.parameters():
+        torch.nn.init.normal_(weight)
+    expected = torch.nn.functional.silu(causal_convolution(x[0], layer.weight[:, 0], layer.bias))
+    got, tail = layer(x, Steps(), None)
+    torch.testing.assert_close(got[0], expected)
+    first, tail = layer(x[:, :4], Steps(), None)
+    rest, _ = layer(x[:, 4:], Steps(), tail)
+    torch.testing.assert_close(torch.cat((first, rest), 1)[0], expected)
+
+
+@pytest.mark.parametrize("past", [0, 1])
+@pytest.mark.parametrize("tokens", [1, 5, 64, 65, 200, 512, 513, 600, 1100])
+def test_flops_are_those_counted(tokens: int, past: int) -> None:
+    q, k, v = torch.randn(1, tokens, 2, 6), torch.randn(1, tokens, 2, 6), torch.randn(1, tokens, 4, 5)
+    decay, rate, state = -torch.rand(1, tokens, 4), torch.rand(1, tokens, 4), torch.zeros(1, 4, 6, 5) if past else None
+    with flop_counter() as counter:
+        linear_attention(q, k, v, decay, None, state, bool(past))
+    assert counter.get_total_flops() == linear_attention_flops(tokens, past, groups=2, heads=4, key_dim=6, value_dim=5)
+    with flop_counter() as counter:
+        delta_rule(q, k, v, decay, rate, None, state, bool(past))
+    assert counter.get_total_flops() == delta_rule_flops(tokens, past, key_heads=2, heads=4, key_dim=6, value_dim=5)
+
+
+@every_hybrid
+def test_decoding_takes_the_flops_of_the_formula(spec: ModelSpec) -> None:
+    model = af.build(spec, device="meta")
+    cache = KVCache(spec, batch=3, length=20, device="meta")
+    ids = torch.zeros(3, 19, dtype=torch.long, device="meta")
+    with torch.no_grad():
+        model(ids, cache=cache)
+        with flop_counter() as counter:
+            model(ids[:, :1], cache=cache)
+    expected = spec.cost(Place(), Workload(batch=3, query=1, past=19, causal_exact=False)).flops
+    assert counter.get_total_flops() == expected
+
+
+@every_hybrid
+def test_a_state_is_of_one_size(spec: ModelSpec) -> None:
+    short, long = (next(k for k in cost(spec, seq_len=n, batch=2).cache if k.kind == "state") for n in (10, 10_000))
+    assert short == long
+    numbers = sum(
+        tensor[0].numel() for store in KVCache(spec).stores if store.state is not None for tensor in store.held.values()
+    )
+    assert short.nbytes == 2 * STATE_NBYTES * numbers
+
+
+@every_hybrid
+def test_rows_part_by_select_and_are_not_rewound(spec: ModelSpec) -> None:
+    model, ids = randomised(spec), ids_for(spec, 2, 12)
+    cache = KVCache(spec, batch=2, length=12)
+    with torch.no_grad():
+        model(ids[:, :8], cache=cache)
+        with pytest.raises(
+            CacheError, match=r"rewind\(1\): a state holds all tokens as one sum; select\(\) copies rows"
+        ):
+            cache.rewind(1)
+        cache.rewind(0)
+        cache.select([1, 0, 1])
+        got = model(ids[[1, 0, 1], 8:], cache=cache).logits
+        close(got, model(ids[[1, 0, 1]]).logits[:, 8:])
+
+
+@every_hybrid
+def test_a_cache_keeps_no_gradients(spec: ModelSpec) -> None:
+    with pytest.raises(CacheError, match=r"a cache keeps no gradients; call the model under torch.no_grad\(\)"):
+        af.build(spec)(ids_for(spec, 1, 3), cache=KVCache(spec))
+
+
+@every_hybrid
+def test_documents_lie_in_one_piece_and_in_the_order_of_the_row(spec: ModelSpec) -> None:
+    model, ids = af.build(spec), ids_for(spec, 1, 6)
+    with pytest.raises(
+        InputError, match="a document lies in several pieces of a row, and a state cannot go back to it"
+    ):
+        model(ids, torch.tensor([[1, 1, 2, 2, 1, 1]]))
+    cache = KVCache(spec, length=12)
+    with torch.no_grad():
+        model(ids, torch.tensor([[1, 1, 1, 2, 2, 0]]), cache=cache)
+        model(ids[:, :2], torch.tensor([[2, 3]]), cache=cache)
+        with pytest.raises(InputError, match="several pieces"):
+            model(ids[:, :3], torch.tensor([[3, 4, 3]]), cache=cache)
+    with pytest.raises(InputError, match="a state is read in the order of the row; leave the fact 'order' out"):
+        model(ids, facts={"order": torch.arange(6)[None]})
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda: Mamba2Spec(n_heads=Count(6), n_groups=Count(4)),
+            "Mamba2.n_heads = 6 must be a multiple of n_groups = 4",
+        ),
+        (lambda: GatedDeltaNetSpec(n_heads=Count(3), n_key_heads=Count(2)), "must be a multiple of n_key_heads = 2"),
+        (lambda: ShortConvolutionSpec(convolution=CausalConvolutionSpec(size=0)), "size = 0 must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: type[MixerSpec], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        make()

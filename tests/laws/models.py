@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -60,6 +60,17 @@ every_preset_few_fast = pytest.mark.parametrize(
     "spec",
     [pytest.param(spec, id=name, marks=[] if name in FEW else pytest.mark.slow) for name, spec in SHRUNK.items()],
 )
+
+
+def beside(specs: Mapping[str, ModelSpec], cases: Mapping[str, tuple[object, ...]], always: Collection[str]) -> Any:
+    """Parametrise by specs and cases: those of `always` are fast for every spec, the others for few that use every part."""
+    return [
+        pytest.param(spec, *case, id=f"{name}-{of}", marks=[] if of in always or name in FEW else pytest.mark.slow)
+        for name, spec in specs.items()
+        for of, case in cases.items()
+    ]
+
+
 every_preset = pytest.mark.parametrize("spec", SHRUNK.values(), ids=list(SHRUNK))
 every_writer = pytest.mark.parametrize("spec", WRITERS.values(), ids=list(WRITERS))
 every_encoder = pytest.mark.parametrize("spec", ENCODERS.values(), ids=list(ENCODERS))

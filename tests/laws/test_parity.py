@@ -25,7 +25,7 @@ from anyformer.layers import (
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
 from tests.laws.inputs import LENGTH, inputs_for
-from tests.laws.models import WRITERS, waives
+from tests.laws.models import WRITERS, beside, waives
 from tests.laws.mutations import check_seen
 from tests.laws.parity import InDouble, beginning, differences, generated, greedy, pair, rounding, single
 from tests.laws.references import COMPARED, HERE, elsewhere
@@ -55,10 +55,10 @@ def packs(spec: ModelSpec, kind: str) -> None:
         pytest.skip("the documents of a row compete for an expert's places")
 
 
-@pytest.mark.parametrize(
-    ("attention", "kind"), [*(("eager", kind) for kind in KINDS), ("sdpa", "left"), ("sdpa", "packed")]
-)
-@every_compared
+EACH = {f"eager-{kind}": ("eager", kind) for kind in KINDS} | {f"sdpa-{k}": ("sdpa", k) for k in ("left", "packed")}
+
+
+@pytest.mark.parametrize(("spec", "attention", "kind"), beside(COMPARED, EACH, {"eager-left", "sdpa-packed"}))
 def test_logits_hidden_states_and_gradients_are_those_of_transformers(
     spec: ModelSpec, attention: str, kind: str
 ) -> None:
@@ -67,8 +67,7 @@ def test_logits_hidden_states_and_gradients_are_those_of_transformers(
     assert max(found.logits, found.hidden, found.gradients) < single(spec)
 
 
-@pytest.mark.parametrize("kind", ["left", "packed"])
-@every_compared
+@pytest.mark.parametrize(("spec", "kind"), beside(COMPARED, {kind: (kind,) for kind in ("left", "packed")}, {"packed"}))
 def test_in_float64_nothing_is_left_but_rounding(spec: ModelSpec, kind: str) -> None:
     """Their classes take norms, softmaxes and angles in float32 whatever the model is of; here they may not."""
     packs(spec, kind)

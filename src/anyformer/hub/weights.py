@@ -85,9 +85,16 @@ class Weights:
         return self._opened(self._homes[name])
 
     def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
-        """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
-        missing = [name for name in expected if name not in self]
-        surplus = [name for name in self.listed() if name not in expected and name not in optional]
+        """Refuse missing, surplus and misshapen tensors; an `optional` name that ends with * is a beginning.
+
+        Raises CheckpointError listing them.
+        """
+        missing, begun = (
+            [name for name in expected if name not in self],
+            tuple(o[:-1] for o in optional if o[-1] == "*"),
+        )
+        known = {*expected, *optional}
+        surplus = [name for name in self.listed() if name not in known and not name.startswith(begun)]
         sizes = ((name, self.shape(name), shape) for name, shape in expected.items())
         refuse_misfits(self.directory, what, missing, surplus, sizes)
 

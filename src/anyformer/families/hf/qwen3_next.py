@@ -19,6 +19,7 @@ from anyformer.families.qwen3_next import EVERY, hybrid, qwen3_5, qwen3_next_moe
 from anyformer.layers import AttentionSpec, CausalConvolutionSpec, GatedDeltaNetSpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
+AHEAD = ("mtp.*",)  # in files, what predicts a token further: the classes pass over it, and so do we
 WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
 MIXER, THEIRS = "0.branches.0.mixer", "linear_attn"
 GATE, Q, K, V, OUT_GATE, WRITE, FORGET = (
@@ -118,6 +119,7 @@ QWEN3_NEXT = table.family(
     _held,
     filed=_filed,
     ignored=(*TRAINING, "intermediate_size"),
+    unneeded=AHEAD,
 )
 QWEN3_5 = table.family(
     "qwen3_5_text",
@@ -125,6 +127,7 @@ QWEN3_5 = table.family(
     DENSE,
     (*WIDTHS, table.heads(n_kv_heads=4, head_dim=256), *PAIRS),
     {**PLAINLY, **GATED},
+    unneeded=AHEAD,
 )
 QWEN3_5_MOE = table.family(
     "qwen3_5_moe_text",
@@ -133,4 +136,5 @@ QWEN3_5_MOE = table.family(
     (*_experts(256, 8), *PAIRS),
     {**PLAINLY, **HELD, **SHARED, **GATE_OF_SHARED},
     ignored=TRAINING,
+    unneeded=AHEAD,
 )

@@ -22,9 +22,7 @@ class AnyformerError(Exception):
 
 def printable(message: str) -> str:
     """A text that may hold what others wrote, to print on a terminal: bounded, and controls escaped."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in bounded(message)
-    )
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in bounded(message))
 
 
 def bounded(message: str) -> str:

@@ -41,7 +41,6 @@ from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.objectives.seq2seq.data import PairData
-from anyformer.training.run.checks import check_run
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
@@ -213,8 +212,8 @@ def read_data(
         if known is not None:
             return known
         roles, specials = (by.roles, by.specials) if by else ({}, ())
-        plain = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
-        return plain.with_specials(specials, roles) if roles or specials else plain
+        learned = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
+        return learned.with_specials(specials, roles) if roles or specials else learned
 
     if given.reads == "pairs":
         corpus = given.pairs()
@@ -261,13 +260,12 @@ def resized(spec: ModelSpec, n_params: float | None, vocab_size: int | None) -> 
     return resize(spec, n_params=None if n_params is None else int(n_params), vocab_size=vocab_size)
 
 
-def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData, say: Say = to_stderr) -> ModelSpec:
-    """The architecture with the head that the objective trains; where it has none, it is said that it gets one."""
+def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> tuple[ModelSpec, str | None]:
+    """The architecture with the head that the objective trains, and where it gets one, a line that says so."""
     found = with_head_for(spec, recipe.objective, data.labels)
-    if new := [head.name for head in found.heads if head not in spec.heads]:
-        check_run(found, recipe, data)
-        data.feed(recipe)  # what is refused is refused before anything is said
-        gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
-        place = f"in the place of {gone}" if gone else "which is added to the architecture"
-        say(f"{recipe.objective.kind} trains a head {new[0]!r}, {place}")
-    return found
+    new = [head.name for head in found.heads if head not in spec.heads]
+    if not new:
+        return found, None
+    gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
+    place = f"in the place of {gone}" if gone else "which is added to the architecture"
+    return found, f"{recipe.objective.kind} trains a head {new[0]!r}, {place}"

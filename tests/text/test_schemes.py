@@ -106,6 +106,12 @@ def test_no_text_is_refused(kind: str) -> None:
         scheme(kind, 300).train([""])
 
 
+@every_kind
+def test_a_vocabulary_that_no_memory_holds_is_refused(kind: str) -> None:
+    with pytest.raises(TextError, match="a vocabulary of 10,000,000,000 tokens is too large; 10,000,000 is the most"):
+        scheme(kind, 10**10).train(["the cat sat on the mat"])
+
+
 def test_bad_choices() -> None:
     with pytest.raises(TextError, match=r"no kind of tokenizer 'wordpeice' .did you mean 'wordpiece'"):
         scheme("wordpeice", 300)

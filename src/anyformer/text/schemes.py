@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit
+from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit, refuse_many
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class CharacterBPE:
         inner = _empty(models.BPE(unk_token=UNKNOWN))
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WITH_SPACES), "isolated")
         inner.decoder = decoders.Fuse()
-        n, specials = _at_least(self.vocab_size, 1), [END_OF_TEXT, UNKNOWN]
+        n, specials = _in_range(self.vocab_size, 1), [END_OF_TEXT, UNKNOWN]
         size = n + len(specials)
         trainer = trainers.BpeTrainer(vocab_size=size, limit_alphabet=n, special_tokens=specials, show_progress=False)
         fit(inner, trainer, texts)
@@ -136,7 +136,7 @@ class Unigram:
         inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), spaces])
         inner.decoder = decoders.Metaspace(prepend_scheme="never", split=False)
         specials = [END_OF_TEXT, UNKNOWN]
-        size = _at_least(self.vocab_size, 2) + len(specials)
+        size = _in_range(self.vocab_size, 2) + len(specials)
         trainer = trainers.UnigramTrainer(
             vocab_size=size, special_tokens=specials, unk_token=UNKNOWN, show_progress=False
         )
@@ -165,7 +165,7 @@ class WordPiece:
         inner = _empty(models.WordPiece({unknown: 0}, unk_token=unknown))
         inner.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase, strip_accents=False)
         inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        learned = wordpieces(word_counts(inner, texts), _at_least(self.vocab_size, 1), self.min_count)
+        learned = wordpieces(word_counts(inner, texts), _in_range(self.vocab_size, 1), self.min_count)
         ids = {piece: i for i, piece in enumerate((*BERT_SPECIALS.values(), *learned))}
         inner.model = models.WordPiece(ids, unk_token=unknown, continuing_subword_prefix=CONTINUES)
         inner.decoder = decoders.WordPiece(prefix=CONTINUES)
@@ -191,7 +191,7 @@ class Words:
         if self.lowercase:
             rules.normalizer = normalizers.Lowercase()
         rules.pre_tokenizer = pre_tokenizers.Split(Regex(expression(self.split)), "removed", invert=True)
-        return _of_counts(rules, word_counts(rules, texts), _at_least(self.vocab_size, 1), self.min_count)
+        return _of_counts(rules, word_counts(rules, texts), _in_range(self.vocab_size, 1), self.min_count)
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Characters:
             counts.update(text)
         if not counts:
             raise TextError(NO_TEXT)
-        size = len(counts) if self.vocab_size is None else _at_least(self.vocab_size, 1)
+        size = len(counts) if self.vocab_size is None else _in_range(self.vocab_size, 1)
         return _of_counts(rules, counts, size, self.min_count)
 
 
@@ -296,7 +296,8 @@ def _named(inner: tokenizers.Tokenizer, config: Mapping[str, str]) -> Tokenizer:
     return Tokenizer(inner, {"tokenizer_class": "PreTrainedTokenizerFast", **config})
 
 
-def _at_least(vocab_size: int, least: int) -> int:
+def _in_range(vocab_size: int, least: int) -> int:
     if vocab_size < least:
         raise TextError(f"a vocabulary of {vocab_size} tokens is too small; it has at least {least}")
+    refuse_many(vocab_size)
     return vocab_size

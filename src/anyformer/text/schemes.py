@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "<unk>"
 TABLE = 2_500_000  # characters of words, which take about 100 bytes each while pieces of them are learnt
+PENALTY = 1e-4  # between two letters that the library's unigrams get back
 PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
 BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
@@ -270,13 +271,19 @@ def _empty(model: Any) -> tokenizers.Tokenizer:
 def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str, float]]:
     """Pieces and log-probabilities as they are whatever order the library summed in: rounded, then by spelling.
 
-    Letters that no longer pay for themselves the library puts below all else, one a little below the other, in the order in
-    which a hash table gives them; here they all stand at one step below the rest.
+    Letters that no longer pay for themselves the library puts at the least score of all, each PENALTY above the one before, in
+    the order in which a hash table gives them; here they all stand at one step below the rest.
     """
     scores = {piece: score for piece, score in vocabulary if piece not in specials}
-    floor = min((score for piece, score in scores.items() if len(piece) > 1), default=min(scores.values()))
-    settled = {piece: round(floor if score < floor else score, 3) for piece, score in scores.items()}
-    settled |= {piece: round(floor, 3) - 0.001 for piece, score in scores.items() if score < floor}
+    least = min(scores.values())
+
+    def returned(piece: str, score: float) -> bool:
+        above = (score - least) / PENALTY
+        return len(piece) == 1 and above < len(scores) and abs(above - round(above)) < 1e-6
+
+    settled = {
+        piece: round(least, 3) - 0.001 if returned(piece, score) else round(score, 3) for piece, score in scores.items()
+    }
     return sorted(settled.items(), key=lambda item: (-item[1], item[0]))
 
 

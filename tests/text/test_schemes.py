@@ -123,6 +123,15 @@ def test_no_text_is_refused(kind: str) -> None:
 
 
 @every_kind
+def test_a_text_may_spell_a_special_token(kind: str, tmp_path: Path) -> None:
+    tokenizer = scheme(kind, 400).train([*TEXTS, "a<|endoftext|>b c<|endoftext|>d e<unk>f <|endoftext|> g<unk>h " * 9])
+    tokenizer.save(tmp_path)
+    assert tokenizer.spelling(tokenizer.end_of_text) in ("<|endoftext|>", "[SEP]")
+    assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    assert len({tokenizer.spelling(i) for i in range(tokenizer.vocab_size)}) == tokenizer.vocab_size
+
+
+@every_kind
 def test_a_vocabulary_that_no_memory_holds_is_refused(kind: str) -> None:
     with pytest.raises(TextError, match="a vocabulary of 10,000,000,000 tokens is too large; 10,000,000 is the most"):
         scheme(kind, 10**10).train(["the cat sat on the mat"])

@@ -143,8 +143,11 @@ class Unigram:
         )
         fit(inner, trainer, texts)
         learned = json.loads(inner.to_str())["model"]["vocab"]
-        inner.model = models.Unigram([*((name, 0.0) for name in specials), *_settled(learned, specials)], unk_id=1)
-        return _named(inner, PLAIN_SPECIALS)
+        pieces = [*((name, 0.0) for name in specials), *_settled(learned, specials)]
+        settled = _empty(models.Unigram(pieces, unk_id=1))  # the one that learnt keeps the ids that its tokens had then
+        settled.pre_tokenizer, settled.decoder = inner.pre_tokenizer, inner.decoder
+        settled.add_special_tokens(specials)
+        return _named(settled, PLAIN_SPECIALS)
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,8 @@ def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str
         return len(piece) == 1 and above < len(scores) and abs(above - round(above)) < 1e-6
 
     settled = {
-        piece: round(least, 3) - 0.001 if returned(piece, score) else round(score, 3) for piece, score in scores.items()
+        piece: round(round(least, 3) - 0.001, 3) if returned(piece, score) else round(score, 3)
+        for piece, score in scores.items()
     }
     return sorted(settled.items(), key=lambda item: (-item[1], item[0]))
 

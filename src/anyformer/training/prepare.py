@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from anyformer import recipe as recipes
+from anyformer.capacity import refuse_beyond_memory
 from anyformer.disk import plain
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.hub import load_tokenizer
@@ -43,6 +44,9 @@ from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.objectives.seq2seq.data import PairData
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
+# Bytes of memory for each of a file, as texts and as tokens, as measured with words of five letters.
+PAIRS_HELD, LABELLED_HELD = 5, 15
+PACKED = 3  # bytes of text in one of a .gz
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 
 Say = Callable[[str], None]
@@ -85,11 +89,22 @@ class Sources:
     def pairs(self) -> ParallelCorpus:
         assert self.source is not None
         assert self.target is not None
+        _refuse_large(PAIRS_HELD, self.source, self.target)
         return read_parallel(Path(self.source), Path(self.target))
 
     def labelled(self, kind: Kind) -> LabelledCorpus:
         assert self.data is not None
+        _refuse_large(LABELLED_HELD, self.data)
         return read_labelled(self.data).as_kind(kind)
+
+
+def _refuse_large(times: int, *files: str | Path) -> None:
+    """Raise UsageError for files which as tokens, `times` their size, are more than the memory that is free."""
+    there = [Path(file) for file in files if Path(file).is_file()]  # what is missing is for the reader to say
+    nbytes = times * sum(path.stat().st_size * (PACKED if path.suffix == ".gz" else 1) for path in there)
+    refuse_beyond_memory(
+        nbytes, "cpu", f"holding {' and '.join(map(str, there))} in memory", "give fewer of the lines at once"
+    )
 
 
 HeldOut = float | Sources

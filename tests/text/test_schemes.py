@@ -126,6 +126,7 @@ def test_no_text_is_refused(kind: str) -> None:
 def test_a_text_may_spell_a_special_token(kind: str, tmp_path: Path) -> None:
     tokenizer = scheme(kind, 400).train([*TEXTS, "a<|endoftext|>b c<|endoftext|>d e<unk>f <|endoftext|> g<unk>h " * 9])
     tokenizer.save(tmp_path)
+    assert tokenizer.end_of_text is not None
     assert tokenizer.spelling(tokenizer.end_of_text) in ("<|endoftext|>", "[SEP]")
     assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
     assert len({tokenizer.spelling(i) for i in range(tokenizer.vocab_size)}) == tokenizer.vocab_size

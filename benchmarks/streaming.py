@@ -29,15 +29,17 @@ from anyformer.text.trained import tokenizer
 from anyformer.training.prepare import read_data, Sources
 from anyformer.recipe import Recipe
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def cpu(): return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
 task, text, out = sys.argv[1:]
 Tokenizer.train(["warm up"], 260).encode("warm up")
-before, start = peak(), time.perf_counter()
+before, used, start = peak(), cpu(), time.perf_counter()
 if task == "train":
     said = tokenizer(text, out=out).as_json()["stride"]
 else:
     own = Tokenizer.load(out)
     said = read_data(Recipe(), Sources(text), 0.1, tokenizer=own).about
-print(json.dumps({"nbytes": peak() - before, "seconds": time.perf_counter() - start, "said": said}))
+seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": cpu() - used}
+print(json.dumps({"nbytes": peak() - before, **seconds, "said": said}))
 """
 
 
@@ -112,7 +114,8 @@ LAYOUTS: dict[str, Callable[[Path, int], Path]] = {
 
 
 def measured(task: str, text: Path, out: Path, cache: Path) -> dict[str, object]:
-    """Peak of memory above the interpreter, in bytes, and seconds, of a process that trains a tokenizer or encodes."""
+    """Peak of memory above the interpreter, in bytes, and seconds, on the clock and of all cores, of a process that trains a
+    tokenizer or encodes."""
     given = {**os.environ, "ANYFORMER_CACHE": str(cache), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", _CHILD, task, str(text), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, env=given, check=False)
@@ -130,7 +133,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     results = json.loads(given.out.read_text(encoding="utf-8")) if given.out and given.out.exists() else []
-    print(f"{'task':<8}{'layout':<8}{'MB':>6}{'peak, MB':>10}{'seconds':>9}  said")
+    print(f"{'task':<8}{'layout':<8}{'MB':>6}{'peak, MB':>10}{'seconds':>9}{'of cores':>10}  said")
     for size in given.sizes:
         for layout in given.layouts:
             with tempfile.TemporaryDirectory() as folder:
@@ -146,11 +149,11 @@ def main() -> None:
                     if "failed" in found:
                         print(f"{task:<8}{layout:<8}{size:>6}  {found['failed']}", flush=True)
                     else:
-                        shown = (float(str(found["nbytes"])) / 1e6, float(str(found["seconds"])))
-                        print(
-                            f"{task:<8}{layout:<8}{size:>6}{shown[0]:>10.0f}{shown[1]:>9.1f}  {found['said']}",
-                            flush=True,
+                        nbytes, seconds, used = (
+                            float(str(found[name])) for name in ("nbytes", "seconds", "cpu_seconds")
                         )
+                        row = f"{nbytes / 1e6:>10.0f}{seconds:>9.1f}{used:>10.1f}  {found['said']}"
+                        print(f"{task:<8}{layout:<8}{size:>6}{row}", flush=True)
                     if given.out:
                         given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

@@ -21,9 +21,13 @@ class AnyformerError(Exception):
 
 
 def printable(message: str) -> str:
-    """A text that may hold what others wrote, to print on a terminal: long words and the whole cut, controls escaped."""
-    said = cut(re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: cut(word[0], LONGEST_WORD), cut(message, 2 * LONGEST)))
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in said)
+    """A text that may hold what others wrote, to print on a terminal: bounded, and controls escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in bounded(message))
+
+
+def bounded(message: str) -> str:
+    """A message of a size to be read: long words and the whole are cut."""
+    return cut(re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: cut(word[0], LONGEST_WORD), cut(message, 2 * LONGEST)))
 
 
 def cut(text: str, longest: int = LONGEST) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -96,6 +96,25 @@ def on_screen(out: TextIO, errors: TextIO) -> Iterator[None]:
     """While it is entered, what goes to standard output and to standard error is shown on these."""
     with redirect_stdout(Screen(raw(out))), redirect_stderr(Screen(raw(errors))):  # type: ignore[type-var]
         yield
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Without what other languages write to standard error by themselves: C++'s notices, the words of a panic in Rust."""
+    with suppress(OSError, AttributeError):  # of a stream that is closed, or None
+        sys.stderr.flush()
+    try:
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # there is no standard error
+        yield
+        return
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def raw(stream: TextIO) -> TextIO:

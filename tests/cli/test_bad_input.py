@@ -208,6 +208,7 @@ class TestCheckpoints:
         refused(
             train(text, tmp_path / "out", model="llama-7b", init=str(trained)),
             f"the weights in {trained} are of another architecture: stack.blocks[0].sublayers[0].norm_in.eps is 1e-05",
+            f"give {trained} as the specification too, or leave --init out",
         )
         assert not (tmp_path / "out").exists()
 

@@ -169,6 +169,12 @@ class TestEvaluate:
         shown = succeeded(run("evaluate", trained, *common)).stdout
         assert f"{one['loss']:.4f} nats a token, perplexity {one['perplexity']:.3f}" in shown
 
+    def test_a_checkpoint_is_judged_by_the_recipe_of_its_run(self, text: Path, trained: Path) -> None:
+        places = (trained, max((trained / "checkpoints").glob("step-*")))
+        found = [answer("evaluate", place, "--data", text, "--device", "cpu") for place in places]
+        assert found[0] == found[1]
+        assert found[0]["seq_len"] == af.recipe.read(trained / "recipe.yaml").seq_len
+
     def test_a_memory_joins_the_windows(self, trained: Path, tmp_path: Path) -> None:
         """Where it holds all that came before, the length of the windows does not show."""
         write_text(tmp_path / "text.txt")

@@ -62,6 +62,15 @@ def test_a_file_is_a_device(tmp_path: Path) -> None:
     assert (found.efficiency.products, found.efficiency.memory) == (0.5, 0.85)
 
 
+@pytest.mark.parametrize("name", ["memory_nbytes", "nbytes_per_second", "devices_per_node", "overhead_seconds"])
+def test_what_a_device_must_have_is_not_null(tmp_path: Path, name: str) -> None:
+    (path := tmp_path / "mine.yaml").write_text(yaml.safe_dump({**MINE, name: None}), encoding="utf-8")
+    with pytest.raises(UsageError, match=f"{name} = None is no number"):
+        device(path)
+    path.write_text(yaml.safe_dump({**MINE, "power_watts": None}), encoding="utf-8")
+    assert device(path).power_watts is None
+
+
 def test_a_device_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "h100.yaml"
     path.write_text(yaml.safe_dump(devices()["H100"].as_json()), encoding="utf-8")

@@ -4,11 +4,15 @@ import json
 import resource
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from anyformer.costs import cost
+from anyformer.errors import SpecError
 from anyformer.families import preset
+from anyformer.layers.head import chunks_of, watcher
 from anyformer.spec import ModelSpec, encode
 
 LIMITS = """
@@ -61,6 +65,24 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "vertical": ((*ATTENTION, "mask"), {"kind": "LocalAndVertical", "size": 1, "near": 1, "stride": 2**40}),
     "rows": (("stack", "embedding", "terms", 0, "table", "rows"), 2**32),
 }
+
+
+@pytest.mark.parametrize("name", ["t5-base", "deberta-base"])  # scores and gathered positions, for each pair of tokens
+def test_a_pass_of_more_bytes_than_are_counted_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=r"1,000,000,000 tokens make tensors of more than 2\^63 bytes .* take fewer"):
+        cost(preset(name), seq_len=10**9).activations  # noqa: B018
+
+
+def test_a_pass_of_many_tokens_takes_no_longer_than_one_of_few() -> None:
+    chunks = chunks_of(10**15, 1024)  # a list of them would fill any memory
+    assert [next(chunks), next(chunks)] == [slice(0, 1024), slice(1024, 2048)]
+    watched = watcher.set(lambda times: nullcontext(seen.append(times)))
+    seen: list[int] = []
+    try:
+        assert list(chunks_of(10**15 + 1, 1000)) == [slice(0, 1000), slice(10**15, 10**15 + 1)]
+    finally:
+        watcher.reset(watched)
+    assert seen == [10**12]
 
 
 @pytest.mark.slow

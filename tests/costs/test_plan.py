@@ -183,6 +183,19 @@ def test_a_sequence_too_long_is_offered_shorter() -> None:
     assert plan(spec, tight, seq_len=512, batch_tokens=1024).best is not None
 
 
+@pytest.mark.parametrize("fitting", [128, 512, 2048])
+def test_the_longest_of_the_shorter_sequences_is_offered(fitting: int) -> None:
+    spec, l4, longest = af.preset("transformer-base").spec, devices()["L4"], 4096
+    placer = Placer(spec, l4, fitting, longest // fitting, "bf16", l4.efficiency)
+    least = min(sum(placer.memory(Mesh(), 1, recompute).values()) for recompute in ("none", "selective", "full"))
+    tight = Hardware(1, replace(l4, memory_nbytes=int(1.02 * least / 0.92)))
+    fit = [n for n in (128, 256, 512, 1024, 2048) if plan(spec, tight, seq_len=n, batch_tokens=longest).best]
+    assert fit
+    found = plan(spec, tight, seq_len=longest, batch_tokens=longest)
+    assert found.best is None
+    assert f"sequences of {max(fit):,} tokens" in str(found.nearest)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

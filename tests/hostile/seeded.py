@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -49,7 +50,8 @@ def _lines(*_: Any, **__: Any) -> Any:
 
 
 def _long(*_: Any, **__: Any) -> Any:
-    raise click.UsageError("long " * 1_000)
+    os.write(2, b"error: " + b"long " * 1_000)  # past the command line, which would cut it
+    raise SystemExit(2)
 
 
 def _escape(*_: Any, **__: Any) -> Any:
@@ -124,6 +126,7 @@ def main() -> None:
         with patch("anyformer.spec.codec.decode", fault) if fault else patch("anyformer.version.__version__", "0"):
             ending = arena.run(attempt.arguments, folder, limits=LIMITS)
         seen[name] = [broken.promise for broken in faults(attempt, ending, before, folder, LIMITS)]
+    shutil.rmtree(root)
     json.dump(seen, sys.stdout)
 
 

@@ -17,6 +17,7 @@ from tests.hostile.answer import timeless
 from tests.hostile.hunt import schedule
 from tests.hostile.kinds import KINDS
 from tests.hostile.seeded import FAULTS
+from tests.hostile.verdict import asks_for_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,6 +70,19 @@ def test_the_head_of_a_gguf_file_is_read_and_written(tmp_path: Path) -> None:
     content = write(tmp_path / "a.gguf", "llama", tensors, {"block_count": 2}, tokens=tokens).read_bytes()
     head, data = gguf_tree.read(content)
     assert gguf_tree.write(trees.pairs(head), data) == content
+
+
+@pytest.mark.parametrize(
+    ("said", "asks"),
+    [
+        ("cost gpt2 --json", True),
+        ("tokenizer encode --tokenizer run --json", True),
+        ("tokenizer encode --tokenizer run --text --json", False),
+        ("tokenizer encode --text x", False),
+    ],
+)
+def test_an_option_is_told_from_the_value_of_another(said: str, asks: bool) -> None:
+    assert asks_for_json(said.split()) is asks
 
 
 def test_times_are_not_part_of_an_answer() -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -17,32 +17,9 @@ from click.testing import Result
 
 from anyformer.disk.run_layout import RECORD, checkpoints_in
 from anyformer.disk.seal import FORMAT, read_manifest, read_seal, seal
-from anyformer.measure.calibrate import Machine
-from tests.cli.running import SMALL, failed, refused, run, succeeded, write_text
+from tests.cli.running import SMALL, failed, refused, run, succeeded
 
 pytestmark = pytest.mark.usefixtures("_quick")
-
-
-@pytest.fixture(scope="module")
-def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No second of large products before each run, no cache outside the test."""
-    machine = Machine("a processor", "cpu", 1, "2", {"float32": 1e11, "bfloat16": 1e11}, 1e10)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANYFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("anyformer.measure.calibrate", lambda *_: machine)
-        yield
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, text: Path, _quick: None) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "run"
-    succeeded(run("train", "llama2-7b", "--data", text, "--out", out, *SMALL))
-    return out
 
 
 @pytest.fixture

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
+from anyformer.cli.main import application
 from tests.hostile.answer import answer_of, first_change
 from tests.hostile.arena import CLOSED, UNREAD, Ending, Limits
 from tests.hostile.kinds import Attempt
@@ -132,7 +136,7 @@ def _left(attempt: Attempt, ending: Ending, before: Files, after: Files) -> Iter
 
 
 def _answer(attempt: Attempt, ending: Ending) -> Iterator[Fault]:
-    if "--json" not in attempt.arguments or attempt.stdout in (CLOSED, UNREAD):
+    if not asks_for_json(attempt.arguments) or attempt.stdout in (CLOSED, UNREAD):
         return
     if "--help" in attempt.arguments or "-h" in attempt.arguments or "_ANYFORMER_COMPLETE" in attempt.environment:
         return
@@ -153,6 +157,19 @@ def _answer(attempt: Attempt, ending: Ending) -> Iterator[Fault]:
             if value < 0 or math.isinf(value):
                 yield Fault("no figure is negative", f"{path} = {value}")
                 return
+
+
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether `--json` is there as an option, and not as the value of the one before it."""
+    command, valued = application, set[str]()
+    for before, word in itertools.pairwise(("", *arguments)):
+        if word == "--json" and before not in valued:
+            return True
+        if isinstance(command, click.Group) and (inner := command.get_command(click.Context(command), word)):
+            command = inner
+            options = (each for each in inner.params if isinstance(each, click.Option) and not each.is_flag)
+            valued = {name for each in options for name in each.opts}
+    return False
 
 
 def _numbers(tree: Any, path: str) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import TableSpec
 from anyformer.text import Tokenizer
+from tests.hub.refusing import refusal
 
 LLAMA = shrink(preset("llama2-70b").spec)
 
@@ -38,14 +38,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def directory(good: Path, tmp_path: Path) -> Path:
     """A good Hugging Face directory of several files, to be spoilt."""
     return Path(shutil.copytree(good, tmp_path / "model"))
-
-
-def refusal(function: Callable[[], Any]) -> str:
-    with pytest.raises(AnyformerError) as caught:
-        function()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def settings(directory: Path, **changes: Any) -> None:

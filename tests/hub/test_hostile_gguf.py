@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import resource
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anyformer.errors import AnyformerError, TextError
+from anyformer.errors import TextError
 from anyformer.hub import load, load_spec
 from anyformer.text.gguf_vocabulary import tokenizer_in
 from tests.hub.gguf_files import write
+from tests.hub.refusing import refusal
 from tests.hub.test_gguf import SIZES, byte_level, llama_tensors, turned
 
 U32, F32, STRING, LIST = 4, 6, 8, 9
@@ -79,14 +79,6 @@ def little_memory() -> Any:
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (2 << 30), before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def refusal(function: Callable[[], Any]) -> str:
-    with pytest.raises(AnyformerError) as caught:
-        function()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize("name", SPOILT)

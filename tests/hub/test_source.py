@@ -73,6 +73,15 @@ class TestRun:
         with pytest.raises(CheckpointError, match="is a run without a complete checkpoint; let it train on"):
             load(run)
 
+    def test_a_run_of_unfinished_checkpoints_alone_is_refused_in_one_line(
+        self, run: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for manifest in (run / "checkpoints").glob("*/manifest.json"):
+            manifest.unlink()
+        with pytest.raises(CheckpointError, match="is a run without a complete checkpoint; let it train on"):
+            load(run)
+        assert not any("passing over" in said for said in caplog.messages)
+
     def test_a_flipped_bit_is_found(self, run: Path) -> None:
         file = run / "checkpoints" / "step-00000100.1" / FILE
         content = bytearray(file.read_bytes())

@@ -39,3 +39,11 @@ def test_pairs_are_those_of_the_mask(mask: Mask, query: int, past: int, n_heads:
 def test_beyond_a_tile() -> None:
     mask = Causal() & Strided(stride=Window(3))
     assert counted(mask, 1500, 0, 2) == mask.pairs(1500, 0, 2) == 2 * sum(p // 3 + 1 for p in range(1500))
+
+
+def test_blocks_are_counted_at_any_length() -> None:
+    n, stop = 2**40, 2**40 + 17
+    whole = Causal() & LocalAndVertical(size=Window(64), near=Window(16), stride=Window(1))  # every block: all pairs
+    assert whole.pairs(n, 17, 3) == 3 * (stop * (stop + 1) - 17 * 18) // 2
+    near = Causal() & LocalAndVertical(size=Window(64), near=Window(16), stride=Window(2**40))
+    assert near.pairs(64, n - 64, 1) == sum(64 * 15 + i + 1 for i in range(64))

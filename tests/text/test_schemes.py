@@ -1,5 +1,6 @@
 """Vocabularies trained on one's own text: what they learn, and that transformers encodes with them alike."""
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from anyformer.text import (
     scheme,
     spelled,
 )
+from anyformer.text.schemes import _settled
 from anyformer.text.sources import Document
 from tests.text.samples import TEXTS
 
@@ -58,6 +60,20 @@ def test_the_same_text_gives_the_same_vocabulary(kind: str) -> None:
     once, again = (scheme(kind, 400).train(texts) for texts in (TEXTS, TEXTS[::-1]))
     assert once.fingerprint == again.fingerprint
     assert once.fingerprint != scheme(kind, 400).train([*TEXTS, "quizzically " * 99]).fingerprint
+
+
+def test_letters_given_back_stand_below_the_rest() -> None:
+    """The library gives dropped letters the least score and 0.0001 more each, in another order in each process."""
+    kept = [["the", -2.0], ["e", -2.5], ["q", -9.0001], ["rare", -9.0]]
+    back = ["x", "y", "z"]
+    specials = [["<unk>", 0.0]]
+    found = [
+        _settled([*specials, *kept, *([ch, -9.0001 + i * 1e-4] for i, ch in enumerate(order))], ["<unk>"])
+        for order in permutations(back)
+    ]
+    assert all(each == found[0] for each in found)
+    assert found[0][:3] == [("the", -2.0), ("e", -2.5), ("rare", -9.0)]
+    assert {piece for piece, score in found[0] if score == pytest.approx(-9.001)} == {*back, "q"}
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "byte-level-bpe"])
@@ -104,6 +120,22 @@ def test_special_tokens_come_on_top(tmp_path: Path) -> None:
 def test_no_text_is_refused(kind: str) -> None:
     with pytest.raises(TextError, match="no text to train a tokenizer on"):
         scheme(kind, 300).train([""])
+
+
+@every_kind
+def test_a_text_may_spell_a_special_token(kind: str, tmp_path: Path) -> None:
+    tokenizer = scheme(kind, 400).train([*TEXTS, "a<|endoftext|>b c<|endoftext|>d e<unk>f <|endoftext|> g<unk>h " * 9])
+    tokenizer.save(tmp_path)
+    assert tokenizer.end_of_text is not None
+    assert tokenizer.spelling(tokenizer.end_of_text) in ("<|endoftext|>", "[SEP]")
+    assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    assert len({tokenizer.spelling(i) for i in range(tokenizer.vocab_size)}) == tokenizer.vocab_size
+
+
+@every_kind
+def test_a_vocabulary_that_no_memory_holds_is_refused(kind: str) -> None:
+    with pytest.raises(TextError, match="a vocabulary of 10,000,000,000 tokens is too large; 10,000,000 is the most"):
+        scheme(kind, 10**10).train(["the cat sat on the mat"])
 
 
 def test_bad_choices() -> None:

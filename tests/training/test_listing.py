@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,25 +9,10 @@ import torch
 from click.testing import CliRunner
 
 from anyformer.cli.runs import command
-from anyformer.disk.lock import Lock
 from anyformer.disk.seal import read_record
 from anyformer.training.checkpoint.checkpoints import Checkpoints
-from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
-from tests.training.killing import recipe, spec
-
-
-def created(path: Path) -> Lock:
-    return own(path, spec(), recipe(), {"data": "d1"}, {"architecture": "tiny"})
-
-
-@contextmanager
-def held(path: Path) -> Iterator[Path]:
-    lock = created(path)
-    try:
-        yield path
-    finally:
-        lock.release()
+from tests.training.owned import created, held
 
 
 def metrics(path: Path, step: int, validation: float | None) -> None:

@@ -13,7 +13,7 @@ import torch
 from anyformer.errors import CheckpointError, RunFailed, SpecError, TextError, UsageError
 from anyformer.recipe import CausalLM, Constant, CosineDecay, DropoutSpec, Recipe, Warmup
 from anyformer.training.checkpoint.metrics import StepMetrics, read_metrics
-from anyformer.training.run import RunOptions, TrainingResult, plan_run, train
+from anyformer.training.run import Run, RunOptions, TrainingResult, train
 from anyformer.training.run import plan as plans
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped
@@ -230,9 +230,9 @@ def test_a_run_can_start_from_weights(whole: TrainingResult, tmp_path: Path) -> 
 
 
 def test_the_plan_is_right_where_it_can_be(whole: TrainingResult) -> None:
-    plan = plan_run(
+    plan = Run(
         SPEC, RECIPE, text_data(), options=RunOptions(device=torch.device("cpu"), peak=lambda dtype, device: 1e12)
-    )
+    ).plan()
     assert plan.n_params == sum(p.numel() for p in whole.model.parameters())
     assert (plan.steps, plan.done, plan.disk_nbytes, plan.peak_flops) == (24, 0, 0, 1e12)
     assert plan.seconds is not None

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import yaml
 from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
-from anyformer.disk.lock import Lock, hold, is_held
+from anyformer.disk.lock import hold, is_held
 from anyformer.disk.run_layout import is_run
 from anyformer.disk.seal import read_record
 from anyformer.errors import CheckpointError, RunFailed, UsageError
@@ -24,22 +23,9 @@ from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from tests.training.killing import recipe, spec
+from tests.training.owned import PRINTS, created, held
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PRINTS = {"data": "d1", "tokenizer": "t1"}
-
-
-def created(path: Path) -> Lock:
-    return own(path, spec(), recipe(), PRINTS, {"architecture": "tiny", "note": [1, None]})
-
-
-@contextmanager
-def held(path: Path) -> Iterator[Path]:
-    lock = created(path)
-    try:
-        yield path
-    finally:
-        lock.release()
 
 
 def test_it_says_what_ran(tmp_path: Path) -> None:

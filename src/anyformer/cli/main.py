@@ -2,7 +2,6 @@
 
 import errno
 import importlib
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,11 +10,9 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from anyformer.errors import AnyformerError, UsageError, did_you_mean
+from anyformer.errors import AnyformerError, UsageError, bounded, did_you_mean
 from anyformer.screen import forget_unwritten, on_screen, say
 from anyformer.version import __version__
-
-LONGEST_WORD, LONGEST_MESSAGE = 300, 2000  # characters
 
 # One line each, stated here, so that `--help` and shell completion import nothing heavy.
 COMMANDS: dict[str, str] = {
@@ -128,18 +125,8 @@ def main(arguments: Sequence[str] | None = None, program: str | None = None) -> 
 
 def _failed(message: str, status: int) -> int:
     with suppress(OSError, SystemExit):  # nobody listens: the status says it
-        say(f"error: {_cut(' '.join(message.split()))}", stderr=True)
+        say(f"error: {bounded(' '.join(message.split()))}", stderr=True)
     return status
-
-
-def _cut(message: str) -> str:
-    """A message of a size to be read: words as no one writes them, and what is too much, lose their middles."""
-    message = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda found: _ends(found[0], LONGEST_WORD // 2), message)
-    return _ends(message, LONGEST_MESSAGE)
-
-
-def _ends(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest * 2 // 3]}…{text[-longest // 3 :]}"
 
 
 def _forget_unwritten() -> None:

@@ -162,8 +162,8 @@ def _remedy(directory: Path) -> str:
     if is_checkpoint(directory):
         return f"; restore it from a copy, or delete {directory} to go on from the checkpoint before it"
     return (
-        f"; restore it from a copy; for another specification or recipe begin a new run in another directory, from these "
-        f"weights with --init {directory}"
+        "; restore it from a copy; for another specification or recipe begin a new run in another directory, with another "
+        f"recipe from these weights (--init {directory})"
     )
 
 

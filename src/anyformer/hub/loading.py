@@ -99,7 +99,8 @@ def carried_over(theirs: ModelSpec, ours: ModelSpec, where: str) -> dict[str, st
     if found is not None:
         field, there, here = found
         raise CheckpointError(
-            f"the weights in {where} are of another architecture: {field} is {short(there)} there and {short(here)} here"
+            f"the weights in {where} are of another architecture: {field} is {short(there)} there and {short(here)} here; "
+            f"give {where} as the specification too, or leave --init out"
         )
     renamed = dict(zip(shapes(after), shapes(before), strict=True))  # their order follows from the architecture
     carried = {

@@ -12,7 +12,9 @@ from anyformer.disk.run_layout import (
     CHECKPOINTS,
     SPEC,
     TOKENIZER,
+    checkpoints_in,
     is_checkpoint,
+    is_complete,
     is_run,
     run_of,
 )
@@ -155,7 +157,12 @@ def _run_of(path: Path) -> Path | None:
 
 def _checkpoint(path: Path) -> Path:
     """A checkpoint, or the latest complete one of a run, whose every file is what was written. Raises CheckpointError."""
-    checkpoint = path if is_checkpoint(path) else latest(sealed(path) / CHECKPOINTS)
+    if is_checkpoint(path):
+        return sealed(path)
+    places = checkpoints_in(sealed(path) / CHECKPOINTS)
+    checkpoint = (
+        latest(path / CHECKPOINTS) if any(map(is_complete, places)) else None
+    )  # nothing is said of what is refused
     if checkpoint is None:
         raise CheckpointError(f"{path} is a run without a complete checkpoint; let it train on")
     return sealed(checkpoint)

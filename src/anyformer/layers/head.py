@@ -29,12 +29,12 @@ def rows_at_once(n: int, vocab_size: int) -> int:
 
 def chunks_of(n: int, size: int) -> Iterator[slice]:
     """Chunks of n rows, `size` each but for the last; who watches sees the first of them for all but the last."""
-    chunks, watch = [slice(start, min(start + size, n)) for start in range(0, n, size)], watcher.get()
-    if watch is not None and len(chunks) > 2:
-        with watch(len(chunks) - 1):
-            yield chunks[0]
-        chunks = chunks[-1:]
-    yield from chunks
+    starts, watch = range(0, n, size), watcher.get()
+    if watch is not None and len(starts) > 2:
+        with watch(len(starts) - 1):
+            yield slice(0, size)
+        starts = starts[-1:]
+    yield from (slice(start, min(start + size, n)) for start in starts)
 
 
 class HeadLayers(Part[HeadLayersSpec]):

@@ -176,15 +176,24 @@ class LocalAndVertical(Mask):
         return (q - k < self.near) | ((k + head + 1) % self.stride == 0)
 
     def causal_pairs(self, query: int, past: int, n_heads: int) -> int:
-        total, size, stop = 0, self.size, past + query
-        for block in range(past // size, -(-stop // size)):
-            first, last = max(past, block * size), min(stop, (block + 1) * size)  # positions of queries in this block
-            n, far = last - first, max(0, block - self.near + 1)  # blocks of keys that are not near
-            total += n_heads * (n * (first + 1 + last) // 2 - n * far * size)
-            for head in range(min(n_heads, self.stride)):
-                alike = len(range(head, n_heads, self.stride))  # heads that start counting alike
-                total += n * alike * size * ((far + head) // self.stride)
+        return self._of_first(past + query, n_heads) - self._of_first(past, n_heads)
+
+    def _of_first(self, n: int, n_heads: int) -> int:
+        """The pairs of the first n queries."""
+        size, (blocks, rest) = self.size, divmod(n, self.size)
+        far = max(0, blocks - self.near + 1)  # blocks of keys that are not near to the queries of the last block
+        total = n_heads * (n * (n + 1) // 2 - size * (size * _floors(far, 1) + rest * far))
+        for head in range(min(n_heads, self.stride)):
+            alike = len(range(head, n_heads, self.stride))  # heads that start counting alike
+            seen = size * _floors(far + head, self.stride) + rest * ((far + head) // self.stride)
+            total += alike * size * seen
         return total
+
+
+def _floors(n: int, by: int) -> int:
+    """The sum of i // by for i from 0 to n - 1."""
+    times, rest = divmod(n, by)
+    return by * times * (times - 1) // 2 + times * rest
 
 
 class Prefix(Mask):

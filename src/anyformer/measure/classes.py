@@ -6,17 +6,15 @@ normalisation, take a quarter of its time.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from anyformer.observation.operators import Operator
+from anyformer.screen import muted
 
 CLASSES: tuple[str, ...] = ("contraction", "normalisation", "element-wise", "movement", "framework")
 # The first that matches the name of an operator; norms first, whatever they are made of.
@@ -69,20 +67,6 @@ def shares_of_time(step: Callable[[], object], device: torch.device, times: int 
         microseconds = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
         sums[_class(event)] += microseconds
     return {name: microseconds / sum(sums.values()) for name, microseconds in sums.items()}
-
-
-@contextmanager
-def muted() -> Iterator[None]:
-    """Without what C++ writes to standard error: PyTorch's profiler says when it starts and stops."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def flops_by_class(found: tuple[Operator, ...], *, n_updated: int = 0) -> dict[str, int]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anyformer.cache import KVCache
+from anyformer.errors import SpecError
 from anyformer.layers.attention import has_prefix
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.tokens import Dropout
@@ -57,7 +58,7 @@ def training_pass(
 
     The loss is the first head's cross-entropy, as `training` computes it, and that of what predicts further tokens.
     """
-    with _fake(spec, device, dtype) as (model, times):
+    with _countable(batch, max(seq_len, source_len)), _fake(spec, device, dtype) as (model, times):
         model.recompute = recompute
         observer = Observer(model)
         with observer.watching():
@@ -89,7 +90,8 @@ def forward_pass(
     device: DeviceKind = "cuda",
 ) -> tuple[Operator, ...]:
     """The operators of reading `query` tokens a row after `past` cached ones, and of the last tokens' logits; 0: of all."""
-    with _fake(spec, device, dtype) as (model, times), torch.no_grad():
+    longest = max(past + query, source_len)
+    with _countable(batch, longest), _fake(spec, device, dtype) as (model, times), torch.no_grad():
         observer = Observer(model)
         ids = torch.zeros(batch, past + query, dtype=torch.long)
         cache = KVCache(model.spec, batch, past + query, dtype=dtype) if past else None
@@ -143,6 +145,20 @@ def _fake(
             torch.set_default_dtype(before)
         model.runs_on = device
         yield model, times
+
+
+@contextmanager
+def _countable(batch: int, tokens: int) -> Iterator[None]:
+    """Refuse, as SpecError, a pass with a tensor of more bytes than PyTorch's 64 bits count, fake as it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise SpecError(
+            f"batch = {batch:,} sequences of {tokens:,} tokens make tensors of more than 2^63 bytes in this model, "
+            "which are not counted; take fewer tokens"
+        ) from None
 
 
 def _run(model: Transformer, ids: Tensor, sources: Tensor, **options: object) -> Output:

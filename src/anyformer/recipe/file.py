@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from anyformer.disk import plain
-from anyformer.disk.run_layout import RECIPE
+from anyformer.disk.run_layout import RECIPE, is_checkpoint, run_of
 from anyformer.disk.seal import sealed
 from anyformer.recipe.recipe import Recipe
 from anyformer.spec import decode_file, encode
@@ -36,6 +36,10 @@ def read(path: str | Path) -> Recipe:
 
 
 def of_run(directory: str | Path) -> Recipe | None:
-    """The recipe of a run, from its directory; None where that is no run. Raises SpecError, CheckpointError."""
-    file = sealed(Path(directory)) / RECIPE
+    """The recipe of a run, from its directory or a checkpoint's in it; None where there is no run.
+
+    Raises SpecError, CheckpointError.
+    """
+    place = sealed(Path(directory), only=())
+    file = ((run_of(place) if is_checkpoint(place) else None) or place) / RECIPE
     return read(file) if file.is_file() else None

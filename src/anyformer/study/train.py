@@ -27,8 +27,7 @@ from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.prepare import Say, Sources, held_out_of, read_data, recipe_for, resized, to_stderr, with_head
-from anyformer.training.run import RunOptions, TrainingResult, plan_run
-from anyformer.training.run import train as run_training
+from anyformer.training.run import Run, RunOptions, TrainingResult
 from anyformer.training.run.plan import RunPlan
 from anyformer.training.run.progress import Watcher, live_view
 from anyformer.training.step.device import choose_device
@@ -106,24 +105,24 @@ class Training:
     options: RunOptions
     watcher: Watcher
     name: str | None
+    notice: str | None
+    say: Say
 
     def plan(self) -> RunPlan:
         """What the run would take; nothing is written."""
-        return plan_run(self.spec, self.recipe, self.data, out=self.out, init=self.init, options=self.options)
+        return self._begun().plan()
 
     def run(self) -> Trained:
         """The run, from its start or from where it stopped. Raises RunFailed, and Stopped at a signal."""
-        result = run_training(
-            self.spec,
-            self.recipe,
-            self.data,
-            out=self.out,
-            init=self.init,
-            options=self.options,
-            watcher=self.watcher,
-            name=self.name,
-        )
+        result = self._begun().go(self.watcher)
         return Trained(result, self.recipe, self.data.tokenizer, self.out, _figures(result, self.data, self.recipe))
+
+    def _begun(self) -> Run:
+        """The run that is not refused; what is worth knowing of it is said only then."""
+        found = Run(self.spec, self.recipe, self.data, self.out, self.init, self.options, self.name)
+        if self.notice:
+            self.say(self.notice)
+        return found
 
 
 def prepare_training(
@@ -179,13 +178,12 @@ def prepare_training(
     )
     # Given weights have the rows that they have, be they more than the tokenizer's tokens.
     follows = n_params or (init is None and (new or begun))
-    fitted = with_head(
-        resized(named, n_params, vocab_size or (text.vocab_size if follows else None)), chosen, text, say
-    )
+    sized = resized(named, n_params, vocab_size or (text.vocab_size if follows else None))
+    fitted, notice = with_head(sized, chosen, text)
     how = options or RunOptions()
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
     title = label(architecture) if isinstance(architecture, str | Path) else None
-    return Training(fitted, chosen, text, place, weights, how, watcher or live_view(), title)
+    return Training(fitted, chosen, text, place, weights, how, watcher or live_view(), title, notice, say)
 
 
 P = ParamSpec("P")

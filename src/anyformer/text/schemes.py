@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from anyformer.errors import TextError, did_you_mean
-from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit
+from anyformer.text.tokenizer import END_OF_TEXT, NO_TEXT, Tokenizer, fit, refuse_many
 from anyformer.text.wordpiece import CONTINUES, wordpieces
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "<unk>"
 TABLE = 2_500_000  # characters of words, which take about 100 bytes each while pieces of them are learnt
+PENALTY = 1e-4  # between two letters that the library's unigrams get back
 PLAIN_SPECIALS = {"unk_token": UNKNOWN, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
 BERT_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 # Letters, digits and marks apart, each with the space before it, so that joining the pieces gives the text again.
@@ -114,7 +115,7 @@ class CharacterBPE:
         inner = _empty(models.BPE(unk_token=UNKNOWN))
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WITH_SPACES), "isolated")
         inner.decoder = decoders.Fuse()
-        n, specials = _at_least(self.vocab_size, 1), [END_OF_TEXT, UNKNOWN]
+        n, specials = _in_range(self.vocab_size, 1), [END_OF_TEXT, UNKNOWN]
         size = n + len(specials)
         trainer = trainers.BpeTrainer(vocab_size=size, limit_alphabet=n, special_tokens=specials, show_progress=False)
         fit(inner, trainer, texts)
@@ -136,14 +137,17 @@ class Unigram:
         inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), spaces])
         inner.decoder = decoders.Metaspace(prepend_scheme="never", split=False)
         specials = [END_OF_TEXT, UNKNOWN]
-        size = _at_least(self.vocab_size, 2) + len(specials)
+        size = _in_range(self.vocab_size, 2) + len(specials)
         trainer = trainers.UnigramTrainer(
             vocab_size=size, special_tokens=specials, unk_token=UNKNOWN, show_progress=False
         )
         fit(inner, trainer, texts)
         learned = json.loads(inner.to_str())["model"]["vocab"]
-        inner.model = models.Unigram([*((name, 0.0) for name in specials), *_settled(learned, specials)], unk_id=1)
-        return _named(inner, PLAIN_SPECIALS)
+        pieces = [*((name, 0.0) for name in specials), *_settled(learned, specials)]
+        settled = _empty(models.Unigram(pieces, unk_id=1))  # the one that learnt keeps the ids that its tokens had then
+        settled.pre_tokenizer, settled.decoder = inner.pre_tokenizer, inner.decoder
+        settled.add_special_tokens(specials)
+        return _named(settled, PLAIN_SPECIALS)
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ class WordPiece:
         inner = _empty(models.WordPiece({unknown: 0}, unk_token=unknown))
         inner.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase, strip_accents=False)
         inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        learned = wordpieces(word_counts(inner, texts), _at_least(self.vocab_size, 1), self.min_count)
+        learned = wordpieces(word_counts(inner, texts), _in_range(self.vocab_size, 1), self.min_count)
         ids = {piece: i for i, piece in enumerate((*BERT_SPECIALS.values(), *learned))}
         inner.model = models.WordPiece(ids, unk_token=unknown, continuing_subword_prefix=CONTINUES)
         inner.decoder = decoders.WordPiece(prefix=CONTINUES)
@@ -191,7 +195,7 @@ class Words:
         if self.lowercase:
             rules.normalizer = normalizers.Lowercase()
         rules.pre_tokenizer = pre_tokenizers.Split(Regex(expression(self.split)), "removed", invert=True)
-        return _of_counts(rules, word_counts(rules, texts), _at_least(self.vocab_size, 1), self.min_count)
+        return _of_counts(rules, word_counts(rules, texts), _in_range(self.vocab_size, 1), self.min_count)
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ class Characters:
             counts.update(text)
         if not counts:
             raise TextError(NO_TEXT)
-        size = len(counts) if self.vocab_size is None else _at_least(self.vocab_size, 1)
+        size = len(counts) if self.vocab_size is None else _in_range(self.vocab_size, 1)
         return _of_counts(rules, counts, size, self.min_count)
 
 
@@ -270,13 +274,20 @@ def _empty(model: Any) -> tokenizers.Tokenizer:
 def _settled(vocabulary: list[list[Any]], specials: list[str]) -> list[tuple[str, float]]:
     """Pieces and log-probabilities as they are whatever order the library summed in: rounded, then by spelling.
 
-    Letters that no longer pay for themselves the library puts below all else, one a little below the other, in the order in
-    which a hash table gives them; here they all stand at one step below the rest.
+    Letters that no longer pay for themselves the library puts at the least score of all, each PENALTY above the one before, in
+    the order in which a hash table gives them; here they all stand at one step below the rest.
     """
     scores = {piece: score for piece, score in vocabulary if piece not in specials}
-    floor = min((score for piece, score in scores.items() if len(piece) > 1), default=min(scores.values()))
-    settled = {piece: round(floor if score < floor else score, 3) for piece, score in scores.items()}
-    settled |= {piece: round(floor, 3) - 0.001 for piece, score in scores.items() if score < floor}
+    least = min(scores.values())
+
+    def returned(piece: str, score: float) -> bool:
+        above = (score - least) / PENALTY
+        return len(piece) == 1 and above < len(scores) and abs(above - round(above)) < 1e-6
+
+    settled = {
+        piece: round(round(least, 3) - 0.001, 3) if returned(piece, score) else round(score, 3)
+        for piece, score in scores.items()
+    }
     return sorted(settled.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -296,7 +307,8 @@ def _named(inner: tokenizers.Tokenizer, config: Mapping[str, str]) -> Tokenizer:
     return Tokenizer(inner, {"tokenizer_class": "PreTrainedTokenizerFast", **config})
 
 
-def _at_least(vocab_size: int, least: int) -> int:
+def _in_range(vocab_size: int, least: int) -> int:
     if vocab_size < least:
         raise TextError(f"a vocabulary of {vocab_size} tokens is too small; it has at least {least}")
+    refuse_many(vocab_size)
     return vocab_size

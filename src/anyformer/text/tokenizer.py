@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
+MOST = 10**7  # tokens to learn, for which the library reserves memory at once
 NO_TEXT = "no text to train a tokenizer on; give a corpus that is not empty"
 
 
@@ -76,7 +77,7 @@ class Tokenizer:
 
         Ids: 0 is `<|endoftext|>`, which opens and closes documents; 1 to 256 are the bytes; then the merges in order.
         Fewer than `vocab_size` tokens come out where the texts have no more pairs to merge.
-        Raises TextError for a `vocab_size` below 257 and for texts without a character.
+        Raises TextError for a `vocab_size` below 257 or above MOST, and for texts without a character.
         """
         from tokenizers import Tokenizer as Inner
         from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -86,6 +87,7 @@ class Tokenizer:
             raise TextError(
                 f"a byte-level vocabulary of {vocab_size} tokens is too small: 256 bytes and {END_OF_TEXT} make 257"
             )
+        refuse_many(vocab_size)
         inner = Inner(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         inner.decoder = decoders.ByteLevel()
@@ -328,6 +330,12 @@ def _remedy(path: Path) -> str:
     if (path / "tokenizer.model").is_file():
         return "; there is a SentencePiece tokenizer.model, which transformers can save as tokenizer.json"
     return "; train one with `anyformer tokenizer train`"
+
+
+def refuse_many(vocab_size: int) -> None:
+    """Raise TextError for a vocabulary too large to be learnt."""
+    if vocab_size > MOST:
+        raise TextError(f"a vocabulary of {vocab_size:,} tokens is too large; {MOST:,} is the most that is learnt")
 
 
 def fit(inner: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from anyformer.disk.foreign import parse_json
 from anyformer.errors import AnyformerError, TextError
+from anyformer.screen import muted
 
 if TYPE_CHECKING:
     import tokenizers
@@ -37,7 +37,7 @@ def read_tokenizer(content: bytes, where: str) -> tokenizers.Tokenizer:
         refuse_ids(vocabulary.items(), where)
     listed = added if isinstance(added, list) else []  # the library refuses anything else
     entries = [(each.get("content"), each.get("id")) for each in listed if isinstance(each, dict)]
-    with guarded(f"{where} is not a tokenizer that Hugging Face tokenizers reads"), _silence():
+    with guarded(f"{where} is not a tokenizer that Hugging Face tokenizers reads"), muted():
         inner = Inner.from_str(content.decode())
         inner.no_truncation()
         inner.no_padding()
@@ -82,20 +82,3 @@ def guarded(what: str) -> Iterator[None]:
             raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise TextError(f"{what} ({reason}); copy it again, or take another") from None
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keep from the terminal what a panic writes there by itself."""
-    try:
-        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    except OSError:  # there is no terminal to keep it from
-        yield
-        return
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from anyformer import recipe as recipes
+from anyformer.capacity import refuse_beyond_memory
 from anyformer.disk import plain
 from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.hub import load_tokenizer
@@ -41,9 +42,11 @@ from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.objectives.seq2seq.data import PairData
-from anyformer.training.run.checks import check_run
 
 TOKENIZER_NBYTES = 10_000_000  # of text are enough to learn a vocabulary from
+# Bytes of memory for each of a file, as texts and as tokens, as measured with words of five letters.
+PAIRS_HELD, LABELLED_HELD = 5, 15
+PACKED = 3  # bytes of text in one of a .gz
 VOCAB_SIZE = 4096  # of a tokenizer that is trained on the way
 
 Say = Callable[[str], None]
@@ -86,11 +89,22 @@ class Sources:
     def pairs(self) -> ParallelCorpus:
         assert self.source is not None
         assert self.target is not None
+        _refuse_large(PAIRS_HELD, self.source, self.target)
         return read_parallel(Path(self.source), Path(self.target))
 
     def labelled(self, kind: Kind) -> LabelledCorpus:
         assert self.data is not None
+        _refuse_large(LABELLED_HELD, self.data)
         return read_labelled(self.data).as_kind(kind)
+
+
+def _refuse_large(times: int, *files: str | Path) -> None:
+    """Raise UsageError for files which as tokens, `times` their size, are more than the memory that is free."""
+    there = [Path(file) for file in files if Path(file).is_file()]  # what is missing is for the reader to say
+    nbytes = times * sum(path.stat().st_size * (PACKED if path.suffix == ".gz" else 1) for path in there)
+    refuse_beyond_memory(
+        nbytes, "cpu", f"holding {' and '.join(map(str, there))} in memory", "give fewer of the lines at once"
+    )
 
 
 HeldOut = float | Sources
@@ -213,8 +227,8 @@ def read_data(
         if known is not None:
             return known
         roles, specials = (by.roles, by.specials) if by else ({}, ())
-        plain = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
-        return plain.with_specials(specials, roles) if roles or specials else plain
+        learned = Tokenizer.train(texts, (vocab_size or VOCAB_SIZE) - len(roles) - len(specials))
+        return learned.with_specials(specials, roles) if roles or specials else learned
 
     if given.reads == "pairs":
         corpus = given.pairs()
@@ -261,13 +275,12 @@ def resized(spec: ModelSpec, n_params: float | None, vocab_size: int | None) -> 
     return resize(spec, n_params=None if n_params is None else int(n_params), vocab_size=vocab_size)
 
 
-def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData, say: Say = to_stderr) -> ModelSpec:
-    """The architecture with the head that the objective trains; where it has none, it is said that it gets one."""
+def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> tuple[ModelSpec, str | None]:
+    """The architecture with the head that the objective trains, and where it gets one, a line that says so."""
     found = with_head_for(spec, recipe.objective, data.labels)
-    if new := [head.name for head in found.heads if head not in spec.heads]:
-        check_run(found, recipe, data)
-        data.feed(recipe)  # what is refused is refused before anything is said
-        gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
-        place = f"in the place of {gone}" if gone else "which is added to the architecture"
-        say(f"{recipe.objective.kind} trains a head {new[0]!r}, {place}")
-    return found
+    new = [head.name for head in found.heads if head not in spec.heads]
+    if not new:
+        return found, None
+    gone = ", ".join(repr(head.name) for head in spec.heads if head not in found.heads)
+    place = f"in the place of {gone}" if gone else "which is added to the architecture"
+    return found, f"{recipe.objective.kind} trains a head {new[0]!r}, {place}"

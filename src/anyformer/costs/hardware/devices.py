@@ -123,11 +123,13 @@ def _decoded(data: Any, path: str) -> Device:
         shares = data["efficiency"] or {}
         _known(shares, {f.name: f for f in dataclasses.fields(Efficiency)}, f"{path}: efficiency")
         data["efficiency"] = Efficiency(**{k: _number(path, f"efficiency.{k}", v, 1.0) for k, v in shares.items()})
-    for key in fields:
+    for key, f in fields.items():
         if key in ("name", "source"):
             if not isinstance(data[key], str) or not data[key].isprintable():
                 raise UsageError(f"{path}: {key} = {data[key]!r} must be a text that prints")
-        elif key not in ("peak_flops_per_second", "efficiency") and data.get(key) is not None:
+        elif key in data and key not in ("peak_flops_per_second", "efficiency"):
+            if data[key] is None and f.default is None:
+                continue
             whole = key in ("memory_nbytes", "devices_per_node")
             number = _number(path, key, data[key], least=1 if whole else 0 if key == "overhead_seconds" else None)
             data[key] = int(number) if whole else number

@@ -23,6 +23,7 @@ BATCH_TOKENS, SMALL_BATCH_TOKENS = 2**22, 2**16  # where none is given: on sever
 SEQ_LEN = 8192
 USABLE = 0.92  # of a device's memory; the rest is for the framework, its communication, and gaps
 MOST_MICRO_BATCH = 16
+LEAST_TOKENS = 128  # of sequences that a nearest plan is looked for with
 MOST_DEVICES = 2**16  # that a nearest plan is looked for with
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022, arXiv:2203.15556, table 3
 # (A, B, α, β) of the loss E + A / N^α + B / D^β: Hoffmann et al., section 3.3, with the digits of its source; and as fitted anew
@@ -238,17 +239,27 @@ def _nearest(spec: ModelSpec, found: Plan, placer: Placer, source_len: int | Non
             said.append(f"{n} × {on.device.name} ({best.mesh}, recomputation {best.recompute})")
             break
         n *= 2
-    seq_len = found.seq_len // 2
-    while seq_len >= 128:
-        rows = found.batch_tokens // seq_len
-        shorter = Placer(spec, on.device, seq_len, rows, found.precision, found.efficiency, source_len)
-        if shorter.memory(Mesh(zero=0), 1, "full")["optimiser"] > USABLE * on.device.memory_nbytes * on.devices:
-            break
-        if best := _search(shorter, on, None)[0]:
-            said.append(f"sequences of {seq_len:,} tokens ({best.mesh}, recomputation {best.recompute})")
-            break
-        seq_len //= 2
+    state = placer.memory(Mesh(zero=0), 1, "full")["optimiser"]
+    if state <= USABLE * on.device.memory_nbytes * on.devices and (shorter := _shorter(spec, found, source_len)):
+        seq_len, way = shorter
+        said.append(f"sequences of {seq_len:,} tokens ({way.mesh}, recomputation {way.recompute})")
     return "; or ".join(said) or None
+
+
+def _shorter(spec: ModelSpec, found: Plan, source_len: int | None) -> tuple[int, Placement] | None:
+    """The longest sequences that fit of those half as long, a quarter …, and the way; halved again they fit the more."""
+    on, best = found.hardware, None
+    longest, shortest = 1, max(1, found.seq_len // LEAST_TOKENS).bit_length()  # how often they are halved
+    while longest < shortest:
+        halvings = (longest + shortest) // 2
+        seq_len = found.seq_len >> halvings
+        rows = found.batch_tokens // seq_len
+        placer = Placer(spec, on.device, seq_len, rows, found.precision, found.efficiency, source_len)
+        if way := _search(placer, on, None)[0]:
+            best, shortest = (seq_len, way), halvings
+        else:
+            longest = halvings + 1
+    return best
 
 
 def _sizes(spec: ModelSpec, on: Hardware, seq_len: int | None, batch_tokens: int | None) -> tuple[int, int]:

@@ -98,35 +98,23 @@ def train(
     `init` is a directory of weights of the same architecture to start from; `name` is what the run is listed by.
     Raises an AnyformerError of exit status 2 before anything is written, RunFailed afterwards, Stopped at a signal.
     """
-    return Run(spec, recipe, data, out, init, options or RunOptions(), name).go(watcher or Watcher())
-
-
-def plan_run(
-    spec: ModelSpec,
-    recipe: Recipe,
-    data: TrainingData,
-    *,
-    out: Path | None = None,
-    init: Path | None = None,
-    options: RunOptions | None = None,
-) -> RunPlan:
-    """The time, memory and disk that `train` would take; nothing is written. Raises what `train` would before it starts."""
-    return Run(spec, recipe, data, out, init, options or RunOptions()).plan()
+    return Run(spec, recipe, data, out, init, options, name).go(watcher or Watcher())
 
 
 class Run:
-    """One run while it lasts."""
+    """One run while it lasts: made, it is sure to begin; what `train` raises before anything is written is raised here."""
 
     def __init__(
         self,
         spec: ModelSpec,
         recipe: Recipe,
         data: TrainingData,
-        out: Path | None,
-        init: Path | None,
-        options: RunOptions,
+        out: Path | None = None,
+        init: Path | None = None,
+        options: RunOptions | None = None,
         name: str | None = None,
     ) -> None:
+        options = options or RunOptions()
         check_run(spec, recipe, data)
         check_workers(options.workers)
         self.recipe, self.options, self.watcher = recipe, options, Watcher()

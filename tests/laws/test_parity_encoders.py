@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
-from anyformer.families.hf import albert, bert, bigbird, deberta, longformer, xlnet
+from anyformer.families.hf import albert, bert, bigbird, deberta, longformer, nomic, xlnet
 from anyformer.families.hf.headings import HeadNames
 from anyformer.families.hf.mapping import class_of, fitting, spec_of
 from anyformer.families.longformer import first_marked
@@ -21,10 +21,13 @@ from anyformer.layers import (
     ContentToPositionSpec,
     ConvolutionSpec,
     FeedForwardSpec,
+    GatedFeedForwardSpec,
     LayerNormSpec,
     PositionToContentSpec,
     RelativeTableSpec,
     ReLU,
+    RMSNormSpec,
+    RotarySpec,
     SiLU,
     SymmetricWindow,
     Tanh,
@@ -40,7 +43,7 @@ from tests.laws.weights import filled, telling
 
 ENCODERS: dict[str, HeadNames] = {
     "bert-base": bert.HEADS,
-    "roberta-base": bert.ROBERTA_HEADS,
+    "roberta-base": bert.roberta_heads("Roberta"),
     "distilbert-base": bert.DISTILBERT_HEADS,
     "albert-base": albert.HEADS,
     "electra-small": bert.ELECTRA_HEADS,
@@ -51,9 +54,15 @@ ENCODERS: dict[str, HeadNames] = {
     "longformer-base-4096": longformer.HEADS,
     "bigbird-base": bigbird.HEADS,
     "xlnet-base": xlnet.HEADS,
+    "roformer-base": bert.ROFORMER_HEADS,
+    "nomic-embed-text-v1": nomic.NOMIC_HEADS,
+    "gte-multilingual-base": nomic.GTE_HEADS,
+    "eurobert-210m": nomic.EUROBERT_HEADS,
 }
 OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base")  # trained on other words, or not on padded rows as theirs
-SEGMENTED = ("bert-base", "albert-base", "electra-small")
+# Where attention is all but decided with the first seed, its small gradients are little more than their rounding.
+SEEDS = {"nomic-embed-text-v1": 1}
+SEGMENTED = ("bert-base", "albert-base", "electra-small", "roformer-base", "nomic-embed-text-v1")
 CLASSES = [(name, kind) for name, heads in ENCODERS.items() for kind in heads.classes]
 each_class = pytest.mark.parametrize(("name", "architecture"), CLASSES)
 
@@ -77,7 +86,7 @@ def test_every_class_computes_the_same(name: str, architecture: str, kind: str, 
     family, settings = fitting(FAMILIES.values(), spec)
     assert family is family_of(name)
     assert class_of(family, settings) == architecture
-    both = pair(spec, "eager")
+    both = pair(spec, "eager", seed=SEEDS.get(name, 0))
     given = inputs_for(kind, spec).fit_for(both.theirs, spec)
     if given.comparable(spec):
         found = differences(both, given)
@@ -244,6 +253,10 @@ MUTATIONS: dict[str, list[Mutation]] = {
     ],
     "albert-base": [(GELU, {"form": "erf"}), (FeedForwardSpec, {"activation": SiLU()})],
     "electra-small": [(LayerNormSpec, {"eps": 1e-5}), (GELU, {"form": "tanh"})],
+    "roformer-base": [(RotarySpec, {"layout": "half"}), (RotarySpec, {"theta": 10_100.0}), (AttentionSpec, {"mask": Causal()})],
+    "nomic-embed-text-v1": [(RotarySpec, {"theta": 1010.0}), (GatedFeedForwardSpec, {"activation": GELU()})],
+    "gte-multilingual-base": [(RotarySpec, {"theta": 2e5}), (GELU, {"form": "tanh"}), (LayerNormSpec, {"eps": 1e-5})],
+    "eurobert-210m": [(RMSNormSpec, {"eps": 1e-6}), (RotarySpec, {"theta": 2e5}), (AttentionSpec, {"mask": Causal()})],
     "deberta-base": [
         (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
         (LayerNormSpec, {"eps": 1e-6}),

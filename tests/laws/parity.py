@@ -31,7 +31,10 @@ class Pair:
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradients of their parameters by the names of ours; what no gradient moves is a buffer there."""
-        found = {name: _moved(parameter) for name, parameter in self.theirs.named_parameters()}
+        held = self.theirs.named_parameters(
+            remove_duplicate=False
+        )  # CamemBERT's class names a tied table by its head first
+        found = {name: _moved(parameter) for name, parameter in held}
         rows = [row for row in self.family.rows(self.spec) if found.keys() >= set(row.theirs)]
         return dict(ours_of(rows, lambda name: found[name]))
 

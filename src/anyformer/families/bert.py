@@ -1,4 +1,7 @@
-"""BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, MiniLM: arXiv:1810.04805, 1907.11692, 1911.02116, 1911.03894, 1910.01108, 2002.10957."""
+"""BERT, RoBERTa, DistilBERT, MiniLM: arXiv:1810.04805, arXiv:1907.11692, arXiv:1910.01108, arXiv:2002.10957.
+
+RoBERTa in other languages: XLM-R (arXiv:1911.02116), CamemBERT (arXiv:1911.03894).
+"""
 
 from __future__ import annotations
 

@@ -39,11 +39,13 @@ def encoder_family(
     buffers: tuple[str, ...] = ("embeddings.position_ids",),
     ignored: tuple[str, ...] = (),
     tied: bool = True,
+    filed: tuple[Links, HeadNames] | None = None,
 ) -> Family:
     """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
-    The head for masked words has the tokens' table if they are `tied`. `further` are rows of the encoder's that are no links; `also` are other names of the tokens' table in files, with the
-    prefix; `buffers` are what old files hold and nobody needs; `ignored` settings change no number.
+    The head for masked words has the tokens' table where they are `tied`. `further` are rows of the encoder's that are no
+    links; `also` are other names of the tokens' table in files, with the prefix; `buffers` are what old files hold and nobody
+    needs; `ignored` settings change no number. `filed` are the links and heads of files that are laid out otherwise.
     """
     usual = table.only(
         is_decoder=False, add_cross_attention=False, tie_word_embeddings=tied, position_embedding_type="absolute"
@@ -54,7 +56,7 @@ def encoder_family(
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         return {**write(spec.but(heads=())), **heads.written(spec)}
 
-    def rows(spec: ModelSpec) -> list[TensorRow]:
+    def rows(spec: ModelSpec, links: Links = links, heads: HeadNames = heads) -> list[TensorRow]:
         stripped = not spec.heads or heads.architecture(spec) == heads.bare
         table = one(spec.stack.embedding, TableSpec, "table of tokens")
         ours = f"shared.{table.shared}" if tied else "stack.embedding.terms.0.table"
@@ -78,9 +80,8 @@ def encoder_family(
     def head(spec: ModelSpec, n: int, name: str) -> HeadSpec | None:
         return heads.headings[name].make(spec.but(heads=()), n) if name in heads.headings else None
 
-    return Family(
-        hf_type, next(iter(heads.classes)), heads.prefix, to_spec, to_config, rows, of_files=of_files, head=head
-    )
+    files = None if filed is None else lambda spec: rows(spec, *filed)
+    return Family(hf_type, next(iter(heads.classes)), heads.prefix, to_spec, to_config, rows, files, of_files, head)
 
 
 def _aliased(row: TensorRow) -> TensorRow:

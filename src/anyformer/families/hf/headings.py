@@ -93,8 +93,8 @@ def usual_classes(
 
 def of_feed_forwards(spec: ModelSpec) -> MapSpec:
     """The activation of the feed-forwards, which hidden_act gives to some heads too."""
-    kinds = FeedForwardSpec | GatedFeedForwardSpec
-    return next(value.activation for value in spec.stack.nested() if isinstance(value, kinds))
+    every = spec.stack.nested()
+    return next(value.activation for value in every if isinstance(value, FeedForwardSpec | GatedFeedForwardSpec))
 
 
 def words(

@@ -58,12 +58,12 @@ HEADS = (
 )
 
 
-def layer_eps() -> table.Pair:
+def layer_eps(default: float = 1e-6) -> table.Pair:
     """The eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         latent = one(spec, MLASpec, LATENT)
-        spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, 1e-6))
+        spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, default))
         return changed(spec, MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -116,14 +116,14 @@ def modules(spec: ModelSpec) -> Laid:
 MIXTURE = "mixture of experts"
 
 
-def n_shared(default: int) -> table.Pair:
+def n_shared(default: int, name: str = "n_shared_experts") -> table.Pair:
     """How many shared experts there are: together they are one as wide as all of them."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         mixture = one(spec, MoESpec, MIXTURE)
-        n, expert = settings.take("n_shared_experts", int, default), mixture.expert
+        n, expert = settings.take(name, int, default), mixture.expert
         if n < 1:
-            raise settings.refusal("n_shared_experts", "leaves an expert without width; this class needs at least one")
+            raise settings.refusal(name, "leaves an expert without width; this class needs at least one")
         assert isinstance(expert, GatedFeedForwardSpec)
         return changed(spec, MoESpec, shared_expert=expert.but(d_ff=n * expert.d_ff))
 
@@ -131,7 +131,7 @@ def n_shared(default: int) -> table.Pair:
         mixture = one(spec, MoESpec, MIXTURE)
         shared = mixture.shared_expert and one(mixture.shared_expert, GatedFeedForwardSpec, "shared expert")
         each = one(mixture.expert, GatedFeedForwardSpec, "gated expert")
-        return {"n_shared_experts": max(1, shared.d_ff // each.d_ff) if shared else 1}
+        return {name: max(1, shared.d_ff // each.d_ff) if shared else 1}
 
     return table.Pair(read, write)
 
@@ -210,10 +210,11 @@ def v3_routing(
     best: int = 4,
     *,
     sum_is_one: bool = True,
+    name: str = "n_routed_experts",
 ) -> table.Pair:
-    """The router's settings; the arguments are what a class takes where nothing is said."""
+    """The router's settings; the arguments are what a class takes where nothing is said, `name` is that of their number."""
     found = {
-        "n_routed_experts": ("n_experts", int, n_experts),
+        name: ("n_experts", int, n_experts),
         "num_experts_per_tok": ("top_k", int, top_k),
         "routed_scaling_factor": ("factor", float, factor),
         "n_group": ("n_groups", int, groups),

@@ -84,7 +84,8 @@ class Least(Sizes):
         period = _period(blocks)
         if period < len(blocks):
             return blocks[: max(2, period)]
-        return tuple(run[0] for run in _runs(blocks))
+        first, pattern = _beginning(blocks)
+        return (*(run[0] for run in _runs(first)), *pattern)
 
     def count(self, old: int) -> int:
         return old if old <= 2 else min(MOST_COUNT, 2 ** round(math.log2(old) / 2))
@@ -160,13 +161,29 @@ def resize(
 
 
 def cut(blocks: tuple[Spec, ...], n: int) -> tuple[Spec, ...]:
-    """The pattern of the blocks for `n` layers: repeated where it is periodic, else each run in proportion."""
+    """The pattern of the blocks for `n` layers: repeated where it is periodic, if only after a beginning of its own; each run of
+    what is not is cut in proportion."""
     period = _period(blocks)
     if period < len(blocks) or len(blocks) == 1:
         return tuple(blocks[i % period] for i in range(max(n, period)))
-    runs = _runs(blocks)
+    first, pattern = _beginning(blocks)
+    runs = _runs(first)
     lengths = [max(1, round(len(run) * n / len(blocks))) for run in runs]
-    return tuple(run[0] for run, length in zip(runs, lengths, strict=True) for _ in range(length))
+    kept = tuple(run[0] for run, length in zip(runs, lengths, strict=True) for _ in range(length))
+    more = max(n - len(kept), len(pattern)) if pattern else 0
+    return (*kept, *(pattern[i % len(pattern)] for i in range(more)))
+
+
+def _beginning(blocks: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+    """The first layers and, once, the pattern that all others repeat (K-EXAONE: one dense layer, then windows three to one).
+
+    All and no pattern where runs of equal layers say it as shortly.
+    """
+    for n in range(1, len(blocks) // 2):
+        rest = blocks[n:]
+        if 2 * (period := _period(rest)) <= len(rest):
+            return (blocks[:n], rest[:period]) if 1 < period < len(_runs(rest)) else (blocks, ())
+    return blocks, ()
 
 
 def _period(blocks: tuple[Spec, ...]) -> int:

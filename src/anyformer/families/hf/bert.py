@@ -5,14 +5,12 @@ XLM-R's and CamemBERT's classes are RoBERTa's by other names, RoFormer's are BER
 
 from __future__ import annotations
 
-import torch
-
 from anyformer.families.bert import bert
 from anyformer.families.electra import replaced
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions, sizes, width
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.mapping import TensorRow, one, waves
 from anyformer.families.roformer import roformer
 from anyformer.layers import GELU, GQASpec, LinearSpec, ReLU, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec
@@ -156,9 +154,7 @@ def _waves(spec: ModelSpec) -> list[TensorRow]:
     """The row of what their class holds of the angles: sines, then cosines, of each position."""
     head_dim = spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads
     frequencies = one(spec, RotarySpec, "rotary positions").frequencies(head_dim)
-    angles = torch.arange(spec.context or CONTEXT)[:, None] * torch.tensor(frequencies, dtype=torch.float64)
-    table = torch.cat((angles.sin(), angles.cos()), -1).to(torch.get_default_dtype())
-    return [TensorRow((), ("encoder.embed_positions.weight",), lambda theirs: (), lambda ours: (table,))]
+    return [waves("encoder.embed_positions.weight", spec.context or CONTEXT, frequencies)]
 
 
 ROFORMER_HEADS = headings.usual_classes(

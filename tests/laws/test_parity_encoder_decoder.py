@@ -98,7 +98,15 @@ def test_all_buckets_of_distance_are_theirs(monkeypatch: pytest.MonkeyPatch) -> 
     assert (before - after).abs().max() > 1e-2
 
 
-LABELLED = ("t5-small", "t5-v1.1-small", "bart-base", "opus-mt-en-de", "switch-base-8", "pegasus-large", "blenderbot-3b")
+LABELLED = (
+    "t5-small",
+    "t5-v1.1-small",
+    "bart-base",
+    "opus-mt-en-de",
+    "switch-base-8",
+    "pegasus-large",
+    "blenderbot-3b",
+)
 
 
 @pytest.mark.parametrize("name", LABELLED)

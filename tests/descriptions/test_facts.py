@@ -18,7 +18,7 @@ from anyformer.variants.parts import is_tied
 
 # Multi-query (Shazeer 2019) and multi-head latent attention by the words of their papers.
 MQA = {"palm-8b", "palm-62b", "palm-540b", "falcon-7b", "gemma-2b"}
-MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "mistral-small-4"}
+MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "glm-4.7-flash", "mistral-small-4"}
 
 
 @pytest.mark.parametrize("name", PRESETS)

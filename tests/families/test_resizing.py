@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import anyformer as af
 from anyformer.errors import SpecError
 from anyformer.families import PRESETS
-from anyformer.layers import Causal, GQASpec, LearnedPositionsSpec, SlidingWindow
+from anyformer.layers import Causal, GQASpec, LearnedPositionsSpec, MoESpec, SlidingWindow
+from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, Window, parameters
 from tests.hard_cases.case import mutated
 from tests.hard_cases.cases import CASES
@@ -88,6 +89,24 @@ def test_only_the_vocabulary_changes_where_only_that_is_asked(preset: af.Preset)
     assert new.vocab_size == 317
     assert af.resize(new, vocab_size=old.vocab_size) == old
     assert (widths(new), attentions(new)) == (widths(old), attentions(old))
+
+
+def test_a_pattern_after_a_beginning_of_its_own() -> None:
+    """K-EXAONE: a dense layer, then windows three to one, of which the dense layer's is the first."""
+
+    def shape(spec: ModelSpec) -> str:
+        dense = [not any(isinstance(v, MoESpec) for v in block.nested()) for block in spec.stack.blocks]
+        seen = [any(isinstance(v, SlidingWindow) for v in block.nested()) for block in spec.stack.blocks]
+        return "".join("Ww"[not a] if b else "Ff"[not a] for a, b in zip(dense, seen, strict=True))
+
+    spec = af.preset("k-exaone-236b-a23b").spec
+    assert shape(spec) == "Wwwf" + 11 * "wwwf"
+    assert shape(shrink(spec)) == "Wwwfw"
+    for n_layers in (5, 8, 14):
+        assert shape(resize(spec, d_model=512, n_layers=n_layers)) == ("Wwwf" + 4 * "wwwf")[:n_layers]
+    dense_first = af.preset("glm-4.5").spec
+    assert shape(resize(dense_first, d_model=512, n_layers=31)) == "F" + 30 * "f"
+    assert shape(shrink(dense_first)) == "Ff"
 
 
 def test_odd_sizes_of_ones_own_are_left_alone() -> None:

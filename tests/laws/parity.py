@@ -39,7 +39,9 @@ class Pair:
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradients of their parameters by the names of ours; what no gradient moves is a buffer there."""
-        found = {name: _moved(p) for name, p in self.theirs.named_parameters() if p.requires_grad}
+        # CamemBERT's class names a tied table by its head first.
+        held = self.theirs.named_parameters(remove_duplicate=False)
+        found = {name: _moved(parameter) for name, parameter in held if parameter.requires_grad}
         rows = [row for row in self.family.rows(self.spec) if found.keys() >= set(row.theirs)]
         return dict(ours_of(rows, lambda name: found[name]))
 

@@ -104,7 +104,8 @@ def relative(file: Path) -> str:
 
 def continues_alike(spec: ModelSpec) -> bool:
     """Return whether both write the same twelve tokens after a padded and a plain prompt."""
-    both, start = pair(spec, least_row=1.0), beginning(inputs_for("left", spec), 20)
+    both = pair(spec, least_row=1.0)
+    start = beginning(inputs_for("left", spec), 20).fit_for(both.theirs, spec)
     return torch.equal(greedy(both.ours, start, 12), generated(both, start, 12))
 
 

@@ -14,7 +14,7 @@ import transformers
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.compose import changed
-from anyformer.families.hf.mapping import spec_of, theirs_of
+from anyformer.families.hf.mapping import misfits, spec_of, theirs_of
 from anyformer.hub import load, save
 from anyformer.layers import (
     GELU,
@@ -32,13 +32,13 @@ from anyformer.layers import (
 )
 from anyformer.recipe import Seq2Seq
 from anyformer.resizing import shrink
-from anyformer.spec import Count, HeadSpec, ModelSpec, ScaleSpec, Spec, TableSpec, Window
+from anyformer.spec import Count, EmbeddingSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec, Window
 from anyformer.text.parallel import PairBatch
 from anyformer.training.objectives.objective import LossContext
 from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 from tests.laws.inputs import inputs_for
 from tests.laws.mutations import check_mutation, each_mutation
-from tests.laws.parity import differences, pair
+from tests.laws.parity import InDouble, differences, pair, rounding
 from tests.laws.tolerance import FLOAT32, close
 from tests.laws.weights import filled, telling
 
@@ -65,6 +65,14 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (TokensSpec, {"scale": None}),
         (FeedForwardSpec, {"activation": ReLU()}),
     ],
+    "mbart-large-50": [(TokensSpec, {"scale": None}), (LayerNormSpec, {"eps": 1e-4}), (EmbeddingSpec, {"norm": None})],
+    "m2m100-418m": [
+        (SinusoidSpec, {"start": 1}),
+        (SinusoidSpec, {"frequencies": "d"}),
+        (FeedForwardSpec, {"activation": GELU()}),
+    ],
+    "pegasus-large": [(SinusoidSpec, {"layout": "interleaved"}), (StackSpec, {"norm": None})],
+    "blenderbot-400m-distill": [(LearnedPositionsSpec, {"offset": 1, "n_positions": 63}), (GELU, {"form": "tanh"})],
     "switch-base-8": [(FixedCapacity, {"tokens": 6}), (RouterSpec, {"factor": 1.01})],
 }
 
@@ -90,7 +98,18 @@ def test_all_buckets_of_distance_are_theirs(monkeypatch: pytest.MonkeyPatch) -> 
     assert (before - after).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("name", ["t5-small", "t5-v1.1-small", "bart-base", "opus-mt-en-de", "switch-base-8"])
+LABELLED = (
+    "t5-small",
+    "t5-v1.1-small",
+    "bart-base",
+    "opus-mt-en-de",
+    "switch-base-8",
+    "pegasus-large",
+    "blenderbot-3b",
+)
+
+
+@pytest.mark.parametrize("name", LABELLED)
 def test_labels_give_their_loss(name: str) -> None:
     """They shift labels and read -100 as padding; our batches are told what the decoder reads."""
     spec = shrink(preset(name).spec)
@@ -204,3 +223,39 @@ def test_an_answer_begins_where_the_configuration_says(tmp_path: Path) -> None:
     _, loaded = load(tmp_path / "out")
     assert loaded is not None
     assert loaded.start_of_answer == 7
+
+
+SIZES = {"vocab_size": 101, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 48}
+SIZES |= {"decoder_ffn_dim": 40, "encoder_attention_heads": 4, "decoder_attention_heads": 2}
+SIZES |= {"max_position_embeddings": 64, "pad_token_id": 1, "decoder_start_token_id": 2}
+GIVEN: list[tuple[str, dict[str, Any]]] = [
+    ("plbart", {}),
+    ("plbart", {"scale_embedding": False}),
+    ("mbart", {"scale_embedding": True}),
+    ("m2m_100", {}),
+    ("m2m_100", {"pad_token_id": 3, "scale_embedding": False}),
+    ("pegasus", {"activation_function": "relu", "scale_embedding": True}),
+    ("blenderbot", {"scale_embedding": True}),
+]
+
+
+@pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
+def test_every_class_of_barts_kin_is_read_as_it_is(
+    hf_type: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its defaults spelled out mean the same to us; it computes the same to rounding, and its files hold this model."""
+    config = transformers.AutoConfig.for_model(hf_type, **{**SIZES, **settings})
+    ours = spec_of(FAMILIES, {"model_type": hf_type, **SIZES, **settings}, "config.json")[1]
+    assert ours == spec_of(FAMILIES, config.to_dict(), "theirs")[1]
+    assert not misfits(FAMILIES[hf_type], ours)[1]
+    monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
+    with InDouble():
+        both, given = pair(ours), inputs_for("right", ours)
+        both.ours.double()
+        both.theirs.double()
+        found = differences(both, given)
+        both.theirs.save_pretrained(tmp_path)
+        back, _ = load(tmp_path)
+        with torch.no_grad():
+            close(given.run(back).logits, given.run(both.ours).logits)
+    assert max(vars(found).values()) < rounding(ours)

@@ -40,6 +40,15 @@ Change = tuple[type[Spec], dict[str, Any]]
 
 NO_QK_NORM: Change = (GQASpec, {"norm_query": None, "norm_key": None})
 MUTATIONS: dict[str, list[Change]] = {
+    "helium-1-2b": [(RotarySpec, {"layout": "half"}), (RotarySpec, {"theta": 1.1e5}), (RMSNormSpec, {"eps": 1e-6})],
+    "cwm-32b": [(SlidingWindow, {"size": 6}), (RotarySpec, {"scaling": None}), (RMSNormSpec, {"eps": 1e-6})],
+    "persimmon-8b": [(RotarySpec, {"fraction": 1.0}), (RotarySpec, {"theta": 2.6e4}), (LayerNormSpec, {"eps": 1e-6})],
+    "jais-2-8b": [(FeedForwardSpec, {"activation": ReLU()}), (RotarySpec, {"fraction": 0.5})],
+    "k-exaone-236b-a23b": [(SlidingWindow, {"size": 6}), (RotarySpec, {"theta": 1.1e6}), (RouterSpec, {"factor": 2.4})],
+    "mellum-2-12b": [(SlidingWindow, {"size": 6}), (RotarySpec, {"theta": 5e5}), (RouterSpec, {"renormalise": False})],
+    "glm-4.7-flash": [(RotarySpec, {"layout": "half"}), (RouterSpec, {"factor": 1.7})],
+    "solar-open-100b": [(RotarySpec, {"fraction": 0.5}), (RouterSpec, {"renormalise": False})],
+    "hy-v3-295b": [(RouterSpec, {"factor": 2.8}), (RotarySpec, {"theta": 1e7})],
     "mistral-7b-v0.1": [
         (SlidingWindow, {"size": 4}),
         (SlidingWindow, {"size": 6}),

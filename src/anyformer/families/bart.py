@@ -1,18 +1,21 @@
-"""BART: the Transformer of 2017 with learned positions, a norm on its embeddings and GELU: Lewis et al., arXiv:1910.13461."""
+"""BART: the Transformer of 2017 with learned positions, a norm on its embeddings and GELU: Lewis et al., arXiv:1910.13461.
+
+PLBART is BART for programs (Ahmad et al. 2021, arXiv:2103.06333).
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
 from anyformer.families.lineage import Origin, Preset
-from anyformer.families.transformer import post_norm_stacks
+from anyformer.families.transformer import ROOT, two_stacks
 from anyformer.layers import GELU, LayerNormSpec, LearnedPositionsSpec
 from anyformer.spec import Length
 
 NORM = LayerNormSpec(eps=1e-5)
 # Section 2.1. The tables of positions begin with two rows that are never read.
 bart = partial(
-    post_norm_stacks,
+    two_stacks,
     vocab_size=50_265,
     positions=(LearnedPositionsSpec(n_positions=Length(1024), offset=2),),
     norm=NORM,
@@ -34,4 +37,17 @@ BART = Origin("bart", "transformer", 2019, "arXiv:1910.13461, section 2.1").line
         "dropout": "0.1, none in the last tenth of the steps",
         "corpus": "160 GB of text",
     },
+)
+PLBART = Origin("plbart", "bart", 2021, "arXiv:2103.06333, section 2").lineage(
+    "embeddings times √d_model, 50,005 tokens of programs and English",
+    Preset(
+        "plbart-base",
+        bart(d_model=768, layers=(6, 6), n_heads=(12, 12), d_ff=(3072, 3072), vocab_size=50_005, token_scale=ROOT),
+        "140M",
+        "139.2M, which the paper rounds",
+        alias="plbart",
+    ),
+    family="bart",
+    sizes="Ahmad et al. 2021, arXiv:2103.06333, section 2.2 (total from memory), the class's own sizes",
+    tokenizer="SentencePiece, 50,000 and special tokens: 50,005 rows",
 )

@@ -1,4 +1,7 @@
-"""BERT, RoBERTa, DistilBERT, MiniLM: arXiv:1810.04805, arXiv:1907.11692, arXiv:1910.01108, arXiv:2002.10957."""
+"""BERT, RoBERTa, DistilBERT, MiniLM: arXiv:1810.04805, arXiv:1907.11692, arXiv:1910.01108, arXiv:2002.10957.
+
+RoBERTa in other languages: XLM-R (arXiv:1911.02116), CamemBERT (arXiv:1911.03894).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ from functools import partial
 from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
 from anyformer.families.heads import row_classes, with_masked_words
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import GELU, Everything, LayerNormSpec, LearnedPositionsSpec, LinearSpec, SegmentsSpec
+from anyformer.layers import (
+    GELU,
+    Everything,
+    LayerNormSpec,
+    LearnedPositionsSpec,
+    LinearSpec,
+    RotarySpec,
+    SegmentsSpec,
+)
 from anyformer.spec import Count, EmbeddingSpec, Length, MapSpec, ModelSpec, Width
 
 
@@ -20,15 +31,17 @@ def bert(
     n_segments: int = 2,
     padding: int | None = None,
     width: int | None = None,
+    rotary: RotarySpec | None = None,
     context: int = 512,
     eps: float = 1e-12,
 ) -> ModelSpec:
     """BERT without heads (section 3); without segments the embedding has two terms, of another width it is projected.
 
-    `padding` is an id that no position is counted for, and whose row comes before the first position's.
+    `padding` is an id that no position is counted for, and whose row comes before the first position's; `rotary` positions
+    stand in for the learned ones.
     """
     norm = LayerNormSpec(eps=eps)
-    attention = attend(n_heads, bias=True, mask=Everything())
+    attention = attend(n_heads, bias=True, rotary=rotary, mask=Everything())
     layer = serial(norm, attention, feed(4 * d_model, GELU()), placed=post_norm)
     offset = 0 if padding is None else padding + 1
     positions = LearnedPositionsSpec(n_positions=Length(context), offset=offset, padding=padding)
@@ -39,7 +52,7 @@ def bert(
         repeat(layer, n_layers),
         None,
         tied=True,
-        positions=(positions, *segments),
+        positions=(*([positions] if rotary is None else []), *segments),
         embedding_norm=norm,
         context=context,
     ).but(heads=())
@@ -55,6 +68,7 @@ def pretraining(model: ModelSpec, activation: MapSpec | None = None, second: str
 
 # A larger vocabulary, one segment, positions from row 2 on (arXiv:1907.11692, section 4; the rows are fairseq's).
 roberta = partial(bert, vocab_size=50_265, n_segments=1, padding=1, eps=1e-5)
+xlm_roberta = partial(roberta, vocab_size=250_002)
 
 WORDPIECE, BYTES = "WordPiece, 30,522", "byte-level BPE, 50,265"
 LINEAR = "linear over {} steps to {}, then linear to 0"
@@ -104,6 +118,39 @@ ROBERTA = Origin("roberta", "bert", 2019, "arXiv:1907.11692, section 4").lineage
     family="bert",
     sizes="Liu et al. 2019, arXiv:1907.11692, section 5; sizes as released",
     tokenizer=BYTES,
+)
+XLM_ROBERTA = Origin("xlm-roberta", "roberta", 2019, "arXiv:1911.02116, section 3").lineage(
+    "250,002 tokens of 100 languages",
+    Preset(
+        "xlm-roberta-base",
+        with_masked_words(xlm_roberta(n_layers=12, d_model=768, n_heads=12)),
+        "270M",
+        "278.3M; the paper rounds",
+        alias="xlm-roberta",
+    ),
+    Preset(
+        "xlm-roberta-large",
+        with_masked_words(xlm_roberta(n_layers=24, d_model=1024, n_heads=16)),
+        "550M",
+        "560.1M; the paper rounds",
+    ),
+    family="bert",
+    known="xlm-roberta-base",
+    sizes="Conneau et al. 2019, arXiv:1911.02116, section 3 and table 1; the vocabulary as released",
+    tokenizer="SentencePiece, 250,002",
+)
+CAMEMBERT = Origin("camembert", "roberta", 2019, "arXiv:1911.03894, section 4").lineage(
+    "32,005 tokens of French",
+    Preset(
+        "camembert-base",
+        with_masked_words(roberta(n_layers=12, d_model=768, n_heads=12, vocab_size=32_005)),
+        "110M",
+        "110.66M, which the paper cuts",
+        alias="camembert",
+    ),
+    family="bert",
+    sizes="Martin et al. 2019, arXiv:1911.03894, section 4; the vocabulary as released",
+    tokenizer="SentencePiece, 32,000 and special tokens: 32,005 rows",
 )
 DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").lineage(
     "half of the layers, no segments",

@@ -1,12 +1,14 @@
-"""EXAONE 4, OLMo 2's norms behind the branches with Qwen 3's of each head: arXiv:2507.11407."""
+"""EXAONE 4, OLMo 2's norms behind the branches with Qwen 3's of each head: arXiv:2507.11407; and K-EXAONE, its mixture."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, layered, windowed
+from anyformer.families.compose import changed, gated, layered, windowed
+from anyformer.families.glm import after_dense, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
+from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec
+from anyformer.layers import GQASpec, Llama3Scaling, RMSNormSpec, RouterSpec, SiLU
 from anyformer.spec import BranchSpec, ModelSpec, SublayerSpec
 
 
@@ -30,4 +32,27 @@ EXAONE4 = Origin("exaone4", "llama3.1", 2025, "arXiv:2507.11407, section 2.1").l
     Preset("exaone-4.0-32b", hybrid(exaone4(64, 5120, 40, 27_392, 8), 4096), "32.0B", alias="exaone4"),
     sizes="LG AI Research 2025, arXiv:2507.11407, table 1, and the released configurations (scaling and context from memory)",
     tokenizer="byte-level BPE, 102,400",
+)
+
+
+def exaone_moe(*sizes: int, d_expert: int, choice: RouterSpec, window: int = 128, n_dense: int = 1) -> ModelSpec:
+    """EXAONE 4's attention with norms before the branches, and after the dense layers experts beside a shared one."""
+    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
+    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
+    plain = llama(*narrow, head_dim=128, vocab_size=153_600, eps=1e-5, theta=1e6, context=262_144)
+    sparse = hybrid(with_experts(with_qk_norms(plain, 1e-5), choice, gated(d_expert, SiLU())), window)
+    return after_dense(sparse, n_dense, d_ff)
+
+
+EXAONE_MOE = Origin("exaone-moe", "exaone4", 2025, "the release of K-EXAONE, December 2025, from memory").lineage(
+    "norms before each branch again, 128 experts beside a shared one, chosen as DeepSeek-V3's, windows of 128",
+    Preset(
+        "k-exaone-236b-a23b",
+        exaone_moe(48, 6144, 64, 18_432, 8, d_expert=2048, choice=router(128, 8, 2.5)),
+        "236B",
+        "236.57B, which the name cuts",
+    ),
+    family="exaone4",
+    sizes="LG AI Research 2025, K-EXAONE (all from memory, unverified); active parameters: 23B",
+    tokenizer="byte-level BPE, 153,600",
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from anyformer.families.compose import changed, edited, gated
+from anyformer.families.deepseek import deepseek
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.families.qwen2 import with_qkv_biases
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import GQASpec, MoESpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU
-from anyformer.spec import BranchSpec, Count, ModelSpec
+from anyformer.layers import AttentionSpec, ByRole, GQASpec, MLASpec, MoESpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU
+from anyformer.spec import BranchSpec, Count, ModelSpec, ScaleSpec
 
 VOCABULARY = 151_552
 
@@ -63,6 +64,28 @@ def glm4_moe(
     return after_dense(with_experts(dense, choice, gated(d_expert, SiLU())), n_dense, d_ff)
 
 
+def glm4_moe_lite(
+    n_layers: int, d_model: int, n_heads: int, d_ff: int, *, d_expert: int, choice: RouterSpec, n_dense: int = 1
+) -> ModelSpec:
+    """DeepSeek-V3's latent attention with wider heads, without YaRN, and GLM-4.5's experts (the release of GLM-4.7-Flash)."""
+    model = deepseek(
+        n_layers,
+        d_model,
+        n_heads,
+        d_ff,
+        d_expert,
+        choice,
+        n_dense=n_dense,
+        n_shared=1,
+        query_rank=768,
+        vocab_size=154_880,
+    )
+    model = changed(changed(model, RMSNormSpec, eps=1e-5), AttentionSpec, scale=ScaleSpec(power=-0.5))
+    turning, latent = RotarySpec(theta=1e6, layout="interleaved"), RMSNormSpec(eps=1e-6)
+    fields = {"norm_kv": latent, "norm_query": latent, "rotary": turning, "head_dim": 192, "value_dim": 256}
+    return changed(model, MLASpec, **fields).but(init=ByRole(), context=202_752)
+
+
 BPE = "byte-level BPE, 151,329 padded to 151,552"
 # The report counts the layer of multi-token prediction and neither table of words.
 counted = "the report leaves out the tables of words{}; from memory".format
@@ -100,4 +123,17 @@ GLM4_MOE = Origin("glm4-moe", "glm", 2025, "arXiv:2508.06471, section 2.1").line
     family="glm",
     sizes="GLM-4.5 Team 2025, arXiv:2508.06471, table 1 (from memory); active parameters: 12B and 32B",
     tokenizer=BPE,
+)
+GLM4_MOE_LITE = Origin(
+    "glm4-moe-lite", "glm4-moe", 2026, "the release of GLM-4.7-Flash, January 2026, from memory"
+).lineage(
+    "DeepSeek-V3's latent attention, with heads of 192 and 256, theta 1,000,000",
+    Preset(
+        "glm-4.7-flash",
+        glm4_moe_lite(47, 2048, 20, 10_240, d_expert=1536, choice=router(64, 4, 1.8)),
+        "30B",
+    ),
+    family="glm",
+    sizes="Z.ai 2026, the sizes of transformers' class (theta and total from memory); active parameters: 3B",
+    tokenizer="byte-level BPE, 154,880",
 )

@@ -1,12 +1,15 @@
-"""Hunyuan's dense models of 2025, LLaMA with a norm over each head's queries and keys after they have turned."""
+"""Hunyuan's dense models of 2025, LLaMA with a norm over each head's queries and keys after they have turned; HY 3, a mixture."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, gated
+from anyformer.families.deepseek import INIT
+from anyformer.families.glm import after_dense, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
+from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import GQASpec
+from anyformer.layers import GQASpec, RouterSpec, SiLU
 from anyformer.spec import ModelSpec
 
 # The released files say theta 10,000 and alpha 1,000: one factor of theta, 1,000^(128 / 126), for good.
@@ -25,4 +28,27 @@ HUNYUAN = Origin("hunyuan", "llama2", 2025, "the releases of 2025, from memory")
     Preset("hunyuan-7b", hunyuan(32, 4096, 32, 14_336, 8, vocab_size=128_167), "7B", "7.50B, which the name cuts"),
     sizes="Tencent 2025, the released configurations (all from memory, unverified)",
     tokenizer="byte-level BPE, 120,818 and 128,167",
+)
+
+
+def hy_v3(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 1) -> ModelSpec:
+    """LLaMA with QK-norm before the rotation; after the dense layers experts beside a shared one."""
+    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
+    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
+    plain = llama(*narrow, head_dim=128, vocab_size=120_832, eps=1e-5, theta=11_158_840.0, context=131_072)
+    sparse = with_experts(with_qk_norms(plain, 1e-5), choice, gated(d_expert, SiLU()))
+    return after_dense(sparse, n_dense, d_ff).but(init=INIT)
+
+
+HY_V3 = Origin("hy-v3", "hunyuan", 2026, "transformers' class of HY 3").lineage(
+    "QK-norm before the rotation again, 192 experts beside a shared one, chosen as DeepSeek-V3's without groups; untied",
+    Preset(
+        "hy-v3-295b",
+        hy_v3(80, 4096, 64, 13_312, 8, d_expert=1536, choice=router(192, 8, 2.826)),
+        "295B",
+        alias="hy-v3",
+    ),
+    family="hunyuan",
+    sizes="Tencent 2026, the sizes of transformers' class (total from memory)",
+    tokenizer="byte-level BPE, 120,832",
 )

@@ -1,15 +1,16 @@
 """Models that LLaMA's architecture expresses whole or nearly so: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3,
-SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 with neighbouring pairs, AFM without gates."""
+SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 and Helium with neighbouring pairs, AFM without gates,
+CWM with windows."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from anyformer.families.compose import changed, edited, feed, layered
+from anyformer.families.compose import changed, edited, feed, layered, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.qwen2 import with_qkv_biases
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, ReLU2, RotarySpec, YaRN
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, Llama3Scaling, ReLU2, RotarySpec, YaRN
 from anyformer.spec import ModelSpec
 
 smollm2 = partial(llama, vocab_size=49_152, eps=1e-5, theta=1e5, tied=True, context=8192)
@@ -39,6 +40,20 @@ def arcee(*sizes: int) -> ModelSpec:
     """LLaMA with squared ReLUs and no gates."""
     model = llama(*sizes, vocab_size=128_004, eps=1e-5, context=65_536, scaling=YaRN(factor=20.0))
     return edited(model, GatedFeedForwardSpec, lambda gated: feed(gated.d_ff, ReLU2(), bias=False))
+
+
+def helium(*sizes: int) -> ModelSpec:
+    """LLaMA whose neighbouring features rotate in pairs."""
+    return changed(
+        llama(*sizes, vocab_size=48_000, eps=1e-8, theta=1e5, context=4096), RotarySpec, layout="interleaved"
+    )
+
+
+def cwm(*sizes: int) -> ModelSpec:
+    """LLaMA 3.1 with three windows of 8,192 after each layer that sees everything, further stretched (arXiv:2510.02387)."""
+    scaling = Llama3Scaling(factor=16.0)
+    model = llama(*sizes, head_dim=128, vocab_size=128_256, eps=1e-5, theta=1e6, scaling=scaling, context=131_072)
+    return layered(model, model.stack.blocks[0], *[windowed(model, 8192).stack.blocks[0]] * 3)
 
 
 SMOLLM2 = Origin("smollm2", "llama2", 2025, "arXiv:2502.02737, section 4").lineage(
@@ -86,4 +101,16 @@ ARCEE = Origin("arcee", "llama2", 2025, "the release of AFM-4.5B, 2025, from mem
     Preset("afm-4.5b", arcee(36, 2560, 20, 18_432, 4), "4.5B", "4.62B, which the name cuts", alias="arcee"),
     sizes="Arcee AI 2025, the released configuration (YaRN and context from memory)",
     tokenizer="byte-level BPE, 128,004",
+)
+HELIUM = Origin("helium", "llama2", 2025, "the release of Helium-1, January 2025, from memory").lineage(
+    "48,000 tokens of European languages, neighbouring features rotate in pairs, eps 1e-8, theta 100,000",
+    Preset("helium-1-2b", helium(24, 2560, 20, 7040), "2B", "2.17B, which the name cuts", alias="helium"),
+    sizes="Kyutai 2025, the sizes of transformers' class",
+    tokenizer="SentencePiece, 48,000",
+)
+CWM = Origin("cwm", "llama3.1", 2025, "arXiv:2510.02387, from memory").lineage(
+    "three windows of 8,192 after each full layer, theta 1,000,000 stretched sixteen times",
+    Preset("cwm-32b", cwm(64, 6144, 48, 21_504, 8), "32B", "32.58B, which the name cuts", alias="cwm"),
+    sizes="Meta FAIR 2025, arXiv:2510.02387, the sizes of transformers' class",
+    tokenizer="byte-level BPE (LLaMA 3's), 128,256",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from anyformer.families.compose import attend, feed, language_model, post_norm, repeat, serial
+from anyformer.families.compose import attend, feed, language_model, post_norm, pre_norm, repeat, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import ActivationSpec, ByRole, Everything, LayerNormSpec, Normal, ReLU, SinusoidSpec, Xavier
 from anyformer.recipe import TRANSFORMER_2017
@@ -16,7 +16,7 @@ INIT = ByRole(table=Normal(scale=1.0, fan_in_power=-0.5), matrix=Xavier())
 ROOT = ScaleSpec(power=0.5)  # section 3.4: "we multiply those weights by √d_model"
 
 
-def post_norm_stacks(
+def two_stacks(
     *,
     d_model: int,
     vocab_size: int,
@@ -25,21 +25,24 @@ def post_norm_stacks(
     d_ff: tuple[int, int],
     activation: ActivationSpec,
     norm: MapSpec,
+    norm_first: bool = False,
     **fields: Any,
 ) -> ModelSpec:
     """Encoder and decoder, each branch normed after it is added (sections 3.1 to 3.4), on one table that is the head's too.
 
-    Of each pair of sizes the encoder's comes first. Attention and feed-forwards have biases; `fields` are `language_model`'s.
+    With `norm_first` branches are normed before, and each stack at its end. Of each pair of sizes the encoder's comes first.
+    Attention and feed-forwards have biases; `fields` are `language_model`'s.
     """
     every = [attend(n, bias=True, mask=Everything()) for n in n_heads]
     past, memory = attend(n_heads[1], bias=True), every[1].but(reads="memory")
-    encoder = serial(norm, every[0], feed(d_ff[0], activation), placed=post_norm)
-    decoder = serial(norm, past, memory, feed(d_ff[1], activation), placed=post_norm)
+    placed = pre_norm if norm_first else post_norm
+    encoder = serial(norm, every[0], feed(d_ff[0], activation), placed=placed)
+    decoder = serial(norm, past, memory, feed(d_ff[1], activation), placed=placed)
     return language_model(
         vocab_size,
         d_model,
         repeat(decoder, layers[1]),
-        None,
+        norm if norm_first else None,
         encoder=repeat(encoder, layers[0]),
         tied=True,
         **fields,
@@ -48,7 +51,7 @@ def post_norm_stacks(
 
 # What the decoder alone has too. Source, target and softmax share one table (section 3.4).
 OF_2017: dict[str, Any] = {"positions": (SinusoidSpec(),), "token_scale": ROOT, "init": INIT, "context": 512}
-transformer = partial(post_norm_stacks, vocab_size=37_000, activation=ReLU(), norm=NORM, **OF_2017)
+transformer = partial(two_stacks, vocab_size=37_000, activation=ReLU(), norm=NORM, **OF_2017)
 
 
 def transformer_lm(n_layers: int, d_model: int, n_heads: int, d_ff: int) -> ModelSpec:

@@ -1,22 +1,24 @@
-"""BART, Marian and LED to and from transformers' BartForConditionalGeneration, MarianMTModel and LEDForConditionalGeneration.
+"""BART, PLBART, Marian, LED and those that norm before their branches to and from transformers' BartForConditionalGeneration,
+MarianMTModel, LEDForConditionalGeneration, MBartForConditionalGeneration and the like.
 
 Whether the bias of the logits is anything but zeros only files say: their classes hold it as a buffer, never trained there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from anyformer.families.bart import bart
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Laid, of_layers, within
 from anyformer.families.hf.longformer import WINDOWS
-from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, reshaped
+from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one, reshaped, waves
 from anyformer.families.hf.stacks import encoder_decoder_family, encoder_of, in_decoder, in_encoder, two_stacks
 from anyformer.families.longformer import led
 from anyformer.families.marian import marian
+from anyformer.families.mbart import blenderbot, m2m_100, mbart, pegasus
 from anyformer.families.transformer import ROOT
-from anyformer.layers import FeedForwardSpec, GQASpec, LearnedPositionsSpec, LocalAndGlobalSpec
+from anyformer.layers import FeedForwardSpec, GQASpec, LearnedPositionsSpec, LocalAndGlobalSpec, SinusoidSpec
 from anyformer.spec import HeadSpec, ModelSpec, StackSpec
 
 BIAS = "final_logits_bias"
@@ -27,16 +29,20 @@ TEMPLATE = {"d_model": 8, "layers": (1, 1), "n_heads": (1, 1), "d_ff": (8, 8)}
 
 
 def attention(sublayer: int, theirs: str) -> dict[str, str]:
-    """The modules of an attention and of the norm after it."""
+    """The modules of an attention and of the norm after it, or before it."""
     projection = f"{sublayer}.branches.0.mixer.projection"
     qkv = {f"{projection}.{x}": f"{theirs}.{x}_proj" for x in "qkv"}
-    return {**qkv, f"{projection}.o": f"{theirs}.out_proj", f"{sublayer}.norm_sum": f"{theirs}_layer_norm"}
+    return {**qkv, f"{projection}.o": f"{theirs}.out_proj", **_norm(sublayer, f"{theirs}_layer_norm")}
 
 
 def feed(sublayer: int) -> dict[str, str]:
-    """The modules of a feed-forward and of the norm after it."""
+    """The modules of a feed-forward and of the norm after it, or before it."""
     mixer = f"{sublayer}.branches.0.mixer"
-    return {f"{mixer}.up": "fc1", f"{mixer}.down": "fc2", f"{sublayer}.norm_sum": "final_layer_norm"}
+    return {f"{mixer}.up": "fc1", f"{mixer}.down": "fc2", **_norm(sublayer, "final_layer_norm")}
+
+
+def _norm(sublayer: int, theirs: str) -> dict[str, str]:
+    return {f"{sublayer}.norm_sum": theirs, f"{sublayer}.norm_in": theirs}
 
 
 ENCODER = attention(0, "self_attn") | feed(1)
@@ -48,12 +54,18 @@ OF_LED = {
 }
 
 
-def _sizes(vocab_size: int, heads: type[GQASpec | LocalAndGlobalSpec] = GQASpec) -> tuple[table.Pair, ...]:
+def _sizes(
+    vocab_size: int,
+    heads: type[GQASpec | LocalAndGlobalSpec] = GQASpec,
+    *,
+    activation: str = "gelu",
+    norm_first: bool = False,
+) -> tuple[table.Pair, ...]:
     """What all classes say alike; `heads` are the encoder's."""
     return (
         table.only(is_encoder_decoder=True, tie_word_embeddings=True),
         # Of older files.
-        table.only(normalize_before=False, add_final_layer_norm=False),
+        table.only(normalize_before=norm_first, add_final_layer_norm=norm_first),
         table.at("vocab_size", int, table.TableSpec, "rows", default=vocab_size),
         table.at("d_model", int, StackSpec, "d_model"),
         in_encoder(table.at("encoder_attention_heads", int, heads, "n_heads")),
@@ -63,7 +75,7 @@ def _sizes(vocab_size: int, heads: type[GQASpec | LocalAndGlobalSpec] = GQASpec)
         in_decoder(table.at("decoder_ffn_dim", int, FeedForwardSpec, "d_ff")),
         in_decoder(table.layers("decoder_layers")),
         table.only(num_hidden_layers=lambda spec: len(encoder_of(spec).blocks)),
-        table.activation("activation_function", "gelu", FeedForwardSpec),
+        table.activation("activation_function", activation, FeedForwardSpec),
         table.at("add_bias_logits", bool, HeadSpec, "bias", default=False),
         table.fixed(is_encoder_decoder=True, tie_word_embeddings=True, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
         table.fixed(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0),
@@ -79,22 +91,24 @@ def _family(
     stack: str = "model",
     encoder: Mapping[str, str] = ENCODER,
     unneeded: tuple[str, ...] = (),
+    tables: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: (),
     ignored: tuple[str, ...] = IGNORED,
 ) -> Family:
-    """The family of a class whose tensors are below `stack`; `unneeded` are tensors of its files."""
+    """The family of a class whose tensors are below `stack`; `unneeded` are tensors of its files, `tables` rows of constants."""
 
     def links(spec: ModelSpec) -> Laid:
         found: Laid = {}
         for (ours, side, layers), modules in zip(two_stacks(spec), (encoder, DECODER), strict=True):
             embedding = {"norm": "layernorm_embedding", "terms.1": "embed_positions"}
             found |= within(embedding, f"{ours}.embedding.", f"{stack}.{side}.")
+            found |= within({f"{ours}.norm": f"{stack}.{side}.layer_norm"})
             found |= of_layers(layers, f"{stack}.{side}.layers", modules, ours)
         return found
 
     def further(spec: ModelSpec) -> list[TensorRow]:
         biased = bool(spec.heads and spec.heads[0].bias)
         bias = reshaped("heads.0.bias", BIAS, lambda t: t[0], lambda t: t[None]) if biased else dropped(BIAS)
-        return [bias, dropped(*unneeded)]
+        return [bias, dropped(*unneeded), *tables(spec)]
 
     return encoder_decoder_family(
         hf_type,
@@ -118,17 +132,69 @@ def _biased(spec: ModelSpec, files: Files) -> ModelSpec:
 
 
 SCALE = table.scaled_tokens("scale_embedding", ROOT)
+SCALED = table.scaled_tokens("scale_embedding", ROOT, default=True)
 START = table.starts(name="init_std")
-BART = _family(
-    "bart",
-    "BartForConditionalGeneration",
+LEARNED = (SCALE, START, table.learned("max_position_embeddings", 1024))
+ROWS = table.only(static_position_embeddings=False, normalize_embedding=True, extra_pos_embeddings=2)
+BART = _family("bart", "BartForConditionalGeneration", bart(**TEMPLATE), (*_sizes(50_265), ROWS, *LEARNED))
+PLBART = _family(
+    "plbart",
+    "PLBartForConditionalGeneration",
     bart(**TEMPLATE),
+    (*_sizes(50_005), ROWS, SCALED, *LEARNED[1:]),
+)
+MBART = _family(
+    "mbart",
+    "MBartForConditionalGeneration",
+    mbart(**TEMPLATE),
+    (*_sizes(50_265, norm_first=True), ROWS, *LEARNED),
+)
+BLENDERBOT = _family(
+    "blenderbot",
+    "BlenderbotForConditionalGeneration",
+    blenderbot(**TEMPLATE),
     (
-        *_sizes(50_265),
-        table.only(static_position_embeddings=False, normalize_embedding=True, extra_pos_embeddings=2),
+        *_sizes(8008, norm_first=True),
+        table.only(static_position_embeddings=False, normalize_embedding=False, extra_pos_embeddings=0),
         SCALE,
         START,
-        table.learned("max_position_embeddings", 1024),
+        table.learned("max_position_embeddings", 128),
+    ),
+)
+
+
+def _waves(spec: ModelSpec) -> list[TensorRow]:
+    """The rows of what PEGASUS's class holds of its positions."""
+    angles = one(spec.stack, SinusoidSpec, "sinusoids").angles(spec.stack.d_model)
+    return [waves(name, spec.context or 1024, angles) for name in POSITIONS]
+
+
+PEGASUS = _family(
+    "pegasus",
+    "PegasusForConditionalGeneration",
+    pegasus(**TEMPLATE),
+    (
+        *_sizes(50_265, norm_first=True),
+        table.only(static_position_embeddings=True, normalize_embedding=False, extra_pos_embeddings=1),
+        SCALE,
+        START,
+        table.context("max_position_embeddings", 1024),
+    ),
+    tables=_waves,
+)
+M2M_100 = _family(
+    "m2m_100",
+    "M2M100ForConditionalGeneration",
+    m2m_100(**TEMPLATE),
+    (
+        *_sizes(128_112, activation="relu", norm_first=True),
+        table.only(add_bias_logits=False, normalize_embedding=False),
+        SCALED,
+        START,
+        table.context("max_position_embeddings", 1024),
+        table.at(
+            "pad_token_id", int, SinusoidSpec, "start", default=1, into=lambda pad: pad + 1, out=lambda start: start - 1
+        ),
     ),
 )
 MARIAN = _family(

@@ -1,4 +1,7 @@
-"""BERT, RoBERTa, DistilBERT and ELECTRA to and from transformers' BertModel and its like and the classes that put heads on it."""
+"""BERT, RoBERTa, DistilBERT and ELECTRA to and from transformers' BertModel and its like and the classes that put heads on it.
+
+XLM-R's and CamemBERT's classes are RoBERTa's by other names, RoFormer's are BERT's with rotary positions.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from anyformer.families.electra import replaced
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions, sizes, width
 from anyformer.families.hf.layout import Theirs
-from anyformer.layers import GELU, LinearSpec, ReLU
+from anyformer.families.hf.mapping import TensorRow, one, waves
+from anyformer.families.roformer import roformer
+from anyformer.layers import GELU, GQASpec, LinearSpec, ReLU, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec
 
 LAYER = {
@@ -20,6 +25,7 @@ LAYER = {
     f"{table.FEED}.down": "output.dense",
     "1.norm_sum": "output.LayerNorm",
 }
+CONTEXT = 1536  # of RoFormer, where nothing is said
 POOLER, NEXT, WORDS = "bert.pooler.dense", "cls.seq_relationship", "cls.predictions"
 MLM = headings.words(
     f"{WORDS}.transform.dense",
@@ -59,23 +65,29 @@ BERT = encoder_family(
 OF_ROBERTA = headings.words(
     "lm_head.dense", "lm_head.layer_norm", Theirs("lm_head", also=("lm_head.decoder",))
 )  # GELU, whatever hidden_act says
-ROBERTA_HEADS = headings.usual_classes(
-    "Roberta",
-    "roberta.",
-    {
+
+
+def roberta_heads(name: str) -> headings.HeadNames:
+    """The heads of the classes whose names begin with `name`."""
+    each = {
         "mlm": OF_ROBERTA,
         "pooler": headings.pooled("roberta.pooler.dense"),
         "classes": headings.row_labels(*headings.TWO_LAYERS),
         **headings.LABELLED,
-    },
-)
-ROBERTA = encoder_family(
-    "roberta",
-    bert(n_layers=1, d_model=8, n_heads=1, n_segments=1),
-    (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
-    ROBERTA_HEADS,
-    laid_out(LAYER),
-    also=("lm_head.decoder",),
+    }
+    return headings.usual_classes(name, "roberta.", each)
+
+
+ROBERTA, XLM_ROBERTA, CAMEMBERT = (
+    encoder_family(
+        hf_type,
+        bert(n_layers=1, d_model=8, n_heads=1, n_segments=1),
+        (*SIZES, SEGMENTS, eps(1e-12), n_positions(offset_by_padding=True)),
+        roberta_heads(name),
+        laid_out(LAYER),
+        also=("lm_head.decoder",),
+    )
+    for hf_type, name in (("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert"))
 )
 
 LAYER_OF_DISTILBERT = {
@@ -135,4 +147,39 @@ ELECTRA = encoder_family(
     laid_out(LAYER, outside={"stack.embedding.projection": "embeddings_project"}),
     also=("generator_lm_head",),
     ignored=("summary_type", "summary_use_proj", "summary_activation"),
+)
+
+
+def _waves(spec: ModelSpec) -> list[TensorRow]:
+    """The row of what their class holds of the angles: sines, then cosines, of each position."""
+    head_dim = spec.stack.d_model // one(spec, GQASpec, "multi-head attention").n_heads
+    frequencies = one(spec, RotarySpec, "rotary positions").frequencies(head_dim)
+    return [waves("encoder.embed_positions.weight", spec.context or CONTEXT, frequencies)]
+
+
+ROFORMER_HEADS = headings.usual_classes(
+    "RoFormer",
+    "roformer.",
+    {
+        "mlm": MLM,
+        "classes": headings.row_labels(*headings.TWO_LAYERS, headings.of_feed_forwards),
+        **headings.LABELLED,
+    },
+)
+ROFORMER = encoder_family(
+    "roformer",
+    roformer(n_layers=1, d_model=8, n_heads=1),
+    (
+        *SIZES,
+        width(None, always=False),
+        SEGMENTS,
+        eps(1e-12),
+        table.context("max_position_embeddings", CONTEXT),
+        table.only(rotary_value=False),
+    ),
+    ROFORMER_HEADS,
+    laid_out(LAYER, terms=("token_type",), outside={"stack.embedding.projection": "embeddings_project"}),
+    further=_waves,
+    also=(f"{WORDS}.decoder",),
+    buffers=(),
 )

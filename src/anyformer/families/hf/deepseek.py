@@ -57,12 +57,12 @@ def latent_heads(kv_rank: int = 512, query_rank: int = 1536, head_dim: int = 128
     )
 
 
-def layer_eps() -> table.Pair:
+def layer_eps(default: float = 1e-6) -> table.Pair:
     """The eps of the layers' norms; those of the latents have 1e-6 whatever is said."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         latent = one(spec, MLASpec, LATENT)
-        spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, 1e-6))
+        spec = changed(spec, RMSNormSpec, eps=settings.take("rms_norm_eps", float, default))
         return changed(spec, MLASpec, norm_kv=latent.norm_kv, norm_query=latent.norm_query)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -210,10 +210,11 @@ def v3_routing(
     best: int = 4,
     *,
     sum_is_one: bool = True,
+    name: str = "n_routed_experts",
 ) -> table.Pair:
-    """The router's settings; the arguments are what a class takes where nothing is said."""
+    """The router's settings; the arguments are what a class takes where nothing is said, `name` is that of their number."""
     found = {
-        "n_routed_experts": ("n_experts", int, n_experts),
+        name: ("n_experts", int, n_experts),
         "num_experts_per_tok": ("top_k", int, top_k),
         "routed_scaling_factor": ("factor", float, factor),
         "n_group": ("n_groups", int, groups),

@@ -13,6 +13,7 @@ from anyformer.families.hf.mapping import Family, Files, TensorRow, dropped, one
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import (
     FeedForwardSpec,
+    GatedFeedForwardSpec,
     GQASpec,
     LayerNormSpec,
     LearnedPositionsSpec,
@@ -37,14 +38,17 @@ def encoder_family(
     also: tuple[str, ...] = (),
     buffers: tuple[str, ...] = ("embeddings.position_ids",),
     ignored: tuple[str, ...] = (),
+    tied: bool = True,
+    filed: tuple[Links, HeadNames] | None = None,
 ) -> Family:
     """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
-    `further` are rows of the encoder's that are no links; `also` are other names of the tokens' table in files, with the
-    prefix; `buffers` are what old files hold and nobody needs; `ignored` settings change no number.
+    The head for masked words has the tokens' table where they are `tied`. `further` are rows of the encoder's that are no
+    links; `also` are other names of the tokens' table in files, with the prefix; `buffers` are what old files hold and nobody
+    needs; `ignored` settings change no number. `filed` are the links and heads of files that are laid out otherwise.
     """
     usual = table.only(
-        is_decoder=False, add_cross_attention=False, tie_word_embeddings=True, position_embedding_type="absolute"
+        is_decoder=False, add_cross_attention=False, tie_word_embeddings=tied, position_embedding_type="absolute"
     )
     all_pairs = (usual, *pairs, table.Pair(heads.read))
     to_spec, write = table.both_ways(template, all_pairs, ignored)
@@ -52,10 +56,11 @@ def encoder_family(
     def to_config(spec: ModelSpec) -> dict[str, Any]:
         return {**write(spec.but(heads=())), **heads.written(spec)}
 
-    def rows(spec: ModelSpec) -> list[TensorRow]:
+    def rows(spec: ModelSpec, links: Links = links, heads: HeadNames = heads) -> list[TensorRow]:
         stripped = not spec.heads or heads.architecture(spec) == heads.bare
         table = one(spec.stack.embedding, TableSpec, "table of tokens")
-        places = {f"shared.{table.shared}": Theirs(heads.prefix + tokens, also=also), **heads.links(spec)}
+        ours = f"shared.{table.shared}" if tied else "stack.embedding.terms.0.table"
+        places = {ours: Theirs(heads.prefix + tokens, also=also), **heads.links(spec)}
         every = [*rows_of(spec, places | within(links(spec), theirs=heads.prefix))]
         every += [row._replace(theirs=tuple(heads.prefix + name for name in row.theirs)) for row in further(spec)]
         found = [_aliased(row) for row in every]
@@ -75,9 +80,8 @@ def encoder_family(
     def head(spec: ModelSpec, n: int, name: str) -> HeadSpec | None:
         return heads.headings[name].make(spec.but(heads=()), n) if name in heads.headings else None
 
-    return Family(
-        hf_type, next(iter(heads.classes)), heads.prefix, to_spec, to_config, rows, of_files=of_files, head=head
-    )
+    files = None if filed is None else lambda spec: rows(spec, *filed)
+    return Family(hf_type, next(iter(heads.classes)), heads.prefix, to_spec, to_config, rows, files, of_files, head)
 
 
 def _aliased(row: TensorRow) -> TensorRow:
@@ -107,11 +111,14 @@ def laid_out(
     return lambda spec: {**rest, **of_layers(spec.stack, layer, modules)}
 
 
-def width(default: int, *, always: bool) -> table.Pair:
-    """The width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA)."""
+def width(default: int | None, *, always: bool) -> table.Pair:
+    """The width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA).
+
+    Where nothing is said it is the default, None being d_model.
+    """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        found = settings.positive("embedding_size", int, default)
+        found = settings.positive("embedding_size", int, default or spec.stack.d_model)
         projected = always or found != spec.stack.d_model
         projection = LinearSpec(bias=True) if projected else None
         return changed(spec, EmbeddingSpec, width=found if projected else None, projection=projection)
@@ -150,16 +157,21 @@ def sizes(
     n_layers: str = "num_hidden_layers",
     *,
     heads: type[GQASpec | LocalAndGlobalSpec] = GQASpec,
+    feed: type[FeedForwardSpec | GatedFeedForwardSpec] = FeedForwardSpec,
+    usual: str = "gelu",
     even: table.Pair = table.EVEN,
 ) -> tuple[table.Pair, ...]:
-    """The sizes of an encoder, by a class's names for them; `even` refuses `heads` that do not divide the width."""
+    """The sizes of an encoder, by a class's names for them; `even` refuses `heads` that do not divide the width.
+
+    The activation of every `feed` is the `usual` one where nothing is said.
+    """
     return (
         table.VOCABULARY,
         table.at(d_model, int, StackSpec, "d_model"),
-        table.at(d_ff, int, FeedForwardSpec, "d_ff"),
+        table.at(d_ff, int, feed, "d_ff"),
         table.at(n_heads, int, heads, "n_heads"),
         even,
-        table.activation(activation, "gelu", FeedForwardSpec),
+        table.activation(activation, usual, feed),
         table.starts(),
         table.layers(n_layers),
     )

@@ -22,23 +22,25 @@ from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, Width
 
 EXPERTS = f"{table.FEED}.experts"
 GATE_AND_UP = (f"{EXPERTS}.gate.weight", f"{EXPERTS}.up.weight")
-HELD = {
-    f"{table.FEED}.router": "mlp.gate",
-    GATE_AND_UP: "mlp.experts.gate_up_proj",
-    f"{EXPERTS}.down.weight": "mlp.experts.down_proj",
-}
+ALONE = {GATE_AND_UP: "mlp.experts.gate_up_proj", f"{EXPERTS}.down.weight": "mlp.experts.down_proj"}
+HELD = {f"{table.FEED}.router": "mlp.gate", **ALONE}
+
+
+def routed(weight: str, correction: str) -> dict[str, str]:
+    """The tensors of a router whose correction is not beside its weight."""
+    return {f"{table.FEED}.router.weight": weight, f"{table.FEED}.router.correction": correction}
 
 
 def filed(
-    gate: str = "mlp.gate",
+    gate: str | None = "mlp.gate",
     each: str = "mlp.experts",
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> dict[str, str]:
-    """The modules of a router and of gated experts, `each` alone, as files have them."""
+    """The modules of a router, None for none, and of gated experts, `each` alone, as files have them."""
     parts = {
         f"{EXPERTS}.{ours}": f"{each}.*.{theirs}" for ours, theirs in zip(("gate", "up", "down"), names, strict=True)
     }
-    return {f"{table.FEED}.router": gate, **parts}
+    return parts if gate is None else {f"{table.FEED}.router": gate, **parts}
 
 
 OF_MIXTRAL = filed("block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2"))
@@ -134,6 +136,46 @@ def _write_dense(spec: ModelSpec) -> dict[str, Any]:
         mixer = blocks[dense[0]].sublayers[-1].branches[0].mixer
         found["intermediate_size"] = mixer.d_ff if isinstance(mixer, GatedFeedForwardSpec) else None
     return found
+
+
+DENSE, SPARSE = "dense", "sparse"
+
+
+def dense_by_type(width: int, first: int, setting: str | None = None) -> Pair:
+    """Which layers are dense, by a list of their types; where it is absent the `first` few are, or as many as a `setting` says.
+
+    It follows those that lay out the layers, all of them mixtures; `width` is that of a dense one.
+    """
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n = first if setting is None else settings.take(setting, int, first)
+        types = settings.strings("mlp_layer_types") or tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
+        if len(types) != spec.n_layers or set(types) - {DENSE, SPARSE}:
+            raise settings.refusal("mlp_layer_types", f"must be {spec.n_layers} times {DENSE} or {SPARSE}")
+        d_ff = settings.positive("intermediate_size", int, width)
+        pairs = zip(spec.stack.blocks, types, strict=True)
+        return spec.but(
+            stack=spec.stack.but(
+                blocks=tuple(as_dense(block, d_ff) if kind == DENSE else block for block, kind in pairs)
+            )
+        )
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        types = [SPARSE if sparse(block) else DENSE for block in spec.stack.blocks]
+        dense = next((block for block in spec.stack.blocks if not sparse(block)), None)
+        found = {} if dense is None else {"intermediate_size": one(dense, GatedFeedForwardSpec, "feed-forward").d_ff}
+        return {"mlp_layer_types": types, **found}
+
+    return Pair(read, write)
+
+
+def as_dense(layer: BlockSpec, d_ff: int) -> BlockSpec:
+    """The layer with a feed-forward of this width for its mixture."""
+    *others, feed = layer.sublayers
+    (branch,) = feed.branches
+    assert isinstance(branch.mixer, MoESpec)
+    mixer = changed(branch.mixer.expert, GatedFeedForwardSpec, d_ff=Width(d_ff))
+    return layer.but(sublayers=(*others, feed.but(branches=(branch.but(mixer=mixer),))))
 
 
 def _unwindowed(settings: Settings, spec: ModelSpec) -> ModelSpec:

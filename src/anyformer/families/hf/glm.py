@@ -1,17 +1,32 @@
-"""GLM-4 and 4.5 to and from transformers' GlmForCausalLM, Glm4ForCausalLM and Glm4MoeForCausalLM.
+"""GLM-4, 4.5, 4.7-Flash and Solar Open to and from transformers' GlmForCausalLM, Glm4ForCausalLM, Glm4MoeForCausalLM,
+Glm4MoeLiteForCausalLM and SolarOpenForCausalLM.
 
 The mixtures' layers for further tokens stand in the released files as DeepSeek-V3's do, and the class passes over them too.
 """
 
 from __future__ import annotations
 
-from anyformer.families.glm import glm, glm4, glm4_moe, router
+from anyformer.families.glm import glm, glm4, glm4_moe, glm4_moe_lite, router
 from anyformer.families.hf import table
 from anyformer.families.hf.cohere import norms_of_heads
-from anyformer.families.hf.deepseek import AHEAD, LAYER, dense_first, further, n_shared, v3_routing, where_held
-from anyformer.families.hf.experts import HELD, TRAINING, expert_width, filed
-from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, WIDTHS
+from anyformer.families.hf.deepseek import (
+    AHEAD,
+    HEADS,
+    LAYER,
+    LAYOUT,
+    dense_first,
+    further,
+    latent_scale,
+    layer_eps,
+    modules,
+    n_shared,
+    v3_routing,
+    where_held,
+)
+from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.llama import ATTENTION, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.rotary import FRACTION
+from anyformer.families.solar import solar_open
 from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec
 
 QKV = ("bias_query", "bias_key", "bias_value")
@@ -57,3 +72,51 @@ GLM4_MOE = table.family(
     ahead=AHEAD,
     ignored=TRAINING,
 )._replace(of_files=where_held)
+GLM4_MOE_LITE = table.family(
+    "glm4_moe_lite",
+    "Glm4MoeLiteForCausalLM",
+    glm4_moe_lite(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        expert_width("moe_intermediate_size", "expert", 1536),
+        n_shared(1),
+        *HEADS,
+        layer_eps(1e-5),
+        table.positions(RotarySpec(layout="interleaved"), context=202_752),
+        v3_routing(64, 4, 1.8, 1, 1),
+        LAYOUT,
+        latent_scale(),
+        table.tables(tied=False),
+        table.layers(),
+        dense_by_type(10_240, 1),
+        further(0),
+    ),
+    lambda spec: {**modules(spec), **LAYER, **HELD},
+    filed=lambda spec: {**modules(spec), **LAYER, **filed()},
+    ahead=AHEAD,
+    ignored=TRAINING,
+)._replace(of_files=where_held)
+SOLAR_OPEN = table.family(
+    "solar_open",
+    "SolarOpenForCausalLM",
+    solar_open(1, 8, 1, 8, choice=router(2, 1, 1.0)),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        expert_width("moe_intermediate_size", "expert", 1280),
+        n_shared(1),
+        table.heads(n_kv_heads=8, head_dim=128),
+        table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.positions(RotarySpec(theta=1e6), context=131_072),  # the class fails where a part of a head rotates
+        v3_routing(128, 8, 1.0, 1, 1),
+        table.tables(tied=False),
+        table.layers(),
+    ),
+    {**ATTENTION, **LAYER, **HELD},
+    filed={**ATTENTION, **LAYER, **filed()},
+    ignored=(*TRAINING, "intermediate_size"),  # of dense layers, which it has none of
+)

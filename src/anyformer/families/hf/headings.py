@@ -10,7 +10,7 @@ from anyformer.families.heads import last_token_classes, masked_words, pooler, r
 from anyformer.families.hf.layout import Laid, Modules, Theirs, rows_of, within
 from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.settings import Settings
-from anyformer.layers import FeedForwardSpec, TokensSpec
+from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, TokensSpec
 from anyformer.spec import HeadSpec, MapSpec, ModelSpec, PoolSpec, TableSpec
 
 Activation = Callable[[ModelSpec], MapSpec | None]  # of the model without heads; None is the head's usual one
@@ -93,7 +93,8 @@ def usual_classes(
 
 def of_feed_forwards(spec: ModelSpec) -> MapSpec:
     """The activation of the feed-forwards, which hidden_act gives to some heads too."""
-    return next(value.activation for value in spec.stack.nested() if isinstance(value, FeedForwardSpec))
+    every = spec.stack.nested()
+    return next(value.activation for value in every if isinstance(value, FeedForwardSpec | GatedFeedForwardSpec))
 
 
 def words(

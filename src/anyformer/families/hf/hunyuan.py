@@ -1,6 +1,6 @@
-"""Hunyuan's dense models to and from transformers' HunYuanDenseV1ForCausalLM: norms of heads after they have turned.
+"""Hunyuan's dense models and HY 3 to and from transformers' HunYuanDenseV1ForCausalLM and HYV3ForCausalLM.
 
-Its "dynamic" scaling with an alpha is none: it is a factor of theta.
+The first norms heads after they have turned, and its "dynamic" scaling with an alpha is none: it is a factor of theta.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
+from anyformer.families.glm import router
 from anyformer.families.hf import table
-from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
+from anyformer.families.hf.deepseek import LAYER, SHARED, n_shared
+from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hunyuan import hunyuan
-from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec
+from anyformer.families.hunyuan import hunyuan, hy_v3
+from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 # What the released scalings say beside alpha, which the class passes over.
@@ -43,6 +46,7 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
     return {"max_position_embeddings": spec.context or 2048, **found}
 
 
+EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
 HUNYUAN = table.family(
     "hunyuan_v1_dense",
     "HunYuanDenseV1ForCausalLM",
@@ -51,7 +55,7 @@ HUNYUAN = table.family(
         *WIDTHS,
         table.heads(),
         table.BIASES,
-        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        EPS,
         table.Pair(_read, _write),
         table.tables(tied=False),
         table.layers(),
@@ -65,4 +69,37 @@ HUNYUAN = table.family(
     },
     # Ids of tokens, and what the released files say of the class again.
     ignored=("eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla", "cla_share_factor", "org_vocab_size"),
+)
+
+
+ATTENTIVE = {**ATTENTION, **QK_NORMS, **LAYER}
+SHARED_FILED = {ours: theirs.replace("shared_experts", "shared_mlp") for ours, theirs in SHARED.items()}
+ROUTING = {
+    "num_experts": ("n_experts", int, 192),
+    "num_experts_per_tok": ("top_k", int, 8),
+    "router_scaling_factor": ("factor", float, 2.826),
+}
+HY_V3 = table.family(
+    "hy_v3",
+    "HYV3ForCausalLM",
+    hy_v3(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        expert_width("moe_intermediate_size", "expert", 1536),
+        n_shared(1, "num_shared_experts"),
+        table.heads(n_kv_heads=8, head_dim=128),
+        table.BIASES,
+        table.only(mlp_bias=False),
+        EPS,
+        table.positions(RotarySpec(theta=11_158_840.0), context=131_072),
+        table.together(RouterSpec, ROUTING),
+        table.tables(tied=False, start=0.006),
+        table.layers(),
+        dense_by_type(13_312, 1),
+    ),
+    {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.e_score_correction_bias")},
+    filed={**ATTENTIVE, **SHARED_FILED, **filed(None), **routed("mlp.router.gate.weight", "mlp.expert_bias")},
+    ignored=(*TRAINING, "enable_moe_fp32_combine"),
 )

@@ -1,4 +1,4 @@
-"""Classes of transformers that are LLaMA's but for a switch or two: SmolLM3, Seed-OSS, ERNIE 4.5, Arcee."""
+"""Classes of transformers that are LLaMA's but for a switch or two: SmolLM3, Seed-OSS, ERNIE 4.5, Arcee, Helium, CWM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from anyformer.families.hf.experts import UNWINDOWED
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.llama_like import arcee, ernie4_5, seed_oss, smollm3
-from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, RMSNormSpec, RotarySpec
+from anyformer.families.llama_like import arcee, cwm, ernie4_5, helium, seed_oss, smollm3
+from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec, GQASpec, Llama3Scaling, RMSNormSpec, RotarySpec
 from anyformer.spec import ModelSpec
 
 QKV = ("bias_query", "bias_key", "bias_value")
@@ -116,4 +116,49 @@ ARCEE = table.family(
         table.layers(),
     ),
     {**NORMS, **ATTENTION, **table.feeds(up="mlp.up_proj", down="mlp.down_proj")},
+)
+HELIUM = table.family(
+    "helium",
+    "HeliumForCausalLM",
+    helium(1, 8, 1, 8),
+    (
+        *WIDTHS,
+        table.heads(n_kv_heads=20, head_dim=128),
+        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
+        table.at("attention_bias", bool, GQASpec, *QKV, default=False),
+        MLP_BIAS,
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-8),
+        table.positions(RotarySpec(theta=1e5, layout="interleaved"), context=4096),
+        table.tables(tied=False),
+        table.layers(),
+    ),
+    LAYER,
+)
+
+
+def _read_windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The depth and the windows; where no types are listed, every fourth layer from the first on is full."""
+    n_layers, window = settings.take("num_hidden_layers", int), settings.nullable("sliding_window", int, 8192)
+    by_number = tuple(table.SLIDING if i % 4 else table.FULL for i in range(n_layers))
+    return table.typed(settings, spec, n_layers, settings.strings("layer_types") or by_number, window)
+
+
+CWM = table.family(
+    "cwm",
+    "CwmForCausalLM",
+    table.two_kinds(cwm(4, 8, 1, 8)),
+    (
+        *WIDTHS,
+        table.heads(n_kv_heads=8, head_dim=128),
+        MLP_BIAS,
+        EPS_1E5,
+        # Where nothing is said it is stretched.
+        table.positions(RotarySpec(theta=1e6, scaling=Llama3Scaling(factor=16.0)), context=131_072),
+        table.tables(tied=False),
+        table.Pair(_read_windows, table.layer_types(4, 8192).write),
+        table.Pair(
+            lambda _, spec: spec, lambda spec: {"bos_token_id": min(128_000, spec.vocab_size - 1)}
+        ),  # no null there
+    ),
+    LAYER,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -111,6 +111,13 @@ def fused(
 def dropped(*names: str) -> TensorRow:
     """The row of tensors of theirs that old files hold and nobody needs: masks and tables of constants."""
     return TensorRow((), (), _unchanged, _unchanged, names)
+
+
+def waves(theirs: str, n_positions: int, frequencies: Sequence[float]) -> TensorRow:
+    """The row of a table that follows from its frequencies: sines, then cosines, of each position's angles."""
+    angles = torch.arange(n_positions)[:, None] * torch.tensor(frequencies, dtype=torch.float64)
+    table = torch.cat((angles.sin(), angles.cos()), -1).to(torch.get_default_dtype())
+    return TensorRow((), (theirs,), lambda theirs: (), lambda ours: (table,))
 
 
 def _unchanged(tensors: Tensors) -> Tensors:

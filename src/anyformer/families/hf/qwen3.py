@@ -1,17 +1,31 @@
-"""Qwen 3 and its mixtures to and from transformers' Qwen3ForCausalLM and Qwen3MoeForCausalLM.
+"""Qwen 3, its mixtures and Mellum 2 to and from transformers' Qwen3ForCausalLM, Qwen3MoeForCausalLM and MellumForCausalLM.
 
-Those are Qwen 2's with norms of queries and keys, and with biases by a switch; the mixtures have no shared expert.
+Those are Qwen 2's with norms of queries and keys, and with biases by a switch; the mixtures have no shared expert. In Mellum's a
+layer's type says its window and its theta.
 """
 
 from __future__ import annotations
 
 from anyformer.families.compose import layered, windowed
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import HELD, TRAINING, UNWINDOWED, dense_ones, expert_width, filed, n_experts
+from anyformer.families.hf.experts import (
+    HELD,
+    TRAINING,
+    UNWINDOWED,
+    dense_by_type,
+    dense_ones,
+    expert_width,
+    filed,
+    n_experts,
+)
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, QK_NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.qwen2 import WINDOWS
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.windows import rotary_by_type
+from anyformer.families.mellum import mellum
 from anyformer.families.qwen3 import qwen3, qwen3_moe
-from anyformer.layers import RouterSpec
+from anyformer.layers import RotarySpec, RouterSpec
+from anyformer.spec import ModelSpec
 
 PLAIN = qwen3(2, 8, 1, 8)
 LAYER = {**NORMS, **ATTENTION, **QK_NORMS, **GATED}
@@ -50,6 +64,40 @@ QWEN3_MOE = table.family(
         expert_width("moe_intermediate_size", "expert", 768),
         table.tables(tied=False),
         dense_ones(6144),
+    ),
+    {**LAYER, **HELD},
+    filed={**LAYER, **filed()},
+    ignored=TRAINING,
+)
+
+
+def _typed(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The depth, the types of layers, all full where nothing is said, and the window."""
+    n_layers, window = settings.take("num_hidden_layers", int), settings.nullable("sliding_window", int, 1024)
+    types = settings.strings("layer_types") or (table.FULL,) * n_layers
+    return table.typed(settings, spec, n_layers, types, window if table.SLIDING in types else None)
+
+
+MELLUM = table.family(
+    "mellum",
+    "MellumForCausalLM",
+    table.two_kinds(mellum(4, 8, 1, 8, 1, n_experts=64, top_k=1)),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        table.heads(n_kv_heads=4, head_dim=128),
+        table.BIASES,
+        EPS,
+        rotary_by_type(RotarySpec(), RotarySpec(theta=5e5), 131_072),
+        n_experts(64),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=8),
+        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=True),
+        expert_width("moe_intermediate_size", "expert", 896),
+        table.tables(tied=False),
+        table.Pair(_typed, table.layer_types(None, 1024).write),
+        dense_by_type(7168, 0),
+        table.only(num_mtp_layers=0, num_nextn_predict_layers=0),
     ),
     {**LAYER, **HELD},
     filed={**LAYER, **filed()},

@@ -228,10 +228,10 @@ def only(**allowed: Any) -> Pair:
     return Pair(read)
 
 
-def scaled_tokens(name: str, scale: ScaleSpec) -> Pair:
+def scaled_tokens(name: str, scale: ScaleSpec, default: bool = False) -> Pair:
     """Whether the tokens' vectors are multiplied by `scale`."""
     into = {True: scale, False: None}.get
-    return at(name, bool, TokensSpec, "scale", default=False, into=into, out=lambda found: found is not None)
+    return at(name, bool, TokensSpec, "scale", default=default, into=into, out=lambda found: found is not None)
 
 
 def window(default: int | None) -> Pair:

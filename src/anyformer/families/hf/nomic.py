@@ -1,0 +1,147 @@
+"""Nomic BERT, GTE and EuroBERT to and from transformers' NomicBertModel, GteModel, EuroBertModel and the classes with heads."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import changed
+from anyformer.families.eurobert import eurobert, masked_table
+from anyformer.families.hf import headings, table
+from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, sizes
+from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
+from anyformer.families.hf.llama_like import EPS_1E5
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.nomic import gte, nomic_bert
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, RotarySpec, SegmentsSpec
+from anyformer.layers.embedding import n_segments
+from anyformer.spec import EmbeddingSpec, ModelSpec
+
+TINY = {"n_layers": 1, "d_model": 8, "n_heads": 1}
+LAYER = {
+    **ATTENTION,
+    **GATED,
+    "0.norm_sum": "post_attention_layernorm",
+    "1.norm_sum": "post_mlp_layernorm",
+}
+
+
+def _gated(usual: str, theta: float, context: int) -> tuple[table.Pair, ...]:
+    """The sizes and the rotary positions; the arguments are what the class takes where nothing is said."""
+    return (
+        *sizes(feed=GatedFeedForwardSpec, usual=usual),
+        table.only(head_dim=lambda spec: spec.stack.d_model // one(spec, GQASpec, "attention").n_heads),
+        eps(1e-12),
+        table.positions(RotarySpec(theta=theta), context=context),
+    )
+
+
+def _heads(name: str, prefix: str, words: headings.Heading) -> headings.HeadNames:
+    """The heads of the classes whose names begin with `name`; the bare one has no pooler, that of texts has."""
+    classes = headings.row_labels(f"{prefix}.pooler.dense", "classifier")
+    found = {"mlm": words, "classes": classes, "token_classes": headings.TOKEN_CLASSES}
+    return headings.usual_classes(name, f"{prefix}.", found)
+
+
+PREDICTIONS = "cls.predictions"
+NOMIC_HEADS = _heads(
+    "NomicBert",
+    "nomic_bert",
+    headings.words(
+        f"{PREDICTIONS}.transform.dense",
+        f"{PREDICTIONS}.transform.layer_norm",
+        Theirs(PREDICTIONS, also=(f"{PREDICTIONS}.decoder",)),
+        headings.of_feed_forwards,
+    ),
+)
+NOMIC = encoder_family(
+    "nomic_bert",
+    nomic_bert(**TINY),
+    (*_gated("silu", 1000.0, 2048), SEGMENTS, table.fixed(pad_token_id=0)),  # null is refused there
+    NOMIC_HEADS,
+    laid_out(LAYER, terms=("token_type",), layer="layers"),
+    also=(f"{PREDICTIONS}.decoder",),
+    buffers=(),
+    filed=(
+        laid_out(
+            {
+                table.QKV: "attn.Wqkv",
+                f"{table.PROJECTION}.o": "attn.out_proj",
+                **{f"{table.FEED}.{ours}": f"mlp.fc{n}" for ours, n in (("up", "11"), ("gate", "12"), ("down", "2"))},
+                "0.norm_sum": "norm1",
+                "1.norm_sum": "norm2",
+            },
+            terms=("token_type",),
+            layer="encoder.layers",
+            outside={"stack.embedding.norm": "emb_ln"},
+        ),
+        NOMIC_HEADS,
+    ),
+)
+
+
+def _read_segments(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """As many kinds of text as are said; with 0 there is no table of them."""
+    if settings.take("type_vocab_size", int, 1) == 0:
+        return changed(spec, EmbeddingSpec, terms=spec.stack.embedding.terms[:1])
+    return changed(spec, SegmentsSpec, n_segments=settings.positive("type_vocab_size", int, 1))
+
+
+def _gte_heads(norm: str) -> headings.HeadNames:
+    return _heads("Gte", "gte", headings.words("lm_head.dense", f"lm_head.{norm}", "lm_head.decoder"))
+
+
+GTE_HEADS = _gte_heads("layer_norm")
+GTE = encoder_family(
+    "gte",
+    gte(**TINY),
+    (
+        *_gated("gelu", 160_000.0, 8192),
+        table.Pair(_read_segments, lambda spec: {"type_vocab_size": n_segments(spec.stack.embedding)}),
+    ),
+    GTE_HEADS,
+    laid_out(LAYER, terms=("token_type",), layer="layers"),
+    also=("lm_head.decoder",),
+    buffers=(),
+    filed=(
+        laid_out(
+            {
+                table.QKV: "attention.qkv_proj",
+                f"{table.PROJECTION}.o": "attention.o_proj",
+                (f"{table.FEED}.up", f"{table.FEED}.gate"): "mlp.up_gate_proj",
+                f"{table.FEED}.down": "mlp.down_proj",
+                "0.norm_sum": "attn_ln",
+                "1.norm_sum": "mlp_ln",
+            },
+            terms=("token_type",),
+        ),
+        _gte_heads("norm"),
+    ),
+)
+MASKED_TABLE = headings.Heading(lambda spec, n: masked_table(spec.vocab_size), {"table": "lm_head"})
+EUROBERT_HEADS = headings.usual_classes(
+    "EuroBert", "model.", {"mlm": MASKED_TABLE, "token_classes": headings.TOKEN_CLASSES}
+)
+EUROBERT = encoder_family(
+    "eurobert",
+    eurobert(1, 8, 1, 8).but(heads=()),
+    (
+        *WIDTHS,
+        table.heads(),
+        table.EVEN,
+        table.BIASES,
+        table.only(mlp_bias=False),  # the head would have one too
+        EPS_1E5,
+        table.positions(context=8192),
+        table.starts(),
+        table.layers(),
+        # Of the hidden word; changes no number, and the class wants it among the tokens.
+        table.Pair(lambda _, spec: spec, lambda spec: {"mask_token_id": min(128_002, spec.vocab_size - 1)}),
+    ),
+    EUROBERT_HEADS,
+    laid_out({**NORMS, **ATTENTION, **GATED}, terms=(), layer="layers", outside={"stack.norm": "norm"}),
+    tokens="embed_tokens",
+    buffers=(),
+    # The first says how the class of texts pools, which is not read here.
+    ignored=("classifier_pooling", "mask_token_id"),
+    tied=False,
+)

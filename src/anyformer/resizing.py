@@ -165,9 +165,8 @@ def cut(blocks: tuple[Spec, ...], n: int) -> tuple[Spec, ...]:
     def share(length: int) -> int:
         return max(1, round(length * n / len(blocks)))
 
-    first = (run[0] for run in _runs(blocks[:start]) for _ in range(share(len(run))))
-    left = share(len(blocks) - start)
-    return (*first, *(blocks[start + i % period] for i in range(max(left, period))))
+    first = tuple(run[0] for run in _runs(blocks[:start]) for _ in range(share(len(run))))
+    return (*first, *(blocks[start + i % period] for i in range(max(n - len(first), period))))
 
 
 def _pattern(blocks: tuple[Spec, ...]) -> tuple[int, int]:

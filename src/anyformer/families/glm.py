@@ -40,8 +40,8 @@ def router(n_experts: int, top_k: int, factor: float) -> RouterSpec:
 def after_dense(sparse: ModelSpec, n_dense: int, d_ff: int) -> ModelSpec:
     """The model with feed-forwards of this width for the experts of its first layers."""
     blocks = sparse.stack.blocks
-    dense = edited(sparse.but(stack=sparse.stack.but(blocks=blocks[:n_dense])), MoESpec, lambda _: gated(d_ff, SiLU()))
-    return sparse.but(stack=sparse.stack.but(blocks=(*dense.stack.blocks, *blocks[n_dense:])))
+    dense = (edited(each, MoESpec, lambda _: gated(d_ff, SiLU())) for each in blocks[:n_dense])
+    return sparse.but(stack=sparse.stack.but(blocks=(*dense, *blocks[n_dense:])))
 
 
 def glm4_moe(

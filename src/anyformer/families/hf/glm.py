@@ -11,11 +11,11 @@ from anyformer.families.hf import table
 from anyformer.families.hf.cohere import norms_of_heads
 from anyformer.families.hf.deepseek import (
     AHEAD,
-    HEADS,
     LAYER,
     LAYOUT,
     dense_first,
     further,
+    latent_heads,
     latent_scale,
     layer_eps,
     modules,
@@ -82,7 +82,7 @@ GLM4_MOE_LITE = table.family(
         SWIGLU,
         expert_width("moe_intermediate_size", "expert", 1536),
         n_shared(1),
-        *HEADS,
+        *latent_heads(),
         layer_eps(1e-5),
         table.positions(RotarySpec(layout="interleaved"), context=202_752),
         v3_routing(64, 4, 1.8, 1, 1),

@@ -81,6 +81,7 @@ causal_masks: st.SearchStrategy[L.Mask] = st.one_of(
     st.just(L.Causal()),
     windows.map(lambda window: L.Causal() & window),
     windows.map(lambda window: L.Heads(masks=(L.Causal(), L.Causal() & window))),
+    st.just(L.Causal() & L.SameBlock(size=Window(4))),
     st.just(L.Causal() & (L.SameBlock(size=Window(5)) | L.BlockEnds(size=Window(5), last=Count(2)))),
     windows.map(lambda window: L.Heads(masks=(L.Causal() & window, L.Causal() & L.Strided(stride=Window(4))))),
     st.tuples(windows, windows).map(lambda two: L.Causal() & (two[0] | ~two[1])),
@@ -195,7 +196,10 @@ routers = st.sampled_from(
 def mixtures(draw: st.DrawFn) -> MixerSpec:
     shared = draw(optional(feed_forwards()))
     gate = shared is not None and draw(st.booleans())
-    return L.MoESpec(router=draw(routers), expert=draw(feed_forwards()), shared_expert=shared, shared_gate=gate)
+    weighs: Any = draw(st.sampled_from(["output", "input"]))
+    return L.MoESpec(
+        router=draw(routers), expert=draw(feed_forwards()), shared_expert=shared, shared_gate=gate, weighs=weighs
+    )
 
 
 @st.composite

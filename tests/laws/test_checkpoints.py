@@ -55,6 +55,9 @@ class Records(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+NO_BLEND = "high_freq_factor field must be greater"  # said of Llama 4 Scout as it was released: no wave is between
+
+
 @contextmanager
 def silence() -> Iterator[None]:
     """Fail on any warning and on anything that transformers logs as one."""
@@ -69,7 +72,7 @@ def silence() -> Iterator[None]:
     finally:
         logger.removeHandler(records)
         logger.setLevel(level)
-    assert records.lines == []
+    assert [line for line in records.lines if NO_BLEND not in line] == []
 
 
 @pytest.fixture(scope="module")

@@ -343,6 +343,7 @@ def experts(mixer: Any) -> str:
     if n := n_shared_experts(mixer):
         said.append(f"{n} shared" + (" behind a gate" if mixer.shared_gate else ""))
     said.append(router(mixer.router))
+    said += ["weights multiply what experts read"] if mixer.weighs == "input" else []
     return "; ".join([*said, *([phrase(mixer.capacity)] if mixer.capacity is not None else [])])
 
 

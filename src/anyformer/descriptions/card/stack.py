@@ -330,6 +330,7 @@ EXPERTS = (
     Reading("n_shared_experts", "shared experts", lambda m, _: n_shared_experts(m) or None),
     Reading("router", "router", lambda m, _: words.router(m.router), str),
     Reading("shared_gate", "shared expert's gate", lambda m, _: "sigmoid" if m.shared_gate else None, str),
+    Reading("weighs", "weights multiply", lambda m, _: "what experts read" if m.weighs == "input" else None, str),
     Reading("capacity", "expert capacity", lambda m, _: m.capacity and words.phrase(m.capacity), str),
 )
 NORMS = (

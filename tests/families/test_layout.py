@@ -39,3 +39,11 @@ def test_what_takes_turns_head_by_head(by: str, groups: int) -> None:
     whole = torch.cat([piece for pair in each for piece in pair])
     assert all(torch.equal(a, b) for a, b in zip(row.load((whole,)), (q, k), strict=True))
     assert torch.equal(row.save((q, k))[0], whole)
+
+
+def test_the_only_row_of_theirs() -> None:
+    name = "stack.blocks.0.sublayers.0.norm_in.weight"
+    (row,) = rows_of(SPEC, {name: Theirs("row", by="row")})
+    ours = torch.randn(32)
+    assert torch.equal(row.load((ours[None],))[0], ours)
+    assert row.save((ours,))[0].shape == (1, 32)

@@ -54,6 +54,7 @@ LATENT = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 8,
 }
+ERNIE = {"moe_intermediate_size": 16, "moe_k": 2, "moe_num_experts": 4}
 WINDOWS = ["sliding_attention"] * 2
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
@@ -101,6 +102,10 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("llama4_text", {**SIZES, "num_local_experts": 4, "interleave_moe_layer_step": 2, "use_qk_norm": False}),
     ("llama4_text", {**SIZES, "moe_layers": [0, 3], "no_rope_layers": [0, 1, 1, 0], "attn_temperature_tuning": False}),
     ("llama4_text", {**SIZES, "moe_layers": [1], "attention_chunk_size": 8, "floor_scale": 16, "head_dim": 8}),
+    ("nanochat", SIZES),
+    ("nanochat", {**SIZES, "final_logit_softcapping": None, "attention_bias": True, "tie_word_embeddings": True}),
+    ("ernie4_5_moe", {**SIZES, **ERNIE}),
+    ("ernie4_5_moe", {**SIZES, **ERNIE, "moe_layer_interval": 2, "moe_layer_end_index": 3, "moe_layer_start_index": 0}),
     ("afmoe", {**SIZES, **EXPERTS, "num_experts": 4}),
     (
         "afmoe",
@@ -184,6 +189,12 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
             {"layer_types": ["sliding_attention"] * 4},
             "layer_types = .* must be 4 times chunked_attention",
         ),
+        (
+            "ernie4_5_moe",
+            {**ERNIE, "moe_layer_end_index": "last"},
+            "moe_layer_end_index = 'last' must be the number of a layer",
+        ),
+        ("ernie4_5_moe", {**ERNIE, "use_bias": True}, "use_bias = True is not computed here"),
         ("afmoe", {**EXPERTS, "layer_types": ["sliding_attention"] * 3}, "layer_types = .* must be 4 times"),
         ("dbrx", {**DBRX, "attn_config": 3}, "attn_config = 3 must be a table"),
         ("stablelm", {"head_dim": 8}, "head_dim = 8 is not computed here; only 16 is"),

@@ -66,6 +66,7 @@ rotaries = st.builds(
     fraction=st.sampled_from([0.5, 1.0]),
     where=st.sampled_from(["first", "last"]),
     layout=st.sampled_from(["half", "interleaved"]),
+    backwards=st.booleans(),
     scaling=optional(
         st.sampled_from(
             [

@@ -32,7 +32,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
+from anyformer.spec import BranchSpec, EmbeddingSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
 from tests.laws.inputs import inputs
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.parity import differences, moves, pair
@@ -118,6 +118,18 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"theta": 51_000.0}),
         (RotarySpec, {"layout": "half"}),
         (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
+    ],
+    "nanochat-d20": [
+        (RotarySpec, {"backwards": False}),
+        (HeadSpec, {"softcap": None}),
+        (EmbeddingSpec, {"norm": None}),
+        (FeedForwardSpec, {"activation": ReLU()}),
+        NO_QK_NORM,
+    ],
+    "ernie-4.5-21b-a3b": [
+        (RouterSpec, {"score": "sigmoid"}),
+        (RouterSpec, {"renormalise": False}),
+        (RotarySpec, {"layout": "half"}),
     ],
     "llama4-scout": [
         (SameBlock, {"size": 4}),

@@ -254,6 +254,7 @@ def rotary(value: RotarySpec) -> str:
     said += [f"{number(100 * value.fraction)} % of each head"] if value.fraction != 1 else []
     said += [f"{value.layout} pairs"] if value.layout != "half" else []
     said += [f"the {value.where} features"] if value.where != "first" else []
+    said += ["backwards"] if value.backwards else []
     said += [phrase(value.scaling)] if value.scaling is not None else []
     return _with(kind(value), said)
 

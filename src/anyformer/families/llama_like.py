@@ -1,5 +1,6 @@
 """Models that LLaMA's architecture expresses whole or nearly so: SmolLM2 (2502.02737), Yi (2403.04652), Reka Flash 3,
-SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 with neighbouring pairs, AFM without gates."""
+SmolLM3 with layers that rotate nothing, Seed-OSS with biases, ERNIE 4.5 with neighbouring pairs and its mixture, AFM without
+gates."""
 
 from __future__ import annotations
 

@@ -318,6 +318,7 @@ ROTARY = (
     Reading("rope_theta", "RoPE theta", _rotary("theta")),
     Reading("rotary_dim", "rotary dimensions", _rotated),
     Reading("rope_layout", "RoPE pairs", _rotary("layout"), lambda layout: PAIRS.get(layout) or str(layout)),
+    Reading("rope_direction", "RoPE turns", lambda b, p: "backwards" if _rotary("backwards")(b, p) else None, str),
     Reading("rope_scaling", "RoPE scaling", lambda b, p: (s := _rotary("scaling")(b, p)) and _scaling(s), str),
     Reading("activation", "activation", _activation, str),
     Reading("d_ff", "FFN dimension", _d_ff),

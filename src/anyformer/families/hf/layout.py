@@ -20,8 +20,8 @@ class Theirs(NamedTuple):
     turned: bool = False
     # What takes turns in it: one head's queries, keys and values (those of one key/value head), what one head of queries has of
     # each, or one feature of each; or ours lie side by side in what they read; or experts are one below the other in one
-    # matrix, each `turned` or not.
-    by: Literal["head", "query", "feature", "input", "expert"] | None = None
+    # matrix, each `turned` or not; or ours is the only row of theirs.
+    by: Literal["head", "query", "feature", "input", "expert", "row"] | None = None
     # What files may call it too: duplicates of a tied table.
     also: tuple[str, ...] = ()
 
@@ -69,6 +69,8 @@ def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str,
     if "*" in name:
         each = tuple(name.replace("*", str(i)) for i in range(shape[0]))
         return TensorRow(ours, each, lambda each: (torch.stack(each),), lambda stack: stack[0].unbind(0))
+    if by == "row":
+        return reshaped(ours[0], name, lambda rows: rows[0], lambda one: one[None])
     if by == "expert":
 
         def turn(each: torch.Tensor) -> torch.Tensor:

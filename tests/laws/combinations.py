@@ -164,6 +164,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "softcap": draw(optional(st.just(3.0))),
         "sink": draw(st.booleans()),
         "gate": draw(optional(gates)),
+        "norm": draw(optional(norms)),
         "scores": scores,
         "mask": draw(masks),
         "relative_values": draw(optional(st.just(L.ShawValuesSpec(farthest=Window(4))))),
@@ -173,9 +174,12 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
 
 
 @st.composite
-def feed_forwards(draw: st.DrawFn) -> MixerSpec:
+def feed_forwards(draw: st.DrawFn, *, learning: bool = True) -> MixerSpec:
+    """Draw a feed-forward; what is between the maps of one expert among many learns nothing."""
     bias: dict[str, Any] = {"bias_in": draw(st.booleans()), "bias_out": draw(st.booleans())}
-    activation = draw(activations)
+    activation = draw(st.one_of(activations, st.just(L.XIELU())) if learning else activations)
+    gainless = st.just(L.RMSNormSpec(weight=False, eps=1e-2))
+    bias["norm"] = draw(optional(st.one_of(norms, gainless) if learning else gainless))
     if draw(st.booleans()):
         return L.FeedForwardSpec(d_ff=Width(20), activation=activation, **bias)
     limit, offset = draw(optional(st.just(1.0))), draw(st.sampled_from([0.0, 1.0]))
@@ -199,7 +203,11 @@ def mixtures(draw: st.DrawFn) -> MixerSpec:
     gate = shared is not None and draw(st.booleans())
     weighs: Any = draw(st.sampled_from(["output", "input"]))
     return L.MoESpec(
-        router=draw(routers), expert=draw(feed_forwards()), shared_expert=shared, shared_gate=gate, weighs=weighs
+        router=draw(routers),
+        expert=draw(feed_forwards(learning=False)),
+        shared_expert=shared,
+        shared_gate=gate,
+        weighs=weighs,
     )
 
 

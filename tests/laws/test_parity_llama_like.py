@@ -9,6 +9,7 @@ from anyformer.families.compose import changed
 from anyformer.families.hf.mapping import misfits, spec_of
 from anyformer.layers import (
     GELU,
+    XIELU,
     AttentionSpec,
     Causal,
     FeedForwardSpec,
@@ -118,6 +119,16 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"theta": 51_000.0}),
         (RotarySpec, {"layout": "half"}),
         (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
+    ],
+    "bitnet-b1.58-2b4t": [
+        (AttentionSpec, {"norm": None}),
+        (GatedFeedForwardSpec, {"norm": None}),
+        (GatedFeedForwardSpec, {"activation": ReLU()}),
+    ],
+    "apertus-8b": [
+        (XIELU, {"beta": 0.51}),
+        (XIELU, {"eps": -0.1}),
+        NO_QK_NORM,
     ],
     "nanochat-d20": [
         (RotarySpec, {"backwards": False}),

@@ -314,12 +314,13 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
         return phrase(mixer)
     form = f" ({value.form})" if exact and isinstance(value, GELU) and value.form != "erf" else ""
     name = phrase(value, without=("form",))
+    inner = [f"then {norm(mixer.norm, exact=True)}"] if exact and getattr(mixer, "norm", None) else []
     if not isinstance(mixer, GatedFeedForwardSpec):
-        return name + form
+        return ", ".join([name + form, *inner])
     said = [GATED.get(name, f"gated {name}") + form]
     said += [f"clamped at {number(mixer.limit)}"] if exact and mixer.limit is not None else []
     said += [f"up + {number(mixer.up_offset)}"] if exact and mixer.up_offset else []
-    return ", ".join(said)
+    return ", ".join([*said, *inner])
 
 
 def router(value: RouterSpec) -> str:

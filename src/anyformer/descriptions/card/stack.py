@@ -310,6 +310,9 @@ ATTENTION = (
         "query_scale", "queries", _each(lambda a: words.query_scale(a.query_scale) if a.query_scale else None), str
     ),
     Reading("output_gate", "output", _each(lambda a: words.gate(a.gate) if a.gate else None), str),
+    Reading(
+        "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str
+    ),
     Reading("qkv_clip", "q, k, v clipped to ±", _field("clip")),
     Reading("qk_norm", "QK-norm", _each(_qk_norm), str),
     Reading("latent_norm", "norm of latents", _each(_latent_norm), str),

@@ -102,6 +102,8 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("llama4_text", {**SIZES, "num_local_experts": 4, "interleave_moe_layer_step": 2, "use_qk_norm": False}),
     ("llama4_text", {**SIZES, "moe_layers": [0, 3], "no_rope_layers": [0, 1, 1, 0], "attn_temperature_tuning": False}),
     ("llama4_text", {**SIZES, "moe_layers": [1], "attention_chunk_size": 8, "floor_scale": 16, "head_dim": 8}),
+    ("vaultgemma", {**SIZES, "head_dim": 8}),
+    ("vaultgemma", {**SIZES, "head_dim": 16, "attn_logit_softcapping": None, "sliding_window": 7}),
     ("bitnet", SIZES),
     ("bitnet", {**SIZES, "attention_bias": True, "tie_word_embeddings": True}),
     ("apertus", SIZES),

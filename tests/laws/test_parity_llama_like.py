@@ -120,6 +120,10 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"layout": "half"}),
         (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
     ],
+    "vaultgemma-1b": [
+        (AttentionSpec, {"softcap": None}),
+        (SlidingWindow, {"size": 6}),
+    ],
     "bitnet-b1.58-2b4t": [
         (AttentionSpec, {"norm": None}),
         (GatedFeedForwardSpec, {"norm": None}),

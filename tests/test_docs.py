@@ -300,11 +300,23 @@ def test_every_law_is_told() -> None:
 
 
 def test_every_kind_of_part_is_told() -> None:
-    from anyformer.layers import DistributionSpec, Mask, ProjectionSpec, RotaryScalingSpec, ScoreSpec, ValueSpec
+    from anyformer.layers import (
+        DistributionSpec,
+        Mask,
+        ProjectionSpec,
+        QueryScaleSpec,
+        RotaryScalingSpec,
+        ScoreSpec,
+        ValueSpec,
+    )
     from anyformer.spec import InitSpec, MapSpec, MixerSpec, ResidualSpec, Spec, TermSpec
 
     choices = (Mask, ProjectionSpec, RotaryScalingSpec, ScoreSpec, InitSpec, DistributionSpec, MapSpec, MixerSpec)
-    known = [kind for kind in Spec.kinds.values() if issubclass(kind, (*choices, ResidualSpec, TermSpec, ValueSpec))]
+    known = [
+        kind
+        for kind in Spec.kinds.values()
+        if issubclass(kind, (*choices, QueryScaleSpec, ResidualSpec, TermSpec, ValueSpec))
+    ]
     ours = sorted(kind.kind for kind in known if not kind.abstract and kind.__module__.startswith("anyformer."))
     table = "\n".join(
         line for line in section("spec-language.md", "What there is").splitlines() if line.startswith("|")

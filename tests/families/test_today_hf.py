@@ -67,6 +67,7 @@ LATENT_OF_MISTRAL = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 8,
 }
+ERNIE = {"moe_intermediate_size": 16, "moe_k": 2, "moe_num_experts": 4}
 WINDOWS = ["sliding_attention"] * 2
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
@@ -116,6 +117,20 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "rope_parameters": {**STEPS, "mscale_all_dim": 0.7},
         },
     ),
+    ("llama4_text", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    ("llama4_text", {**SIZES, "num_local_experts": 4, "interleave_moe_layer_step": 2, "use_qk_norm": False}),
+    ("llama4_text", {**SIZES, "moe_layers": [0, 3], "no_rope_layers": [0, 1, 1, 0], "attn_temperature_tuning": False}),
+    ("llama4_text", {**SIZES, "moe_layers": [1], "attention_chunk_size": 8, "floor_scale": 16, "head_dim": 8}),
+    ("vaultgemma", {**SIZES, "head_dim": 8}),
+    ("vaultgemma", {**SIZES, "head_dim": 16, "attn_logit_softcapping": None, "sliding_window": 7}),
+    ("bitnet", SIZES),
+    ("bitnet", {**SIZES, "attention_bias": True, "tie_word_embeddings": True}),
+    ("apertus", SIZES),
+    ("apertus", {**SIZES, "attention_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 3e4}}),
+    ("nanochat", SIZES),
+    ("nanochat", {**SIZES, "final_logit_softcapping": None, "attention_bias": True, "tie_word_embeddings": True}),
+    ("ernie4_5_moe", {**SIZES, **ERNIE}),
+    ("ernie4_5_moe", {**SIZES, **ERNIE, "moe_layer_interval": 2, "moe_layer_end_index": 3, "moe_layer_start_index": 0}),
     ("afmoe", {**SIZES, **EXPERTS, "num_experts": 4}),
     (
         "afmoe",
@@ -243,6 +258,19 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("dots1", {**ROUTED, "layer_types": ["sliding"] * 4}, "layer_types = .* must be 4 times"),
         ("dots1", {"n_shared_experts": 1, "num_experts_per_tok": 2}, "has no setting 'n_routed_experts'"),
         ("minimax_m2", {"num_local_experts": 8, "attn_type_list": [1, 0, 1, 1]}, "attn_type_list = .* is not computed"),
+        ("llama4_text", {"moe_layers": [4]}, r"moe_layers = \[4\] must be a list of some of the 4 layers"),
+        ("llama4_text", {"no_rope_layers": [1, 2, 0, 0]}, "no_rope_layers = .* must be 4 times 1"),
+        (
+            "llama4_text",
+            {"layer_types": ["sliding_attention"] * 4},
+            "layer_types = .* must be 4 times chunked_attention",
+        ),
+        (
+            "ernie4_5_moe",
+            {**ERNIE, "moe_layer_end_index": "last"},
+            "moe_layer_end_index = 'last' must be the number of a layer",
+        ),
+        ("ernie4_5_moe", {**ERNIE, "use_bias": True}, "use_bias = True is not computed here"),
         ("afmoe", {**EXPERTS, "layer_types": ["sliding_attention"] * 3}, "layer_types = .* must be 4 times"),
         ("dbrx", {**DBRX, "attn_config": 3}, "attn_config = 3 must be a table"),
         ("stablelm", {"head_dim": 8}, "head_dim = 8 is not computed here; only 16 is"),

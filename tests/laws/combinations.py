@@ -66,6 +66,7 @@ rotaries = st.builds(
     fraction=st.sampled_from([0.5, 1.0]),
     where=st.sampled_from(["first", "last"]),
     layout=st.sampled_from(["half", "interleaved"]),
+    backwards=st.booleans(),
     scaling=optional(
         st.sampled_from(
             [
@@ -81,6 +82,7 @@ causal_masks: st.SearchStrategy[L.Mask] = st.one_of(
     st.just(L.Causal()),
     windows.map(lambda window: L.Causal() & window),
     windows.map(lambda window: L.Heads(masks=(L.Causal(), L.Causal() & window))),
+    st.just(L.Causal() & L.SameBlock(size=Window(4))),
     st.just(L.Causal() & (L.SameBlock(size=Window(5)) | L.BlockEnds(size=Window(5), last=Count(2)))),
     windows.map(lambda window: L.Heads(masks=(L.Causal() & window, L.Causal() & L.Strided(stride=Window(4))))),
     st.tuples(windows, windows).map(lambda two: L.Causal() & (two[0] | ~two[1])),
@@ -162,6 +164,7 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "softcap": draw(optional(st.just(3.0))),
         "sink": draw(st.booleans()),
         "gate": draw(optional(gates)),
+        "norm": draw(optional(norms)),
         "scores": scores,
         "mask": draw(masks),
         "relative_values": draw(optional(st.just(L.ShawValuesSpec(farthest=Window(4))))),
@@ -171,9 +174,12 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
 
 
 @st.composite
-def feed_forwards(draw: st.DrawFn) -> MixerSpec:
+def feed_forwards(draw: st.DrawFn, *, learning: bool = True) -> MixerSpec:
+    """Draw a feed-forward; what is between the maps of one expert among many learns nothing."""
     bias: dict[str, Any] = {"bias_in": draw(st.booleans()), "bias_out": draw(st.booleans())}
-    activation = draw(activations)
+    activation = draw(st.one_of(activations, st.just(L.XIELU())) if learning else activations)
+    gainless = st.just(L.RMSNormSpec(weight=False, eps=1e-2))
+    bias["norm"] = draw(optional(st.one_of(norms, gainless) if learning else gainless))
     if draw(st.booleans()):
         return L.FeedForwardSpec(d_ff=Width(20), activation=activation, **bias)
     limit, offset = draw(optional(st.just(1.0))), draw(st.sampled_from([0.0, 1.0]))
@@ -195,7 +201,14 @@ routers = st.sampled_from(
 def mixtures(draw: st.DrawFn) -> MixerSpec:
     shared = draw(optional(feed_forwards()))
     gate = shared is not None and draw(st.booleans())
-    return L.MoESpec(router=draw(routers), expert=draw(feed_forwards()), shared_expert=shared, shared_gate=gate)
+    weighs: Any = draw(st.sampled_from(["output", "input"]))
+    return L.MoESpec(
+        router=draw(routers),
+        expert=draw(feed_forwards(learning=False)),
+        shared_expert=shared,
+        shared_gate=gate,
+        weighs=weighs,
+    )
 
 
 @st.composite

@@ -194,7 +194,9 @@ def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
     for piece in start.fit_for(both.theirs, both.spec).pieces:
         ids = start.input_ids[piece.rows]
         if start.source is None or start.source_real is None:
-            rows.append(both.theirs.generate(ids, attention_mask=start.real.long(), **options))
+            before, here = ids[:, : piece.tokens.start or 0], piece[:2]  # padding that the class must not see
+            more = both.theirs.generate(start.input_ids[here], attention_mask=start.real[here].long(), **options)
+            rows.append(torch.cat((before, more), 1))
             continue
         source, mask = (t[piece.rows, piece.source] for t in (start.source, start.source_real.long()))
         rows.append(

@@ -55,6 +55,10 @@ class Records(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+NO_KERNEL = "reference PyTorch implementation"  # said of recurrences where the field's own kernels are not installed
+NO_BLEND = "high_freq_factor field must be greater"  # said of Llama 4 Scout as it was released: no wave is between
+
+
 @contextmanager
 def silence() -> Iterator[None]:
     """Fail on any warning and on anything that transformers logs as one, but that it has no faster kernel here."""
@@ -69,7 +73,7 @@ def silence() -> Iterator[None]:
     finally:
         logger.removeHandler(records)
         logger.setLevel(level)
-    assert [line for line in records.lines if "reference PyTorch implementation" not in line] == []
+    assert [line for line in records.lines if NO_BLEND not in line and NO_KERNEL not in line] == []
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from anyformer.families.compose import changed
 from anyformer.families.hf.mapping import misfits, spec_of
 from anyformer.layers import (
     GELU,
+    XIELU,
     AttentionSpec,
     Causal,
     FeedForwardSpec,
@@ -18,11 +19,13 @@ from anyformer.layers import (
     LinearScaling,
     LogSteps,
     LongRoPE,
+    MoESpec,
     OutputGateSpec,
     ReLU,
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
+    SameBlock,
     SiLU,
     SlidingWindow,
     Softplus,
@@ -30,7 +33,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
+from anyformer.spec import BranchSpec, EmbeddingSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec
 from tests.laws.inputs import inputs
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.parity import differences, moves, pair
@@ -125,6 +128,44 @@ MUTATIONS: dict[str, list[Change]] = {
         (RotarySpec, {"theta": 51_000.0}),
         (RotarySpec, {"layout": "half"}),
         (HeadSpec, {"scale": ScaleSpec(factor=0.26)}),
+    ],
+    "vaultgemma-1b": [
+        (AttentionSpec, {"softcap": None}),
+        (SlidingWindow, {"size": 6}),
+    ],
+    "bitnet-b1.58-2b4t": [
+        (AttentionSpec, {"norm": None}),
+        (GatedFeedForwardSpec, {"norm": None}),
+        (GatedFeedForwardSpec, {"activation": ReLU()}),
+    ],
+    "apertus-8b": [
+        (XIELU, {"beta": 0.51}),
+        (XIELU, {"eps": -0.1}),
+        NO_QK_NORM,
+    ],
+    "nanochat-d20": [
+        (RotarySpec, {"backwards": False}),
+        (HeadSpec, {"softcap": None}),
+        (EmbeddingSpec, {"norm": None}),
+        (FeedForwardSpec, {"activation": ReLU()}),
+        NO_QK_NORM,
+    ],
+    "ernie-4.5-21b-a3b": [
+        (RouterSpec, {"score": "sigmoid"}),
+        (RouterSpec, {"renormalise": False}),
+        (RotarySpec, {"layout": "half"}),
+    ],
+    "llama4-scout": [
+        (SameBlock, {"size": 4}),
+        (SameBlock, {"size": 6}),
+        (MoESpec, {"weighs": "output"}),
+        (RouterSpec, {"score": "softmax"}),
+        (LogSteps, {"start": 0}),
+        NO_QK_NORM,
+    ],
+    "llama4-maverick": [
+        (RotarySpec, {"layout": "half"}),
+        (AttentionSpec, {"query_scale": None}),
     ],
     "ministral-3-8b": [
         (AttentionSpec, {"query_scale": None}),

@@ -62,6 +62,10 @@ MIXTURES = {
     ),
     "Switch": MoESpec(router=router(top_k=1), expert=PLAIN, capacity=CapacityFactor(factor=0.9)),
     "two of few places": MoESpec(router=router(4, 2), expert=CLAMPED, capacity=FixedCapacity(tokens=5)),
+    "Llama 4": MoESpec(router=router(score="sigmoid"), expert=GATED, shared_expert=GATED, weighs="input"),
+    "what is read is weighed, of few places": MoESpec(
+        router=router(4, 2), expert=CLAMPED, capacity=FixedCapacity(tokens=5), weighs="input"
+    ),
     "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
     "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
 }
@@ -119,6 +123,7 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
     correction = own["router.correction"].tolist() if r.correction else None
     fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "factor", "tolerance")
     options = {name: getattr(r, name) for name in fields}
+    options["weighs"] = spec.weighs
     y = oracle.mixture(
         x, logits, lambda i, t: feed(spec.expert, "experts", i, t), places, real, correction=correction, **options
     )

@@ -44,6 +44,12 @@ TABLES: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+    "llama3, none blended": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 64,
+    },
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 64},
     "yarn, whole context": {"factor": 4.0},
     "yarn, betas": {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 8, "beta_slow": 2.0},

@@ -78,6 +78,7 @@ def mixture(
     expert: Callable[[int, Tensor], Tensor],
     places: int | None,
     real: list[list[bool]] | None = None,
+    weighs: str = "output",
     **options: Any,
 ) -> Tensor:
     """Return the sum over the chosen experts for x [batch, token, d_model]; an expert takes `places` tokens of a row."""
@@ -90,6 +91,6 @@ def mixture(
                 if real is None or real[b][t]:
                     taken[i] = taken.get(i, 0) + 1
                 if places is None or taken.get(i, 0) <= places:
-                    total = total + weight * expert(i, token)
+                    total = total + (expert(i, weight * token) if weighs == "input" else weight * expert(i, token))
             rows.append(total)
     return torch.stack(rows).view_as(x)

@@ -258,6 +258,7 @@ def rotary(value: RotarySpec) -> str:
     said += [f"{number(100 * value.fraction)} % of each head"] if value.fraction != 1 else []
     said += [f"{value.layout} pairs"] if value.layout != "half" else []
     said += [f"the {value.where} features"] if value.where != "first" else []
+    said += ["backwards"] if value.backwards else []
     said += [phrase(value.scaling)] if value.scaling is not None else []
     return _with(kind(value), said)
 
@@ -317,12 +318,13 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
         return phrase(mixer)
     form = f" ({value.form})" if exact and isinstance(value, GELU) and value.form != "erf" else ""
     name = phrase(value, without=("form",))
+    inner = [f"then {norm(mixer.norm, exact=True)}"] if exact and getattr(mixer, "norm", None) else []
     if not isinstance(mixer, GatedFeedForwardSpec):
-        return name + form
+        return ", ".join([name + form, *inner])
     said = [GATED.get(name, f"gated {name}") + form]
     said += [f"clamped at {number(mixer.limit)}"] if exact and mixer.limit is not None else []
     said += [f"up + {number(mixer.up_offset)}"] if exact and mixer.up_offset else []
-    return ", ".join(said)
+    return ", ".join([*said, *inner])
 
 
 def router(value: RouterSpec) -> str:
@@ -347,6 +349,7 @@ def experts(mixer: Any) -> str:
     if n := n_shared_experts(mixer):
         said.append(f"{n} shared" + (" behind a gate" if mixer.shared_gate else ""))
     said.append(router(mixer.router))
+    said += ["weights multiply what experts read"] if mixer.weighs == "input" else []
     return "; ".join([*said, *([phrase(mixer.capacity)] if mixer.capacity is not None else [])])
 
 

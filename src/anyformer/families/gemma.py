@@ -1,4 +1,5 @@
-"""Gemma 1, 2 and 3, each derived from the one before: arXiv:2403.08295, arXiv:2408.00118, arXiv:2503.19786."""
+"""Gemma 1, 2 and 3, each derived from the one before: arXiv:2403.08295, arXiv:2408.00118, arXiv:2503.19786; and VaultGemma, a
+Gemma 2 trained with differential privacy."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from anyformer.layers import (
     RotarySpec,
     TokensSpec,
 )
-from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec
+from anyformer.spec import BranchSpec, HeadSpec, Length, ModelSpec, ScaleSpec
 
 NORM = RMSNormSpec(eps=1e-6, weight_offset=1.0, cast="after")
 
@@ -40,6 +41,11 @@ def gemma2(*sizes: int, head_dim: int = 256, scores_as_of: int | None = None) ->
     model = sandwiched(model, head_dim=head_dim, scores_as_of=scores_as_of)
     model = changed(changed(model, AttentionSpec, softcap=50.0), HeadSpec, softcap=30.0)
     return layered(model, windowed(model, 4096).stack.blocks[0], model.stack.blocks[0])
+
+
+def vaultgemma(*sizes: int) -> ModelSpec:
+    """Gemma 2 without the norms after branches, for texts of 1,024 tokens (arXiv:2510.15001, from memory)."""
+    return changed(gemma2(*sizes), BranchSpec, norm_out=None).but(context=Length(1024))
 
 
 def gemma3(
@@ -91,4 +97,11 @@ GEMMA3 = Origin("gemma3", "gemma2", 2025, "arXiv:2503.19786, section 2").lineage
     Preset("gemma3-27b", gemma3(62, 5376, 32, 21_504, 16, head_dim=128, scores_as_of=168), "27.02B", ROWS),
     sizes="Gemma Team 2025, arXiv:2503.19786, tables 1 and 2, the text model (totals: embedding and the rest)",
     tokenizer="SentencePiece with byte fallback, 262,144",
+)
+VAULTGEMMA = Origin("vaultgemma", "gemma2", 2025, "arXiv:2510.15001, from memory").lineage(
+    "no norms after branches, as many key/value heads as heads, 1,024 tokens",
+    Preset("vaultgemma-1b", vaultgemma(26, 1152, 4, 6912), "1.04B", alias="vaultgemma"),
+    family="gemma",
+    sizes="Google 2025, the released configuration (window and context from memory)",
+    tokenizer=SENTENCEPIECE,
 )

@@ -3,7 +3,7 @@
 # `X as X`: offered from here, as PEP 484 marks it.
 from anyformer.layers.activation import ActivationSpec as ActivationSpec, ELU as ELU, GELU as GELU, Identity as Identity
 from anyformer.layers.activation import ReLU as ReLU, ReLU2 as ReLU2, SELU as SELU, SiLU as SiLU, Sigmoid as Sigmoid
-from anyformer.layers.activation import Softplus as Softplus, Swish as Swish, Tanh as Tanh
+from anyformer.layers.activation import Softplus as Softplus, Swish as Swish, Tanh as Tanh, XIELU as XIELU
 from anyformer.layers.attention import AttentionSpec as AttentionSpec
 from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -9,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
-from anyformer.spec import MapSpec, Positive
+from anyformer.spec import MapSpec, Place, Positive, Weight
 
 
 class ActivationSpec(MapSpec, abstract=True):
-    """A function of each number by itself. A subclass writes `__call__`; its module is `Activation`."""
+    """A function of each number by itself. A subclass writes `__call__`; its module is `Activation`, or one that learns."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """The function of x, of the same shape."""
@@ -105,3 +107,33 @@ class Softplus(ActivationSpec):
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.softplus(x, beta=self.beta)
+
+
+class XIELU(ActivationSpec):
+    """α x² + βx above 0 and α' (e^min(x, eps) - 1 - x) + βx below, both α learned: Huang & Schlag 2024, arXiv:2411.13010.
+
+    α = softplus(p), α' = β + softplus(n); p and n are what is stored.
+    """
+
+    beta: Positive = 0.5
+    eps: float = -1e-6
+    start: Positive = 0.8  # of α and of α', above beta
+
+    def __post_init__(self) -> None:
+        self.require("start", self.start > self.beta, f"must be above beta = {self.beta}, which α' is never below")
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        starts = {"positive": self.start, "negative": self.start - self.beta}
+        return {name: Weight((1,), ("alpha",), "gain", fill=math.log(math.expm1(x))) for name, x in starts.items()}
+
+
+class LearnedXIELU(Part[XIELU]):
+    positive: Tensor
+    negative: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The function of x [batch, token, width], of the same shape."""
+        beta = self.spec.beta
+        above = F.softplus(self.positive) * x * x
+        below = (beta + F.softplus(self.negative)) * (torch.expm1(x.clamp(max=self.spec.eps)) - x)
+        return torch.where(x > 0, above, below) + beta * x

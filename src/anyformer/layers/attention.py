@@ -21,6 +21,7 @@ from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
     Cost,
     Kept,
+    MapSpec,
     MixerSpec,
     ModelSpec,
     Place,
@@ -45,6 +46,7 @@ class AttentionSpec(MixerSpec):
     softcap: Positive | None = None  # cap · tanh(scores / cap), before the mask (Gemma 2)
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
+    norm: MapSpec | None = None  # of what all heads give as one vector, gated or not, before that map (BitNet)
     reads: Literal["self", "memory", "input"] = "self"
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
 
@@ -64,6 +66,7 @@ class AttentionSpec(MixerSpec):
             "scores": [(score, place.at(n_heads, width)) for score in self.scores],
             "relative_values": self.relative_values and (self.relative_values, place.at(n_heads, value_width)),
             "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
+            "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
         }
 
     def _place(self, place: Place) -> Place:
@@ -131,6 +134,7 @@ class Attention(Part[AttentionSpec]):
     relative_values: Any
     sink: Tensor | None
     gate: Any
+    norm: Any
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -182,6 +186,8 @@ class Attention(Part[AttentionSpec]):
         y, weights = checkpointed(core, q, k, v, context=context) if context.recompute == "selective" else core(q, k, v)
         y = p.unfold(y) if absorbed else y
         y = y if self.gate is None else self.gate(y, x)
+        if self.norm is not None:
+            y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         return p.output(y), {"attention": weights} if context.weights and weights is not None else {}
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:

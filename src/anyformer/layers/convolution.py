@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
@@ -40,12 +40,13 @@ class ConvolutionSpec(MixerSpec):
 class Convolution(Part[ConvolutionSpec]):
     weight: Tensor
     bias: Tensor
+    activation: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """What neighbours give [batch, token, d_model] for x of that shape; no notes."""
         x = x if self.spec.reads == "self" else context.given("input")
         around = torch.cat(list(self._shifted(x, context.tokens.document)), -1)  # [batch, token, size · width]
-        return self.spec.activation(F.linear(around, self.weight.permute(0, 2, 1).flatten(1), self.bias)), {}
+        return self.activation(F.linear(around, self.weight.permute(0, 2, 1).flatten(1), self.bias)), {}
 
     def _shifted(self, x: Tensor, document: Tensor | None) -> list[Tensor]:
         """Each token's neighbours, from the first before to the last after; zero where they are of another document."""

@@ -17,7 +17,7 @@ from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, as_given, autocast_dtype
-from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight
+from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 
 
 class StackedLinearSpec(PartSpec):
@@ -53,12 +53,15 @@ class ExpertsSpec(PartSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         found: dict[str, Placed] = {}
         for name, placed in self.expert.parts(place).items():
+            if placed is None:
+                found[name] = None
+                continue
             if not isinstance(placed, tuple):
                 raise SpecError(f"{self.expert.kind}.{name} cannot be a part of an expert: it is no single part")
             part, inner_place = placed
             if isinstance(part, LinearSpec):
                 part = StackedLinearSpec(linear=part, n_experts=self.n_experts, top_k=self.top_k)
-            elif any(True for _ in part.weights(inner_place)):
+            elif any(True for _ in tensors(part, inner_place)):
                 raise SpecError(f"{part.kind} cannot be a part of an expert: only linear maps are stacked")
             found[name] = part, inner_place
         return found
@@ -76,7 +79,7 @@ class Experts(Part[ExpertsSpec]):
         """What the experts make of x [token, d_model]; chosen and weights are [token, top_k], -1 chooses none."""
         expert = self.spec.expert
         assert isinstance(expert, ExpertSpec)
-        inner = lambda *hidden: expert.inner(*hidden, context=context)  # noqa: E731
+        inner = lambda *hidden: expert.inner(*hidden, module=self, context=context)  # noqa: E731
         maps = [getattr(self, name) for name in (*self.into, self.out)]
         if context.experts == "loop":
             return one_by_one(x, chosen, weights, maps, inner)

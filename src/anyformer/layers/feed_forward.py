@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +13,7 @@ from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MixerSpec, Place, Placed, Positive, Width, Workload
+from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, Width, Workload
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -24,8 +24,8 @@ class ExpertSpec(MixerSpec, abstract=True):
 
     counted_as: ClassVar[str | None] = "feed-forward"
 
-    def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
-        """What goes into the last map, given what comes out of the first ones."""
+    def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
+        """What goes into the last map, given what comes out of the first ones; `module` has the parts between by name."""
         raise TypeError(f"{self.kind} does not say what is between its maps")
 
     def cost(self, place: Place, workload: Workload) -> Cost:
@@ -33,10 +33,11 @@ class ExpertSpec(MixerSpec, abstract=True):
 
 
 class FeedForwardSpec(ExpertSpec):
-    """down(activation(up(x)))."""
+    """down(norm(activation(up(x))))."""
 
     d_ff: Width
     activation: ActivationSpec
+    norm: MapSpec | None = None  # of what goes into the last map (BitNet)
     bias_in: bool = True
     bias_out: bool = True
 
@@ -44,29 +45,32 @@ class FeedForwardSpec(ExpertSpec):
         return {
             "up": (LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model")), place),
             "activation": (self.activation, place),
+            "norm": self.norm and (self.norm, place.at(self.d_ff)),
             "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
 
-    def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
+    def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         (up,) = hidden
-        return _dropped(self.activation(up), context)
+        return _dropped(_normed(module, module.activation(up)), context)
 
 
 class FeedForward(Part[FeedForwardSpec]):
     up: nn.Module
     activation: nn.Module
+    norm: nn.Module | None
     down: nn.Module
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
-        return self.down(self.spec.inner(self.up(x), context=context)), {}
+        return self.down(self.spec.inner(self.up(x), module=self, context=context)), {}
 
 
 class GatedFeedForwardSpec(ExpertSpec):
-    """down(activation(gate(x)) · (up(x) + up_offset)), gate and up clamped where a limit is given (gpt-oss, Phi-3 small)."""
+    """down(norm(activation(gate(x)) · (up(x) + up_offset))), gate and up clamped where a limit is (gpt-oss, Phi-3 small)."""
 
     d_ff: Width
     activation: ActivationSpec
+    norm: MapSpec | None = None  # of what goes into the last map (BitNet)
     bias_in: bool = False
     bias_out: bool = False
     limit: Positive | None = None  # gate ≤ limit, -limit ≤ up ≤ limit
@@ -78,12 +82,13 @@ class GatedFeedForwardSpec(ExpertSpec):
             "gate": (into, place),
             "up": (into, place),
             "activation": (self.activation, place),
+            "norm": self.norm and (self.norm, place.at(self.d_ff)),
             "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
 
-    def inner(self, *hidden: Tensor, context: ForwardContext) -> Tensor:
+    def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         gate, up = self.bounded(*hidden)
-        return _dropped(self.activation(gate) * up, context)
+        return _dropped(_normed(module, module.activation(gate) * up), context)
 
     def bounded(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
         """Gate and up, clamped and offset."""
@@ -96,20 +101,27 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
     gate: Linear
     up: Linear
     activation: nn.Module
+    norm: nn.Module | None
     down: nn.Module
 
     def __init__(self, spec: GatedFeedForwardSpec, place: Place) -> None:
         super().__init__(spec, place)
+        # What is between the maps learns nothing, so that it can be made again without a gradient of its own.
+        self.plain = self.norm is None and not any(True for _ in self.activation.parameters())
         self.together: Together | None = None  # gate and up as one product, for decoding
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
         fused = self.together is not None and self.together.holds()
         gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
-        if saves_activations() and not context.dropout and isinstance(self.down, Linear):
+        if self.plain and saves_activations() and not context.dropout and isinstance(self.down, Linear):
             gate, up = self.spec.bounded(gate, up)
             return MemoryEfficientGatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
-        return self.down(self.spec.inner(gate, up, context=context)), {}
+        return self.down(self.spec.inner(gate, up, module=self, context=context)), {}
+
+
+def _normed(module: Any, hidden: Tensor) -> Tensor:
+    return hidden if module.norm is None else module.norm(hidden)
 
 
 def _dropped(hidden: Tensor, context: ForwardContext) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,7 @@ class MoESpec(MixerSpec):
     shared_expert: MixerSpec | None = None  # for all tokens; several of one width are one that is as wide as all
     shared_gate: bool = False  # the shared expert's result is multiplied by σ(w·x) (Qwen-MoE)
     capacity: CapacitySpec | None = None  # None: every choice is served
+    weighs: Literal["output", "input"] = "output"  # what of an expert is multiplied by its weight (Llama 4: the input)
 
     def __post_init__(self) -> None:
         if not isinstance(self.expert, ExpertSpec):
@@ -138,11 +139,20 @@ class MoE(Part[MoESpec]):
             places = spec.capacity.places(x.shape[1], spec.router.n_experts, spec.router.top_k)
             served = notes["served"] = admitted(notes["chosen"], spec.router.n_experts, places, notes["real"])
             weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
-        y = self.experts(rows, chosen, weights, context).view_as(x)
+        if spec.weighs == "input":
+            y = self._of_weighted(rows, chosen, weights, context).view_as(x)
+        else:
+            y = self.experts(rows, chosen, weights, context).view_as(x)
         if self.shared_expert is not None:
             shared, _ = self.shared_expert(x, context, store)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return y, notes
+
+    def _of_weighted(self, x: Tensor, chosen: Tensor, weights: Tensor, context: ForwardContext) -> Tensor:
+        """The sum over a token's experts of expert(weight · x), [token, d_model] of x of that shape."""
+        each = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)
+        one, served = chosen.flatten()[:, None], (chosen.flatten()[:, None] >= 0).to(weights.dtype)
+        return self.experts(each, one, served, context).unflatten(0, chosen.shape).sum(1)
 
 
 def admitted(chosen: Tensor, n_experts: int, places: int, real: Tensor) -> Tensor:

@@ -72,7 +72,8 @@ class Llama3Scaling(RotaryScalingSpec):
 
     def scaled(self, frequencies: list[float]) -> list[float]:
         low, high = self.low_frequency_factor, self.high_frequency_factor
-        kept = [(self.original_context * f / (2 * math.pi) - low) / (high - low) for f in frequencies]
+        turns = [self.original_context * f / (2 * math.pi) for f in frequencies]
+        kept = [(n - low) / (high - low) if high != low else float(n >= low) for n in turns]  # equal: none are blended
         shares = [min(max(share, 0.0), 1.0) for share in kept]
         return [s * f + (1 - s) * f / self.factor for s, f in zip(shares, frequencies, strict=True)]
 

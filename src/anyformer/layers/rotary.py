@@ -19,6 +19,7 @@ class RotarySpec(Spec):
     fraction: SomeShare = 1.0  # of head_dim that rotates
     where: Literal["first", "last"] = "first"  # which features rotate
     layout: Literal["half", "interleaved"] = "half"  # pairs are (i, i + r/2) or (2i, 2i + 1)
+    backwards: bool = False  # pairs turn the other way, by minus the position (nanochat)
     scaling: RotaryScalingSpec | None = None
 
     def dims(self, head_dim: int) -> int:
@@ -59,7 +60,7 @@ class RotarySpec(Spec):
         else:
             frequencies = torch.tensor(self.frequencies(head_dim), device=position.device)
             magnitude = scaling.magnitude() if scaling else 1.0
-        angles = position.float()[..., None] * frequencies
+        angles = position.float()[..., None] * (-frequencies if self.backwards else frequencies)
         cos, sin = ((wave * magnitude)[:, None] for wave in (angles.cos(), angles.sin()))
         if self.layout == "half":
             pairs = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

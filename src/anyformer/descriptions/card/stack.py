@@ -310,6 +310,9 @@ ATTENTION = (
         "query_scale", "queries", _each(lambda a: words.query_scale(a.query_scale) if a.query_scale else None), str
     ),
     Reading("output_gate", "output", _each(lambda a: words.gate(a.gate) if a.gate else None), str),
+    Reading(
+        "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str
+    ),
     Reading("qkv_clip", "q, k, v clipped to ±", _field("clip")),
     Reading("qk_norm", "QK-norm", _each(_qk_norm), str),
     Reading("latent_norm", "norm of latents", _each(_latent_norm), str),
@@ -318,6 +321,7 @@ ROTARY = (
     Reading("rope_theta", "RoPE theta", _rotary("theta")),
     Reading("rotary_dim", "rotary dimensions", _rotated),
     Reading("rope_layout", "RoPE pairs", _rotary("layout"), lambda layout: PAIRS.get(layout) or str(layout)),
+    Reading("rope_direction", "RoPE turns", lambda b, p: "backwards" if _rotary("backwards")(b, p) else None, str),
     Reading("rope_scaling", "RoPE scaling", lambda b, p: (s := _rotary("scaling")(b, p)) and _scaling(s), str),
     Reading("activation", "activation", _activation, str),
     Reading("d_ff", "FFN dimension", _d_ff),
@@ -330,6 +334,7 @@ EXPERTS = (
     Reading("n_shared_experts", "shared experts", lambda m, _: n_shared_experts(m) or None),
     Reading("router", "router", lambda m, _: words.router(m.router), str),
     Reading("shared_gate", "shared expert's gate", lambda m, _: "sigmoid" if m.shared_gate else None, str),
+    Reading("weighs", "weights multiply", lambda m, _: "what experts read" if m.weighs == "input" else None, str),
     Reading("capacity", "expert capacity", lambda m, _: m.capacity and words.phrase(m.capacity), str),
 )
 NORMS = (

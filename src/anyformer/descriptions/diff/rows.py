@@ -131,6 +131,7 @@ def _scores(attention: AttentionSpec) -> str:
     said += ["a sink for each head"] if attention.sink else []
     said += [words.query_scale(attention.query_scale)] if attention.query_scale else []
     said += [words.gate(attention.gate)] if attention.gate else []
+    said += [f"{words.norm(attention.norm, exact=True)} of all heads' values"] if attention.norm else []
     clip = getattr(attention.projection, "clip", None)
     return ", ".join([*said, *([f"q, k, v within ±{words.number(clip)}"] if clip is not None else [])])
 

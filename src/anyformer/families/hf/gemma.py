@@ -1,14 +1,14 @@
-"""Gemma 1, 2 and 3 (text) to and from the classes of transformers: gains stored minus one, scores' scale a setting."""
+"""Gemma 1 to 3 (text) and VaultGemma to and from the classes of transformers: gains stored minus one, scores' scale a setting."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.gemma import gemma, gemma2, gemma3
+from anyformer.families.gemma import gemma, gemma2, gemma3, vaultgemma
 from anyformer.families.hf import table
 from anyformer.families.hf.llama import ATTENTION, D_FF, EPS, GATED, NORMS, QK_NORMS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.layers import AttentionSpec, GatedFeedForwardSpec, GQASpec, RotarySpec
@@ -55,11 +55,11 @@ GEMMA = table.family(
     {**NORMS, **ATTENTION, **GATED},
     ignored=("hidden_activation",),
 )
-GEMMA2 = table.family(
-    "gemma2",
-    "Gemma2ForCausalLM",
-    gemma2(2, 8, 1, 8, 1),
-    (
+
+
+def _capped(hf_type: str, architecture: str, template: ModelSpec) -> Family:
+    """A class of capped scores and logits, a window in every other layer."""
+    pairs = (
         *SIZES,
         table.heads(n_kv_heads=4, head_dim=WIDTH),
         table.EVEN,
@@ -69,10 +69,13 @@ GEMMA2 = table.family(
         table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
         table.positions(context=8192),
         table.layer_types(full_every=2, size=4096),
-    ),
-    {**SANDWICH, **ATTENTION, **GATED},
-    ignored=("hidden_act", "cache_implementation"),
-)
+    )
+    ignored = ("hidden_act", "cache_implementation")
+    return table.family(hf_type, architecture, template, pairs, {**SANDWICH, **ATTENTION, **GATED}, ignored=ignored)
+
+
+GEMMA2 = _capped("gemma2", "Gemma2ForCausalLM", gemma2(2, 8, 1, 8, 1))
+VAULTGEMMA = _capped("vaultgemma", "VaultGemmaForCausalLM", vaultgemma(2, 8, 1, 8, 1))
 GEMMA3 = table.family(
     "gemma3_text",
     "Gemma3ForCausalLM",

@@ -20,8 +20,8 @@ class Theirs(NamedTuple):
     turned: bool = False
     # What takes turns in it: one head's queries, keys and values (those of one key/value head), what one head of queries has of
     # each, one feature of each, or a share of so many groups; or ours lie side by side in what they read; or experts are one
-    # below the other in one matrix, each `turned` or not; or rows of ours are one vector of theirs.
-    by: Literal["head", "query", "feature", "input", "expert", "vector"] | int | None = None
+    # below the other in one matrix, each `turned` or not; or rows of ours are one vector of theirs, or ours the only row of theirs.
+    by: Literal["head", "query", "feature", "input", "expert", "vector", "row"] | int | None = None
     # What files may call it too: duplicates of a tied table.
     also: tuple[str, ...] = ()
 
@@ -69,6 +69,8 @@ def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str,
     if "*" in name:
         each = tuple(name.replace("*", str(i)) for i in range(shape[0]))
         return TensorRow(ours, each, lambda each: (torch.stack(each),), lambda stack: stack[0].unbind(0))
+    if by == "row":
+        return reshaped(ours[0], name, lambda rows: rows[0], lambda one: one[None])
     if by == "expert":
 
         def turn(each: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ from anyformer.families.hf.rotary import FRACTION, ORIGINAL, THETA, scaling_sett
 from anyformer.families.hf.settings import Settings
 from anyformer.families.mistral4 import ministral3, mistral4
 from anyformer.layers import AttentionSpec, LogSteps, MLASpec, RMSNormSpec, RotarySpec
-from anyformer.spec import ModelSpec
+from anyformer.spec import Length, ModelSpec
 
 GROWTH = "llama_4_scaling_beta"
 YARN = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, GROWTH: 0.1}
@@ -51,7 +51,7 @@ def _rotation(usual: Mapping[str, Any], context: int, fraction: Callable[[ModelS
         growth, original = inner.take(GROWTH, float, 0.0), inner.positive(ORIGINAL, int, length)
         layout = one(spec, RotarySpec, "rotary positions").layout
         rotary = within(inner, length, RotarySpec(theta=theta, layout=layout)).but(fraction=1.0)
-        steps = LogSteps(length=original, growth=growth) if growth else None
+        steps = LogSteps(length=Length(original), growth=growth) if growth else None
         return changed(changed(spec, RotarySpec, **rotary.values()), AttentionSpec, query_scale=steps).but(
             context=length
         )

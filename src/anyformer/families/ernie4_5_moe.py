@@ -1,0 +1,34 @@
+"""ERNIE 4.5's mixtures: experts chosen by a softmax with corrections, beside shared ones (Baidu 2025)."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import gated
+from anyformer.families.glm import after_dense
+from anyformer.families.lineage import Origin, Preset
+from anyformer.families.llama_like import ernie4_5
+from anyformer.families.mistral import with_experts
+from anyformer.layers import RouterSpec, SiLU
+from anyformer.spec import Count, ModelSpec
+
+
+def ernie4_5_moe(*sizes: int, d_expert: int, n_experts: int, top_k: int, n_dense: int = 1) -> ModelSpec:
+    """ERNIE 4.5 with experts beside two shared ones after dense layers; corrections sway the choice, never the weights."""
+    n_layers, d_model, n_heads, d_ff, *kv_heads = sizes
+    choice = RouterSpec(n_experts=Count(n_experts), top_k=top_k, correction=True, renormalise=True)
+    dense = ernie4_5(n_layers, d_model, n_heads, d_expert, *kv_heads)
+    return after_dense(with_experts(dense, choice, gated(2 * d_expert, SiLU())), n_dense, d_ff)
+
+
+ERNIE_MOE = Origin("ernie4.5-moe", "ernie4.5", 2025, "the ERNIE 4.5 report, 2025, from memory").lineage(
+    "64 experts chosen by a softmax with corrections, beside two shared ones",
+    Preset(
+        "ernie-4.5-21b-a3b",
+        ernie4_5_moe(28, 2560, 20, 12_288, 4, d_expert=1536, n_experts=64, top_k=6),
+        "21B",
+        "21.83B, which the name cuts",
+        alias="ernie4.5-moe",
+    ),
+    family="llama_like",
+    sizes="Baidu 2025, the released configuration; active parameters: 3B",
+    tokenizer="SentencePiece BPE, 103,424",
+)

@@ -1,0 +1,75 @@
+"""Apertus to and from transformers' ApertusForCausalLM, whose files hold the constants of its activation too."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import CheckpointError
+from anyformer.families.apertus import apertus
+from anyformer.families.hf import table
+from anyformer.families.hf.llama import ATTENTION, QK_NORMS
+from anyformer.families.hf.mapping import Family, TensorRow, one
+from anyformer.layers import XIELU, Llama3Scaling, RMSNormSpec, RotarySpec
+from anyformer.spec import ModelSpec
+
+ACTIVATION, THEIRS = f"{table.FEED}.activation", "mlp.act_fn"
+USUAL = RotarySpec(theta=12_000_000.0, scaling=Llama3Scaling(factor=8.0))  # where no table is given, or an empty one
+
+
+def _unscaled(spec: ModelSpec) -> dict[str, dict[str, str]]:
+    found = one(spec, RotarySpec, "rotary positions").scaling
+    return {} if found else {"rope_scaling": {"rope_type": "default"}}
+
+
+def _constants(spec: ModelSpec, layer: int) -> TensorRow:
+    """The row of a layer's beta and eps, which are ours by their specification."""
+    found = one(spec, XIELU, "xIELU")
+
+    def load(held: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for value, name, own in zip(held, ("beta", "eps"), (found.beta, found.eps), strict=True):
+            if not value.is_meta and abs(value.item() - own) > 1e-2 * abs(own):  # files may hold them in bfloat16
+                raise CheckpointError(f"layer {layer} has {name} = {value.item():g}; only {own:g} is computed here")
+        return ()
+
+    names = tuple(f"model.layers.{layer}.{THEIRS}.{name}" for name in ("beta", "eps"))
+    return TensorRow((), names, load, lambda _: (torch.tensor(found.beta), torch.tensor(found.eps)))
+
+
+def _with_constants(family: Family) -> Family:
+    def rows(spec: ModelSpec) -> list[TensorRow]:
+        return [*family.rows(spec), *(_constants(spec, i) for i in range(spec.n_layers))]
+
+    return family._replace(rows=rows)
+
+
+APERTUS = _with_constants(
+    table.family(
+        "apertus",
+        "ApertusForCausalLM",
+        apertus(1, 8, 1, 8),
+        (
+            table.VOCABULARY,
+            table.D_MODEL,
+            table.d_ff("intermediate_size", 14_336),
+            table.only(hidden_act="xielu"),
+            table.heads(),
+            table.EVEN,
+            table.BIASES,
+            table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+            table.positions(USUAL, context=65_536),
+            table.Pair(lambda settings, spec: spec, _unscaled),
+            table.tables(tied=False),
+            table.layers(),
+        ),
+        {
+            "0.norm_in": "attention_layernorm",
+            "1.norm_in": "feedforward_layernorm",
+            **ATTENTION,
+            **QK_NORMS,
+            **table.feeds(up="mlp.up_proj", down="mlp.down_proj"),
+            f"{ACTIVATION}.positive": f"{THEIRS}.alpha_p",
+            f"{ACTIVATION}.negative": f"{THEIRS}.alpha_n",
+        },
+    )
+)

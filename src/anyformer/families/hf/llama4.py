@@ -1,0 +1,125 @@
+"""Llama 4's text models to and from transformers' Llama4ForCausalLM: what a layer sees, rotates and holds is said layer by layer.
+
+Experts hold matrices (in, out), in files too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, sparse
+from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.llama import ATTENTION, NORMS, SWIGLU
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.llama4 import llama4, unturned
+from anyformer.layers import (
+    AttentionSpec,
+    Causal,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LogSteps,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    SameBlock,
+)
+from anyformer.spec import BlockSpec, Length, ModelSpec, Window
+
+CHUNKED, CHUNK = "chunked_attention", 8192
+ROTATING = "no_rope_layers"  # of which 1 are those that rotate
+
+
+def _flags(settings: Settings, name: str, usual: list[int]) -> list[int]:
+    found = settings.written(name) or usual
+    if not isinstance(found, list) or len(found) != len(usual) or set(found) - {0, 1}:
+        raise settings.refusal(name, f"must be {len(usual)} times 1, for a layer that rotates, or 0")
+    return found
+
+
+def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    n, every = settings.positive("num_hidden_layers", int), settings.positive("no_rope_layer_interval", int, 4)
+    step, moe = settings.positive("interleave_moe_layer_step", int, 1), settings.written("moe_layers")
+    moe = list(range(step - 1, n, step)) if moe is None else moe
+    if not isinstance(moe, list) or not set(moe) <= set(range(n)):
+        raise settings.refusal("moe_layers", f"must be a list of some of the {n} layers")
+    rotating = _flags(settings, ROTATING, [int((i + 1) % every != 0) for i in range(n)])
+    usual = tuple(CHUNKED if turns else table.FULL for turns in rotating)
+    types = settings.strings("layer_types") or usual
+    if len(types) != n or set(types) - {CHUNKED, table.FULL}:
+        raise settings.refusal("layer_types", f"must be {n} times {CHUNKED} or {table.FULL}")
+    chunk = Causal() & SameBlock(size=Window(settings.positive("attention_chunk_size", int, CHUNK)))
+    width = settings.positive("intermediate_size_mlp", int, 16_384)
+    norm = one(spec, RMSNormSpec, "norm").but(weight=False) if settings.take("use_qk_norm", bool, True) else None
+    growth, length = settings.positive("attn_scale", float, 0.1), settings.positive("floor_scale", int, 8192)
+    grows = settings.take("attn_temperature_tuning", bool, True)
+    steps = LogSteps(length=Length(length), growth=growth, start=1) if grows else None
+    dense, mixture = spec.stack.blocks
+
+    def layer(of_experts: bool, turns: int, kind: str) -> BlockSpec:
+        found = mixture if of_experts else changed(dense, GatedFeedForwardSpec, d_ff=width)
+        if not turns:
+            found = unturned(found, steps)
+        elif norm is not None:
+            found = changed(found, GQASpec, norm_query=norm, norm_key=norm)
+        return changed(found, AttentionSpec, mask=chunk if kind == CHUNKED else Causal())
+
+    kinds = [(i in moe, rotating[i], types[i]) for i in range(n)]
+    made = {kind: layer(*kind) for kind in dict.fromkeys(kinds)}
+    return spec.but(stack=spec.stack.but(blocks=tuple(made[kind] for kind in kinds)))
+
+
+def _write(spec: ModelSpec) -> dict[str, Any]:
+    blocks, attentions = spec.stack.blocks, [one(block, AttentionSpec, "attention") for block in spec.stack.blocks]
+    turns = [one(block, GQASpec, "attention").rotary is not None for block in blocks]
+    moe = [i for i, block in enumerate(blocks) if sparse(block)]
+    width = {sparse(block): one(block, GatedFeedForwardSpec, "gated feed-forward").d_ff for block in blocks}
+    chunk = next((part.size for part in spec.nested() if isinstance(part, SameBlock)), CHUNK)
+    steps = next((part for part in spec.nested() if isinstance(part, LogSteps)), None)
+    said = {"attn_scale": steps.growth, "floor_scale": steps.length} if steps else {}
+    return {
+        "num_hidden_layers": len(blocks),
+        "moe_layers": moe,
+        ROTATING: list(map(int, turns)),
+        "layer_types": [table.FULL if each.mask == Causal() else CHUNKED for each in attentions],
+        "attention_chunk_size": chunk,
+        "intermediate_size": width.get(True, 8192),
+        "intermediate_size_mlp": width.get(False, 16_384),
+        "use_qk_norm": any(part.norm_query is not None for part in spec.nested() if isinstance(part, GQASpec)),
+        "attn_temperature_tuning": steps is not None,
+        **said,
+    }
+
+
+LAYER = {**NORMS, **ATTENTION}
+FEEDS = {f"{table.FEED}.{x}": f"feed_forward.{x}_proj" for x in ("gate", "up", "down")}
+SHARED = {f"{table.FEED}.shared_expert.{x}": f"feed_forward.shared_expert.{x}_proj" for x in ("gate", "up", "down")}
+HELD: dict[Any, Any] = {
+    f"{table.FEED}.router": "feed_forward.router",
+    GATE_AND_UP: Theirs("feed_forward.experts.gate_up_proj", turned=True),
+    f"{EXPERTS}.down.weight": Theirs("feed_forward.experts.down_proj", turned=True),
+}
+
+LLAMA4 = table.family(
+    "llama4_text",
+    "Llama4ForCausalLM",
+    llama4(2, 8, 1, 8, 1, n_experts=2, d_dense=8, qk_norm=False),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=8192),
+        SWIGLU,
+        table.heads(n_kv_heads=8, head_dim=128),
+        table.BIASES,
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.positions(RotarySpec(theta=500_000.0, layout="interleaved"), fraction=None, context=131_072),
+        table.at("num_local_experts", int, RouterSpec, "n_experts", default=16),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=1),
+        table.tables(tied=False),
+        table.Pair(_read, _write),
+    ),
+    {**LAYER, **FEEDS, **SHARED, **HELD},
+    ignored=(*TRAINING, "for_llm_compressor"),
+)

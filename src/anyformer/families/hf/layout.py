@@ -20,7 +20,7 @@ class Theirs(NamedTuple):
     turned: bool = False
     # What takes turns in it: one head's queries, keys and values (those of one key/value head), what one head of queries has of
     # each, one feature of each, or a share of so many groups; or ours lie side by side in what they read; or experts are one
-    # below the other in one matrix, each `turned` or not; or rows of ours are one vector of theirs, or ours the only row of theirs.
+    # below the other in one matrix, each `turned` or not; or rows of ours are one vector of theirs, or ours is its only row.
     by: Literal["head", "query", "feature", "input", "expert", "vector", "row"] | int | None = None
     # What files may call it too: duplicates of a tied table.
     also: tuple[str, ...] = ()

@@ -293,3 +293,14 @@ def test_keys_are_grouped_by_layer() -> None:
         KeyChange("stack.blocks.{i}.w", "9, 11", 2, None, (2, 3)),
     )
     assert [ranges(x) for x in ([0], [0, 1, 2], [1, 2, 5], [3, 4, 5, 9])] == ["0", "0–2", "1–2, 5", "3–5, 9"]
+
+
+def test_a_stack_that_reads_no_tokens_has_no_place_for_their_table() -> None:
+    model = af.preset("transformer-base").spec
+    embedding = model.stack.embedding
+    bare = model.but(stack=model.stack.but(embedding=embedding.but(terms=embedding.terms[1:])))
+    for pair in ((bare, GPT2), (GPT2, bare)):
+        found = diff(*pair, seq_len=8)
+        assert not found.equal
+        assert "embedding" in found.effects
+        assert found.effects["embedding"] is None

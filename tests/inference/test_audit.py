@@ -49,3 +49,12 @@ def test_a_larger_vocabulary_is_refused() -> None:
     model = af.build(af.resize(af.preset("gpt2"), n_params=40_000, vocab_size=270))
     with pytest.raises(InputError, match=r"the tokenizer has \d+ tokens and the model 270"):
         audit(model, tokenizer)
+
+
+def test_a_model_that_reads_no_tokens_is_refused() -> None:
+    tokenizer = Tokenizer.train([TEXT], 260)
+    spec = af.resize(af.preset("gpt2"), n_params=40_000, vocab_size=tokenizer.vocab_size)
+    embedding = spec.stack.embedding
+    blind = spec.but(stack=spec.stack.but(embedding=embedding.but(terms=embedding.terms[1:])), heads=())
+    with pytest.raises(InputError, match="no table of tokens"):
+        audit(af.build(blind), tokenizer)

@@ -206,6 +206,7 @@ def test_a_scaling_that_cannot_be_read_is_refused_in_one_line(inside: dict[str, 
         ),
         (lambda: RotarySpec(scaling=DynamicNTK(factor=2.0)).dims(2), "needs heads with more than one rotating pair"),
         (lambda: RotarySpec(scaling=YaRN(factor=2.0)).dims(2), "needs heads with more than one rotating pair"),
+        (lambda: RotarySpec(theta=1.0, scaling=YaRN(factor=2.0)), "Rotary.theta = 1.0 must be at least 2"),
     ],
 )
 def test_a_scaling_that_makes_no_sense_is_refused(scaling: Any, message: str) -> None:

@@ -114,7 +114,10 @@ def _likeness(vectors: Tensor, reference: list[int]) -> list[float]:
 
 def _input_table(model: Transformer) -> Tensor:
     terms: Any = model.stack.embedding.terms
-    return next(term.table.weight for term in terms if isinstance(term.spec, TokensSpec)).detach().float()
+    table = next((term.table.weight for term in terms if isinstance(term.spec, TokensSpec)), None)
+    if table is None:
+        raise InputError("the model has no table of tokens to audit; give one that reads tokens")
+    return table.detach().float()
 
 
 def _output_table(model: Transformer) -> Tensor:

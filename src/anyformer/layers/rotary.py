@@ -22,6 +22,13 @@ class RotarySpec(Spec):
     backwards: bool = False  # pairs turn the other way, by minus the position (nanochat)
     scaling: RotaryScalingSpec | None = None
 
+    def __post_init__(self) -> None:
+        self.require(
+            "theta",
+            self.scaling is None or self.theta >= 2,
+            "must be at least 2 where long waves are scaled: at 1 all are alike",
+        )
+
     def dims(self, head_dim: int) -> int:
         """The number r of features that rotate. Raises SpecError if it is odd, or not what the scaling is for."""
         r = self._dims(head_dim)

@@ -85,13 +85,20 @@ def vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
 
 def embedding(a: StackSpec, b: StackSpec) -> StackSpec:
     """B's embedding but for its positions and the number of rows."""
-    tokens = [next(t for t in s.embedding.terms if isinstance(t, TokensSpec)) for s in (a, b)]
+    tokens = [_tokens(stack) for stack in (a, b)]
     if any(t.projection or t.table.width for t in tokens) or a.embedding.width or b.embedding.width:
         raise Impossible("a width of its own")  # the head may be as narrow
     ours = tokens[1].but(table=tokens[0].table)
     own = a.embedding.but(terms=tuple(ours if t is tokens[0] else t for t in a.embedding.terms))
     terms = _terms(own.terms, b.embedding.terms, lambda term: isinstance(term, SegmentsSpec))
     return a.but(embedding=own.but(terms=terms, norm=b.embedding.norm, masked=b.embedding.masked))
+
+
+def _tokens(stack: StackSpec) -> TokensSpec:
+    found = next((term for term in stack.embedding.terms if isinstance(term, TokensSpec)), None)
+    if found is None:
+        raise Impossible("a table of tokens")
+    return found
 
 
 def _terms(a: Terms, b: Terms, theirs: Callable[[TermSpec], bool]) -> Terms:
@@ -143,7 +150,7 @@ def tying(a: ModelSpec, b: ModelSpec) -> ModelSpec:
     if all(is_tied(head, a) == tied for head in heads):
         return a
     if tied:
-        table = next(t.table for t in a.stack.embedding.terms if isinstance(t, TokensSpec)).but(shared=name)
+        table = _tokens(a.stack).table.but(shared=name)
         model = changed(a, TokensSpec, table=table)
         return model.but(heads=tuple(head.but(table=table) if head in heads else head for head in a.heads))
     if a.encoder is not None:  # the two stacks may go on sharing

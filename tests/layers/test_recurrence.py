@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -36,7 +38,7 @@ def by_loop(given: dict[str, Tensor], which: object) -> tuple[Tensor, Tensor]:
         for h in range(heads):
             own = [given[n][b, :, h // each] for n in ("q", "k")] + [given[n][b, :, h] for n in ("v", "decay")]
             own += [given["rate"][b, :, h]] if which is delta_rule else []
-            loop = written_anew if which is delta_rule else decayed_sum
+            loop: Any = written_anew if which is delta_rule else decayed_sum
             pairs.append(loop(*own, given["state"][b, h]))
         rows.append(torch.stack([y for y, _ in pairs], 1))
         states.append(torch.stack([state for _, state in pairs]))

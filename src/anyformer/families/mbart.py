@@ -43,7 +43,7 @@ def large(
 
 def talking(n_encoder: int, n_decoder: int, d_model: int) -> ModelSpec:
     """A small encoder beside a deep decoder (arXiv:2004.13637, section 2.2)."""
-    return blenderbot(d_model=d_model, layers=(n_encoder, n_decoder), n_heads=(32, 32), d_ff=(4 * d_model,) * 2)
+    return blenderbot(d_model=d_model, layers=(n_encoder, n_decoder), n_heads=(32, 32), d_ff=(4 * d_model, 4 * d_model))
 
 
 PIECES = "SentencePiece, {}"

@@ -126,7 +126,8 @@ def _segment(
         read = (q[:, first:] @ before).unflatten(-1, (each, -1)).transpose(3, 4)
         y = torch.cat((y[:, :first], y[:, first:] + read * grown[:, first:, ..., None]), 1)
     y = y.permute(0, 1, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :tokens]
-    return y, states[n].flatten(1, 2) if keeps else None
+    last = states[-1]
+    return y, last.flatten(1, 2) if keeps and last is not None else None
 
 
 def linear_attention_flops(query: int, past: int, *, groups: int, heads: int, key_dim: int, value_dim: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,7 +111,7 @@ class Mamba2Spec(RecurrentSpec):
 class Mamba2(Recurrent[Mamba2Spec]):
     inner: Linear
     convolution: CausalConvolution
-    norm: torch.nn.Module | None
+    norm: Any
     out: Linear
     rate: Tensor
     step: Tensor

@@ -45,7 +45,7 @@ def _mixers(maps: Modules) -> dict[Any, Any]:
     }
 
 
-def _by_key(spec: ModelSpec) -> Modules:
+def _by_key(spec: ModelSpec) -> dict[Any, Any]:
     """Qwen3-Next's maps."""
     of_keys = one(spec, GatedDeltaNetSpec, "gated DeltaNet").n_key_heads
     maps = {

@@ -220,7 +220,7 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
     heads, groups = draw(st.sampled_from([(Count(4), Count(2)), (Count(3), Count(1)), (Count(2), Count(2))]))
     bias, first = draw(st.booleans()), draw(st.booleans())
     short = L.ShortConvolutionSpec(convolution=convolution, bias=bias)
-    mamba2 = L.Mamba2Spec(
+    mamba2 = L.SSDSpec(
         n_heads=heads,
         head_dim=Width(8),
         state_dim=Width(6),

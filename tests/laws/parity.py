@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import class_of, fitting, ours_of, theirs_of
-from anyformer.layers import ALiBiSpec, GatedDeltaNetSpec, Mamba2Spec, SinusoidSpec
+from anyformer.layers import ALiBiSpec, GatedDeltaNetSpec, SinusoidSpec, SSDSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
 from tests.laws.inputs import Inputs, inputs_for
@@ -215,9 +215,7 @@ def theirs_on(theirs: Any, given: Inputs, spec: ModelSpec) -> Tensor:
 
 def single(spec: ModelSpec) -> float:
     """Return how far apart the two sides may be in float32."""
-    return (
-        FLOAT32_READ if any(isinstance(value, GatedDeltaNetSpec | Mamba2Spec) for value in spec.nested()) else FLOAT32
-    )
+    return FLOAT32_READ if any(isinstance(value, GatedDeltaNetSpec | SSDSpec) for value in spec.nested()) else FLOAT32
 
 
 def rounding(spec: ModelSpec) -> float:

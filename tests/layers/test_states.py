@@ -12,9 +12,9 @@ from anyformer.errors import CacheError, InputError, SpecError
 from anyformer.layers import (
     CausalConvolutionSpec,
     GatedDeltaNetSpec,
-    Mamba2Spec,
     ShortConvolutionSpec,
     SiLU,
+    SSDSpec,
 )
 from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
@@ -122,8 +122,8 @@ def test_documents_lie_in_one_piece_and_in_the_order_of_the_row(spec: ModelSpec)
     ("make", "says"),
     [
         (
-            lambda: Mamba2Spec(n_heads=Count(6), n_groups=Count(4)),
-            "Mamba2.n_heads = 6 must be a multiple of n_groups = 4",
+            lambda: SSDSpec(n_heads=Count(6), n_groups=Count(4)),
+            "SSD.n_heads = 6 must be a multiple of n_groups = 4",
         ),
         (lambda: GatedDeltaNetSpec(n_heads=Count(3), n_key_heads=Count(2)), "must be a multiple of n_key_heads = 2"),
         (lambda: ShortConvolutionSpec(convolution=CausalConvolutionSpec(size=0)), "size = 0 must be at least 1"),

@@ -67,7 +67,7 @@ KINDS = {
     "Reversible": "reversible, two streams",
     "CausalConvolution": "causal convolution",
     "ShortConvolution": "short convolution",
-    "Mamba2": "Mamba-2",
+    "SSD": "Mamba-2 (SSD)",
     "GatedDeltaNet": "gated DeltaNet",
     "MarkedKeys": "marked keys",
     "MarkedQueries": "marked queries",

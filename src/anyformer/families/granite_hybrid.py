@@ -9,14 +9,14 @@ from anyformer.families.granite import multiplied
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
-from anyformer.layers import GQASpec, Mamba2Spec, RMSNormSpec, RotarySpec, RouterSpec, SiLU
+from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec, RouterSpec, SiLU, SSDSpec
 from anyformer.spec import Count, ModelSpec, Width
 
 
 def with_mamba2(model: ModelSpec, attending: Collection[int], eps: float) -> ModelSpec:
     """The model with Mamba-2 on twice the width, in heads of 64, in place of attention but in the layers that attend."""
     norm = RMSNormSpec(eps=eps)
-    mixer = Mamba2Spec(n_heads=Count(2 * model.stack.d_model // 64), state_dim=Width(128), norm=norm)
+    mixer = SSDSpec(n_heads=Count(2 * model.stack.d_model // 64), state_dim=Width(128), norm=norm)
     blocks = (b if i in attending else mixing(b, mixer) for i, b in enumerate(model.stack.blocks))
     return model.but(stack=model.stack.but(blocks=tuple(blocks)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.compose import language_model, repeat, serial
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import Mamba2Spec, RMSNormSpec
+from anyformer.layers import RMSNormSpec, SSDSpec
 from anyformer.spec import Count, ModelSpec, Width
 
 
@@ -13,7 +13,7 @@ def mamba2(
 ) -> ModelSpec:
     """Pre-norm RMSNorm and Mamba-2 on twice the width, in heads of 64 (arXiv:2405.21060, section 7)."""
     norm = RMSNormSpec(eps=1e-5)
-    mixer = Mamba2Spec(n_heads=Count(2 * d_model // 64), n_groups=Count(n_groups), state_dim=Width(state_dim))
+    mixer = SSDSpec(n_heads=Count(2 * d_model // 64), n_groups=Count(n_groups), state_dim=Width(state_dim))
     return language_model(vocab_size, d_model, repeat(serial(norm, mixer), n_layers), norm, tied=tied)
 
 

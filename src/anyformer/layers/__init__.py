@@ -28,7 +28,7 @@ from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec
 from anyformer.layers.linear import ShiftSpec as ShiftSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
-from anyformer.layers.mamba2 import Mamba2Spec as Mamba2Spec
+from anyformer.layers.ssd import SSDSpec as SSDSpec
 from anyformer.layers.mask import And as And, BlockEnds as BlockEnds, Causal as Causal, Everything as Everything
 from anyformer.layers.mask import Heads as Heads, LocalAndVertical as LocalAndVertical, Mask as Mask, Not as Not
 from anyformer.layers.mask import Or as Or, Prefix as Prefix, SameBlock as SameBlock, SlidingWindow as SlidingWindow

@@ -14,9 +14,9 @@ from anyformer.layers.activation import SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
 from anyformer.layers.linear import Linear, LinearSpec
-from anyformer.layers.mamba2 import first_steps
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
+from anyformer.layers.ssd import first_steps
 from anyformer.layers.tokens import as_given
 from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes, Weight, Width, Workload
 

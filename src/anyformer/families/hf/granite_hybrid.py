@@ -18,15 +18,15 @@ from anyformer.layers import (
     AttentionSpec,
     GatedFeedForwardSpec,
     GQASpec,
-    Mamba2Spec,
     MoESpec,
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
+    SSDSpec,
 )
 from anyformer.spec import ModelSpec
 
-WORDS = {"linear_attention": Mamba2Spec, "full_attention": AttentionSpec}
+WORDS = {"linear_attention": SSDSpec, "full_attention": AttentionSpec}
 OLDER = {"mamba": "linear_attention", "attention": "full_attention"}
 
 

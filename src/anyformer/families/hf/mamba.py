@@ -10,7 +10,7 @@ from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import INFINITY, Settings
 from anyformer.families.mamba import mamba2
-from anyformer.layers import CausalConvolutionSpec, Mamba2Spec, RMSNormSpec
+from anyformer.layers import CausalConvolutionSpec, RMSNormSpec, SSDSpec
 from anyformer.spec import ModelSpec
 
 MIXER = "0.branches.0.mixer"
@@ -65,7 +65,7 @@ def mixer(names: dict[str, str], state_dim: int, n_groups: int) -> tuple[table.P
             raise settings.refusal(names["expand"], f"times hidden_size = {d_model} must be {inner}")
         return changed(
             spec,
-            Mamba2Spec,
+            SSDSpec,
             n_heads=n_heads,
             head_dim=head_dim,
             state_dim=settings.positive(names["state_dim"], int, state_dim),
@@ -74,7 +74,7 @@ def mixer(names: dict[str, str], state_dim: int, n_groups: int) -> tuple[table.P
         )
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        found = one(spec, Mamba2Spec, "Mamba-2 mixer")
+        found = one(spec, SSDSpec, "Mamba-2 mixer")
         most = INFINITY if found.most_step is None else found.most_step
         limits = {} if (found.least_step, most) == (0.0, INFINITY) else {"time_step_limit": [found.least_step, most]}
         own = {names[x]: getattr(found, x) for x in ("n_heads", "head_dim", "state_dim", "n_groups")}
@@ -84,7 +84,7 @@ def mixer(names: dict[str, str], state_dim: int, n_groups: int) -> tuple[table.P
         table.Pair(read, write),
         table.at(names["size"], int, CausalConvolutionSpec, "size", default=4),
         table.at(names["biased"], bool, CausalConvolutionSpec, "bias", default=True),
-        table.at(names["bias"], bool, Mamba2Spec, "bias", default=False),
+        table.at(names["bias"], bool, SSDSpec, "bias", default=False),
         table.activation("hidden_act", "silu", CausalConvolutionSpec),
     )
 

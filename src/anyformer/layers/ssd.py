@@ -30,7 +30,7 @@ def first_steps(n: int) -> tuple[float, ...]:
     return tuple(step + math.log(-math.expm1(-step)) for step in steps)
 
 
-class Mamba2Spec(RecurrentSpec):
+class SSDSpec(RecurrentSpec):
     """(z, x, B, C, Δ) of one map of the input; S ← e^(−e^a Δ) S + Δ x Bᵀ, y = S C + D x; the norm of y gated by silu(z)."""
 
     n_heads: Count
@@ -97,7 +97,7 @@ class Mamba2Spec(RecurrentSpec):
         )
         return Cost({"projections": maps * workload.batch, "recurrence": core * workload.batch})
 
-    def resized(self, to: Sizes) -> Mamba2Spec:
+    def resized(self, to: Sizes) -> SSDSpec:
         n_heads, n_groups, head_dim = to.heads(self.n_heads, self.n_groups, self.head_dim)
         assert head_dim is not None
         return self.but(
@@ -108,7 +108,7 @@ class Mamba2Spec(RecurrentSpec):
         )
 
 
-class Mamba2(Recurrent[Mamba2Spec]):
+class SSD(Recurrent[SSDSpec]):
     inner: Linear
     convolution: CausalConvolution
     norm: Any

@@ -38,9 +38,9 @@ the CPU. Each row is one structure, shrunk to a width of 32, under the presets t
 - **logits**, **gradients**: the largest difference to the class of transformers that the row names, relative to the largest
   number compared, over its eager and sdpa attention and plain, right-padded, left-padded and packed inputs (theirs is given
   packed documents one by one, since not all of its classes keep them apart; where documents compete for an expert's places
-  they are not packed). The limit is {limit:g}, in the tests too: a page with more is not written; {read:g} where a norm reads what a
-  state gives, which may be nearly nothing and then enlarges rounding (in float64 both agree to 1e-12). Families without a
-  class are held against the slow implementation that their test names.
+  they are not packed). The limit is {limit:g}, in the tests too: a page with more is not written. It is {read:g} where a norm
+  reads what a state gives, which may be nearly nothing and then enlarges rounding (in float64 both agree to 1e-12). Families
+  without a class are held against the slow implementation that their test names.
 - **greedy**: twelve tokens, one after the other, are those that transformers' `generate` writes.
 - **cached**: the largest difference between decoding token by token and one pass; "waived" where a part of the
   architecture rules it out (longrope rotates a short text by other frequencies than a long one).

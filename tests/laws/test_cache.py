@@ -22,7 +22,7 @@ from anyformer.layers import (
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
 from tests.laws.combinations import decoders
-from tests.laws.models import DECODERS, every_writer, ids_for, randomised, runner, waives
+from tests.laws.models import DECODERS, WRITERS, beside, ids_for, randomised, runner, waives
 from tests.laws.parity import InDouble
 from tests.laws.tolerance import FLOAT32, FLOAT64, close
 from tests.laws.weights import edited
@@ -62,8 +62,10 @@ def check_cached(
     close(torch.cat(outs, 1)[real], whole[real], most)
 
 
-@every_writer
-@pytest.mark.parametrize("sizes", [[N], [1] * N, [7, 1, 1, 5, 1, 7]], ids=["one", "each", "mixed"])
+SIZES = {"one": ([N],), "each": ([1] * N,), "mixed": ([7, 1, 1, 5, 1, 7],)}
+
+
+@pytest.mark.parametrize(("spec", "sizes"), beside(WRITERS, SIZES, {"mixed"}))
 def test_presets(spec: ModelSpec, sizes: list[int]) -> None:
     """Without what limits how many tokens an expert takes: they compete within a pass."""
     spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))

@@ -170,7 +170,7 @@ def test_we_load_what_transformers_saves(spec: ModelSpec, shard: str, tmp_path: 
     assert fitting(FAMILIES.values(), model.spec) == fitting(FAMILIES.values(), spec)
 
 
-@every_compared
+@pytest.mark.parametrize("spec", beside(COMPARED, {"headless": ()}, ()))
 def test_files_of_a_model_without_its_head_do_where_it_is_tied(spec: ModelSpec, tmp_path: Path) -> None:
     both, given = pair(spec), inputs_for("plain", spec)
     headless = both.theirs.base_model

@@ -24,7 +24,10 @@ from anyformer.spec import Window
 
 # "Bidirectional" in the titles or abstracts of their papers; all other lineages are decoders, alone or beside an encoder.
 # XLNet's text has no order of its own but the one that training draws: without one its content stream sees everything.
-ENCODERS = ("bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird")
+ENCODERS = (
+    "bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird",
+    "xlm-roberta", "camembert", "mpnet", "roformer", "nomic-embed", "gte", "eurobert",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PRESETS)

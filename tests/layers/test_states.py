@@ -118,6 +118,18 @@ def test_documents_lie_in_one_piece_and_in_the_order_of_the_row(spec: ModelSpec)
         model(ids, facts={"order": torch.arange(6)[None]})
 
 
+@every_hybrid
+def test_a_short_document_goes_on_in_the_next_pass(spec: ModelSpec) -> None:
+    """It begins one token before a pass ends: of the tokens before it the tail keeps nothing."""
+    model, ids = randomised(spec), ids_for(spec, 1, 12)
+    documents = torch.tensor([[1] * 5 + [2] * 7])
+    cache = KVCache(spec, length=12)
+    with torch.no_grad():
+        parts = [model(ids[:, a:b], documents[:, a:b], cache=cache).logits for a, b in ((0, 6), (6, 7), (7, 12))]
+        close(torch.cat(parts, 1), model(ids, documents).logits)
+        close(torch.cat(parts, 1)[:, 5:], model(ids[:, 5:]).logits)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [

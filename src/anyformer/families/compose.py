@@ -83,7 +83,7 @@ def mixing(layer: BlockSpec, mixer: MixerSpec) -> BlockSpec:
 def every(n: int, model: ModelSpec, mixer: MixerSpec) -> ModelSpec:
     """The model with this mixer in place of attention but in each `n`-th layer."""
     layer = model.stack.blocks[0]
-    return layered(model, *(mixing(layer, mixer) for _ in range(n - 1)), layer)
+    return layered(model, *[mixing(layer, mixer)] * (n - 1), layer)
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:

@@ -17,7 +17,8 @@ def with_mamba2(model: ModelSpec, attending: Collection[int], eps: float) -> Mod
     """The model with Mamba-2 on twice the width, in heads of 64, in place of attention but in the layers that attend."""
     norm = RMSNormSpec(eps=eps)
     mixer = SSDSpec(n_heads=Count(2 * model.stack.d_model // 64), state_dim=Width(128), norm=norm)
-    blocks = (b if i in attending else mixing(b, mixer) for i, b in enumerate(model.stack.blocks))
+    other = mixing(model.stack.blocks[0], mixer)
+    blocks = (block if i in attending else other for i, block in enumerate(model.stack.blocks))
     return model.but(stack=model.stack.but(blocks=tuple(blocks)))
 
 

@@ -16,7 +16,8 @@ def lfm2(*sizes: int, attending: tuple[int, ...] = ATTENDING) -> ModelSpec:
     """LLaMA with QK-norm and tied tables, whose other layers than the `attending` have convolutions (section 2)."""
     plain = llama(*sizes, vocab_size=65_536, eps=1e-5, theta=1e6, tied=True, context=128_000)
     model = with_qk_norms(plain, eps=1e-5)
-    blocks = (b if i in attending else mixing(b, ShortConvolutionSpec()) for i, b in enumerate(model.stack.blocks))
+    other = mixing(model.stack.blocks[0], ShortConvolutionSpec())
+    blocks = (block if i in attending else other for i, block in enumerate(model.stack.blocks))
     return model.but(stack=model.stack.but(blocks=tuple(blocks)))
 
 

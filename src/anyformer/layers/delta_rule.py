@@ -47,10 +47,9 @@ def _segment(
     grown = grown[..., None]
     pairs, old = ((x @ k.transpose(-1, -2)).repeat_interleave(heads // of_keys, 2) * left for x in (q, k))
     q, k = (x.repeat_interleave(heads // of_keys, 2) for x in (q, k))
-    system = (rate * old).tril(-1)
     # What each token writes where no state was, and what it takes back of each number of a state.
     writes = torch.linalg.solve_triangular(
-        system, rate * torch.cat((v, grown * k), -1), upper=False, unitriangular=True
+        rate * old, rate * torch.cat((v, grown * k), -1), upper=False, unitriangular=True
     )
     written, taken = (each.unbind(1) for each in writes.split((v.shape[-1], k.shape[-1]), -1))
     reads, pairs = (grown * q).unbind(1), pairs.unbind(1)

@@ -108,7 +108,7 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
     decay: Tensor
     step: Tensor
 
-    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the tail and the state) of x of that shape."""
         before = state or {}
         mixed, tail = self.convolution(torch.cat((self.q(x), self.k(x), self.v(x)), -1), steps, before.get("tail"))
@@ -116,7 +116,7 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
             y, after = self._scan(mixed, self.forget(x), self.write(x), steps, before.get("state"), state is not None)
         gate = self.out_gate(x).unflatten(-1, (self.spec.n_heads, -1))
         y = self.norm(y.to(x.dtype)) * F.silu(gate)
-        return self.out(y.flatten(2)), {"tail": tail} if after is None else {"tail": tail, "state": after}
+        return self.out(y.flatten(2)), {"tail": tail, "state": after}
 
     def _scan(
         self, mixed: Tensor, forget: Tensor, write: Tensor, steps: Steps, state: Tensor | None, keeps: bool

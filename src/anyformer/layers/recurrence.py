@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class Steps:
 
     order: Tensor | None = None  # [batch or 1, step]: the token of each step; None: they are the same
     real: Tensor | None = None  # [batch or 1, step]; None: all are
+    # whether a document begins [batch or 1, step], where nothing is left of what was before; None: nowhere
+    begins: Tensor | None = None
     # [batch or 1, step]: 0 in the document that the state is of, then 1, 2 … as others begin; None: all of that one
     piece: Tensor | None = None
 
@@ -34,11 +36,6 @@ class Steps:
     def given(self, y: Tensor) -> Tensor:
         """Tokens [batch, token, width] of steps y [batch, step, width]."""
         return y if self.order is None else torch.empty_like(y).scatter(1, self.order[..., None].expand_as(y), y)
-
-    @property
-    def begins(self) -> Tensor | None:
-        """Whether a document begins at each step [batch or 1, step]: there nothing is left of what was before."""
-        return None if self.piece is None else self.piece.diff(dim=1, prepend=torch.zeros_like(self.piece[:, :1])) > 0
 
     def kept(self, x: Tensor) -> Tensor:
         """[batch, step, …] with zeros for padding."""
@@ -65,14 +62,15 @@ def _steps(document: Tensor, before: Tensor | None) -> Steps:
     elif document.shape[0] < before.shape[0]:
         order, document = order.expand(before.shape[0], -1), document.expand(before.shape[0], -1)
     real = document > 0
-    piece = (real & (document.diff(dim=1, prepend=before) != 0)).cumsum(1)
+    begins = real & (document.diff(dim=1, prepend=before) != 0)
+    piece = begins.cumsum(1)
     if not torch.compiler.is_compiling() and document.device.type != "meta":
-        runs, distinct = (_changes(each).sum(1) for each in (document * real, document.sort(1).values))
+        runs, distinct = (_changes(each).sum(1) for each in (document, document.sort(1).values))
         if bool((runs > distinct).any() | (real & (piece > 0) & (document == before)).any()):
             raise InputError(
                 "a document lies in several pieces of a row, and a state cannot go back to it; pack each in one piece"
             )
-    return Steps(order, real, piece)
+    return Steps(order, real, begins, piece)
 
 
 def _changes(document: Tensor) -> Tensor:
@@ -102,12 +100,14 @@ class Recurrent(Part[R], Generic[R]):
         """[batch, token, d_model] of x of that shape; no notes."""
         steps = steps_of(context, store)
         y, state = self.run(steps.taken(x), steps, store.state)
-        store.keep(state)
+        if store.state is not None:
+            store.keep(state)
         return steps.given(y), {}
 
-    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the state behind the last step) of x [batch, step, d_model].
 
-        `state` is the one before, each [batch, …]: empty before the first token, None where none is kept.
+        `state` is the one before, each [batch, …]: empty before the first token, None where none is kept; then nobody reads
+        the one behind.
         """
         raise TypeError(f"{self.spec.kind} does not run")

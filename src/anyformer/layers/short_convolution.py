@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -40,7 +41,7 @@ class ShortConvolution(Recurrent[ShortConvolutionSpec]):
     convolution: CausalConvolution
     out: Linear
 
-    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the tail) of x of that shape."""
         gate_in, gate_out, x = self.inner(x).chunk(3, -1)
         y, tail = self.convolution(gate_in * x, steps, (state or {}).get("tail"))

@@ -117,7 +117,7 @@ class SSD(Recurrent[SSDSpec]):
     step: Tensor
     skip: Tensor
 
-    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the tail and the state) of x of that shape."""
         spec, before = self.spec, state or {}
         gate, mixed, step = self.inner(x).split((spec.width, spec.mixed, spec.n_heads), -1)
@@ -125,7 +125,7 @@ class SSD(Recurrent[SSDSpec]):
         with as_given(x):
             y, after = self._scan(mixed, step, steps, before.get("state"), state is not None)
         y = self._gated(y.to(x.dtype), gate)
-        return self.out(y), {"tail": tail} if after is None else {"tail": tail, "state": after}
+        return self.out(y), {"tail": tail, "state": after}
 
     def _scan(
         self, mixed: Tensor, step: Tensor, steps: Steps, state: Tensor | None, keeps: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.afmoe import afmoe
@@ -10,30 +9,24 @@ from anyformer.families.compose import changed, window
 from anyformer.families.glm import router
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import SHARED, dense_first, n_shared
-from anyformer.families.hf.experts import HELD, TRAINING, expert_width, filed
+from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed
 from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import AttentionSpec, Causal, GQASpec, RMSNormSpec, RouterSpec
 from anyformer.spec import ModelSpec, ScaleSpec
 
-ROUTER = f"{table.FEED}.router"
 LAYER = {
     **ATTENTION,
     **QK_NORMS,
     **GATED,
     **SHARED,
+    **routed("mlp.router.gate.weight", "mlp.expert_bias"),
     "0.branches.0.mixer.gate": "self_attn.gate_proj",
     "0.norm_in": "input_layernorm",
     "0.branches.0.norm_out": "post_attention_layernorm",
     "1.norm_in": "pre_mlp_layernorm",
     "1.branches.0.norm_out": "post_mlp_layernorm",
 }
-
-
-def _routed(experts: Mapping[Any, str]) -> dict[Any, str]:
-    """Experts, whose router has its corrections beside it."""
-    choice = {f"{ROUTER}.weight": "mlp.router.gate.weight", f"{ROUTER}.correction": "mlp.expert_bias"}
-    return {ours: theirs for ours, theirs in experts.items() if ours != ROUTER} | choice
 
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -82,7 +75,7 @@ AFMOE = table.family(
         dense_first(1, "num_dense_layers"),
         table.Pair(_read, _write),
     ),
-    {**LAYER, **_routed(HELD)},
-    filed={**LAYER, **_routed(filed())},
+    {**LAYER, **ALONE},
+    filed={**LAYER, **filed(None)},
     ignored=TRAINING,
 )

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from anyformer.families.ernie4_5_moe import ernie4_5_moe
 from anyformer.families.hf import table
 from anyformer.families.hf.deepseek import SHARED, n_shared
-from anyformer.families.hf.experts import HELD, TRAINING, expert_width, filed, sparse
+from anyformer.families.hf.experts import ALONE, TRAINING, expert_width, filed, routed, sparse
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import RMSNormSpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
-ROUTER = f"{table.FEED}.router"
 LAYER = {**NORMS, **ATTENTION, **GATED, **SHARED}
 
 
-def _routed(experts: Mapping[Any, str], corrections: str) -> dict[Any, str | Theirs]:
-    choice = {
-        f"{ROUTER}.weight": "mlp.gate.weight",
-        f"{ROUTER}.correction": Theirs(f"{corrections}.e_score_correction_bias", by="row"),
-    }
-    return {ours: theirs for ours, theirs in experts.items() if ours != ROUTER} | choice
+def _routed(corrections: str) -> dict[str, str | Theirs]:
+    return routed("mlp.gate.weight", Theirs(f"{corrections}.e_score_correction_bias", by="row"))
 
 
 def _read(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -62,7 +54,7 @@ ERNIE_MOE = table.family(
         table.Pair(_read, _write),
         table.only(use_bias=False, moe_norm_min=1e-12),
     ),
-    {**LAYER, **_routed(HELD, "mlp.gate.moe_statics")},
-    filed={**LAYER, **_routed(filed(), "mlp.moe_statics")},
+    {**LAYER, **ALONE, **_routed("mlp.gate.moe_statics")},
+    filed={**LAYER, **filed(None), **_routed("mlp.moe_statics")},
     ignored=TRAINING,
 )

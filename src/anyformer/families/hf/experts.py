@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import block, changed, pre_norm
+from anyformer.families.compose import changed
 from anyformer.families.hf import table
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
@@ -26,7 +27,7 @@ ALONE = {GATE_AND_UP: "mlp.experts.gate_up_proj", f"{EXPERTS}.down.weight": "mlp
 HELD = {f"{table.FEED}.router": "mlp.gate", **ALONE}
 
 
-def routed(weight: str, correction: str) -> dict[str, str]:
+def routed(weight: str, correction: str | Theirs) -> dict[str, str | Theirs]:
     """The tensors of a router whose correction is not beside its weight."""
     return {f"{table.FEED}.router.weight": weight, f"{table.FEED}.router.correction": correction}
 
@@ -117,15 +118,10 @@ def _read_dense(settings: Settings, spec: ModelSpec, default: int) -> ModelSpec:
         raise settings.refusal(
             name, "must be at least 1" if step < 1 else f"must be a list of some of the {n_layers} layers"
         )
-    attend, feed = spec.stack.blocks[0].sublayers
-    mixer = feed.branches[0].mixer
-    assert isinstance(mixer, MoESpec)
-    assert feed.norm_in is not None
-    dense = block(
-        attend, pre_norm(feed.norm_in, changed(mixer.expert, GatedFeedForwardSpec, d_ff=Width(width or default)))
-    )
+    mixed = spec.stack.blocks[0]
+    dense = as_dense(mixed, width or default)
     kinds = ((i + 1) % step == 0 and i not in dense_ones for i in range(n_layers))
-    return spec.but(stack=spec.stack.but(blocks=tuple(spec.stack.blocks[0] if kind else dense for kind in kinds)))
+    return spec.but(stack=spec.stack.but(blocks=tuple(mixed if kind else dense for kind in kinds)))
 
 
 def _write_dense(spec: ModelSpec) -> dict[str, Any]:

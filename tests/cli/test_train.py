@@ -46,6 +46,29 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, text: Path) -> None:
     assert json.loads(result.stdout)["disk_nbytes"] == 12 * 4 * json.loads(result.stdout)["n_params"]
 
 
+def test_what_is_refused_was_not_encoded(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYFORMER_CACHE", str(tmp_path / "cache"))
+    refused = run(
+        "train",
+        "gpt2",
+        "--data",
+        text,
+        "--out",
+        tmp_path / "run",
+        *SMALL,
+        "--seq-len",
+        "5000",
+        "--batch-tokens",
+        "5000",
+        "--dry-run",
+    )
+    assert refused.exit_code == 2
+    assert "5000 tokens go beyond" in refused.stderr
+    assert not (tmp_path / "cache" / "encoded").exists()
+    assert run("train", "gpt2", "--data", text, "--out", tmp_path / "run", *SMALL, "--dry-run").exit_code == 0
+    assert len(list((tmp_path / "cache" / "encoded").glob("*/meta.json"))) == 2
+
+
 def test_translation(tmp_path: Path) -> None:
     for name, letters in (("de", "abcd"), ("en", "ABCD")):
         lines = [" ".join(letters[(i * k) % 4] * 3 for k in range(1, 5)) for i in range(200)]

@@ -1,7 +1,7 @@
 """Text: tokenizers, corpora, encoding, packing and sampling. Nothing here needs PyTorch; batches are NumPy arrays."""
 
 from anyformer.text.corpus import Corpus, read_corpus
-from anyformer.text.encoded import EncodedCorpus, encode_corpus
+from anyformer.text.encoded import EncodedCorpus, encode_corpus, encoded_when_read
 from anyformer.text.labelled import LabelledCorpus, LabelledRow, split_labelled
 from anyformer.text.labelled_files import read_labelled
 from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, evenly_spread, pack, pack_whole
@@ -42,6 +42,7 @@ __all__ = [
     "Words",
     "compared",
     "encode_corpus",
+    "encoded_when_read",
     "evenly_spread",
     "length_batches",
     "pack",

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from array import array
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -57,11 +58,37 @@ class EncodedCorpus:
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
 
+class _Deferred(EncodedCorpus):
+    """A corpus that is encoded when one of its arrays is first asked for: what is refused before has cost nothing."""
+
+    def __init__(self, arrays: Callable[[], Sequence[np.ndarray]], vocab_size: int, fingerprint: str) -> None:
+        vars(self).update(arrays=arrays, vocab_size=vocab_size, fingerprint=fingerprint)
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name not in _ARRAYS:
+            raise AttributeError(name)
+        vars(self).update(zip(_ARRAYS, vars(self)["arrays"](), strict=True))
+        return vars(self)[name]
+
+
 def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None = None) -> EncodedCorpus:
     """The corpus in tokens, from `cache` (default `cache_directory()`) if it is there whole, else made and put there.
 
     Raises TextError for a tokenizer without a token that ends a text, and RunFailed where the cache can't be written.
     """
+    arrays, vocab_size, key = _encoding(corpus, tokenizer, cache)
+    return EncodedCorpus(*arrays(), vocab_size=vocab_size, fingerprint=key)
+
+
+def encoded_when_read(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None = None) -> EncodedCorpus:
+    """What `encode_corpus` gives, made when its tokens are first read; RunFailed is raised then."""
+    return _Deferred(*_encoding(corpus, tokenizer, cache))
+
+
+def _encoding(
+    corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None
+) -> tuple[Callable[[], Sequence[np.ndarray]], int, str]:
+    """(what makes or finds the arrays, the vocabulary's size, the fingerprint)."""
     end = tokenizer.end_of_text
     if end is None:
         raise TextError(
@@ -72,8 +99,10 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None
     key = hashlib.sha256(f"{_FORMAT} {corpus.fingerprint} {tokenizer.fingerprint}".encode()).hexdigest()
     root = (cache_directory() if cache is None else Path(cache)) / "encoded"
     directory = root / key[:32]
-    arrays = _read(directory)
-    if arrays is None:
+
+    def arrays() -> Sequence[np.ndarray]:
+        if (found := _read(directory)) is not None:
+            return found
         try:
             _write(directory, corpus, tokenizer, begin, end)
         except OSError as error:
@@ -81,10 +110,11 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None
                 f"cannot write the encoded corpus to {root}: {error.strerror or error}; name another folder in "
                 f"ANYFORMER_CACHE"
             ) from None
-        arrays = _read(directory)
-        if arrays is None:
+        if (found := _read(directory)) is None:
             raise RunFailed(f"the encoded corpus just written to {directory} does not read back; check the disk")
-    return EncodedCorpus(*arrays, vocab_size=tokenizer.vocab_size, fingerprint=key)
+        return found
+
+    return arrays, tokenizer.vocab_size, key
 
 
 def _write(directory: Path, corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> None:

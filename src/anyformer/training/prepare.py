@@ -24,7 +24,7 @@ from anyformer.text import (
     LabelledCorpus,
     ParallelCorpus,
     Tokenizer,
-    encode_corpus,
+    encoded_when_read,
     read_corpus,
     read_labelled,
     read_parallel,
@@ -254,7 +254,7 @@ def read_data(
         texts, rest = (text, held_out.corpus()) if isinstance(held_out, Sources) else text.split(held_out)
         own = trained(Lesson(texts.sample(TOKENIZER_NBYTES), ByteLevelBPE.table).pieces())
         about = f"{counted(len(text), 'document')}, {counted(text.nbytes, 'byte')}, sha256 {text.fingerprint[:16]}"
-        data = TextData(encode_corpus(texts, own), encode_corpus(rest, own), own)
+        data = TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own)
     if isinstance(data, FramedData) and (n_texts := data.cut(recipe)):
         say(f"{counted(n_texts, 'text is', 'texts are')} cut to {recipe.seq_len} tokens (--truncate)")
     return Prepared(data, known is None, about)

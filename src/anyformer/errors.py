@@ -1,8 +1,10 @@
 """Every error a user can cause, each one line that names the thing, the value and the remedy."""
 
+from __future__ import annotations
+
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LONGEST_WORD = 200  # characters of a message without a space between them: a name, a number, a path
 LONGEST = 2000  # characters of a message
@@ -38,7 +40,19 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 class SpecError(AnyformerError):
-    """A specification that cannot work, or a file that does not hold one."""
+    """A specification that cannot work, or a file that does not hold one: all that is wrong with it."""
+
+    faults: tuple[SpecError, ...]  # each thing that is wrong, as an error of its own
+
+    def __init__(self, message: object = "", faults: Sequence[SpecError] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults) or (self,)
+
+    @classmethod
+    def of(cls, faults: Sequence[SpecError]) -> SpecError:
+        """One error of all of these, one after the other in one line."""
+        numbered = "; ".join(f"({i}) {fault}" for i, fault in enumerate(faults, 1))
+        return faults[0] if len(faults) == 1 else cls(f"{len(faults)} faults: {numbered}", faults)
 
 
 class NoModuleError(SpecError):
@@ -83,6 +97,6 @@ def unknown(what: str, value: object, known: Iterable[str]) -> str:
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the known name nearest to `name`, or an empty string."""
-    name = str(name)[:LONGEST_WORD]
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" (did you mean '{nearest[0]}'?)" if nearest else ""
+    folded = {each.lower(): each for each in known}
+    nearest = difflib.get_close_matches(str(name)[:LONGEST_WORD].lower(), folded, n=1, cutoff=0.6)
+    return f" (did you mean '{folded[nearest[0]]}'?)" if nearest else ""

@@ -62,7 +62,7 @@ def test_a_file_is_compact() -> None:
         ("anyformer: 1", "anyformer: 99", "version 99"),
         ("anyformer: 1\n", "", "no first key"),
         ("init: ByRole", "init: [", "neither JSON nor YAML"),
-        ("residual: Add", "", "Stack needs residual"),
+        ("d_model: 4096", "", "Stack needs d_model"),
         ("kind: RMSNorm", "kind: [a]", "['a'] is no kind of Map"),
         ("kind: RMSNorm", "kind: {a: b}", "{'a': 'b'} is no kind of Map"),
         ("residual: Add", "residual: {kind: 3}", "stack.residual: 3 is no kind of Residual"),

@@ -14,9 +14,10 @@ from anyformer.errors import RunFailed, SpecError
 from anyformer.families import PRESETS
 from anyformer.model import build
 from anyformer.spec import Spec, parameters
+from anyformer.spec.phrase import parse
 from anyformer.variants.parts import every
 from anyformer.variants.rows import ROWS
-from anyformer.variants.values import parse, read, text_of
+from anyformer.variants.values import read, text_of
 from tests.laws.models import ids_for
 from tests.laws.test_learning import check_reach, loss_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from string import ascii_lowercase
@@ -15,8 +16,10 @@ from anyformer.disk import plain
 from anyformer.errors import SpecError, did_you_mean
 from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.model import ModelSpec
-from anyformer.spec.part import Spec
+from anyformer.spec.part import Spec, is_needed
+from anyformer.spec.phrase import is_phrase, parse
 from anyformer.spec.ranges import MOST_LAYERS
+from anyformer.spec.within import replaced, the_place, type_at
 
 HEADER = "anyformer"  # the file's first key; its value is the version of the language
 
@@ -46,7 +49,7 @@ def decode(data: Any, declared: Any = ModelSpec, path: str = "") -> Any:
             return _decode_pattern(data, item, path)
         if not isinstance(data, list):
             raise SpecError(f"{path or 'it'} is {data!r}; it must be a list")
-        return tuple(decode(value, item, f"{path}[{i}]") for i, value in enumerate(data))
+        return tuple(_decoded({i: (value, item, f"{path}[{i}]") for i, value in enumerate(data)}).values())
     if isinstance(declared, type) and issubclass(declared, Spec):
         return _decode_spec(data, declared, path)
     return _decode_scalar(data, declared, path)
@@ -86,29 +89,46 @@ def decode_file(data: Any, name: str, header: str, declared: type[Any], what: st
 
 
 def _decode_spec(data: Any, declared: type[Spec], path: str) -> Spec:
+    where = path or "it"
+    if isinstance(data, str) and is_phrase(data):
+        try:
+            data = parse(data)
+        except SpecError as error:
+            raise SpecError(f"{where}: {error}") from None
     fields = {"kind": data} if isinstance(data, str) else data
     if not isinstance(fields, dict):
-        raise SpecError(f"{path or 'it'} is {data!r}; it must be a {declared.kind} or the name of one")
+        raise SpecError(f"{where} is {data!r}; it must be a {declared.kind} or the name of one")
     name = fields.get("kind", None if declared.abstract else declared.kind)
     known = {k: c for k, c in Spec.kinds.items() if issubclass(c, declared) and not c.abstract}
     if not isinstance(name, str) or name not in known:
         what = f"no kind of {declared.kind}" + did_you_mean(name, known)
-        raise SpecError(f"{path or 'it'}: {name!r} is {what}; there are {', '.join(sorted(known))}")
+        raise SpecError(f"{where}: {name!r} is {what}; there are {', '.join(sorted(known))}")
     kind = known[name]
     hints = kind.types()
-    values = {}
-    for key, value in fields.items():
-        if key == "kind":
-            continue
-        if key not in hints:
-            raise SpecError(
-                f"{path or 'it'}: {name} has no field {key!r}{did_you_mean(key, hints)}; it has {', '.join(hints)}"
-            )
-        values[key] = decode(value, hints[key], f"{path}.{key}" if path else key)
-    needed = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING and f.name not in values]  # type: ignore[arg-type]
+    given = {key: value for key, value in fields.items() if key != "kind"}
+    faults = [
+        SpecError(f"{where}: {name} has no field {key!r}{did_you_mean(key, hints)}; it has {', '.join(hints)}")
+        for key in given
+        if key not in hints
+    ]
+    inside = {k: (v, hints[k], f"{path}.{k}" if path else k) for k, v in given.items() if k in hints}
+    needed = [f.name for f in dataclasses.fields(kind) if is_needed(f) and f.name not in given]  # type: ignore[arg-type]
     if needed:
-        raise SpecError(f"{path or 'it'}: {name} needs {', '.join(needed)}")
-    return kind(**values)
+        faults.append(SpecError(f"{where}: {name} needs {', '.join(needed)}"))
+    return kind(**_decoded(inside, faults))
+
+
+def _decoded(parts: Mapping[Any, tuple[Any, Any, str]], faults: Sequence[SpecError] = ()) -> dict[Any, Any]:
+    """The value of each of (data, declared, path). Raises all that is wrong with them, and these faults, at once."""
+    values, found = {}, list(faults)
+    for key, (data, declared, path) in parts.items():
+        try:
+            values[key] = decode(data, declared, path)
+        except SpecError as error:
+            found += error.faults
+    if found:
+        raise SpecError.of(found)
+    return values
 
 
 def _first_that_fits(data: Any, options: list[Any], path: str) -> Any:
@@ -157,7 +177,10 @@ def _encode_pattern(values: tuple[Any, ...], declared: Any) -> dict[str, Any] | 
 
 
 def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any, ...]:
-    kinds = {k: decode(v, declared, f"{path}.{k}") for k, v in data.items() if k not in ("n", "pattern")}
+    written = {k: v for k, v in data.items() if k not in ("n", "pattern")}
+    alike = {k: v for k, v in written.items() if isinstance(v, dict) and "like" in v}
+    kinds = _decoded({k: (v, declared, f"{path}.{k}") for k, v in written.items() if k not in alike})
+    kinds |= {letter: _like(changes, kinds, f"{path}.{letter}") for letter, changes in alike.items()}
     once: list[Any] = []
     for word in str(data["pattern"]).split():
         times, letter = word[:-1] or "1", word[-1]
@@ -174,6 +197,21 @@ def _decode_pattern(data: dict[str, Any], declared: Any, path: str) -> tuple[Any
         )
     _check_depth(n, f"{path}.n")
     return tuple(once[i % len(once)] for i in range(n))
+
+
+def _like(data: dict[str, Any], kinds: dict[str, Any], path: str) -> Any:
+    """One of these kinds with changes: the fields inside it that are named, each by as much of its path as tells it apart."""
+    name = data["like"]
+    if name not in kinds:
+        raise SpecError(
+            f"{path}.like = {name!r} is none of the letters that are written out: {', '.join(map(str, kinds))}"
+        )
+    value = kinds[name]
+    for key, change in data.items():
+        if key != "like":
+            place = the_place(value, key, path)
+            value = replaced(value, place, decode(change, type_at(value, place), f"{path}.{key}"))
+    return value
 
 
 def _check_depth(n: int, path: str) -> None:

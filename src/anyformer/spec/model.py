@@ -10,7 +10,7 @@ from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
-from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside
+from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
 from anyformer.spec.ranges import Length
 from anyformer.spec.structure import BlockSpec, BranchSpec, StackSpec, SublayerSpec
 
@@ -50,7 +50,7 @@ class ModelSpec(PartSpec):
     stack: StackSpec
     heads: tuple[HeadSpec, ...] = ()
     encoder: StackSpec | None = None
-    init: InitSpec
+    init: InitSpec = usual("ByRole")
     context: Length | None = None  # tokens it is published for; longer is not refused unless a part must
     ahead: tuple[AheadSpec, ...] = ()  # each predicts one token further than the last; used in training alone
     version: ClassVar[int] = 1  # of the language

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args, get_type_hints
 
-from anyformer.errors import NoModuleError, SpecError
+from anyformer.errors import NoModuleError, SpecError, did_you_mean
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.ranges import Count, Length, Refuse, Vocab, Width, Window, refuse
 
@@ -86,6 +86,16 @@ class Caveat:
     reason: str
 
 
+def usual(kind: str) -> Any:
+    """The default of a field whose kinds stand in other rooms: the part of this name, as it comes."""
+    return field(default_factory=lambda: Spec.kinds[kind]())
+
+
+def is_needed(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field must be given."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Spec:
     """An immutable, hashable value of the specification language; a subclass lists its fields, nothing else."""
@@ -144,9 +154,13 @@ class Spec:
 
     def but(self, **changes: Any) -> Self:
         """The same value with some fields changed."""
-        unknown = set(changes) - set(self.values())
+        unknown = sorted(set(changes) - set(self.values()))
         if unknown:
-            raise self.refusal(sorted(unknown)[0], f"is no field; it has {', '.join(self.values())}")
+            from anyformer.spec.within import stands
+
+            name, fields = unknown[0], self.values()
+            told = f"{did_you_mean(name, fields)}; it has {', '.join(fields)}{stands(self, name)}"
+            raise SpecError(f"{self.kind} has no field {name!r}{told}")
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def refusal(self, name: str, remedy: str) -> SpecError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
-from anyformer.spec.part import PartSpec, Place, Placed, Sizes
+from anyformer.spec.part import PartSpec, Place, Placed, Sizes, usual
 from anyformer.spec.ranges import Layers, Width
 
 
@@ -62,7 +62,7 @@ class StackSpec(PartSpec):
     d_model: Width
     embedding: EmbeddingSpec
     blocks: Annotated[tuple[BlockSpec, ...], Layers]
-    residual: ResidualSpec
+    residual: ResidualSpec = usual("Add")
     norm: MapSpec | None = None
 
     @property

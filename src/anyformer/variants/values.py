@@ -1,48 +1,14 @@
-"""Values as one writes them in a line: `RMSNorm(eps=1e-6)`, `Causal & SlidingWindow(size=128)`, `none`, `2048`."""
+"""Values of a variant, read from the line in which one writes them, and written."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 from typing import Any, get_args
 
-from anyformer.errors import SpecError
 from anyformer.layers import And
 from anyformer.spec import Spec, decode
-
-WORDS = {"none": None, "None": None, "true": True, "false": False}
-FORM = "write a number, a word, a kind such as RMSNorm(eps=1e-6), or the name of a model"
-
-
-def parse(text: str) -> Any:
-    """Plain data, as a file of a specification holds it. Raises SpecError."""
-    try:
-        return _data(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        short = text if len(text) <= 60 else f"{text[:60]}…"
-        raise SpecError(f"{short!r} cannot be read; {FORM}") from None
-
-
-def _data(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None):
-            return node.value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
-        case ast.Name(id=name):
-            return WORDS.get(name, name)
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_data(item) for item in items]
-        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-            return {"kind": "And", "masks": [mask for side in (left, right) for mask in _masks(_data(side))]}
-        case ast.Call(func=ast.Name(id=kind), args=[], keywords=options) if all(o.arg for o in options):
-            return {"kind": kind, **{str(option.arg): _data(option.value) for option in options}}
-    raise ValueError(node)
-
-
-def _masks(data: Any) -> list[Any]:
-    return data["masks"] if isinstance(data, dict) and data["kind"] == "And" else [data]
+from anyformer.spec.phrase import WORDS
 
 
 def text_of(value: Any) -> str:

@@ -9,9 +9,10 @@ from anyformer.errors import SpecError, did_you_mean
 from anyformer.families import ALIASES, PRESETS
 from anyformer.families.compose import changed
 from anyformer.spec import ModelSpec, PartSpec, Place, Spec, encode, is_path, tensors
+from anyformer.spec.phrase import parse
 from anyformer.variants.parts import every
 from anyformer.variants.rows import FIELDS, ROWS
-from anyformer.variants.values import parse, read, text_of
+from anyformer.variants.values import read, text_of
 
 Change = tuple[str, Any]  # a row's key or a field; a text, plain data, a part or an architecture
 Find = Callable[[str], ModelSpec]  # the model of a name; raises SpecError

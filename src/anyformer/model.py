@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
@@ -19,7 +19,7 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import KEEP_NOTHING, Stack
 from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
-from anyformer.layers.part import Part
+from anyformer.layers.part import Part, SharedParts
 from anyformer.layers.tokens import Dropout, ForwardContext, Kernel, Notes, Store, Tokens, plain_tokens
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, parameters, specification
 
@@ -71,9 +71,9 @@ class Transformer(Part[ModelSpec]):
     ahead: Any
 
     def __init__(self, spec: ModelSpec, place: Place | None = None) -> None:
-        place = place or Place()
-        super().__init__(spec, place)
-        self.shared = nn.ModuleDict(place.modules)
+        shared = SharedParts()
+        super().__init__(spec, replace(place or Place(), modules=shared))
+        self.shared = shared
         self.kernel: str | None = None
         self.runs_on: str | None = None  # the kind of device that kernels are chosen for; None: where the tokens are
         # what the rows of a head that classifies stand for, where files say it

@@ -9,7 +9,9 @@ from torch import nn
 
 from anyformer.layers.feed_forward import GatedFeedForward
 from anyformer.layers.gqa import GQA
+from anyformer.layers.head import Unembedding
 from anyformer.layers.linear import Linear, Together
+from anyformer.layers.part import is_plain
 from anyformer.model import Transformer
 
 
@@ -28,17 +30,17 @@ def lay_out_for_decoding(model: Transformer) -> Transformer:
             module.together = together
             joined.update(maps)
     for module in model.modules():
-        if isinstance(module, Linear) and module not in joined and _reads_by_columns(module.weight):
+        if type(module) is Linear and module not in joined and _reads_by_columns(module.weight):
             module.weight.data = module.weight.data.t().contiguous().t()
     for head in model.heads:
-        table = head.table  # a tied one is looked up by rows as well, and stays
-        if table is not None and table.spec.shared is None and _reads_by_columns(table.weight):
-            table.weight.data = table.weight.data.t().contiguous().t()
+        # A tied table is looked up by rows as well, and stays.
+        if is_plain(head.table, Unembedding) and _reads_by_columns(head.table.weight):
+            head.table.weight.data = head.table.weight.data.t().contiguous().t()
     return model
 
 
 def _together(maps: Sequence[nn.Module]) -> Together | None:
-    linear = [each for each in maps if isinstance(each, Linear)]
+    linear = [each for each in maps if type(each) is Linear]
     if len(linear) < len(maps) or not Together.can(linear):
         return None
     rows, first = sum(each.weight.shape[0] for each in linear), linear[0].weight

@@ -26,8 +26,10 @@ class Ahead(Part[AheadSpec]):
 
     def forward(self, x: Tensor, token: Tensor, context: ForwardContext, residual: Any) -> tuple[Tensor, list[Notes]]:
         """What its block makes of x [batch, token, width] and the embeddings of later tokens [batch, token, d_model]."""
-        x, token = mapped(self.norm_hidden, x, context), mapped(self.norm_token, token, context)
-        context.input = mapped(self.hidden, x, context) + mapped(self.token, token, context)
+        spec = self.spec
+        x = mapped(spec.hidden, self.hidden, mapped(spec.norm_hidden, self.norm_hidden, x, context), context)
+        token = mapped(spec.norm_token, self.norm_token, token, context)
+        context.input = x + mapped(spec.token, self.token, token, context)
         state, notes = self.block(residual.open(context.input), residual, context, repeat(KEEP_NOTHING))
         return residual.close(state), notes
 
@@ -46,7 +48,7 @@ def run_ahead(
             raise InputError(f"rows of {embedded.shape[1]} tokens have nothing {k} further ahead; give longer rows")
         here = replace(context, tokens=_with_successor(context.tokens, k), memo={})
         x, more = module(x[:, :-1], embedded[:, k:], here, residual)
-        each.append(mapped(module.norm, x, here))  # what the head reads
+        each.append(mapped(module.spec.norm, module.norm, x, here))  # what the head reads
         notes += more
     return each, notes
 

@@ -160,7 +160,7 @@ class Attention(Part[AttentionSpec]):
             stored, keys = store.extend(new), store.keys
         keys = context.tokens if keys is None else keys
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
-        absorbed = spec.absorbs(context.tokens.n, keys.n)
+        absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
         kernel = context.kernels[self.digest]
         seen = context.once(

@@ -12,16 +12,16 @@ from anyformer.layers.embedding import Embedding
 from anyformer.layers.memory_efficient import checkpointed_layer
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import BlockSpec, BranchSpec, StackSpec, SublayerSpec
+from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
 
 KEEP_NOTHING = Store()
 
 
-def mapped(step: Any, x: Tensor, context: ForwardContext) -> Tensor:
-    """What a norm, or another map, makes of x; without one, x."""
-    if step is None:
+def mapped(spec: MapSpec | None, step: Any, x: Tensor, context: ForwardContext) -> Tensor:
+    """What a norm, or another map, makes of x; without one, x. The module may be one that stands for the specification's."""
+    if spec is None:
         return x
-    return step(x, context) if step.spec.reads_tokens else step(x)
+    return step(x, context) if spec.reads_tokens else step(x)
 
 
 class Branch(Part[BranchSpec]):
@@ -36,8 +36,8 @@ class Branch(Part[BranchSpec]):
     def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
         """What the branch writes [batch, token, d_model] having read x of that shape, and its mixer's notes."""
         store = next(stores) if self.keeps else KEEP_NOTHING
-        y, notes = self.mixer(mapped(self.norm_in, x, context), context, store)
-        y = mapped(self.norm_out, y, context)
+        y, notes = self.mixer(mapped(self.spec.norm_in, self.norm_in, x, context), context, store)
+        y = mapped(self.spec.norm_out, self.norm_out, y, context)
         if context.dropout and context.dropout.residual:
             y = F.dropout(y, context.dropout.residual)
         return y, notes
@@ -52,13 +52,13 @@ class Sublayer(Part[SublayerSpec]):
         self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
     ) -> tuple[Tensor, list[Notes]]:
         """The state [batch, token, width of the residual's] after its branches, and a note of each."""
-        x = mapped(self.norm_in, residual.read(state), context)
+        x = mapped(self.spec.norm_in, self.norm_in, residual.read(state), context)
         total, notes = None, []
         for branch in self.branches:
             y, note = branch(x, context, stores)
             total = y if total is None else total + y
             notes.append(note)
-        return mapped(self.norm_sum, residual.write(state, total), context), notes
+        return mapped(self.spec.norm_sum, self.norm_sum, residual.write(state, total), context), notes
 
 
 class Block(Part[BlockSpec]):
@@ -110,4 +110,4 @@ class Stack(Part[StackSpec]):
         return x, notes
 
     def _closed(self, state: Tensor, context: ForwardContext) -> Tensor:
-        return mapped(self.norm, self.residual.close(state), context)
+        return mapped(self.spec.norm, self.norm, self.residual.close(state), context)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from anyformer.layers.head import Head, chunks_of, rows_at_once
 
@@ -38,12 +40,30 @@ def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptio
     for step in head.transform:
         hidden = step(hidden)
     rows = hidden.reshape(-1, hidden.shape[-1])
-    spec = head.spec
+    spec, matrix = head.spec, head.matrix()
+    if matrix is None:
+        total, each = _called(head, rows, labels.reshape(-1), options)
+        return total, each.view(labels.shape)
     scale = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model)
-    total, each = _HeadCrossEntropy.apply(
-        rows, head.table.weight, head.bias, labels.reshape(-1), scale, spec.softcap, options
-    )
+    total, each = _HeadCrossEntropy.apply(rows, matrix, head.bias, labels.reshape(-1), scale, spec.softcap, options)
     return total, each.view(labels.shape)
+
+
+def _called(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+    """(the sum, each row's) where the table is more than its weights: autograd asks it, and asks again in the backward pass."""
+
+    def losses(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head.logits(rows).float()
+        nats = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none")
+        s = options.label_smoothing
+        loss = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none", label_smoothing=s)
+        if options.z_loss:
+            loss = loss + options.z_loss * logits.logsumexp(-1).square().masked_fill(labels == NOT_PREDICTED, 0.0)
+        return loss.sum(), nats.detach()
+
+    size = rows_at_once(len(rows), len(head.table.weight))
+    each = [checkpoint(losses, rows[here], labels[here], use_reentrant=False) for here in chunks_of(len(rows), size)]
+    return torch.stack([total for total, _ in each]).sum(), torch.cat([nats for _, nats in each])
 
 
 class _HeadCrossEntropy(torch.autograd.Function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +30,23 @@ from anyformer.spec import (
 )
 
 
-class Table(Part[TableSpec]):
-    """Rows of vectors."""
+class Table(Part[TableSpec], nn.Embedding):
+    """Rows of vectors, PyTorch's embedding to whoever looks for one."""
 
-    weight: Tensor
+    weight: Any
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """The rows of `ids` [batch, token] as [batch, token, width]. Raises InputError for an id without a row (on a CPU)."""
+    def __init__(self, spec: TableSpec, place: Place) -> None:
+        super().__init__(spec, place)
+        self.num_embeddings, self.embedding_dim = self.weight.shape
+        self.padding_idx = self.max_norm = None
+        self.norm_type, self.scale_grad_by_freq, self.sparse = 2.0, False, False
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The rows of ids [batch, token] as [batch, token, width]. Raises InputError for an id without a row (on a CPU)."""
         try:
-            return F.embedding(ids, self.weight)
+            return F.embedding(input, self.weight)
         except IndexError:
-            wrong = ids[(ids < 0) | (ids >= self.spec.rows)]
+            wrong = input[(input < 0) | (input >= self.spec.rows)]
             raise InputError(
                 f"there is no token {int(wrong[0])}; this table has those from 0 to {self.spec.rows - 1}"
             ) from None

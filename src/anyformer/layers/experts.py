@@ -38,9 +38,16 @@ class StackedLinearSpec(PartSpec):
         return {}
 
 
+Matrices = tuple[Tensor, Tensor | None]  # [experts, d_out, d_in], and biases [experts, d_out]
+
+
 class StackedLinear(Part[StackedLinearSpec]):
-    weight: Tensor  # [experts, d_out, d_in]
-    bias: Tensor | None  # [experts, d_out]
+    weight: Tensor
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Matrices:
+        """What tokens x [token, d_in] are multiplied by. Asked for by a call, so that adapters of parameters are heard."""
+        return self.weight, self.bias
 
 
 class ExpertsSpec(PartSpec):
@@ -80,7 +87,7 @@ class Experts(Part[ExpertsSpec]):
         expert = self.spec.expert
         assert isinstance(expert, ExpertSpec)
         inner = lambda *hidden: expert.inner(*hidden, module=self, context=context)  # noqa: E731
-        maps = [getattr(self, name) for name in (*self.into, self.out)]
+        maps = [getattr(self, name)(x) for name in (*self.into, self.out)]
         if context.experts == "loop":
             return one_by_one(x, chosen, weights, maps, inner)
         # What is made again must come out the same, and dropout would be drawn anew.
@@ -91,14 +98,14 @@ class Experts(Part[ExpertsSpec]):
 Inner = Callable[..., Tensor]  # ExpertSpec.inner
 
 
-def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[StackedLinear], inner: Inner) -> Tensor:
+def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner) -> Tensor:
     """The sum, one expert after the other: the oracle."""
-    *into, out = maps
+    *into, (out, out_bias) = maps
     y = torch.zeros_like(x)
-    for i in range(out.weight.shape[0]):
+    for i in range(out.shape[0]):
         token, k = (chosen == i).nonzero(as_tuple=True)
-        hidden = [F.linear(x[token], m.weight[i], None if m.bias is None else m.bias[i]) for m in into]
-        result = F.linear(inner(*hidden), out.weight[i], None if out.bias is None else out.bias[i])
+        hidden = [F.linear(x[token], m[i], None if b is None else b[i]) for m, b in into]
+        result = F.linear(inner(*hidden), out[i], None if out_bias is None else out_bias[i])
         y = y.index_add(0, token, (result * weights[token, k, None]).to(y.dtype))
     return y
 
@@ -121,10 +128,10 @@ def groups_of(chosen: Tensor, n_experts: int) -> Groups:
 
 
 def sorted_by_expert(
-    x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[StackedLinear], inner: Inner, *, traced: bool
+    x: Tensor, chosen: Tensor, weights: Tensor, maps: Sequence[Matrices], inner: Inner, *, traced: bool
 ) -> Tensor:
     """The sum, by products of each expert's rows with its matrices."""
-    matrices, biases = [m.weight for m in maps], [m.bias for m in maps]
+    matrices, biases = [m for m, _ in maps], [b for _, b in maps]
     dtype = autocast_dtype(x)
     if dtype is not None:
         x, matrices = x.to(dtype), [m.to(dtype) for m in matrices]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
-from anyformer.layers.part import Part
+from anyformer.layers.part import Part, is_plain
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, Width, Workload
 
@@ -102,7 +102,7 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
     up: Linear
     activation: nn.Module
     norm: nn.Module | None
-    down: nn.Module
+    down: Any
 
     def __init__(self, spec: GatedFeedForwardSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -112,9 +112,9 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; no notes."""
-        fused = self.together is not None and self.together.holds()
+        fused = self.together is not None and self.together.stands_for(self.gate, self.up)
         gate, up = self.together(x) if self.together and fused else (self.gate(x), self.up(x))
-        if self.plain and saves_activations() and not context.dropout and isinstance(self.down, Linear):
+        if self.plain and saves_activations() and not context.dropout and is_plain(self.down, Linear):
             gate, up = self.spec.bounded(gate, up)
             return MemoryEfficientGatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
         return self.down(self.spec.inner(gate, up, module=self, context=context)), {}

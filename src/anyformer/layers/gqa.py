@@ -72,6 +72,10 @@ class Projection(Part[P], Generic[P]):
         """(q, k, v), each [batch, heads or kv heads, token, one of `absorbed_sizes`]: keys and values as they are stored."""
         raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
 
+    def can_absorb(self) -> bool:
+        """Whether the matrices that `absorb` folds are all that the maps they are of do: no adapter, no hook."""
+        return True
+
     def unfold(self, y: Tensor) -> Tensor:
         """[batch, heads, query, width of a value] of what the kernel made of what `absorb` gave."""
         raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
@@ -198,7 +202,7 @@ class GQA(Projection[GQASpec]):
 
     def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps lie together."""
-        if self.together is None or not self.together.holds():
+        if self.together is None or not self.together.stands_for(self.q, self.k, self.v):
             return self.query(x, context), self.store(x, context)
         q, k, v = self.together(x)
         return self._queries(q, context), self._kept(k, v, context)

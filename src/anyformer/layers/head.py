@@ -8,12 +8,14 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.layers.part import Part
+from anyformer.layers.embedding import Table
+from anyformer.layers.part import Part, is_plain
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
-from anyformer.spec import HeadLayersSpec, HeadSpec
+from anyformer.spec import HeadLayersSpec, HeadSpec, Place, UnembeddingSpec
 
 MOST_ROWS, MOST_LOGITS = 1024, 2**25  # of one chunk; fewer rows where the vocabulary is large
 
@@ -35,6 +37,22 @@ def chunks_of(n: int, size: int) -> Iterator[slice]:
             yield slice(0, size)
         starts = starts[-1:]
     yield from (slice(start, min(start + size, n)) for start in starts)
+
+
+class Unembedding(Part[UnembeddingSpec], nn.Linear):
+    """The rows of a head of its own: PyTorch's linear map to whoever looks for one."""
+
+    weight: Any
+    bias: None  # the head's, which is added once also where a table is shared
+
+    def __init__(self, spec: UnembeddingSpec, place: Place) -> None:
+        super().__init__(spec, place)
+        self.register_parameter("bias", None)
+        self.out_features, self.in_features = self.weight.shape
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The products […, rows] of `input` […, width] with each row."""
+        return F.linear(input, self.weight)
 
 
 class HeadLayers(Part[HeadLayersSpec]):
@@ -72,9 +90,21 @@ class Head(Part[HeadSpec]):
             x = self.pool(x, tokens)
         for step in self.transform:
             x = step(x)
-        if self.table is None:
-            return x
-        logits = F.linear(x, self.table.weight, self.bias)
+        return x if self.table is None else self.logits(x)
+
+    def matrix(self) -> Tensor | None:
+        """The table [rows, width]; None: an adapter or a hook is there, which only a call reaches."""
+        return self.table.weight if is_plain(self.table, Table if self.spec.tied else Unembedding) else None
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits […, rows] of x […, width], transformed already."""
+        matrix = self.matrix()
+        if matrix is None and self.spec.table is not None and self.spec.tied:
+            matrix = self.table(torch.arange(self.spec.table.rows, device=x.device))
+        if matrix is None:
+            logits = self.table(x) if self.bias is None else self.table(x) + self.bias
+        else:
+            logits = F.linear(x, matrix, self.bias)
         if self.spec.scale is not None:
             logits = logits * self.spec.scale.value(self.place.d_model)
         if self.spec.softcap is not None:

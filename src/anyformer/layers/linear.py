@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.layers.part import Part
+from anyformer.layers.part import Part, is_plain
 from anyformer.spec import Cost, MapSpec, Place, Weight, Width, Workload
 
 
@@ -35,13 +35,19 @@ class LinearSpec(MapSpec):
         return Cost({"linear": 2 * self.width_out(place) * place.shape[-1] * workload.tokens})
 
 
-class Linear(Part[LinearSpec]):
-    weight: Tensor
-    bias: Tensor | None
+class Linear(Part[LinearSpec], nn.Linear):
+    """A linear map, one of PyTorch's to whoever looks for these: adapters, quantisers, offloading."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[…, d_out] of x […, d_in]."""
-        return F.linear(x, self.weight, self.bias)
+    weight: Any
+    bias: Any
+
+    def __init__(self, spec: LinearSpec, place: Place) -> None:
+        super().__init__(spec, place)
+        self.out_features, self.in_features = self.weight.shape
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[…, d_out] of `input` […, d_in]."""
+        return F.linear(input, self.weight, self.bias)
 
 
 class Together:
@@ -58,7 +64,6 @@ class Together:
             self.weight = self.weight.t().contiguous().t()
         biases = [each.bias.data for each in maps if each.bias is not None]
         self.bias = torch.cat(biases) if biases else None
-        self.first = maps[0]
         for i, each in enumerate(maps):
             each.weight.data = self.weight.split(self.sizes)[i]
             if each.bias is not None and self.bias is not None:
@@ -69,11 +74,11 @@ class Together:
         """Whether the maps are of one input: the same width, dtype and device, and a bias for all or none."""
         return len({(m.weight.shape[1], m.weight.dtype, m.weight.device, m.bias is None) for m in maps}) == 1
 
-    def holds(self) -> bool:
-        """Whether this may be used now: no gradients, and the weights have not been moved elsewhere since."""
-        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+    def stands_for(self, *maps: nn.Module) -> bool:
+        """Whether this may be called instead of the maps: no gradients, all plain, their weights not moved since."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or not all(is_plain(each, Linear) for each in maps):
             return False
-        return self.first.weight.data_ptr() == self.weight.data_ptr()
+        return maps[0].weight.data_ptr() == self.weight.data_ptr()  # type: ignore[union-attr]
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """What each map makes [batch, token, d_out] of x [batch, token, d_in]."""

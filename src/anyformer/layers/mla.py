@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
+from anyformer.layers.part import is_plain
 from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext
 from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Width, Workload
@@ -174,6 +175,9 @@ class MLA(Projection[MLASpec]):
         folded = plain @ self.k.weight.unflatten(0, (spec.n_heads, -1))
         latent = stored["latent"][:, None]
         return torch.cat((folded, turning), -1), latent, latent[..., : spec.kv_rank]
+
+    def can_absorb(self) -> bool:
+        return is_plain(self.k, Linear) and is_plain(self.v, Linear)
 
     def unfold(self, y: Tensor) -> Tensor:
         """[batch, heads, query, value_dim] of y [batch, heads, query, kv_rank]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
@@ -24,15 +25,18 @@ class Part(nn.Module, Generic[S]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for base in getattr(cls, "__orig_bases__", ()):
+        # Its own alone: a class that torch or an adapter derives from a part's while it runs is no module of the specification.
+        for base in cls.__dict__.get("__orig_bases__", ()):
             origin, arguments = get_origin(base), get_args(base)
             if isinstance(origin, type) and issubclass(origin, Part) and isinstance(arguments[0], type):
                 arguments[0].module = cls
 
     def __init__(self, spec: S, place: Place) -> None:
-        super().__init__()
+        nn.Module.__init__(
+            self
+        )  # a part that is also a layer of PyTorch's makes its weights here, and has its name for sizes
         self.spec: S = spec
-        self.place = place
+        self.place = dataclasses.replace(place, modules={})  # the model alone holds what is shared
         self.digest = spec.key  # equal for equal specs: what a pass memoises by
         for name, weight in spec.weights(place).items():
             value = weight and nn.Parameter(torch.empty(weight.shape), requires_grad=weight.trainable)
@@ -41,36 +45,73 @@ class Part(nn.Module, Generic[S]):
             if placed is None:
                 self.register_module(name, None)
             elif isinstance(placed, list):
-                setattr(self, name, Parts([assemble(part, inner_place) for part, inner_place in placed]))
+                setattr(self, name, Parts([assemble(*each) for each in placed], place.modules))
             else:
-                attach(self, name, assemble(*placed))
+                attach(self, name, assemble(*placed), place.modules)
 
 
 class Parts(nn.Module):
     """Parts in order. Like a ModuleList, but shared ones are not registered here: the model holds them once."""
 
-    def __init__(self, parts: list[nn.Module]) -> None:
+    def __init__(self, parts: list[nn.Module], shared: Any) -> None:
         super().__init__()
-        self.__dict__["each"] = parts
+        self.n = len(parts)
         for i, part in enumerate(parts):
-            attach(self, str(i), part)
+            attach(self, str(i), part, shared)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.__dict__["each"])
+        return (getattr(self, str(i)) for i in range(self.n))
 
     def __getitem__(self, i: int) -> Any:
-        return self.__dict__["each"][i]
+        return getattr(self, str(range(self.n)[i]))
 
     def __len__(self) -> int:
-        return len(self.__dict__["each"])
+        return self.n
 
 
-def attach(owner: nn.Module, name: str, part: nn.Module) -> None:
+class SharedParts(nn.ModuleDict):
+    """The shared parts of a model by name, registered here alone: what replaces one here replaces it wherever it stands."""
+
+    stands: list[tuple[str, nn.Module, str]]  # (the name of one, an owner, the attribute of the owner that it is)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__dict__["stands"] = []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self._stand(name, value)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        super().add_module(name, module)
+        self._stand(name, module)
+
+    def _stand(self, name: str, value: Any) -> None:
+        for shared, owner, attribute in self.__dict__["stands"]:
+            if shared == name:
+                owner.__dict__[attribute] = value
+
+
+def attach(owner: nn.Module, name: str, part: nn.Module, shared: Any) -> None:
     """Make `part` an attribute; register it as a child unless it is shared, when the model owns it."""
     if isinstance(part, Part) and part.spec.shared is not None:
         owner.__dict__[name] = part
+        if isinstance(shared, SharedParts):
+            shared.stands.append((part.spec.shared, owner, name))
     else:
         owner.add_module(name, part)
+
+
+def is_plain(module: Any, kind: type[nn.Module]) -> bool:
+    """Whether a module is of this very class and nobody changes or watches what it gives, so that who calls it may as well
+    read its weights: no adapter, no parametrization, no hook, no `forward` of its own (as offloading gives it)."""
+    return (
+        type(module) is kind
+        and "forward" not in module.__dict__
+        and not (
+            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        )
+    )
 
 
 def assemble(spec: PartSpec, place: Place) -> nn.Module:

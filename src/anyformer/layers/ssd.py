@@ -58,6 +58,12 @@ class SSDSpec(RecurrentSpec):
         """The width of what the convolution mixes: x, B and C."""
         return self.width + 2 * self.n_groups * self.state_dim
 
+    @property
+    def norm_shape(self) -> tuple[int, ...]:
+        """Of what the norm reads: groups of features where each is normed by itself."""
+        groups = self.n_groups if self.norm_groups else 1
+        return (groups, self.width // groups) if groups > 1 else (self.width,)
+
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         h = self.n_heads
         rates = tuple(math.log(i + 1) for i in range(h))
@@ -69,12 +75,10 @@ class SSDSpec(RecurrentSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         inner = LinearSpec(d_out=Width(self.width + self.mixed + self.n_heads), bias=self.bias, role="inner")
-        groups = self.n_groups if self.norm_groups else 1
-        shape = (groups, self.width // groups) if groups > 1 else (self.width,)
         return {
             "inner": (inner, place.at(place.d_model)),
             "convolution": (self.convolution, place.at(self.mixed)),
-            "norm": self.norm and (self.norm, place.at(*shape)),
+            "norm": self.norm and (self.norm, place.at(*self.norm_shape)),
             "out": (LinearSpec(bias=self.bias, role="output"), place.at(self.width)),
         }
 
@@ -146,6 +150,6 @@ class SSD(Recurrent[SSDSpec]):
         gate = F.silu(gate)
         y = y if self.spec.norm_first else y * gate
         if self.norm is not None:
-            groups = self.norm.place.shape[:-1]
-            y = self.norm(y.unflatten(-1, (*groups, -1))).flatten(2) if groups else self.norm(y)
+            shape = self.spec.norm_shape
+            y = self.norm(y.unflatten(-1, shape)).flatten(2)
         return y * gate if self.spec.norm_first else y

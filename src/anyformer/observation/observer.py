@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.layers.head import watcher
@@ -63,10 +64,18 @@ class Observer(TorchDispatchMode):
     @contextmanager
     def watching(self) -> Iterator[Observer]:
         """Within it the model's parts are known by name, and what autograd keeps is written down."""
-        names = dict(_names(self._model))
-        parts = [module for module in self._model.modules() if isinstance(module, Part)]
-        handles = [part.register_forward_pre_hook(self._enter(names[id(part)])) for part in parts]
-        handles += [part.register_forward_hook(self._leave, always_call=True) for part in parts]
+        names, parts = dict(_names(self._model)), {id(part) for part in self._model.modules() if isinstance(part, Part)}
+
+        def enter(module: nn.Module, _: Any) -> None:
+            if id(module) in parts:
+                self._enter(module, names[id(module)])
+
+        def leave(module: nn.Module, *_: Any) -> None:
+            if id(module) in parts:
+                self._pop()
+
+        # Hooks of all modules: with one of its own a part would be called where else its weights are read.
+        handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
         handles += [
             p.register_post_accumulate_grad_hook(self._gradient) for p in self._model.parameters() if p.requires_grad
         ]
@@ -94,19 +103,13 @@ class Observer(TorchDispatchMode):
         finally:
             self._pop()
 
-    def _enter(self, name: str | None) -> Any:
-        def enter(module: Part[Any], _: Any) -> None:
-            layer = self._where[-1].layer
-            # A layer that is checkpointed calls itself: once more, and again in the backward pass.
-            if isinstance(module.spec, BlockSpec) and layer is None and torch._C._current_autograd_node() is None:
-                layer = len(self.layers)
-                self.layers.append(module.spec)
-            self._push(Where(name or self._where[-1].part, layer, self._where[-1].steps))
-
-        return enter
-
-    def _leave(self, *_: Any) -> None:
-        self._pop()
+    def _enter(self, module: Any, name: str | None) -> None:
+        layer = self._where[-1].layer
+        # A layer that is checkpointed calls itself: once more, and again in the backward pass.
+        if isinstance(module.spec, BlockSpec) and layer is None and torch._C._current_autograd_node() is None:
+            layer = len(self.layers)
+            self.layers.append(module.spec)
+        self._push(Where(name or self._where[-1].part, layer, self._where[-1].steps))
 
     def _push(self, where: Where) -> None:
         self._where.append(where)

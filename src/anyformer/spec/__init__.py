@@ -11,7 +11,7 @@ from anyformer.spec.count import Parameters as Parameters, parameters as paramet
 from anyformer.spec.count import parameters_by_part as parameters_by_part, parameters_met as parameters_met
 from anyformer.spec.difference import first_difference as first_difference, short as short
 from anyformer.spec.head import HeadLayersSpec as HeadLayersSpec, HeadSpec as HeadSpec, PoolSpec as PoolSpec
-from anyformer.spec.head import TableSpec as TableSpec
+from anyformer.spec.head import TableSpec as TableSpec, UnembeddingSpec as UnembeddingSpec
 from anyformer.spec.kinds import InitSpec as InitSpec, Kept as Kept, MapSpec as MapSpec, MixerSpec as MixerSpec
 from anyformer.spec.kinds import ResidualSpec as ResidualSpec, ScaleSpec as ScaleSpec, TermSpec as TermSpec
 from anyformer.spec.model import AheadSpec as AheadSpec, ModelSpec as ModelSpec, cached_calls as cached_calls

@@ -23,6 +23,10 @@ class TableSpec(PartSpec):
         return {"weight": Weight((self.rows, self.width or place.shape[-1]), ("vocab", "d_model"), role="table")}
 
 
+class UnembeddingSpec(TableSpec):
+    """A table that is a head's own: it is only multiplied by."""
+
+
 class PoolSpec(PartSpec, abstract=True):
     """One vector a row, of its real tokens. Its module is called with (x [batch, token, width], tokens)."""
 
@@ -84,8 +88,10 @@ class HeadSpec(PartSpec):
         for step in self.transform:
             places.append((step, place))
             place = place.at(step.width_out(place))
-        layers = self.layers and (self.layers, stream)
-        return {"layers": layers, "pool": pool, "transform": places, "table": self.table and (self.table, place)}
+        layers, table = self.layers and (self.layers, stream), self.table
+        if table is not None and table.shared is None:
+            table = UnembeddingSpec(**table.values())
+        return {"layers": layers, "pool": pool, "transform": places, "table": table and (table, place)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         answered = workload if self.pool is None else dataclasses.replace(workload, query=1)

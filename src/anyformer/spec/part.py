@@ -71,7 +71,7 @@ class Place:
     d_model: int = 0  # width of the residual stream
     shape: tuple[int, ...] = ()  # of the vectors it maps; statistics and projections run over the last axis
     d_source: int = 0  # width of the stream that cross-attention reads
-    modules: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # the shared ones built so far
+    modules: Any = field(default_factory=dict, compare=False, repr=False)  # by name, the shared ones built so far
 
     def at(self, *shape: int) -> Place:
         """The same place for vectors of another shape."""

@@ -33,12 +33,12 @@ def train(data: Path, out: Path, *, model: object = "llama2-7b", **changed: str)
     [
         (("cots", "gpt2"), ("no command 'cots'", "did you mean 'cost'")),
         (("cost", "gtp2"), ("no preset 'gtp2'", "did you mean 'gpt2'", "`anyformer presets` lists them")),
-        (("presets", "--family", "lama"), ("no family 'lama'", "did you mean 'llama'")),
+        (("presets", "--family", "lama"), ("no family 'lama'", "are those of 'llama'")),
         (("cost", "gpt2", "--seq-len", "0"), ("--seq-len", "no number above 0")),
         (("cost", "gpt2", "--dtype", "float23"), ("dtype = 'float23'", "did you mean 'float32'")),
         (("cost", "gpt2", "--convention", "exact"), ("'exact'", "exact-causal")),
         (("show", "gpt2", "--sepc", "yaml"), ("--sepc",)),
-        (("show", "nowhere/model"), ("no file or directory 'nowhere/model'",)),
+        (("show", "nowhere/model"), ("there is nothing at nowhere/model",)),
         (("compare",), ("MODEL",)),
         (("runs", "nowhere"), ("'nowhere' does not exist",)),
         (("evaluate", "nowhere", "--data", "stdlib", "--device", "cpu"), ("nothing at nowhere", "give a model's dir")),
@@ -231,7 +231,7 @@ def pickle_only(directory: Path) -> None:
 
 NORM, EXTRA, UP = "model.norm.weight", "model.extra.weight", "model.layers.0.mlp.up_proj.weight"
 FOREIGN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
-    "architecture": (lambda d: change_config(d, model_type="lama"), ("model_type 'lama'", "did you mean 'llama'")),
+    "architecture": (lambda d: change_config(d, model_type="lama"), ("model_type 'lama'", "are those of 'llama'")),
     "missing": (lambda d: change_tensors(d, lambda held: held.pop(NORM)), (f"missing: {NORM}",)),
     "surplus": (
         lambda d: change_tensors(d, lambda held: held.update({EXTRA: torch.zeros(1)})),

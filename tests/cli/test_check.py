@@ -58,7 +58,7 @@ def test_a_config_of_transformers(tmp_path: Path) -> None:
     ("name", "text", "says"),
     [
         ("gtp2", None, "did you mean 'gpt2'"),
-        ("./nowhere.yaml", None, "no file or directory './nowhere.yaml'"),
+        ("./nowhere.yaml", None, "there is nothing at nowhere.yaml"),
         ("./broken.yaml", "anyformer: 1\nstack: {d_model: 8}\n", "Stack needs embedding"),
         ("./config.json", '{"model_type": "gpt3"}', "model_type 'gpt3' is not read here"),
     ],

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from anyformer.errors import AnyformerError, UsageError, did_you_mean
+from anyformer.disk.hub_cache import located
+from anyformer.errors import AnyformerError, CheckpointError, UsageError, did_you_mean
 from anyformer.spec import is_path, split_variant
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -38,8 +39,10 @@ class PresetName(click.ParamType):
         whole = str(value)
         name, _ = split_variant(whole)
         if is_path(name):
-            if not Path(name).exists():
-                self.fail(f"there is no file or directory '{name}'", param, ctx)
+            try:
+                located(name)
+            except CheckpointError as error:
+                self.fail(str(error), param, ctx)
             return whole
         known = [known for preset in catalogue() for known in (preset["name"], *preset.get("aliases", ()))]
         if any(model["name"] == name for model in catalogue("undisclosed")):

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import FILE, ONE_FILE, json_option
+from anyformer.cli.options import ONE_FILE, PATH, json_option
 from anyformer.cli.terminal import tell
 from anyformer.screen import say
 
 
 @click.command("verify")
-@click.argument("path", metavar="DIR", type=FILE)
+@click.argument("path", metavar="DIR", type=PATH)
 @click.option("--text", type=ONE_FILE, help="File to read; random tokens otherwise.")
 @click.option(
     "--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(1, 10**6), help="How many to read."

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anyformer.disk.foreign import inside
+from anyformer.disk.hub_cache import located
 from anyformer.disk.run_layout import (
     AUXILIARY_SPEC,
     AUXILIARY_WEIGHTS,
@@ -53,8 +54,7 @@ def load_spec(name: str | Path) -> ModelSpec:
         return apply(load_spec(base), map(parsed, changes), load_spec)
     if not is_path(name):
         return preset(str(name)).spec
-    path = Path(name)
-    _exists(path)
+    path = located(name)
     if path.is_dir() or path.suffix.lower() == SUFFIX:
         return with_pooling(_described(folder_of(path))[0], path)
     if path.suffix.lower() == ".json" and "model_type" in read_table(path):
@@ -82,8 +82,7 @@ def find(path: str | Path) -> Source:
 
     Raises CheckpointError for a path without a model that can be read.
     """
-    path = Path(path)
-    _exists(path)
+    path = located(path)
     if path.name == AUXILIARY_SPEC and path.is_file():
         return find_auxiliary(path.parent)
     if (run := _run_of(path)) is not None:
@@ -101,8 +100,7 @@ def find(path: str | Path) -> Source:
 
 def find_auxiliary(directory: str | Path) -> Source:
     """The model that was trained beside that of a run, or of one of its checkpoints. Raises CheckpointError without any."""
-    directory = Path(directory)
-    _exists(directory)
+    directory = located(directory)
     run = _run_of(directory) or directory
     if not (run / AUXILIARY_SPEC).is_file():
         raise CheckpointError(
@@ -116,11 +114,6 @@ def find_auxiliary(directory: str | Path) -> Source:
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
     """The tensors of a directory, unpacked where its configuration says that they are packed."""
     return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
-
-
-def _exists(path: Path) -> None:
-    if not path.exists():
-        raise CheckpointError(f"there is nothing at {path}; give a model's directory")
 
 
 def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any]]:

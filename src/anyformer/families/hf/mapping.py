@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from anyformer.errors import AnyformerError, CheckpointError, SpecError, did_you_mean
+from anyformer.errors import AnyformerError, CheckpointError, SpecError
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, GQASpec
 from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, tensors
@@ -181,10 +181,9 @@ def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: st
     if not isinstance(hf_type, str):
         raise CheckpointError(f"{where} has no model_type, so its architecture is unknown; add it")
     if hf_type not in families:
-        known = f"there are {', '.join(families)}"
-        raise CheckpointError(
-            f"{where}: model_type {hf_type!r} is not read here{did_you_mean(hf_type, families)}; {known}"
-        )
+        from anyformer.families.hf.unread import refusal
+
+        raise refusal(families.values(), config, where)
     try:
         return families[hf_type], families[hf_type].to_spec(Settings(config, where))
     except SpecError as error:

@@ -170,9 +170,13 @@ class Settings:
             value = self._config.get(name)
             if not all(each is None or type(each) is int for each in (value if isinstance(value, list) else [value])):
                 raise self.refusal(name, "must be a token's id, or a list of them; mend the file")
-        for name, value in self._config.items():
-            if value and name not in self._taken and name not in HARMLESS and not name.startswith("_"):
-                raise self.refusal(name, "is unknown here and might change what is computed; remove it if it does not")
+        for name in self.left():
+            raise self.refusal(name, "is unknown here and might change what is computed; remove it if it does not")
+
+    def left(self) -> list[str]:
+        """The settings that might change a number and that nobody took."""
+        passed = self._taken | HARMLESS
+        return [n for n, value in self._config.items() if value and n not in passed and not n.startswith("_")]
 
     def refusal(self, name: str, reason: str) -> CheckpointError:
         """The error that names a setting and its value."""

@@ -1,0 +1,58 @@
+"""What is said of configurations whose class is not read."""
+
+from typing import Any
+
+import pytest
+import transformers
+
+from anyformer.errors import CheckpointError
+from anyformer.families import FAMILIES
+from anyformer.families.hf.mapping import spec_of
+
+
+def said(config: dict[str, Any]) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        spec_of(FAMILIES, config, "config.json")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("Whisper", "num_mel_bins"),
+        ("ViT", "image_size"),
+        ("Qwen2VL", "vision_config"),
+        ("Wav2Vec2", "feat_extract_norm"),
+    ],
+)
+def test_what_sees_or_hears_is_out_of_scope(name: str, setting: str) -> None:
+    config = getattr(transformers, f"{name}Config")().to_dict()
+    assert f"has {setting}: audio and images are out of scope" in said(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "nearest"),
+    [
+        ("CTRL", ["dff"], "gpt2"),
+        ("Funnel", ["block_sizes", "block_repeats", "pooling_type"], "xlnet"),
+        ("Zamba2", ["num_mem_blocks", "adapter_rank"], "bamba"),
+        ("ProphetNet", ["ngram"], "bart"),
+    ],
+)
+def test_the_settings_are_named_that_no_class_has(name: str, settings: list[str], nearest: str) -> None:
+    told = said(getattr(transformers, f"{name}Config")().to_dict())
+    lacking = told.partition("; no class that is has ")[2].partition("; the nearest")[0].split(" and ")[0].split(", ")
+    assert set(settings) <= set(lacking)
+    assert "hidden_size" not in lacking  # others have it
+    assert f"the nearest by its settings is {nearest!r}" in told
+
+
+def test_one_that_differs_in_its_name_alone() -> None:
+    config = transformers.LlamaConfig(hidden_size=64, num_attention_heads=4).to_dict() | {"model_type": "mine"}
+    assert "all its settings are those of 'llama': if it computes the same, write that there" in said(config)
+
+
+def test_one_that_says_nothing() -> None:
+    assert said({"model_type": "bamba2"}).endswith(
+        "'bamba2' is not read here; docs/parity.md lists the classes that are"
+    )

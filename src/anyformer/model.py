@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import register_dataclass
 
 from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
@@ -17,6 +18,8 @@ from anyformer.kernels import choose
 from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import KEEP_NOTHING, Stack
+from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.cross_entropy import mean_loss
 from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
@@ -41,6 +44,19 @@ class Output:
     of_layers: dict[str, Tensor] = field(default_factory=dict)
     # what the first head reads to predict k tokens further, [batch, token - k, width] for k = 1, 2 …
     ahead: list[Tensor] = field(default_factory=list)
+    loss: Tensor | None = None  # the mean over the labels, where some were given
+
+    def __getitem__(self, key: str | int) -> Any:
+        """A field by name, or by its number among those that are there: the loss, the logits, the last hidden state.
+
+        Raises KeyError for another name.
+        """
+        if isinstance(key, int):
+            each = (self.loss, self.logits if self.outputs else None, self.last_hidden_state)
+            return [value for value in each if value is not None][key]
+        if key != "logits" and key not in self.__dataclass_fields__:
+            raise KeyError(key)
+        return getattr(self, key)
 
     def read_by(self, head: Head) -> Tensor:
         """What a head makes its logits of [batch, token, width]."""
@@ -52,6 +68,9 @@ class Output:
         if not self.outputs:
             raise InputError("no head was asked, or the model has none; what it gives is last_hidden_state")
         return next(iter(self.outputs.values()))
+
+
+register_dataclass(Output)  # torch.export and torch.func take it apart
 
 
 # What `make_tokens` is told of tokens: attention_mask, position_ids, token_type_ids, facts.
@@ -103,16 +122,21 @@ class Transformer(Part[ModelSpec]):
         output_ahead: bool = False,
         kernel: str | None = None,
         dropout: Dropout | None = None,
+        labels: Tensor | None = None,
+        encoder_last_hidden_state: Tensor | None = None,
     ) -> Output:
         """Run the model.
 
         `input_ids` [batch, token] are the encoder's where there is one, and may be left out once a cache holds its memory.
         `attention_mask` [batch, token]: 0 for padding, and tokens of equal numbers see each other, so 1 … n are packed documents;
         with a cache it covers the new tokens, or all of them. `position_ids` that start again at 0 mark packed documents too.
+        `encoder_last_hidden_state` [batch, source, width]: what the encoder made, instead of its ids, whose mask still counts.
         `facts`: more about the tokens of `input_ids` that this model's masks and scores read, "order" or "mark" [batch, token].
         `logits_to_keep`: only of the last so many tokens; 0: all. `heads`: which to ask, by name; None: all. A head that pools
         gives one answer a row, and refuses rows that hold several documents. `output_ahead`: run what predicts further tokens
-        too, which takes whole rows and no cache. Raises InputError and KernelError.
+        too, which takes whole rows and no cache. `labels` [batch, token] make the first head's loss, their mean cross-entropy
+        but for -100: of a decoder those of each token's successor, the tokens themselves given as labels; of an encoder and of
+        an encoder–decoder those of each token. A head that pools takes a class a row [batch]. Raises InputError and KernelError.
         """
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
         given = decoder_input_ids if input_ids is None else input_ids
@@ -128,7 +152,10 @@ class Transformer(Part[ModelSpec]):
             ids, of_encoder = decoder_input_ids, known
             known = (decoder_attention_mask, None, None, None)
             memory_tokens = cache.memory_tokens if cache else None
-            if memory_tokens is None:
+            if memory_tokens is None and encoder_last_hidden_state is not None:
+                memory = encoder_last_hidden_state
+                memory_tokens = replace(make_tokens(memory[..., 0], *of_encoder), name="memory")
+            elif memory_tokens is None:
                 memory, memory_tokens, notes = self._encode(input_ids, of_encoder, kernels, dropout, name)
         if ids is None:
             raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
@@ -169,6 +196,10 @@ class Transformer(Part[ModelSpec]):
                 read = out.read_by(one)
                 kept = read[:, -logits_to_keep:] if logits_to_keep and one.pool is None else read
                 out.outputs[one.spec.name] = one(kept, tokens)
+        if labels is not None:
+            head = asked[0] if asked else self.head()
+            logits = out.outputs.get(head.spec.name)
+            out.loss = mean_loss(head, out.read_by(head), logits, labels, shifted=self.predicts_next)
         return out
 
     def head(self, name: str | None = None) -> Head:
@@ -180,6 +211,16 @@ class Transformer(Part[ModelSpec]):
         if not known:
             raise InputError("this model has no head; what it gives is last_hidden_state")
         raise InputError(f"there is no head {name!r}{did_you_mean(name or '', known)}; there are {', '.join(known)}")
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """What the encoder makes [batch, source, width] of ids [batch, source], for `encoder_last_hidden_state`."""
+        kernels = self._choose(self.kernel, self.runs_on or input_ids.device.type)
+        return self._encode(input_ids, (attention_mask, None, None, None), kernels, None, self.kernel)[0]
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether a token is told what comes after it, so that labels are shifted: in a decoder alone."""
+        return self.encoder is None and not later_tokens_seen(self.spec.stack, after_prefix=True)
 
     def _encode(
         self,

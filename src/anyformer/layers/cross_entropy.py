@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from anyformer.errors import InputError
 from anyformer.layers.head import Head, chunks_of, rows_at_once
 
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
@@ -47,6 +48,29 @@ def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptio
     scale = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model)
     total, each = _HeadCrossEntropy.apply(rows, matrix, head.bias, labels.reshape(-1), scale, spec.softcap, options)
     return total, each.view(labels.shape)
+
+
+def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor, *, shifted: bool) -> Tensor:
+    """The mean cross-entropy of labels [batch, token], -100 left out, or of classes [batch] where the head pools.
+
+    `hidden` [batch, token, width] is what the head reads, `logits` what it made of it, or None. `shifted`: a token
+    is told its successor's label. Raises InputError for a head that says no token, and for labels of another shape.
+    """
+    if head.table is None:
+        raise InputError(f"the head {head.spec.name!r} gives vectors, and labels are of logits; leave labels out")
+    if head.pool is None and shifted:
+        hidden, labels = hidden[:, :-1], labels[:, 1:]
+        logits = None if logits is None else logits[:, :-1]
+    if head.pool is not None and logits is None:
+        raise InputError(f"the head {head.spec.name!r} pools; its loss takes output_logits=True")
+    if labels.shape != (hidden.shape[:1] if head.pool else (hidden if logits is None else logits).shape[:2]):
+        raise InputError(
+            f"labels have shape {tuple(labels.shape)} where the head {head.spec.name!r} answers {tuple(hidden.shape[:-1])}; "
+            "give one for each answer, and leave logits_to_keep out"
+        )
+    if logits is not None:
+        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=NOT_PREDICTED)
+    return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()
 
 
 def _called(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:

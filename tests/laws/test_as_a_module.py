@@ -1,0 +1,157 @@
+"""A model is an ordinary PyTorch module: it is copied, pickled, exported, wrapped for data parallelism, and gives a loss."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+from torch.export import Dim, export
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
+
+from anyformer.errors import InputError
+from anyformer.families import preset
+from anyformer.layers import MoESpec
+from anyformer.layers.recurrence import RecurrentSpec
+from anyformer.model import Output
+from anyformer.resizing import shrink
+from anyformer.spec import ModelSpec
+from tests.laws.models import every_preset_few_fast, ids_for, randomised
+from tests.laws.tolerance import close
+
+EXPORTED = ["transformer-base", "bert-base", "gemma3-1b"]
+
+
+def inputs(spec: ModelSpec, batch: int, n: int) -> dict[str, Any]:
+    both = {"input_ids": ids_for(spec, batch, n, seed=n)}
+    return both if spec.encoder is None else both | {"decoder_input_ids": ids_for(spec, batch, n - 1, seed=n)}
+
+
+def fixed_in_length(spec: ModelSpec) -> bool:
+    """Whether a pass depends on the number of tokens in steps that export cannot follow: chunks of a state, rows of experts."""
+    return any(isinstance(value, RecurrentSpec | MoESpec) for value in spec.nested())
+
+
+@every_preset_few_fast
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+def test_a_copy_computes_the_same_with_weights_of_its_own(spec: ModelSpec, how: Any) -> None:
+    model, given = randomised(spec), inputs(spec, 2, 8)
+    expected = model(**given).last_hidden_state.detach()
+    again = how(model)
+    assert list(again.state_dict()) == list(model.state_dict())
+    assert {p.data_ptr() for p in again.parameters()}.isdisjoint(p.data_ptr() for p in model.parameters())
+    assert torch.equal(again(**given).last_hidden_state, expected)
+    with torch.no_grad():
+        for p in again.parameters():
+            p.zero_()
+    assert torch.equal(model(**given).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize(
+    "name", [*EXPORTED, *(pytest.param(n, marks=pytest.mark.slow) for n in ("t5-small", "deepseek-7b"))]
+)
+def test_export_keeps_batch_and_length_open(name: str) -> None:
+    spec = shrink(preset(name).spec)
+    model = randomised(spec).eval()
+    given = inputs(spec, 2, 24)
+    batch = Dim("batch", min=2, max=64)
+    open_ = {key: {0: batch, 1: Dim(f"n_{key}", min=16, max=60)} for key in given}
+    with torch.no_grad():
+        program = export(model, (), given, dynamic_shapes=open_).module()
+        for shape in ((3, 17), (5, 40)):
+            other = inputs(spec, *shape)
+            for key, value in model(**other).outputs.items():
+                close(program(**other).outputs[key], value)
+
+
+@pytest.mark.slow
+@every_preset_few_fast
+def test_export(spec: ModelSpec) -> None:
+    """Of every preset, where a pass can be exported with an open length with one, else as it is."""
+    model, given = randomised(spec).eval(), inputs(spec, 2, 24)
+    open_ = {key: {0: Dim.AUTO, 1: Dim.AUTO} for key in given}
+    with torch.no_grad():
+        program = export(model, (), given, dynamic_shapes=None if fixed_in_length(spec) else open_).module()
+        for key, value in model(**given).outputs.items():
+            close(program(**given).outputs[key], value)
+
+
+@pytest.fixture(scope="module")
+def _one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    store = Path(tmp_path_factory.mktemp("group")) / "store"
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@every_preset_few_fast
+@pytest.mark.usefixtures("_one_process")
+def test_data_parallel_gradients_are_the_models(spec: ModelSpec) -> None:
+    """One process: what DDP wraps it finds in the output, and gives the gradients that it was given."""
+    model, given = randomised(spec), inputs(spec, 2, 8)
+    model(**given).last_hidden_state.square().sum().backward()
+    expected = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+    wrapped(**given).last_hidden_state.square().sum().backward()
+    for name, p in model.named_parameters():
+        if expected[name] is not None:
+            close(p.grad, expected[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "shift"), [("llama2-7b", 1), ("bert-base", 0), ("transformer-base", 0), ("mamba2-130m", 1)]
+)
+def test_labels_give_the_mean_of_their_cross_entropy(name: str, shift: int) -> None:
+    """Transformers' meaning: of a decoder the tokens themselves, which it shifts; elsewhere one a place; -100 is left out."""
+    spec = shrink(preset(name).spec)
+    model, given = randomised(spec), inputs(spec, 2, 12)
+    n = given.get("decoder_input_ids", given["input_ids"]).shape[1]
+    labels = ids_for(spec, 2, n, seed=3)
+    labels[0, :5] = -100
+    out = model(**given, labels=labels)
+    logs = model(**given).logits.log_softmax(-1)
+    each = [
+        -logs[i, t, labels[i, t + shift]]
+        for i in range(2)
+        for t in range(n - shift)
+        if int(labels[i, t + shift]) != -100
+    ]
+    close(out.loss, torch.stack(each).mean())
+    assert out[0] is out["loss"] is out.loss
+    assert torch.equal(out[1], out.logits)
+    close(model(**given, labels=labels, output_logits=False).loss, out.loss)
+    out.loss.backward()
+    assert model.heads[0].table.weight.grad.any()
+
+
+def test_labels_of_a_row_and_what_does_not_fit() -> None:
+    spec = shrink(preset("albert-base").spec)
+    model, ids = randomised(spec), ids_for(spec, 3, 8)
+    of_rows = next(head.spec.name for head in model.heads if head.pool is not None)
+    classes = torch.tensor([0, 1, 1])
+    out = model(ids, heads=[of_rows], labels=classes)
+    close(out.loss, F.cross_entropy(out.logits, classes))
+    with pytest.raises(InputError, match=r"labels have shape \(3, 7\)"):
+        model(ids, labels=ids[:, 1:])
+    with pytest.raises(KeyError):
+        out["nothing"]
+
+
+def test_an_output_is_a_tree_of_tensors() -> None:
+    spec = shrink(preset("llama2-7b").spec)
+    out = randomised(spec)(ids_for(spec, 2, 6), output_hidden_states=True)
+    leaves, tree = pytree.tree_flatten(out)
+    assert {id(out.logits), id(out.last_hidden_state)} <= {id(leaf) for leaf in leaves}
+    doubled = pytree.tree_unflatten([leaf * 2 if torch.is_tensor(leaf) else leaf for leaf in leaves], tree)
+    assert isinstance(doubled, Output)
+    assert torch.equal(doubled.logits, 2 * out.logits)

@@ -242,7 +242,10 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         norm=draw(norms),
         most_rate=draw(st.sampled_from([1.0, 2.0])),
     )
-    return draw(st.sampled_from([short, mamba2, delta]))
+    rnn = draw(st.sampled_from([L.LSTMSpec, L.GRUSpec]))(
+        n_layers=draw(st.sampled_from([Count(1), Count(2)])), d_inner=draw(optional(st.just(Width(10)))), bias=bias
+    )
+    return draw(st.sampled_from([short, mamba2, delta, rnn]))
 
 
 @st.composite

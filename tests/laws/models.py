@@ -149,5 +149,14 @@ def flop_counter() -> FlopCounterMode:
     def products(rows: Any, matrices: Any, *_: Any, **__: Any) -> int:
         return 2 * rows[0] * matrices[1] * matrices[2]
 
-    told = {torch.ops.anyformer.grouped_products: products, torch.ops.aten.linalg_solve_triangular: solving}
+    def recurrent(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+        return 2 * x[0] * x[1] * weight[0] * weight[1]
+
+    ours = torch.ops.anyformer
+    told = {
+        ours.lstm: recurrent,
+        ours.gru: recurrent,
+        ours.grouped_products: products,
+        torch.ops.aten.linalg_solve_triangular: solving,
+    }
     return FlopCounterMode(display=False, custom_mapping=told)

@@ -25,6 +25,8 @@ from anyformer.spec import BlockSpec, BranchSpec, ModelSpec, Place, StackSpec, W
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, ids_for, solving
 
+ours = torch.ops.anyformer
+
 
 def counted(spec: ModelSpec, batch: int, n: int, source: int = 7) -> int:
     """Run on the meta device and let PyTorch count."""
@@ -74,6 +76,11 @@ class Counted(TorchDispatchMode):
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        elif func._overloadpacket in (ours.lstm, ours.gru):
+            self.flops += 2 * args[0].shape[:2].numel() * args[1].numel()
+        elif func._overloadpacket in (ours.lstm_backward, ours.gru_backward):  # of the state and of its map
+            weight = next(each for each in args[1:] if each.dim() == 2)
+            self.flops += 4 * args[0].shape[:2].numel() * weight.numel()
         elif func._overloadpacket is torch.ops.aten.linalg_solve_triangular:
             self.flops += solving(args[0].shape, args[1].shape)
         return out

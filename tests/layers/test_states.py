@@ -25,7 +25,10 @@ from tests.laws.models import flop_counter, ids_for, randomised
 from tests.laws.tolerance import close
 from tests.oracles.recurrences import causal_convolution
 
-NAMES = ("lfm2-350m", "mamba2-130m", "codestral-mamba-7b", "qwen3.5-9b", "granite-4.0-h-tiny")
+NAMES = (
+    *("lstm-medium", "gru-medium", "awd-lstm-ptb"),
+    *("lfm2-350m", "mamba2-130m", "codestral-mamba-7b", "qwen3.5-9b", "granite-4.0-h-tiny"),
+)
 every_hybrid = pytest.mark.parametrize("spec", [shrink(af.preset(name).spec) for name in NAMES], ids=NAMES)
 
 

@@ -13,6 +13,7 @@ from anyformer.errors import UsageError
 from anyformer.study.describe import of_text
 from anyformer.study.results import CSV_COLUMNS, DocumentLoss, Point, RunResult, Study
 from anyformer.text import EncodedCorpus
+from tests.oracles.kneser_ney import BEGIN, KneserNey
 from tests.study.studies import one_seed, run, three_seeds
 
 
@@ -30,11 +31,15 @@ def test_what_reads_nothing_is_counted_on_the_validation_text() -> None:
     """By hand: training counts plus one of 4 tokens are 3, 2, 1, 1 of 7; then 1 and 0 are predicted, in 5 bytes."""
     train = EncodedCorpus(np.array([3, 0, 0, 1]), np.array([0, 4]), np.array([9]), 4, "train")
     unseen = EncodedCorpus(np.array([3, 1, 0]), np.array([0, 3]), np.array([5]), 4, "unseen")
-    unigram, uniform = of_text(train, unseen)
+    unigram, uniform, grams = of_text(train, unseen, 1000)
     nats = -math.log(2 / 7) - math.log(3 / 7)
     assert (unigram.name, uniform.name) == ("unigram", "uniform")
     assert unigram.loss == pytest.approx(nats / 2)
     assert unigram.score == pytest.approx(nats / math.log(2) / 5)
+    oracle = KneserNey([(0, 0, 1)], 5, 4)
+    expected = -math.log(oracle.probability((BEGIN,), 1)) - math.log(oracle.probability((BEGIN, 1), 0))
+    assert (grams.name, grams.loss) == ("5-gram (Kneser–Ney)", pytest.approx(expected / 2))
+    assert grams.score == pytest.approx(expected / math.log(2) / 5)
     assert (uniform.loss, uniform.score) == (pytest.approx(math.log(4)), pytest.approx(2 * 2 / 5))
 
 

@@ -177,7 +177,7 @@ def residual(value: ResidualSpec) -> str:
     if not isinstance(value, AddSpec):
         return phrase(value)
     x, y = (f"{number(n)} · " if n != 1 else "" for n in (value.scale, value.branch))
-    return f"{x}x + {y}branch"
+    return f"{x}x + {y}branch" if value.scale else f"{y}branch alone, not added to x"
 
 
 def start(value: InitSpec) -> str:

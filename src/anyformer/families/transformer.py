@@ -65,8 +65,8 @@ BIG = transformer(d_model=1024, layers=(6, 6), n_heads=(16, 16), d_ff=(4096, 409
 ROWS = "the exact size of the vocabulary is not published; with 37,000 rows it is {}"
 TOKENIZER = "byte-pair encoding, about 37,000, shared by source and target"
 
-TRANSFORMER = Origin("transformer", None, 2017, "arXiv:1706.03762").lineage(
-    "the first",
+TRANSFORMER = Origin("transformer", "lstm", 2017, "arXiv:1706.03762").lineage(
+    "attention and feed-forwards in place of recurrence, a way around each, norms; an encoder and a decoder",
     Preset("transformer-base", BASE, "65M", ROWS.format("63.1M"), recipe=TRANSFORMER_2017, alias="transformer"),
     Preset("transformer-big", BIG, "213M", ROWS.format("214.3M")),
     known="transformer-base",

@@ -21,6 +21,7 @@ from anyformer.layers.feed_forward import GatedFeedForwardSpec as GatedFeedForwa
 from anyformer.layers.gated_delta_net import GatedDeltaNetSpec as GatedDeltaNetSpec
 from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
 from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, ProjectionSpec as ProjectionSpec
+from anyformer.layers.gru import GRUSpec as GRUSpec
 from anyformer.layers.head import Head as Head
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
 from anyformer.layers.init import Xavier as Xavier
@@ -28,6 +29,7 @@ from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec
 from anyformer.layers.linear import ShiftSpec as ShiftSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
+from anyformer.layers.lstm import LSTMSpec as LSTMSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
 from anyformer.layers.mask import And as And, BlockEnds as BlockEnds, Causal as Causal, Everything as Everything
 from anyformer.layers.mask import Heads as Heads, LocalAndVertical as LocalAndVertical, Mask as Mask, Not as Not

@@ -112,8 +112,9 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         """(y [batch, step, d_model], the tail and the state) of x of that shape."""
         before = state or {}
         mixed, tail = self.convolution(torch.cat((self.q(x), self.k(x), self.v(x)), -1), steps, before.get("tail"))
+        forget, write = self.forget(x), self.write(x)
         with as_given(x):
-            y, after = self._scan(mixed, self.forget(x), self.write(x), steps, before.get("state"), state is not None)
+            y, after = self._scan(mixed, forget, write, steps, before.get("state"), state is not None)
         gate = self.out_gate(x).unflatten(-1, (self.spec.n_heads, -1))
         y = self.norm(y.to(x.dtype)) * F.silu(gate)
         return self.out(y.flatten(2)), {"tail": tail, "state": after}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.layers.tokens import Dropout, ForwardContext, Notes, Store
 from anyformer.spec import Caveat, Kept, MixerSpec
 
 
@@ -28,6 +28,7 @@ class Steps:
     begins: Tensor | None = None
     # [batch or 1, step]: 0 in the document that the state is of, then 1, 2 … as others begin; None: all of that one
     piece: Tensor | None = None
+    dropout: Dropout | None = None  # the pass's rates; None: evaluation
 
     def taken(self, x: Tensor) -> Tensor:
         """Steps [batch, step, width] of tokens x [batch, token, width]."""
@@ -49,8 +50,8 @@ def steps_of(context: ForwardContext, store: Store) -> Steps:
         raise InputError("a state is read in the order of the row; leave the fact 'order' out, or take attention")
     document = tokens.document
     if document is None:
-        return Steps()
-    return context.once("steps", lambda: _steps(document, store.document))
+        return Steps(dropout=context.dropout)
+    return replace(context.once("steps", lambda: _steps(document, store.document)), dropout=context.dropout)
 
 
 def _steps(document: Tensor, before: Tensor | None) -> Steps:

@@ -37,6 +37,8 @@ class Add(Part[AddSpec]):
     def write(self, state: Tensor, y: Tensor) -> Tensor:
         """The state after a branch has given y [batch, token, d_model]."""
         y = y if self.spec.branch == 1.0 else self.spec.branch * y
+        if self.spec.scale == 0.0:  # layers one on another, as LSTMs are: no way around them
+            return y
         return state + y if self.spec.scale == 1.0 else self.spec.scale * state + y
 
     def close(self, state: Tensor) -> Tensor:

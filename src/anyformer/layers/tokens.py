@@ -74,8 +74,9 @@ class Dropout:
     embedding: float = 0.0
     attention: float = 0.0  # of attention's weights
     residual: float = 0.0  # of what a branch writes
-    activation: float = 0.0  # inside a feed-forward
+    activation: float = 0.0  # inside a feed-forward, and between the layers of an LSTM
     router_jitter: float = 0.0  # what a router sees is multiplied by numbers from 1 - jitter to 1 + jitter
+    recurrent: float = 0.0  # of the matrices that map a state to gates (DropConnect)
 
 
 class Store:

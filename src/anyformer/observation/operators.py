@@ -56,6 +56,12 @@ def _blocked(q: Tensor, pairs: int, products: int) -> Work:
     return Work((queries, keys, width), batch * heads, products * batch * pairs * 2 * width, pairs // heads)
 
 
+def _recurrent(steps: Tensor, weight: Tensor, products: int) -> Work:
+    """Of a map of the state at each of the steps [batch, step, …]; backward its gradient and that of the map."""
+    batch, n, (rows, width) = steps.shape[0], steps.shape[1], weight.shape
+    return Work((batch, rows, width), products * n, products * 2 * batch * n * rows * width)
+
+
 # Operators of our own that multiply, each with what its arguments say of the work.
 KERNELS: dict[Any, Callable[..., Work]] = {
     ours.grouped_products: lambda rows, matrices, behind, biases=None, turned=False: _grouped(
@@ -66,6 +72,10 @@ KERNELS: dict[Any, Callable[..., Work]] = {
     ),
     ours.blocked_attention: lambda *args: _blocked(args[0], args[8], 2),
     ours.blocked_attention_backward: lambda *args: _blocked(args[1], args[11], 4),
+    ours.lstm: lambda x, weight, *_: _recurrent(x, weight, 1),
+    ours.lstm_backward: lambda for_y, for_cells, weight, *_: _recurrent(for_y, weight, 2),
+    ours.gru: lambda x, weight, *_: _recurrent(x, weight, 1),
+    ours.gru_backward: lambda for_y, weight, *_: _recurrent(for_y, weight, 2),
     ours.grouped_outer: lambda left, right, behind: _grouped(len(left), right.shape[1], left.shape[1], len(behind)),
 }
 # What reads as much as it gives, not the whole of what it reads from.

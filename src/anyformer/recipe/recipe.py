@@ -82,12 +82,17 @@ class RouterTraining(Spec):
 
 
 class DropoutSpec(Spec):
-    """Rates of dropout: of the embedding, of attention's weights, of what each branch writes, inside feed-forwards."""
+    """Rates of dropout: of the embedding, of attention's weights, of what each branch writes, inside feed-forwards.
+
+    `activation` is also that between an LSTM's layers, one mask for all tokens; `recurrent` that of matrices that map a state
+    (Merity et al. 2017, arXiv:1708.02182, sections 2 and 4.2).
+    """
 
     embedding: Rate = 0.0
     attention: Rate = 0.0
     residual: Rate = 0.0
     activation: Rate = 0.0
+    recurrent: Rate = 0.0
 
 
 class Recipe(Spec):

@@ -14,12 +14,14 @@ from anyformer.spec import Spec
 from anyformer.study.compare import EARLY_WORDS, Question
 from anyformer.study.results import BITS, Baseline, Data, Machine, RunResult, Study, Tuning
 from anyformer.text import EncodedCorpus
+from anyformer.text.ngrams import fit_ngrams
 from anyformer.training.checkpoint.provenance import provenance
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.run.baseline import trivial_loss
 
+ORDER = 5  # of n-grams
 CONVENTION = (
     "exact-causal: matrix products alone, 2 FLOPs a multiply-add, the pairs that the mask shows, ×3 for training"
 )
@@ -84,18 +86,23 @@ def _data(corpus: str, data: TrainingData, recipe: Recipe, runs: Sequence[RunRes
 
 
 def _baselines(question: Question, data: TrainingData) -> tuple[Baseline, ...]:
-    """What predictors that have read nothing reach on the validation text: the floor under every model."""
+    """What predictors that are no networks reach on the validation text: the floor under every model."""
     if question.score == BITS and isinstance(data, TextData) and data.held_out is not None:
-        return of_text(data.train, data.held_out)
+        return of_text(data.train, data.held_out, question.recipe.tokens)
     return _of_objective(data, question.recipe)
 
 
-def of_text(train: EncodedCorpus, held_out: EncodedCorpus) -> tuple[Baseline, ...]:
-    """The unigram (training counts plus one) and the uniform guess, in bits per byte of what models predict."""
+def of_text(train: EncodedCorpus, held_out: EncodedCorpus, most_tokens: int) -> tuple[Baseline, ...]:
+    """Predictors in bits per byte of what models predict: by the unigram (counts plus one), evenly, by n-grams.
+
+    N-grams read as many tokens as a run does, the first ones, or the whole text where that is shorter.
+    """
     counts = np.bincount(predicted(train), minlength=train.vocab_size) + 1.0
     bits = -np.log2(counts / counts.sum())
     tokens = predicted(held_out)
     found = {"unigram": float(bits[tokens].sum()), "uniform": len(tokens) * math.log2(train.vocab_size)}
+    grams = fit_ngrams(train, ORDER, most_tokens=most_tokens)
+    found[f"{ORDER}-gram (Kneser–Ney)"] = float(grams.nats(held_out).sum()) / math.log(2)
     return tuple(
         Baseline(name=name, score=total / held_out.nbytes, loss=total * math.log(2) / len(tokens))
         for name, total in found.items()

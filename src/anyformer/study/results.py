@@ -167,9 +167,9 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What a predictor that does not learn from context reaches on the validation text."""
+    """What a predictor that is no network reaches on the validation text."""
 
-    name: str  # "unigram", "uniform"
+    name: str  # "unigram", "uniform", "5-gram (Kneser–Ney)"
     score: float  # what the study judges by
     loss: float  # in the study's unit
 

@@ -35,6 +35,7 @@ BIASES = {
     "up": "feed-forward in",
     "down": "feed-forward out",
     "router": "router",
+    "mixer": "gates",
 }
 
 NORM_OVER = {
@@ -287,7 +288,9 @@ def _biases(stack: StackSpec, place: Place) -> Iterator[str]:
     for layers in distinct_layers(stack):
         for path, weight in tensors(layers.block, place):
             *_, owner, last = path.split(".")
-            if last == "bias" and weight.trainable:
+            if (
+                last == "bias" or (owner, weight.role, weight.axes) == ("mixer", "bias", ("gates",))
+            ) and weight.trainable:
                 yield "norms" if owner.startswith("norm") else BIASES.get(owner, owner.replace("_", " "))
 
 

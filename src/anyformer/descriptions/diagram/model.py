@@ -79,7 +79,10 @@ def _term(term: Any, width: int) -> list[str]:
 
 def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
     """A frame for each stretch of alike layers, or for each kind where the stretches are too many."""
-    drawn = by_layer(stack, lambda block: stacked([_sublayer(sublayer, place) for sublayer in block.sublayers], 0))
+    around = getattr(stack.residual, "scale", 1.0) != 0.0
+    drawn = by_layer(
+        stack, lambda block: stacked([_sublayer(sublayer, place, around) for sublayer in block.sublayers], 0)
+    )
     found, n = pattern(drawn), len(drawn)
     notes = _notes(stack)
     if len(found.runs) == 1:
@@ -107,17 +110,20 @@ def _notes(stack: StackSpec) -> list[str]:
     said = []
     if stack.residual != AddSpec():
         added = isinstance(stack.residual, AddSpec)
-        said.append(f"⊕: {words.residual(stack.residual)}" if added else f"residual: {stack.residual.kind}")
+        if not added or stack.residual.scale:
+            said.append(f"⊕: {words.residual(stack.residual)}" if added else f"residual: {stack.residual.kind}")
     if len({id(block) for block in stack.blocks}) == 1 and stack.blocks[0].shared and len(stack.blocks) > 1:
         said.append("one set of weights")
     return said
 
 
-def _sublayer(sublayer: SublayerSpec, place: Place) -> Piece:
+def _sublayer(sublayer: SublayerSpec, place: Place, around: bool) -> Piece:
+    """A sublayer, with the way around it where there is one."""
     branches = beside(
         [stacked([*_maps(b.norm_in), _mixer(b.mixer, place), *_maps(b.norm_out)]) for b in sublayer.branches]
     )
-    inner = added(stacked([*_maps(sublayer.norm_in), branches]))
+    inner = stacked([*_maps(sublayer.norm_in), branches])
+    inner = added(inner) if around else inner
     return stacked([inner, *_maps(sublayer.norm_sum)])
 
 

@@ -198,7 +198,7 @@ def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
     """The rates as the model takes them; None where all are 0."""
     if not any(dropout.values().values()) and not router_jitter:
         return None
-    return Dropout(dropout.embedding, dropout.attention, dropout.residual, dropout.activation, router_jitter)
+    return Dropout(**dropout.values(), router_jitter=router_jitter)
 
 
 def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:

@@ -36,8 +36,14 @@ HOSTILE = {
     "format": ("{{ '{0.__class__.__init__}'.format(messages) }}", "unsafe"),
     "changes": ("{% set x = messages.append(1) %}", "unsafe"),
     "files": ("{% include '/etc/passwd' %}", "no loader"),
-    "text for ever": ("{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}", "more than"),
-    "nothing for ever": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "more than 5 s"),
+    "text for ever": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}",
+        "more than",
+    ),
+    "nothing for ever": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "more than 5 s",
+    ),
     "all memory": ("{{ 'x' * 10 ** 10 }}", "MemoryError"),
     "twice as much": (
         "{% set ns = namespace(x='xxxxxxxx') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",

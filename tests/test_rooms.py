@@ -41,6 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "generation": {"model", "text", "cache", "layers", "spec"},
     "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"},
 }
+ROOMS["serving"] = {"generation", "inference", "layers", "model", "text"}
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)
 ROOMS["cli"] = {*ROOMS, "anyformer"}

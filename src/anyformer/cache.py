@@ -80,6 +80,12 @@ class SlotIndex:
         held.index_copy_(held.dim() + axis, slots, new.narrow(axis, self.n_new - kept, kept))
         return seen
 
+    def shifted(self, held: Tensor, axis: int, by: int) -> Tensor:
+        """`held` [batch, …, slot, …] with `by` empty slots before its tokens, or without as many that are empty."""
+        if self.ring:
+            return held.roll(by, axis)
+        return F.pad(held.narrow(axis, 0, self.n), (by, 0) if axis == -1 else (0, 0, by, 0))
+
     def rewound(self, drop: Tensor, least: int) -> tuple[Tensor, Tensor]:
         """Forget the last drop[b] tokens of each row; return (slot each slot is filled from, whether it holds a token).
 
@@ -162,8 +168,9 @@ class StateCache(Store):
 class KVCache:
     """One store for each cached mixer call of a model.
 
-    `length`: tokens to make room for (a full store grows when it is exceeded); `slack`: how many tokens, beyond one, `rewind`
-    can take back from a ring. Raises CacheError where `rewind` or the model asks for what is no longer held.
+    `length`: tokens to make room for (a full store grows when it is exceeded); `longest`: tokens that it may ever hold, by
+    which a window is a ring or full, as many as `length` by default; `slack`: how many tokens, beyond one, `rewind` can take
+    back from a ring. Raises CacheError where `rewind` or the model asks for what is no longer held.
     """
 
     def __init__(
@@ -172,11 +179,13 @@ class KVCache:
         batch: int = 1,
         length: int = 256,
         *,
+        longest: int | None = None,
         slack: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
         device = None if device is None else torch.device(device)
+        longest = length if longest is None else longest
         self.batch, self.slack, self.n = batch, slack, 0
         self.slot_indexes: dict[int | None, SlotIndex] = {}
         self.stores: list[LayerCache | CrossAttentionCache | StateCache] = []
@@ -192,8 +201,8 @@ class KVCache:
                 self.stores.append(StateCache(shapes, batch, device))
                 continue
             reach = mixer.reach()
-            slots = length if reach is None else min(reach, length) + slack
-            ring = reach is not None and reach <= length
+            slots = length if reach is None else min(reach, longest) + slack
+            ring = reach is not None and reach <= longest
             reach = reach if ring else None
             if reach not in self.slot_indexes:
                 name = f"ring of {slots}" if ring else "full"
@@ -259,6 +268,47 @@ class KVCache:
         self.last = self.last[:, index]
         if self.memory_tokens is not None and self.memory_tokens.position.shape[0] > 1:
             self.memory_tokens = self.memory_tokens.each(lambda fact: fact[index] if fact.shape[0] > 1 else fact)
+
+    def join(self, other: KVCache) -> None:
+        """Take the rows of another cache of the same model and `longest`, behind these, and use it no more.
+
+        Of both the rows that are shorter then stand as if padded on the left. Raises CacheError for caches that hold nothing
+        yet, or the memory of an encoder.
+        """
+        if not self.n or not other.n or self.memory_tokens is not None:
+            raise CacheError(
+                "join() takes rows that have read their prompts, of a model without an encoder; run one alone"
+            )
+        self.plain = self.plain and other.plain and self.n == other.n
+        n = max(self.n, other.n)
+        for cache in (self, other):
+            cache._shift(n - cache.n)
+        for (_, own), (_, new) in zip(self.slot_indexes.items(), other.slot_indexes.items(), strict=True):
+            own.plain = own.plain and new.plain and self.plain
+            own.batch += new.batch
+            own.facts = {fact: torch.cat((value, new.facts[fact])) for fact, value in own.facts.items()}
+        for own, new in zip(self.stores, other.stores, strict=True):
+            own.held = {name: torch.cat((value, new.held[name])) for name, value in own.held.items()}
+        self.last = torch.cat((self.last, other.last), 1)
+        self.batch += other.batch
+
+    def trim(self) -> None:
+        """Give back the slots before the first token of the longest row, as rows that were longer leave them."""
+        for index in self.slot_indexes.values():
+            if not index.ring and not self.plain:
+                self._shift(-int((index.facts["document"][:, : index.n] > 0).any(0).long().argmax()))
+                return
+
+    def _shift(self, by: int) -> None:
+        """Put `by` empty slots before the tokens of all rows; fewer than none takes away those that are empty."""
+        for index in self.slot_indexes.values():
+            index.facts = {fact: index.shifted(value, -1, by) for fact, value in index.facts.items()}
+            for store in self.stores:
+                if isinstance(store, LayerCache) and store.slot_index is index:
+                    store.held = {name: index.shifted(value, -2, by) for name, value in store.held.items()}
+            index.n += by
+            index.slots = index.slots if index.ring else index.n
+        self.n += by
 
     @property
     def nbytes(self) -> int:

@@ -33,7 +33,7 @@ def train(data: Path, out: Path, *, model: object = "llama2-7b", **changed: str)
     [
         (("cots", "gpt2"), ("no command 'cots'", "did you mean 'cost'")),
         (("cost", "gtp2"), ("no preset 'gtp2'", "did you mean 'gpt2'", "`anyformer presets` lists them")),
-        (("presets", "--family", "lama"), ("no family 'lama'", "are those of 'llama'")),
+        (("presets", "--family", "lama"), ("no family 'lama'", "did you mean 'llama'")),
         (("cost", "gpt2", "--seq-len", "0"), ("--seq-len", "no number above 0")),
         (("cost", "gpt2", "--dtype", "float23"), ("dtype = 'float23'", "did you mean 'float32'")),
         (("cost", "gpt2", "--convention", "exact"), ("'exact'", "exact-causal")),

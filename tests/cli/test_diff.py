@@ -88,7 +88,7 @@ class TestDiff:
             (("gpt2", "lama2"), "did you mean"),
             (("gpt2", "gpt-4"), "cannot be built"),
             (("gpt2", "llama", "opt", "--lineage"), "give two, not 3"),
-            (("gpt2", "nowhere/spec.yaml"), "no file or directory"),
+            (("gpt2", "nowhere/spec.yaml"), "there is nothing at nowhere/spec.yaml"),
             (("gpt2", "llama", "--seq-len", "0"), "0"),
         ],
     )

@@ -183,8 +183,8 @@ class TestPresetName:
         ("name", "message"),
         [
             ("llama2-7", "no preset 'llama2-7' (did you mean 'llama2-7b'?); `anyformer presets` lists them"),
-            ("nowhere/spec", "there is no file or directory 'nowhere/spec'"),
-            ("my.yaml", "there is no file or directory 'my.yaml'"),
+            ("nowhere/spec", "there is nothing at nowhere/spec"),
+            ("my.yaml", "there is nothing at my.yaml"),
             ("here", "no preset 'here'; if you mean the path, write './here'"),
         ],
     )

@@ -15,7 +15,7 @@ from anyformer.errors import UsageError
 from anyformer.screen import say
 
 if TYPE_CHECKING:
-    from anyformer.generation import BeamSearch, Stopping
+    from anyformer.generation import BeamSearch, Continuation, Stopping
     from anyformer.inference.opened import Opened
 
 JSON_VERSION = 1
@@ -62,6 +62,8 @@ DEFAULT = 50  # new tokens
     "A search ends when no beam seems to get better, when as many have ended as there are beams, or when none can.",
 )
 @click.option("--data", type=ONE_FILE, help="A file of lines to translate, each to one line; for encoder–decoders.")
+@click.option("--chat", is_flag=True, help="PROMPT is what a user says: put it as the checkpoint's chat template does.")
+@click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
 @device_option
 @click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and cache; as the weights are stored by default.")
 @json_option(help="Print one JSON object when all is written.")
@@ -73,6 +75,8 @@ def command(
     length_penalty: float,
     stopping: Stopping,
     data: Path | None,
+    chat: bool,
+    system: str | None,
     device: str | None,
     dtype: str | None,
     as_json: bool,
@@ -86,6 +90,8 @@ def command(
     With `--data` it answers a file line by line, in batches, `--json` then giving version, lines, seconds:
 
       anyformer generate --model RUN --data source.txt --beams 4 --length-penalty 0.6
+
+    With `--chat` PROMPT is answered, by the chat template of the checkpoint.
     """
     import torch
 
@@ -102,10 +108,16 @@ def command(
         raise UsageError(
             "--data takes no PROMPT, --stop or --temperature: every line is answered by the likeliest text"
         )
+    if system is not None and not chat:
+        raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
+    if chat and (search is not None or data is not None):
+        raise UsageError("--chat answers one PROMPT token by token; leave --beams and --data out")
     kind = None if dtype is None else getattr(torch, dtype)
     found = opened(model, device=device, dtype=kind, prepare=lay_out_for_decoding)
     if data is not None:
         _answer(data, found, search, given["max_new_tokens"], as_json)
+    elif chat:
+        _converse(prompt, found, system, as_json, **given)
     else:
         _continue(prompt, found, search, as_json, **given)
 
@@ -128,8 +140,40 @@ def _continue(
     (written,) = generate_text(
         found.model, found.tokenizer, [prompt], max_new_tokens=n_tokens, on_text=show, search=search, **sampling
     )
-    seconds = time.perf_counter() - start
     show(0, "")
+    _end(prompt, written, time.perf_counter() - start, as_json)
+
+
+def _converse(
+    prompt: str,
+    found: Opened,
+    system: str | None,
+    as_json: bool,
+    *,
+    max_new_tokens: int | None,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    **rest: Any,
+) -> None:
+    """Print the answer to a prompt, as it is written."""
+    from anyformer.generation import Sampling
+    from anyformer.inference.conversation import Conversation
+
+    start = time.perf_counter()
+    with Conversation(found, system) as conversation:
+        written = conversation.answer(
+            prompt,
+            max_new_tokens=DEFAULT if max_new_tokens is None else max_new_tokens,
+            sampling=Sampling(temperature, top_k, top_p),
+            on_text=None if as_json else lambda _, piece: say(piece, end=""),
+            **rest,
+        )
+    _end(prompt, written, time.perf_counter() - start, as_json)
+
+
+def _end(prompt: str, written: Continuation, seconds: float, as_json: bool) -> None:
+    """Close what was printed, or print all as JSON."""
     if not as_json:
         say()
         return

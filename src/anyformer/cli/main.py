@@ -28,6 +28,8 @@ COMMANDS: dict[str, str] = {
     "train": "Train an architecture on text.",
     "evaluate": "Nats, perplexity and bits per byte on a text.",
     "generate": "Continue a prompt.",
+    "chat": "Talk with a model that was tuned for it.",
+    "serve": "A model behind OpenAI's interface.",
     "classify": "What a trained model says of texts: classes, or numbers.",
     "embed": "Texts as vectors, and how alike they are.",
     "compare": "Which architecture is better on your data and budget?",

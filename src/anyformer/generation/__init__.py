@@ -1,20 +1,27 @@
-"""Generation: sampling, cached decoding, stop strings, text piece by piece."""
+"""Generation: sampling, cached decoding, rows that come and go, stop strings, text piece by piece."""
 
+from anyformer.generation.batch import Batch, Chosen, Row, Wanted
 from anyformer.generation.beam import BeamSearch, Hypothesis, Stopping, search_ids
 from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import GREEDY, Sampling
-from anyformer.generation.text import Continuation, StopStrings, generate_text
+from anyformer.generation.text import Continuation, GrowingText, StopStrings, encode_prompt, generate_text
 
 __all__ = [
     "GREEDY",
+    "Batch",
     "BeamSearch",
+    "Chosen",
     "Continuation",
     "Decoding",
+    "GrowingText",
     "Hypothesis",
+    "Row",
     "Sampling",
     "StopStrings",
     "Stopping",
+    "Wanted",
+    "encode_prompt",
     "generate_ids",
     "generate_text",
     "lay_out_for_decoding",

@@ -71,7 +71,7 @@ def generate_text(
     width = max(map(len, ids))
     input_ids = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device)
-    texts = [_Growing(tokenizer, [] if reads_source else row, stop, i, on_text) for i, row in enumerate(ids)]
+    texts = [GrowingText(tokenizer, [] if reads_source else row, stop, i, on_text) for i, row in enumerate(ids)]
     given = (model, input_ids, None if bool(mask.all()) else mask)
     answer = None
     if reads_source:
@@ -121,7 +121,7 @@ def encode_source(tokenizer: Tokenizer, text: str) -> list[int]:
     return ids if end is None or ids[-1:] == [end] else [*ids, end]
 
 
-class _Growing:
+class GrowingText:
     """A continuation, the decoder that spells it and the stop strings that end it."""
 
     def __init__(

@@ -10,13 +10,14 @@ from anyformer.disk.foreign import inside, parse_json
 from anyformer.errors import TextError
 
 CONFIG, GENERATION = "tokenizer_config.json", "generation_config.json"
+TEMPLATE = "chat_template.jinja"
 # What Hugging Face's tokenizers and processors of text write and read; `*` stands for the name of a template.
 PATTERNS = (
     "tokenizer.json",
     CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",
+    TEMPLATE,
     "chat_template.json",
     "additional_chat_templates/*.jinja",
     GENERATION,
@@ -106,6 +107,25 @@ def answer_start(files: Mapping[str, bytes]) -> int | None:
     if value is not None and not _is_id(value):
         raise TextError(f"{GENERATION}: decoder_start_token_id = {value!r} must be a token's id")
     return value
+
+
+def chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
+    """The template that makes one text of a conversation; of several the one called "default". None where there is none.
+
+    A file of its own wins over what tokenizer_config.json says. Raises TextError for what is no text.
+    """
+    if TEMPLATE in files:
+        found: Any = files[TEMPLATE].decode(errors="replace")
+    elif "chat_template.json" in files:
+        found = _settings(files["chat_template.json"], "chat_template.json").get("chat_template")
+    else:
+        found = config.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    if found is not None and not isinstance(found, str):
+        raise TextError(f"chat_template is a {type(found).__name__}; it must be a text, or a list of them with names")
+    return found
 
 
 def _defaults(files: Mapping[str, bytes]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from anyformer.text.byte_level import fast_encoding, is_blank_run, token_bytes
 from anyformer.text.companions import (
     CONFIG,
     answer_start,
+    chat_template,
     closing_ids,
     content_of,
     opening_and_closing,
@@ -205,6 +206,11 @@ class Tokenizer:
     def config(self) -> dict[str, Any]:
         """A copy of what `tokenizer_config.json` said."""
         return dict(self._config)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The jinja2 template that came with it, by which conversations are written; None without one."""
+        return chat_template(self._files, self._config)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,0 +1,106 @@
+"""`anyformer chat`: a conversation on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from anyformer.cli.names import import_option
+from anyformer.cli.options import DTYPES, PATH, SEED, SHARE, Number, device_option
+from anyformer.errors import AnyformerError
+from anyformer.screen import say
+
+if TYPE_CHECKING:
+    from anyformer.inference.conversation import Conversation
+
+COMMANDS = {
+    "/reset": "forget the conversation",
+    "/save FILE": "write it as JSON",
+    "/exit": "end, as the end of input does",
+}
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=PATH)
+@click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
+@click.option("--max-new-tokens", type=click.IntRange(1, 10**9), default=1024, show_default=True, help="Of an answer.")
+@click.option("--temperature", type=Number(0), default=0.7, show_default=True, help="0 takes the likeliest token.")
+@click.option("--top-k", type=click.IntRange(1, 10**9), help="Draw from the k likeliest tokens.")
+@click.option("--top-p", type=SHARE, help="Draw from the likeliest tokens that have this probability together.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Answer i draws with this seed + i.")
+@device_option
+@click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and cache; as the weights are stored by default.")
+@import_option
+def command(
+    directory: Path,
+    system: str | None,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+    device: str | None,
+    dtype: str | None,
+) -> None:
+    """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings.
+
+    Answers go to stdout as they are written. A line /reset forgets the conversation, /save FILE writes it as JSON, /exit ends.
+
+      anyformer chat path/to/smollm2-instruct --system "Answer in one sentence."
+    """
+    import torch
+
+    from anyformer.generation import Sampling, lay_out_for_decoding
+    from anyformer.inference.conversation import Conversation
+    from anyformer.inference.opened import opened
+
+    kind = None if dtype is None else getattr(torch, dtype)
+    sampling = Sampling(temperature, top_k, top_p)
+    found = opened(directory, device=device, dtype=kind, prepare=lay_out_for_decoding)
+    with Conversation(found, system) as conversation:
+        answered = 0
+        while (line := _line()) is not None:
+            try:
+                if line.startswith("/"):
+                    if line == "/exit":
+                        return
+                    _obey(conversation, line)
+                elif line:
+                    conversation.answer(
+                        line,
+                        max_new_tokens=max_new_tokens,
+                        sampling=sampling,
+                        seed=seed + answered,
+                        on_text=lambda _, piece: say(piece, end=""),
+                    )
+                    answered += 1
+                    say()
+            except AnyformerError as error:
+                if not answered and not line.startswith("/"):
+                    raise  # what fails at first will fail again
+                say(f"error: {error}", stderr=True)
+
+
+def _line() -> str | None:
+    """The next line of input; None at its end."""
+    if sys.stdin.isatty():
+        say("> ", end="", stderr=True)
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
+def _obey(conversation: Conversation, line: str) -> None:
+    """Do what a line that begins with / says."""
+    name, _, rest = line.partition(" ")
+    if name == "/reset" and not rest:
+        conversation.reset()
+        say("the conversation begins anew", stderr=True)
+    elif name == "/save" and rest.strip():
+        conversation.save(Path(rest.strip()))
+        say(f"saved in {rest.strip()}", stderr=True)
+    else:
+        known = "; ".join(f"{command}: {what}" for command, what in COMMANDS.items())
+        say(f"there is no {name} so; {known}", stderr=True)

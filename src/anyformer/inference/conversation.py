@@ -1,0 +1,75 @@
+"""Conversations with a model that was tuned to have them, by its checkpoint's chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from anyformer.disk.atomic import replace_file
+from anyformer.errors import InputError, RunFailed
+from anyformer.generation import GREEDY, Batch, Continuation, GrowingText, Sampling, Wanted
+from anyformer.inference.opened import Opened
+from anyformer.text.chat import Chat
+
+
+class Conversation:
+    """What was said so far; each answer is the continuation of all of it, as the template writes it.
+
+    `system` is said before everything. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where
+    the checkpoint has no template, InputError for a model with an encoder.
+    """
+
+    def __init__(self, found: Opened, system: str | None = None) -> None:
+        if found.model.encoder is not None:
+            raise InputError(
+                "this model has an encoder and a decoder, and no template makes one text of both; `generate`"
+            )
+        self.found, self.chat = found, Chat(found.tokenizer)
+        self._begun = [] if system is None else [{"role": "system", "content": system}]
+        self.messages: list[dict[str, str]] = []
+        self.reset()
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.chat.close()
+
+    def reset(self) -> None:
+        """Forget all but what the system says."""
+        self.messages = list(self._begun)
+
+    def answer(
+        self,
+        said: str,
+        *,
+        max_new_tokens: int = 1024,
+        sampling: Sampling = GREEDY,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        on_text: Callable[[int, str], None] | None = None,
+    ) -> Continuation:
+        """The answer to what a user says, told piece by piece as it becomes certain (`on_text`).
+
+        Both are then part of the conversation; where it fails neither is. Raises TextError for what the template refuses,
+        InputError where the model has no room.
+        """
+        model, tokenizer = self.found.model, self.found.tokenizer
+        messages = [*self.messages, {"role": "user", "content": said}]
+        ids = self.chat.token_ids(messages)
+        batch, growing = Batch(model, len(ids) + max_new_tokens), GrowingText(tokenizer, ids, stop, 0, on_text)
+        row, chosen = batch.add(Wanted(tuple(ids), max_new_tokens, sampling, seed, tokenizer.closing_ids))
+        while chosen is not None:
+            growing.push(chosen.token_id)
+            chosen = None if row.ended or growing.done else batch.step()[row]
+        written = growing.finish()
+        self.messages = [*messages, {"role": "assistant", "content": written.text}]
+        return written
+
+    def save(self, file: Path) -> None:
+        """Write the messages as JSON. Raises RunFailed where they cannot be written."""
+        try:
+            replace_file(file, (json.dumps(self.messages, indent=1, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            raise RunFailed(f"could not write {file}: {error.strerror or error}") from None

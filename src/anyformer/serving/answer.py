@@ -1,0 +1,82 @@
+"""The JSON of answers, whole and piece by piece: completions and chats differ in names, and are otherwise one thing."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from anyformer.generation import Chosen
+from anyformer.serving.asked import Asked
+from anyformer.serving.choice import Choice, chat_logprobs, completion_logprobs
+from anyformer.text import Tokenizer
+
+Form = Literal["completion", "chat"]
+HEADINGS = {"completion": ("cmpl-", "text_completion", "text_completion")}
+HEADINGS["chat"] = ("chatcmpl-", "chat.completion", "chat.completion.chunk")
+
+
+class Answer:
+    """The answer to one request. `prompts` are the token ids that each of its choices goes on from, `echoed` their texts."""
+
+    def __init__(
+        self, form: Form, name: str, asked: Asked, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]
+    ) -> None:
+        self.form, self.asked, self.tokenizer, self.prompts = form, asked, tokenizer, prompts
+        begin, self.whole_object, self.piece_object = HEADINGS[form]
+        self.heading = {"id": begin + secrets.token_hex(12), "created": int(time.time()), "model": name}
+
+    def usage(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Tokens read and written; a prompt with several choices is counted once."""
+        read, written = sum(map(len, self.prompts)), sum(choice.n_written for choice in choices)
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+    def whole(self, choices: Sequence[Choice], echoed: Sequence[tuple[str, list[Chosen]]] = ()) -> dict[str, Any]:
+        """The answer as one object; `echoed` are the text and the tokens that each choice begins with."""
+        found = []
+        for choice in choices:
+            text, tokens = choice.taken()
+            before, read = echoed[choice.index] if echoed else ("", [])
+            content = (
+                {"text": before + text}
+                if self.form == "completion"
+                else {"message": {"role": "assistant", "content": text}}
+            )
+            found.append(self._choice(choice, content, [*read, *tokens]))
+        return {**self.heading, "object": self.whole_object, "choices": found, "usage": self.usage(choices)}
+
+    def begin(self, choice: Choice) -> dict[str, Any] | None:
+        """The piece before the first text of a choice: a chat says who speaks."""
+        if self.form == "completion":
+            return None
+        return self._piece(self._choice(choice, {"delta": {"role": "assistant", "content": ""}}, [], reason=False))
+
+    def piece(self, choice: Choice) -> dict[str, Any] | None:
+        """What is new of a choice; None where nothing is."""
+        if not choice.text and not choice.ended:
+            return None
+        text, tokens = choice.taken()
+        content = {"text": text} if self.form == "completion" else {"delta": {"content": text} if text else {}}
+        return self._piece(self._choice(choice, content, tokens))
+
+    def last(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The piece of how many tokens there were."""
+        return {**self.heading, "object": self.piece_object, "choices": [], "usage": self.usage(choices)}
+
+    def _piece(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**self.heading, "object": self.piece_object, "choices": [choice]}
+
+    def _choice(
+        self, choice: Choice, content: dict[str, Any], tokens: Sequence[Chosen], reason: bool = True
+    ) -> dict[str, Any]:
+        said = None
+        if self.asked.likeliest is not None and tokens:
+            describe = completion_logprobs if self.form == "completion" else chat_logprobs
+            said = describe(self.tokenizer, tokens)
+        return {
+            "index": choice.index,
+            **content,
+            "logprobs": said,
+            "finish_reason": choice.finish_reason if reason else None,
+        }

@@ -1,0 +1,368 @@
+"""The application: OpenAI's routes over one engine, with the limits that keep one client from taking all."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyformer.errors import AnyformerError
+from anyformer.generation import Chosen, Wanted
+from anyformer.generation.text import encode_prompt, encode_source
+from anyformer.inference import embedded
+from anyformer.inference.opened import Opened
+from anyformer.screen import say
+from anyformer.serving.answer import Answer, Form
+from anyformer.serving.asked import Asked, read_chat, read_completion, read_embedding
+from anyformer.serving.choice import Choice
+from anyformer.serving.connection import Gone, unless_gone
+from anyformer.serving.engine import Busy, Engine, Ticket, Told
+from anyformer.serving.limits import Limits, Rates
+from anyformer.serving.metrics import Metrics
+from anyformer.serving.refusal import Refusal
+from anyformer.text.chat import Chat
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+T = TypeVar("T")
+HUNG_UP = 499  # what is counted for a client that is gone; nobody reads it
+
+
+class Service:
+    """A model, and what is answered in its name."""
+
+    def __init__(self, found: Opened, name: str, limits: Limits, api_key: str | None) -> None:
+        self.found, self.name, self.limits, self.api_key = found, name, limits, api_key
+        self.longest = limits.context(found)
+        self.engine = Engine(found.model, self.longest, limits.rows, limits.waiting)
+        self.vectors_tokenizer = found.tokenizer.with_specials()  # its state is the engine's thread's
+        self.chat_template = Chat(found.tokenizer) if found.tokenizer.chat_template is not None else None
+        self.metrics, self.begun = Metrics(), int(time.time())
+        self.rates = None if limits.rate is None else Rates(limits.rate)
+
+    def close(self) -> None:
+        """End the engine and the process of the chat template."""
+        self.engine.close()
+        if self.chat_template is not None:
+            self.chat_template.close()
+
+    async def completions(self, request: Request) -> Response:
+        """POST /v1/completions."""
+        body = await self._body(request)
+        asked, given = read_completion(body)
+        self._check_model(body)
+        encode = encode_source if self.found.model.encoder is not None else encode_prompt
+        prompts = [encode(self.found.tokenizer, each) if isinstance(each, str) else each for each in given]
+        texts = [each if isinstance(each, str) else self.found.tokenizer.decode(each, specials=True) for each in given]
+        return await self._answer(request, "completion", asked, prompts, texts)
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        body = await self._body(request)
+        asked, messages = read_chat(body)
+        self._check_model(body)
+        if self.chat_template is None:
+            raise Refusal("this model has no chat template; ask /v1/completions", code="no_chat_template")
+        text = await asyncio.to_thread(self.chat_template.text, messages)
+        return await self._answer(request, "chat", asked, [self.found.tokenizer.encode(text, specials=True)], [])
+
+    async def embeddings(self, request: Request) -> Response:
+        """POST /v1/embeddings."""
+        from starlette.responses import JSONResponse
+
+        body = await self._body(request)
+        texts, coded = read_embedding(body)
+        self._check_model(body)
+        model, tokenizer = self.found.model, self.vectors_tokenizer
+
+        def vectors() -> tuple[Any, int]:
+            found = embedded(model, tokenizer, texts, longest=self.longest)
+            return found.vectors.numpy().astype("<f4"), sum(len(tokenizer.frame((text,)).ids) for text in texts)
+
+        future = asyncio.wrap_future(self._or_busy(partial(self.engine.between_steps, vectors)))
+        async with asyncio.timeout(self.limits.seconds):
+            rows, n = await unless_gone(request, future)
+        self.metrics.tokens["prompt"] += n
+        data = [
+            {
+                "object": "embedding",
+                "index": i,
+                "embedding": base64.b64encode(row.tobytes()).decode() if coded else row.tolist(),
+            }
+            for i, row in enumerate(rows)
+        ]
+        usage = {"prompt_tokens": n, "total_tokens": n}
+        return JSONResponse({"object": "list", "data": data, "model": self.name, "usage": usage})
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models, and one of them."""
+        from starlette.responses import JSONResponse
+
+        asked = request.path_params.get("name", self.name)
+        self._check_model({"model": asked})
+        one = {"id": self.name, "object": "model", "created": self.begun, "owned_by": "anyformer"}
+        return JSONResponse(one if "name" in request.path_params else {"object": "list", "data": [one]})
+
+    async def health(self, request: Request) -> Response:
+        """GET /health."""
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"status": "ok"})
+
+    async def counts(self, request: Request) -> Response:
+        """GET /metrics."""
+        from starlette.responses import PlainTextResponse
+
+        text = self.metrics.text(len(self.engine.growing), len(self.engine.waiting))
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A route whose requests are counted, have the key and keep to the rate, and whose errors are OpenAI's."""
+        from starlette.responses import JSONResponse
+
+        async def handle(request: Request) -> Response:
+            start, path = time.monotonic(), request.scope["route"].path
+            try:
+                self._admit(request)
+                response = await handler(request)
+            except (Exception, asyncio.CancelledError) as error:
+                refusal = _refusal(error)
+                self.metrics.answered(path, refusal.status, time.monotonic() - start)
+                if refusal.status == HUNG_UP:
+                    self.metrics.hung_up += 1
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                return JSONResponse(
+                    refusal.as_json(), refusal.status, {"Retry-After": "1"} if refusal.status == 429 else None
+                )
+            self.metrics.answered(path, response.status_code, time.monotonic() - start)
+            return response
+
+        return handle
+
+    def _admit(self, request: Request) -> None:
+        """Raise Refusal for a request without the key, or beyond the rate."""
+        if self.api_key is not None:
+            given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+            if not hmac.compare_digest(given, self.api_key.encode()):
+                raise Refusal(
+                    "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
+                    401,
+                    code="invalid_api_key",
+                )
+        if self.rates is not None:
+            self.rates.take(request.client.host if request.client else "", time.monotonic())
+
+    async def _body(self, request: Request) -> Any:
+        """The JSON of a request. Raises Refusal."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refusal("the body must be JSON: send `Content-Type: application/json`", 415)
+        content = bytearray()
+        async with asyncio.timeout(self.limits.seconds):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > self.limits.body_nbytes:
+                    raise Refusal(f"the body is longer than {self.limits.body_nbytes:,} bytes; send less", 413)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise Refusal("the body is no JSON") from None
+
+    def _check_model(self, body: dict[str, Any]) -> None:
+        asked = body.get("model", self.name)
+        if asked != self.name:
+            raise Refusal(
+                f"there is no model {str(asked)[:200]!r}; this server has {self.name!r}",
+                404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def _or_busy(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except Busy as error:
+            raise Refusal(str(error), 429, code="too_many_waiting") from None
+
+    async def _answer(
+        self, request: Request, form: Form, asked: Asked, prompts: Sequence[list[int]], texts: Sequence[str]
+    ) -> Response:
+        """The answer to prompts, whole or as it grows; `texts` are what an echo says of each."""
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        wanted = [
+            self._wanted(asked, prompt, i * asked.n + j) for i, prompt in enumerate(prompts) for j in range(asked.n)
+        ]
+        answer = Answer(form, self.name, asked, self.found.tokenizer, prompts)
+        reads = self.found.model.encoder is not None
+        choices = [
+            Choice(i, self.found.tokenizer, () if reads else each.token_ids, asked.stop)
+            for i, each in enumerate(wanted)
+        ]
+        echoed: dict[int, list[Chosen]] = {}
+        growth = self._growth(wanted, choices, echoed)
+        self.metrics.tokens["prompt"] += sum(map(len, prompts))
+        if not asked.stream:
+            await unless_gone(request, asyncio.ensure_future(_all(growth)))
+            whole = [(texts[i // asked.n], echoed.get(i, [])) for i in range(len(choices))] if asked.echo else ()
+            return JSONResponse(answer.whole(choices, whole))
+        # What is refused is refused before the answer begins, with its own status.
+        first = await unless_gone(request, asyncio.ensure_future(anext(growth)))
+        pieces = self._pieces(answer, choices, first, growth)
+        return StreamingResponse(pieces, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    def _wanted(self, asked: Asked, prompt: list[int], number: int) -> Wanted:
+        """A prompt with what is asked of it. Raises Refusal where there is no room."""
+        reads = self.found.model.encoder is not None
+        held = 1 if reads else len(prompt)
+        n = asked.max_tokens
+        n = max(1, min(self.limits.max_tokens, self.longest - held)) if n is None else n
+        if n > self.limits.max_tokens:
+            raise Refusal(
+                f"{n} new tokens are more than the {self.limits.max_tokens} of an answer here", param="max_tokens"
+            )
+        if held + n > self.longest or len(prompt) > self.longest:
+            raise Refusal(
+                f"this model's context is {self.longest} tokens; the prompt has {len(prompt)}, and {n} are asked for",
+                param="messages" if asked.max_tokens is None else "prompt",
+                code="context_length_exceeded",
+            )
+        tokenizer = self.found.tokenizer
+        start = tokenizer.start_of_answer if reads else None
+        seed = (asked.seed + number) % 2**62
+        return Wanted(tuple(prompt), n, asked.sampling, seed, tokenizer.closing_ids, start, asked.likeliest, asked.echo)
+
+    async def _growth(
+        self, wanted: Sequence[Wanted], choices: Sequence[Choice], echoed: dict[int, list[Chosen]]
+    ) -> AsyncIterator[Choice]:
+        """Each choice whenever it has grown. Raises Refusal, and what the engine says; left early, it takes all back."""
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Told]]()
+        until = loop.time() + self.limits.seconds
+
+        def tell(number: int, told: Told) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, (number, told))
+
+        tickets = [Ticket(each, partial(tell, i)) for i, each in enumerate(wanted)]
+        self._or_busy(partial(self.engine.submit, tickets))
+        left = len(tickets)
+        try:
+            while left:
+                async with asyncio.timeout_at(until):
+                    number, told = await queue.get()
+                choice = choices[number]
+                if choice.ended:
+                    continue
+                if isinstance(told, Exception):
+                    raise told
+                if isinstance(told, list):
+                    echoed[number] = told
+                    continue
+                if told is not None:
+                    choice.push(told)
+                    self.metrics.tokens["completion"] += 1
+                if told is None or choice.done:
+                    choice.finish()
+                    self.engine.leave([tickets[number]])
+                    left -= 1
+                yield choice
+        finally:
+            self.engine.leave(tickets)
+
+    async def _pieces(
+        self, answer: Answer, choices: Sequence[Choice], first: Choice, growth: AsyncIterator[Choice]
+    ) -> AsyncIterator[str]:
+        """An answer as server-sent events."""
+
+        def event(data: dict[str, Any] | None) -> str:
+            return "" if data is None else f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+        try:
+            begun = set[int]()
+            choice: Choice | None = first
+            while choice is not None:
+                said = "" if choice.index in begun else event(answer.begin(choice))
+                begun.add(choice.index)
+                if said := said + event(answer.piece(choice)):
+                    yield said
+                choice = await anext(growth, None)
+            if answer.asked.usage:
+                yield event(answer.last(choices))
+            yield "data: [DONE]\n\n"
+        except (asyncio.CancelledError, GeneratorExit):
+            self.metrics.hung_up += 1
+            raise
+        except Exception as error:
+            yield event(_refusal(error).as_json())
+        finally:
+            with suppress(RuntimeError):  # it is running, and ends by itself
+                await growth.aclose()  # type: ignore[attr-defined]
+
+
+async def _all(growth: AsyncIterator[Choice]) -> None:
+    try:
+        async for _ in growth:
+            pass
+    finally:
+        await growth.aclose()  # type: ignore[attr-defined]
+
+
+def _refusal(error: BaseException) -> Refusal:
+    """What is said of an error: of the request's own what it is, of ours nothing but that it is one."""
+    match error:
+        case Refusal():
+            return error
+        case Gone() | asyncio.CancelledError():
+            return Refusal("the client is gone", HUNG_UP)
+        case TimeoutError():
+            return Refusal("this took longer than an answer may take here", 408, code="timeout")
+        case AnyformerError():
+            return Refusal(str(error))
+    say(f"error: {type(error).__name__}: {' '.join(str(error).split())}", stderr=True)
+    return Refusal("the server failed at this request; its log says why", 500)
+
+
+def application(found: Opened, name: str, limits: Limits | None = None, api_key: str | None = None) -> Starlette:
+    """The application of a model under a name. `api_key`: what requests to /v1 must bring; None: nothing.
+
+    Its engine begins with it and ends with its lifespan. Raises InputError for limits that the model has no room for.
+    """
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    service = Service(found, name, limits or Limits(), api_key)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(service.close)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        said = "there is no such route" if error.status_code == 404 else str(error.detail)
+        return JSONResponse(
+            Refusal(f"{request.method} {request.url.path}: {said}", error.status_code).as_json(), error.status_code
+        )
+
+    routes = [
+        Route("/v1/completions", service.guarded(service.completions), methods=["POST"]),
+        Route("/v1/chat/completions", service.guarded(service.chat), methods=["POST"]),
+        Route("/v1/embeddings", service.guarded(service.embeddings), methods=["POST"]),
+        Route("/v1/models", service.guarded(service.models)),
+        Route("/v1/models/{name:path}", service.guarded(service.models)),
+        Route("/health", service.health),
+        Route("/metrics", service.counts),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
+    app.state.service = service
+    return app

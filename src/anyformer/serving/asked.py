@@ -1,0 +1,210 @@
+"""What a request asks, read strictly from its JSON: what would change the answer and is not done here is refused by name."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.generation import GREEDY, Sampling
+from anyformer.serving.refusal import Refusal
+
+MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES = 16, 20, 64
+# Fields that change nothing with these values, and are refused with any other.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    "best_of": (1,),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "reasoning_effort": (),
+    "dimensions": (),
+}
+# Fields that speak of the one who asks, not of the answer.
+IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+WAYS = (
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "n",
+    "max_tokens",
+    "logprobs",
+)
+
+
+class Fields:
+    """The fields of a body, each taken once with its type and range. Raises Refusal, which names the field."""
+
+    def __init__(self, body: Any, known: Collection[str]) -> None:
+        if not isinstance(body, dict):
+            raise Refusal("the body must be a JSON object")
+        self.body: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
+        for name, value in self.body.items():
+            if name in NEUTRAL and name not in known:
+                if value not in NEUTRAL[name]:
+                    raise Refusal(f"{name} is not supported here; leave it out", param=name, code="unsupported_value")
+            elif name not in known and name not in IGNORED:
+                raise Refusal(
+                    f"{name} is unknown here; leave it out. There are {', '.join(sorted(known))}",
+                    param=name[:100],
+                    code="unknown_parameter",
+                )
+
+    def whole(self, name: str, default: int | None, least: int, most: int) -> int | None:
+        """A whole number."""
+        value = self.body.get(name, default)
+        if value is not None and (type(value) is not int or not least <= value <= most):
+            raise Refusal(f"{name} must be a whole number from {least} to {most}", param=name)
+        return value
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        """A number."""
+        value = self.body.get(name, default)
+        if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+            raise Refusal(f"{name} must be a number from {least:g} to {most:g}", param=name)
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.body.get(name, default)
+        if type(value) is not bool:
+            raise Refusal(f"{name} must be true or false", param=name)
+        return value
+
+    def word(self, name: str, default: str, among: Sequence[str]) -> str:
+        """One of some words."""
+        value = self.body.get(name, default)
+        if value not in among:
+            raise Refusal(f"{name} must be one of {', '.join(among)}", param=name)
+        return value
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How texts are to go on, whatever they are."""
+
+    sampling: Sampling
+    seed: int
+    stop: tuple[str, ...]
+    stream: bool
+    usage: bool  # a stream ends with how many tokens there were
+    n: int
+    max_tokens: int | None
+    likeliest: int | None  # tokens told of beside each chosen one; None: no probabilities
+    echo: bool = False
+
+
+def read_way(fields: Fields, likeliest: int | None, max_tokens: int | None, *, echo: bool = False) -> Asked:
+    """The fields that completions and chats share."""
+    temperature = fields.number("temperature", 1.0, 0, 100)
+    top_p, top_k = fields.number("top_p", 1.0, 0, 1), fields.whole("top_k", None, 1, 10**9)
+    if not top_p:
+        raise Refusal("top_p must be above 0", param="top_p")
+    options = fields.body.get("stream_options", {})
+    if not isinstance(options, dict):
+        raise Refusal("stream_options must be an object such as {'include_usage': true}", param="stream_options")
+    drawn = Sampling(temperature, top_k, None if top_p == 1 else top_p)
+    seed = fields.whole("seed", None, -(2**63), 2**63 - 1)
+    return Asked(
+        sampling=drawn if temperature else GREEDY,
+        seed=secrets.randbits(62) if seed is None else seed % 2**62,
+        stop=_stops(fields),
+        stream=fields.flag("stream"),
+        usage=options.get("include_usage") is True,
+        n=fields.whole("n", 1, 1, MOST_CHOICES) or 1,
+        max_tokens=max_tokens,
+        likeliest=likeliest,
+        echo=echo,
+    )
+
+
+def read_completion(body: Any) -> tuple[Asked, list[str | list[int]]]:
+    """(how, the prompts: each a text or token ids) of a request for completions."""
+    fields = Fields(body, {*WAYS, "prompt", "echo"})
+    likeliest = fields.whole("logprobs", None, 0, MOST_LIKELIEST)
+    max_tokens = fields.whole("max_tokens", 16, 0, 10**9)
+    echo = fields.flag("echo")
+    asked = read_way(fields, likeliest, max_tokens, echo=echo)
+    if echo and asked.stream:
+        raise Refusal("echo comes with the whole answer; leave stream out", param="echo")
+    prompt = fields.body.get("prompt", "")
+    if isinstance(prompt, list) and prompt and all(type(each) is int for each in prompt):
+        prompt = [prompt]
+    prompts: list[Any] = prompt if isinstance(prompt, list) else [prompt]
+    if not prompts or not all(isinstance(each, str) or _is_ids(each) for each in prompts):
+        raise Refusal("prompt must be a text, token ids, or a list of either", param="prompt")
+    if len(prompts) * asked.n > MOST_CHOICES * 4:
+        raise Refusal(f"a request may ask for {MOST_CHOICES * 4} texts at most; send several", param="prompt")
+    return asked, prompts
+
+
+def read_chat(body: Any) -> tuple[Asked, list[dict[str, str]]]:
+    """(how, the conversation) of a request for an answer."""
+    fields = Fields(body, {*WAYS, "messages", "top_logprobs", "max_completion_tokens"})
+    likeliest = fields.whole("top_logprobs", 0, 0, MOST_LIKELIEST)
+    told = fields.flag("logprobs")
+    if likeliest and not told:
+        raise Refusal("top_logprobs needs logprobs: true", param="top_logprobs")
+    limits = [fields.whole(name, None, 1, 10**9) for name in ("max_completion_tokens", "max_tokens")]
+    asked = read_way(fields, likeliest if told else None, next((each for each in limits if each), None))
+    messages = fields.body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refusal("messages must be a list of {'role', 'content'}, and not empty", param="messages")
+    return asked, [_message(each, i) for i, each in enumerate(messages)]
+
+
+def read_embedding(body: Any) -> tuple[list[str], bool]:
+    """(texts, whether the vectors are to be base64) of a request for embeddings."""
+    fields = Fields(body, {"model", "input", "encoding_format"})
+    coded = fields.word("encoding_format", "float", ("float", "base64")) == "base64"
+    given = fields.body.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
+        raise Refusal("input must be a text or a list of texts", param="input")
+    return texts, coded
+
+
+def _message(given: Any, number: int) -> dict[str, str]:
+    where = f"messages[{number}]"
+    if not isinstance(given, dict) or not isinstance(given.get("role"), str):
+        raise Refusal(f"{where} must be an object with role and content", param="messages")
+    content = given.get("content")
+    if isinstance(content, list):  # parts, of which texts are one kind
+        if not all(
+            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+            for part in content
+        ):
+            raise Refusal(f"{where}.content has parts that are no text; this model reads text alone", param="messages")
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise Refusal(f"{where}.content must be a text", param="messages")
+    return {"role": given["role"], "content": content}
+
+
+def _stops(fields: Fields) -> tuple[str, ...]:
+    given = fields.body.get("stop", [])
+    stops = [given] if isinstance(given, str) else given
+    if (
+        not isinstance(stops, list)
+        or not all(isinstance(each, str) and each for each in stops)
+        or len(stops) > MOST_STOPS
+    ):
+        raise Refusal(f"stop must be a text that is not empty, or a list of at most {MOST_STOPS}", param="stop")
+    return tuple(stops)
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)

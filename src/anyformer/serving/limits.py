@@ -1,0 +1,54 @@
+"""What a server takes on, so that no client takes all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.errors import InputError
+from anyformer.inference.opened import Opened
+from anyformer.layers.embedding import learned_positions
+from anyformer.serving.refusal import Refusal
+
+WITHOUT_CONTEXT = 4096  # tokens, where neither a model nor an option says how many
+MOST_CLIENTS = 10_000  # of which the rate is remembered
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes on. Raises InputError where the model has no room for it."""
+
+    longest: int | None = None  # tokens of a prompt and its continuation; None: the model's context
+    max_tokens: int = 4096  # new ones of one text
+    rows: int = 32  # texts that grow at once
+    waiting: int = 256  # texts that wait for their turn
+    body_nbytes: int = 4 << 20
+    rate: int | None = None  # requests a minute of one client; None: any number
+    seconds: float = 600.0  # that an answer may take
+
+    def context(self, found: Opened) -> int:
+        """Tokens that a row may have."""
+        stack = found.model.spec.stack
+        most = learned_positions(stack)
+        if self.longest is not None and most is not None and self.longest > most:
+            raise InputError(
+                f"--max-length {self.longest} is beyond the {most} learned positions of this model; ask for fewer"
+            )
+        return self.longest or most or found.model.spec.context or WITHOUT_CONTEXT
+
+
+class Rates:
+    """Which clients have asked too often: each has as many requests as a minute allows, and gets them back evenly."""
+
+    def __init__(self, a_minute: int) -> None:
+        self.a_minute = a_minute
+        self.left: dict[str, tuple[float, float]] = {}  # by client: requests left, and when
+
+    def take(self, client: str, now: float) -> None:
+        """Count a request at a time in seconds. Raises Refusal."""
+        left, then = self.left.pop(client, (float(self.a_minute), now))
+        left = min(self.a_minute, left + (now - then) * self.a_minute / 60)
+        if len(self.left) >= MOST_CLIENTS:
+            del self.left[next(iter(self.left))]
+        self.left[client] = (left - (left >= 1), now)
+        if left < 1:
+            raise Refusal(f"more than {self.a_minute} requests a minute; wait a while", 429, code="rate_limit_exceeded")

@@ -1,0 +1,46 @@
+"""The process of a server: one address, until it is told to end, and then what is being answered is answered."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from anyformer.errors import UsageError
+from anyformer.screen import say
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+
+def serve(app: Starlette, host: str, port: int, *, grace_seconds: int = 30) -> None:
+    """Answer at an address until SIGTERM or Ctrl-C; answers that have begun have `grace_seconds` to end.
+
+    Raises UsageError for an address that cannot be had.
+    """
+    import uvicorn
+
+    try:
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(address[0], socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address[4])
+    except OSError as error:
+        raise UsageError(f"--host {host} --port {port}: {error.strerror or error}; take another") from None
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=grace_seconds
+    )
+    shown = f"[{host}]" if ":" in host else host
+    say(f"serving at http://{shown}:{listener.getsockname()[1]}/v1; Ctrl-C or SIGTERM ends it")
+    before = {number: signal.signal(number, _ended) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        # uvicorn takes both signals while it runs, and raises them once more when all is answered.
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        listener.close()
+
+
+def _ended(number: int, frame: object) -> None:
+    """Take a signal that was obeyed already."""

@@ -1,0 +1,107 @@
+"""Conversations: each answer continues all that was said, as the template writes it; on the command line too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import anyformer as af
+from anyformer.errors import TextError
+from anyformer.families.compose import changed
+from anyformer.generation import Sampling, generate_text
+from anyformer.inference.conversation import Conversation
+from anyformer.inference.opened import Opened
+from anyformer.screen import visible
+from anyformer.spec import TableSpec
+from anyformer.text import Tokenizer
+from tests.cli.running import answer, refused, run, succeeded
+from tests.laws.models import SHRUNK, randomised
+from tests.serving.conftest import TEMPLATE, TEXTS
+
+
+def opened(template: str | None = TEMPLATE) -> Opened:
+    tokenizer = Tokenizer.train(TEXTS, 320)
+    tokenizer = Tokenizer(tokenizer._inner, {} if template is None else {"chat_template": template})
+    spec = next(spec for name, spec in SHRUNK.items() if "llama2-7b" in name)
+    return Opened(randomised(changed(spec, TableSpec, rows=tokenizer.vocab_size)), tokenizer, None)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, found = tmp_path_factory.mktemp("chat") / "fox", opened()
+    af.save(found.model, folder, tokenizer=found.tokenizer)
+    return folder
+
+
+def written(found: Opened, prompt: str, n: int, **options: object) -> str:
+    (text,) = generate_text(found.model, found.tokenizer, [prompt], max_new_tokens=n, **options)  # type: ignore[arg-type]
+    return text.text
+
+
+def test_an_answer_continues_all_that_was_said() -> None:
+    found, pieces = opened(), list[str]()
+    with Conversation(found, "be brief") as conversation:
+        one = conversation.answer("the fox?", max_new_tokens=9, on_text=lambda _, piece: pieces.append(piece))
+        first = "system: be brief\nuser: the fox?\nassistant:"
+        assert one.text == "".join(pieces) == written(found, first, 9)
+        two = conversation.answer("if x", max_new_tokens=7, sampling=Sampling(1.0), seed=4)
+        second = f"{first[:-10]}assistant: {one.text}\nuser: if x\nassistant:"
+        assert two.text == written(found, second, 7, temperature=1.0, seed=4)
+        conversation.reset()
+        assert conversation.messages == [{"role": "system", "content": "be brief"}]
+
+
+def test_what_fails_is_not_part_of_it() -> None:
+    found = opened("{% if messages|length > 2 %}{{ raise_exception('no more') }}{% endif %}{{ messages[0].content }}")
+    with Conversation(found) as conversation:
+        conversation.answer("a", max_new_tokens=2)
+        before = list(conversation.messages)
+        with pytest.raises(TextError, match="no more"):
+            conversation.answer("b")
+        assert conversation.messages == before
+
+
+def test_generate_answers(directory: Path) -> None:
+    found = opened()
+    ask = ("generate", "the fox?", "--model", directory, "--chat", "--max-new-tokens", 12)
+    said = "user: the fox?\nassistant:"
+    assert succeeded(run(*ask)).stdout == visible(written(found, said, 12)) + "\n"
+    told = answer(*ask, "--system", "hm", "--temperature", 1, "--seed", 3)
+    assert told["text"] == written(found, f"system: hm\n{said}", 12, temperature=1.0, seed=3)
+    refused(run(*ask, "--beams", 2), "leave --beams and --data out")
+    refused(run("generate", "a", "--model", directory, "--system", "x"), "give --chat too")
+
+
+def test_chat(directory: Path, tmp_path: Path) -> None:
+    typed = (
+        f"the fox?\n\n/save {tmp_path / 'said.json'}\n/reset\n/what\n/save {tmp_path}/no/where\nthe fox?\n/exit\nmore\n"
+    )
+    options = ("--max-new-tokens", 8, "--temperature", 0)
+    result = succeeded(run("chat", directory, *options, typed=typed))
+    text = written(opened(), "user: the fox?\nassistant:", 8)
+    assert result.stdout == f"{visible(text)}\n{visible(text)}\n"
+    assert json.loads((tmp_path / "said.json").read_text(encoding="utf-8")) == [
+        {"role": "user", "content": "the fox?"},
+        {"role": "assistant", "content": text},
+    ]
+    assert "there is no /what so; /reset" in result.stderr
+    assert "could not write" in result.stderr
+    assert succeeded(run("chat", directory, typed="")).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (None, "no chat template"),
+        ("{{ ''.__class__.__mro__ }}", "__class__"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}xxxx{% endfor %}{% endfor %}", "more than"),
+        ("{% if %}", "TemplateSyntaxError"),
+    ],
+)
+def test_templates_that_are_none(template: str | None, says: str, tmp_path: Path) -> None:
+    found = opened(template)
+    af.save(found.model, tmp_path / "fox", tokenizer=found.tokenizer)
+    refused(run("chat", tmp_path / "fox", typed="hello\n"), says)
+    refused(run("generate", "hello", "--model", tmp_path / "fox", "--chat"), says)

@@ -1,0 +1,104 @@
+"""What a server refuses, how it says so, and what it counts."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from anyformer.errors import InputError
+from anyformer.serving import Limits
+from tests.serving.conftest import LONGEST, Running, Start
+
+ASK = {"prompt": "if x", "max_tokens": 3, "temperature": 0}
+
+
+def refused(answer: httpx.Response, status: int, code: str | None = None) -> str:
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code)
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "\n" not in error["message"]
+    return error["message"]
+
+
+def test_a_wrong_key(start: Start) -> None:
+    with start(Limits(longest=LONGEST), api_key="secret") as server:
+        for key in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer secret2"}):
+            refused(httpx.post(f"{server.v1}/completions", json=ASK, headers=key), 401, "invalid_api_key")
+        good = {"Authorization": "Bearer secret"}
+        assert httpx.post(f"{server.v1}/completions", json=ASK, headers=good).status_code == 200
+        assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
+
+
+def test_bodies(start: Start) -> None:
+    with start(Limits(longest=LONGEST, body_nbytes=1000)) as server:
+        where, json = f"{server.v1}/completions", {"Content-Type": "application/json"}
+        assert "longer than 1,000 bytes" in refused(httpx.post(where, json={"prompt": "x" * 2000}), 413)
+        refused(httpx.post(where, content=(b"[" for _ in range(2000)), headers=json), 413)
+        refused(httpx.post(where, content=b"{", headers=json), 400)
+        refused(httpx.post(where, content=b"[" * 900, headers=json), 400)
+        refused(httpx.post(where, content=b"[1]", headers=json), 400)
+        refused(httpx.post(where, content=b'{"prompt": "a", "temperature": NaN}', headers=json), 400)
+        refused(httpx.post(where, content=b'{"prompt": "\\ud800"}', headers=json), 400)
+        refused(httpx.post(where, data={"prompt": "a"}), 415)
+        refused(httpx.get(where), 405)
+        refused(httpx.get(f"{server.v1}/nothing"), 404)
+        assert httpx.post(where, json=ASK).status_code == 200
+
+
+def test_too_often(start: Start) -> None:
+    with start(Limits(longest=LONGEST, rate=3)) as server:
+        for _ in range(3):
+            assert httpx.get(f"{server.v1}/models").status_code == 200
+        answer = httpx.get(f"{server.v1}/models")
+        refused(answer, 429, "rate_limit_exceeded")
+        assert answer.headers["retry-after"] == "1"
+
+
+def test_too_many_waiting(start: Start) -> None:
+    with start(Limits(longest=LONGEST, rows=1, waiting=2)) as server:
+        refused(httpx.post(f"{server.v1}/completions", json={**ASK, "n": 4}), 429, "too_many_waiting")
+        assert httpx.post(f"{server.v1}/completions", json={**ASK, "n": 3}).status_code == 200
+
+
+def test_too_slow(start: Start) -> None:
+    with start(Limits(longest=LONGEST, seconds=0.05)) as server:
+        slow = {**ASK, "max_tokens": 150, "n": 8, "temperature": 1, "seed": 1}
+        refused(httpx.post(f"{server.v1}/completions", json=slow), 408, "timeout")
+        with httpx.stream("POST", f"{server.v1}/completions", json={**slow, "stream": True}) as answer:
+            events = [line for line in answer.iter_lines() if line]
+        assert '"timeout"' in events[-1]
+        assert httpx.post(f"{server.v1}/completions", json={**ASK, "max_tokens": 0}).status_code == 200
+
+
+def test_a_chat_that_its_template_refuses(running: Running) -> None:
+    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    told = refused(httpx.post(f"{running.v1}/chat/completions", json={"messages": [message]}), 400)
+    assert "parts that are no text" in told
+    assert "not be empty" not in told
+    refused(httpx.post(f"{running.v1}/chat/completions", json={"messages": []}), 400)
+
+
+def test_counts(start: Start) -> None:
+    with start() as server:
+        httpx.post(f"{server.v1}/completions", json=ASK)
+        httpx.post(f"{server.v1}/completions", json={**ASK, "temperature": -1})
+        told = httpx.get(f"{server.url}/metrics")
+        assert told.headers["content-type"].startswith("text/plain")
+        lines = dict(line.rsplit(" ", 1) for line in told.text.splitlines() if not line.startswith("#"))
+        assert lines['anyformer_requests_total{path="/v1/completions",status="200"}'] == "1"
+        assert lines['anyformer_requests_total{path="/v1/completions",status="400"}'] == "1"
+        assert lines['anyformer_tokens_total{kind="completion"}'] == "3"
+        assert lines['anyformer_request_seconds_bucket{le="+Inf"}'] == lines["anyformer_request_seconds_count"] == "2"
+        assert lines["anyformer_growing"] == lines["anyformer_waiting"] == "0"
+
+
+def test_a_length_that_the_model_has_no_positions_for(found: object) -> None:
+    from anyformer.inference.opened import Opened
+    from anyformer.text import Tokenizer
+    from tests.laws.models import SHRUNK, randomised
+
+    gpt2 = randomised(next(spec for name, spec in SHRUNK.items() if "gpt2-xl" in name))
+    assert isinstance(found, Opened)
+    assert isinstance(found.tokenizer, Tokenizer)
+    with pytest.raises(InputError, match="learned positions"):
+        Limits(longest=10**6).context(Opened(gpt2, found.tokenizer, None))

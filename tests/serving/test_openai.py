@@ -1,0 +1,182 @@
+"""OpenAI's own client, with no second tries, is answered what our functions give without a server."""
+
+from __future__ import annotations
+
+import math
+
+import openai
+import pytest
+import torch
+
+from anyformer.generation import encode_prompt, generate_text
+from anyformer.inference import embed
+from tests.serving.conftest import Running
+
+
+@pytest.fixture(scope="module")
+def client(running: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=running.v1, api_key="none", max_retries=0, timeout=60)
+
+
+def text_of(running: Running, prompt: str, n: int, **options: object) -> str:
+    (found,) = generate_text(
+        running.found.model,
+        running.found.tokenizer,
+        [prompt],
+        max_new_tokens=n,
+        **options,  # type: ignore[arg-type]
+    )
+    return found.text
+
+
+def test_completions(client: openai.OpenAI, running: Running) -> None:
+    told = client.completions.create(model="tiny", prompt="if x", max_tokens=30, temperature=0)
+    (expected,) = generate_text(running.found.model, running.found.tokenizer, ["if x"], max_new_tokens=30)
+    assert told.choices[0].text == expected.text
+    assert told.choices[0].finish_reason == ("length" if expected.ended_by == "length" else "stop")
+    assert told.usage is not None
+    assert told.usage.prompt_tokens == len(encode_prompt(running.found.tokenizer, "if x"))
+    assert told.usage.completion_tokens == len(expected.token_ids) + (expected.ended_by != "length")
+    assert told.model == "tiny"
+
+
+def test_what_is_drawn_follows_the_seed(client: openai.OpenAI, running: Running) -> None:
+    told = client.completions.create(
+        model="tiny", prompt=["Größe", "the fox"], max_tokens=25, temperature=0.9, top_p=0.8, seed=7, n=2
+    )
+    assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
+    for choice in told.choices:
+        prompt = ["Größe", "the fox"][choice.index // 2]
+        assert choice.text == text_of(running, prompt, 25, temperature=0.9, top_p=0.8, seed=7 + choice.index)
+
+
+@pytest.mark.parametrize("prompt", ["東", "return", "🙂"])
+def test_a_stream_is_the_whole_text(client: openai.OpenAI, running: Running, prompt: str) -> None:
+    """Characters of several tokens come whole; random bytes give what is no character, as the text itself does."""
+    pieces, usage = [], None
+    with client.completions.create(
+        model="tiny",
+        prompt=prompt,
+        max_tokens=40,
+        temperature=1,
+        seed=3,
+        stream=True,
+        stream_options={"include_usage": True},
+    ) as stream:
+        for event in stream:
+            usage = event.usage or usage
+            pieces += [choice.text for choice in event.choices]
+    expected = text_of(running, prompt, 40, temperature=1.0, seed=3)
+    assert "".join(pieces) == expected
+    assert len(pieces) > 3
+    assert usage is not None
+    assert usage.completion_tokens <= 40
+
+
+def test_stop(client: openai.OpenAI, running: Running) -> None:
+    whole = text_of(running, "if x", 40, temperature=1.0, seed=1)
+    stop = whole[10:12]
+    told = client.completions.create(model="tiny", prompt="if x", max_tokens=40, temperature=1, seed=1, stop=[stop])
+    assert told.choices[0].text == whole[: whole.index(stop)]
+    assert told.choices[0].finish_reason == "stop"
+
+
+def test_a_chat_goes_by_the_template(client: openai.OpenAI, running: Running) -> None:
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "the fox?"}]
+    said = "system: be brief\nuser: the fox?\nassistant:"
+    expected = text_of(running, said, 20, temperature=0.7, seed=5)
+    request = {"model": "tiny", "messages": messages, "max_completion_tokens": 20, "temperature": 0.7, "seed": 5}
+    told = client.chat.completions.create(**request)  # type: ignore[call-overload]
+    assert told.choices[0].message.content == expected
+    assert told.choices[0].message.role == "assistant"
+    with client.chat.completions.create(**request, stream=True) as stream:  # type: ignore[call-overload]
+        events = list(stream)
+    assert events[0].choices[0].delta.role == "assistant"
+    assert "".join(event.choices[0].delta.content or "" for event in events) == expected
+    assert [event.choices[0].finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
+    assert events[-1].choices[0].finish_reason in ("length", "stop")
+
+
+def test_log_probabilities(client: openai.OpenAI, running: Running) -> None:
+    """As lm-eval asks: token ids, echo, one more token; the sum is that of the whole pass."""
+    ids = encode_prompt(running.found.tokenizer, "the fox said")
+    told = client.completions.create(
+        model="tiny", prompt=[ids, ids[:3]], max_tokens=1, temperature=0, echo=True, logprobs=2
+    )
+    with torch.no_grad():
+        expected = running.found.model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    for choice, prompt in zip(told.choices, (ids, ids[:3]), strict=True):
+        said = choice.logprobs
+        assert said is not None
+        assert said.token_logprobs is not None
+        assert said.top_logprobs is not None
+        assert said.tokens is not None
+        assert said.text_offset is not None
+        assert said.token_logprobs[0] is None
+        true = [float(expected[i, token]) for i, token in enumerate(prompt[1:])]
+        assert said.token_logprobs[1:-1] == pytest.approx(true, abs=1e-3)
+        assert len(said.tokens) == len(prompt) + 1
+        assert said.text_offset == [len("".join(said.tokens[:i])) for i in range(len(said.tokens))]
+        for logprob, tops in zip(said.token_logprobs[1:], said.top_logprobs[1:], strict=True):
+            assert logprob in tops.values()
+        assert said.token_logprobs[-1] == max(said.top_logprobs[-1].values())  # the greedy token
+
+
+def test_log_probabilities_of_a_chat(client: openai.OpenAI) -> None:
+    told = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "hm"}],
+        max_tokens=5,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=3,
+    )
+    said = told.choices[0].logprobs
+    assert said is not None
+    assert said.content
+    for token in said.content:
+        assert len(token.top_logprobs) == 3
+        assert token.logprob == max(each.logprob for each in token.top_logprobs)
+        assert math.exp(token.logprob) < 1
+    assert told.choices[0].message.content is not None
+    content = b"".join(bytes(token.bytes or []) for token in said.content)
+    assert told.choices[0].message.content in content.decode(errors="replace")
+
+
+def test_embeddings(client: openai.OpenAI, running: Running) -> None:
+    texts = ["the fox", "if x > 0"]
+    expected = embed(running.found.model, running.found.tokenizer, texts)
+    for given in ({}, {"encoding_format": "float"}):  # base64 is the client's own default
+        told = client.embeddings.create(model="tiny", input=texts, **given)  # type: ignore[call-overload]
+        assert torch.allclose(torch.tensor([each.embedding for each in told.data]), expected, atol=1e-6)
+        assert told.usage.prompt_tokens > 0
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model": "gpt-4"}, "there is no model 'gpt-4'"),
+        ({"max_tokens": 1000}, "context is 200 tokens"),
+        ({"max_tokens": 10**6}, "new tokens are more than the 4096"),
+        ({"prompt": "x" * 3000}, "context is 200 tokens"),
+        ({"prompt": [10**6]}, "there is no token"),
+        ({"temperature": -1}, "temperature must be"),
+        ({"stop": [""]}, "stop must be"),
+        ({"frequency_penalty": 1.0}, "frequency_penalty is not supported"),
+        ({"extra_body": {"banana": 1}}, "banana is unknown"),
+        ({"logprobs": 99}, "logprobs must be"),
+        ({"seed": "x"}, "seed must be"),
+        ({"prompt": []}, "prompt must be"),
+    ],
+)
+def test_what_is_wrong_is_named(client: openai.OpenAI, change: dict[str, object], says: str) -> None:
+    request = {"model": "tiny", "prompt": "a", "max_tokens": 2, **change}
+    with pytest.raises(openai.APIStatusError, match=says) as caught:
+        client.completions.create(**request)  # type: ignore[call-overload]
+    assert caught.value.status_code in (400, 404)
+    assert caught.value.type in ("invalid_request_error", "not_found_error")

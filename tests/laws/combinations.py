@@ -242,7 +242,15 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         norm=draw(norms),
         most_rate=draw(st.sampled_from([1.0, 2.0])),
     )
-    return draw(st.sampled_from([short, mamba2, delta]))
+    mamba = L.S6Spec(
+        width=Width(20),
+        state_dim=Width(6),
+        step_rank=draw(optional(st.just(Width(5)))),
+        convolution=convolution,
+        norm=draw(optional(norms)),
+        bias=bias,
+    )
+    return draw(st.sampled_from([short, mamba2, delta, mamba]))
 
 
 @st.composite

@@ -25,7 +25,15 @@ from tests.laws.models import flop_counter, ids_for, randomised
 from tests.laws.tolerance import close
 from tests.oracles.recurrences import causal_convolution
 
-NAMES = ("lfm2-350m", "mamba2-130m", "codestral-mamba-7b", "qwen3.5-9b", "granite-4.0-h-tiny")
+NAMES = (
+    "lfm2-350m",
+    "mamba2-130m",
+    "codestral-mamba-7b",
+    "qwen3.5-9b",
+    "granite-4.0-h-tiny",
+    "falcon-mamba-7b",
+    "jamba-v0.1",
+)
 every_hybrid = pytest.mark.parametrize("spec", [shrink(af.preset(name).spec) for name in NAMES], ids=NAMES)
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.states --quick
 
 Float32, batch 1, one thread: after projections and convolutions, 16 heads of 64 with states of 128 (Mamba-2), 4 heads of 128
-by 128 (gated DeltaNet); both sides are compared first. Last, a hybrid of the two kinds of layers beside its twin of
-attention alone.
+by 128 (gated DeltaNet), 1,024 channels with states of 16 (Mamba); both sides are compared first.
+Last, a hybrid of the two kinds of layers beside its twin of attention alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
@@ -25,9 +26,11 @@ from anyformer.families.llama import llama
 from anyformer.families.qwen3_next import hybrid
 from anyformer.layers.delta_rule import delta_rule
 from anyformer.layers.linear_attention import linear_attention
+from anyformer.layers.selective_scan import selective_scan
 from benchmarks.measure import arguments, cpu_seconds, record, rounded, row, speed_ratio, turns
 
 LENGTHS, BARS = (2048, 8192), {"Mamba-2": (3.5, 3.0), "gated DeltaNet": (1.5, 3.0)}
+MAMBA_LENGTH = 512  # where the class, whose loop is quadratic in the backward pass, takes twenty seconds already
 Pass = Callable[[], Tensor]
 
 
@@ -48,6 +51,17 @@ def mamba2(length: int) -> tuple[Pass, Pass]:
     return (
         lambda: linear_attention(q, k, v * step[..., None], rate * step, None, None, False)[0],
         lambda: scan(v, step, rate, k, q, 256),
+    )
+
+
+def mamba(length: int) -> tuple[Pass, Pass]:
+    """Ours and theirs, on the same numbers."""
+    x, b, c = drawn(length, 1024), drawn(length, 16), drawn(length, 16)
+    step, rate = (torch.rand(1, length, 1024) * 0.1).requires_grad_(), (-torch.rand(1024, 16) * 16).requires_grad_()
+    scan: Any = mamba_selective_scan
+    return (
+        lambda: selective_scan(x, step, rate.t(), b, c, None, None)[0],
+        lambda: scan(x.mT, step.mT, rate, b.mT, c.mT).mT,
     )
 
 
@@ -104,6 +118,13 @@ def main() -> None:
             middle[length] = statistics.median(taken["ours"])
             rows.append(row(f"{name} at {length:,}", speed_ratio(taken), least=least, seconds=rounded(taken)))
         rows.append(row(f"{name}: time of 8,192 over 2,048", middle[8192] / middle[2048], most=4.6))
+    ours, theirs = mamba(MAMBA_LENGTH)
+    torch.testing.assert_close(ours(), theirs(), atol=1e-3, rtol=1e-3)
+    taken = turns({"ours": both_ways(ours), "transformers": both_ways(theirs)}, 1)
+    rows.append(row(f"Mamba at {MAMBA_LENGTH}", speed_ratio(taken), least=50.0, seconds=rounded(taken)))
+    taken = turns({f"{length:,}": both_ways(mamba(length)[0]) for length in LENGTHS}, n)
+    growth = speed_ratio(taken, *(f"{length:,}" for length in LENGTHS))
+    rows.append(row("Mamba: time of 8,192 over 2,048", growth, most=4.6, seconds=rounded(taken)))
     short, long = one_token()
     taken = turns({"short": short, "long": long}, 3 * n)
     growth = statistics.median(taken["long"]) / statistics.median(taken["short"])

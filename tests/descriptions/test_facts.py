@@ -18,10 +18,9 @@ from anyformer.variants.parts import is_tied
 
 # Multi-query (Shazeer 2019) and multi-head latent attention by the words of their papers.
 MQA = {"palm-8b", "palm-62b", "palm-540b", "falcon-7b", "gemma-2b"}
-STATES = {
-    *("mamba2-130m", "mamba2-2.7b", "codestral-mamba-7b", "lstm-medium"),
-    *("gru-medium", "awd-lstm-ptb", "awd-lstm-wikitext2"),
-}  # and no attention
+STATES = {f"mamba-{size}" for size in ("130m", "370m", "790m", "1.4b", "2.8b")}  # and no attention
+STATES |= {"mamba2-130m", "mamba2-2.7b", "codestral-mamba-7b", "falcon-mamba-7b"}
+STATES |= {"lstm-medium", "gru-medium", "awd-lstm-ptb", "awd-lstm-wikitext2"}
 MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "glm-4.7-flash", "mistral-small-4"}
 
 

@@ -245,7 +245,15 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
     rnn = draw(st.sampled_from([L.LSTMSpec, L.GRUSpec]))(
         n_layers=draw(st.sampled_from([Count(1), Count(2)])), d_inner=draw(optional(st.just(Width(10)))), bias=bias
     )
-    return draw(st.sampled_from([short, mamba2, delta, rnn]))
+    mamba = L.S6Spec(
+        width=Width(20),
+        state_dim=Width(6),
+        step_rank=draw(optional(st.just(Width(5)))),
+        convolution=convolution,
+        norm=draw(optional(norms)),
+        bias=bias,
+    )
+    return draw(st.sampled_from([short, mamba2, delta, mamba, rnn]))
 
 
 @st.composite

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import class_of, fitting, ours_of, theirs_of
-from anyformer.layers import ALiBiSpec, GatedDeltaNetSpec, SinusoidSpec, SSDSpec
+from anyformer.layers import ALiBiSpec, RecurrentSpec, ShortConvolutionSpec, SinusoidSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
 from tests.laws.inputs import Inputs, inputs_for
@@ -152,7 +152,11 @@ def differences(both: Pair, given: Inputs) -> Differences:
     if ours[-1].shape != reference_states[-1].shape:  # OPT-350M counts the projection before its head to the stack
         for step in both.ours.head().transform:
             ours[-1] = step(ours[-1])
-    if both.family.hf_type == "mamba2":  # which gives the last layer's in place of the embedding's
+    if both.family.hf_type in (
+        "mamba",
+        "falcon_mamba",
+        "mamba2",
+    ):  # which give the last layer's in place of the embedding's
         ours, reference_states = ours[1:], [*reference_states[:-2], reference_states[-1]]
     states = zip(ours, reference_states, strict=True)
     return Differences(
@@ -215,7 +219,8 @@ def theirs_on(theirs: Any, given: Inputs, spec: ModelSpec) -> Tensor:
 
 def single(spec: ModelSpec) -> float:
     """Return how far apart the two sides may be in float32."""
-    return FLOAT32_READ if any(isinstance(value, GatedDeltaNetSpec | SSDSpec) for value in spec.nested()) else FLOAT32
+    states = (v for v in spec.nested() if isinstance(v, RecurrentSpec) and not isinstance(v, ShortConvolutionSpec))
+    return FLOAT32_READ if any(states) else FLOAT32
 
 
 def rounding(spec: ModelSpec) -> float:

@@ -27,7 +27,13 @@ from tests.oracles.recurrences import causal_convolution
 
 NAMES = (
     *("lstm-medium", "gru-medium", "awd-lstm-ptb"),
-    *("lfm2-350m", "mamba2-130m", "codestral-mamba-7b", "qwen3.5-9b", "granite-4.0-h-tiny"),
+    "lfm2-350m",
+    "mamba2-130m",
+    "codestral-mamba-7b",
+    "qwen3.5-9b",
+    "granite-4.0-h-tiny",
+    "falcon-mamba-7b",
+    "jamba-v0.1",
 )
 every_hybrid = pytest.mark.parametrize("spec", [shrink(af.preset(name).spec) for name in NAMES], ids=NAMES)
 

@@ -25,6 +25,15 @@ def written_anew(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor, s
     return torch.stack(outs), state
 
 
+def selective(x: Tensor, step: Tensor, rate: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """(y [token], state [state_dim]) of one channel: x, step [token], rate [state_dim], b, c [token, state_dim]."""
+    outs = []
+    for t in range(len(x)):
+        state = (step[t] * rate).exp() * state + step[t] * b[t] * x[t]
+        outs.append(c[t] @ state)
+    return torch.stack(outs), state
+
+
 def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Y [token, channels] of x of that shape and weight [channels, size]."""
     out = torch.zeros_like(x)

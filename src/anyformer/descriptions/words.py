@@ -67,6 +67,7 @@ KINDS = {
     "Reversible": "reversible, two streams",
     "CausalConvolution": "causal convolution",
     "ShortConvolution": "short convolution",
+    "S6": "Mamba (S6)",
     "SSD": "Mamba-2 (SSD)",
     "GatedDeltaNet": "gated DeltaNet",
     "MarkedKeys": "marked keys",

@@ -55,6 +55,7 @@ from anyformer.layers.rope_scaling import RotaryScalingSpec as RotaryScalingSpec
 from anyformer.layers.rope_scaling import YaRN as YaRN
 from anyformer.layers.rotary import RotarySpec as RotarySpec
 from anyformer.layers.router import Router as Router, RouterSpec as RouterSpec
+from anyformer.layers.s6 import S6Spec as S6Spec
 from anyformer.layers.scores import ALiBiSpec as ALiBiSpec, BySegmentSpec as BySegmentSpec, Content as Content
 from anyformer.layers.scores import RelativeBucketsSpec as RelativeBucketsSpec, ScoreSpec as ScoreSpec
 from anyformer.layers.scores import ValueSpec as ValueSpec

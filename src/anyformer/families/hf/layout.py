@@ -20,10 +20,12 @@ class Theirs(NamedTuple):
     turned: bool = False
     # What takes turns in it: one head's queries, keys and values (those of one key/value head), what one head of queries has of
     # each, one feature of each, or a share of so many groups; or ours lie side by side in what they read; or experts are one
-    # below the other in one matrix, each `turned` or not; or rows of ours are one vector of theirs, or ours is its only row.
-    by: Literal["head", "query", "feature", "input", "expert", "vector", "row"] | int | None = None
+    # below the other in one matrix, each `turned` or not; or ours is its only row; or theirs has ours in this shape.
+    by: Literal["head", "query", "feature", "input", "expert", "row"] | int | tuple[int, ...] | None = None
     # What files may call it too: duplicates of a tied table.
     also: tuple[str, ...] = ()
+    # What a "*" of its name stands for: ours is these, one below the other.
+    pieces: tuple[str, ...] = ()
 
 
 # Modules, ours → theirs, or tensors that are no module's weight or bias; several of ours lie side by side in theirs. A "*" is
@@ -60,12 +62,16 @@ def rows_of(spec: ModelSpec, modules: Modules) -> Iterator[TensorRow]:
             ours = tuple(f"{module}.{end}" for module in each)
             if ours[0] in sizes:
                 name, *also = (f"{module}.{their_end}" for module in (place.name, *place.also))
-                yield _row(spec, sizes, ours, Theirs(name, place.turned and end == "weight", place.by, tuple(also)))
+                turned = place.turned and end == "weight"
+                yield _row(spec, sizes, ours, Theirs(name, turned, place.by, tuple(also), place.pieces))
 
 
 def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str, ...], place: Theirs) -> TensorRow:
-    name, turned, by, also = place
+    name, turned, by, also, pieces = place
     shape = sizes[ours[0]]
+    if pieces:
+        each = tuple(name.replace("*", piece) for piece in pieces)
+        return TensorRow(ours, each, lambda each: (torch.cat(each),), lambda one: one[0].chunk(len(pieces)))
     if "*" in name:
         each = tuple(name.replace("*", str(i)) for i in range(shape[0]))
         return TensorRow(ours, each, lambda each: (torch.stack(each),), lambda stack: stack[0].unbind(0))
@@ -79,8 +85,8 @@ def _row(spec: ModelSpec, sizes: Mapping[str, tuple[int, ...]], ours: tuple[str,
         return reshaped(
             ours[0], name, lambda rows: turn(rows.unflatten(0, (shape[0], -1))), lambda each: turn(each).flatten(0, 1)
         )
-    if by == "vector":
-        return reshaped(ours[0], name, lambda one: one.view(shape), lambda rows: rows.flatten())
+    if isinstance(by, tuple):
+        return reshaped(ours[0], name, lambda one: one.reshape(shape), lambda ours: ours.reshape(by))
     dim = max(len(shape) - (1 if ours[0].endswith(".bias") else 2), 0)
     groups = 1
     match by:

@@ -1,16 +1,17 @@
-"""Mamba-2 to and from transformers' Mamba2ForCausalLM, and its mixer as Granite's and Bamba's classes have it too."""
+"""Mamba, Falcon Mamba and Mamba-2 to and from transformers' classes, and their mixers as other classes have them too."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.layout import Theirs
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.settings import INFINITY, Settings
-from anyformer.families.mamba import mamba2
-from anyformer.layers import CausalConvolutionSpec, RMSNormSpec, SSDSpec
+from anyformer.families.mamba import falcon_mamba, mamba, mamba2
+from anyformer.layers import CausalConvolutionSpec, RMSNormSpec, S6Spec, SSDSpec
 from anyformer.spec import ModelSpec
 
 MIXER = "0.branches.0.mixer"
@@ -48,7 +49,7 @@ def modules(theirs: str) -> dict[str, str | Theirs]:
     }
     return {
         **{f"{MIXER}.{own}": f"{theirs}.{name}" for own, name in names.items()},
-        f"{MIXER}.norm": Theirs(f"{theirs}.norm", by="vector"),
+        f"{MIXER}.norm": Theirs(f"{theirs}.norm", by=(-1,)),
     }
 
 
@@ -100,25 +101,124 @@ def _limits(settings: Settings) -> dict[str, float | None]:
     return {"least_step": float(least), "most_step": None if most is None else float(most)}
 
 
-MAMBA2 = table.family(
-    "mamba2",
-    "Mamba2ForCausalLM",
-    mamba2(1, 32, 8),
-    (
-        table.VOCABULARY,
-        table.D_MODEL,
-        *mixer(ALONE, 128, 8),
-        table.at("layer_norm_epsilon", float, RMSNormSpec, "eps", default=1e-5),
-        table.tables(tied=False, start=0.1),
-        table.layers(),
+OF_S6 = {
+    "state_dim": "state_size",
+    "expand": "expand",
+    "rank": "time_step_rank",
+    "bias": "use_bias",
+    "size": "conv_kernel",
+    "biased": "use_conv_bias",
+}
+S6_IN_A_HYBRID = {
+    "state_dim": "mamba_d_state",
+    "expand": "mamba_expand",
+    "rank": "mamba_dt_rank",
+    "bias": "mamba_proj_bias",
+    "size": "mamba_d_conv",
+    "biased": "mamba_conv_bias",
+}
+
+
+def s6_modules(theirs: str) -> dict[str, str]:
+    """The modules of a Mamba mixer."""
+    names = {
+        "inner": "in_proj",
+        "convolution": "conv1d",
+        "chosen": "x_proj",
+        "norm_step": "dt_layernorm",
+        "norm_write": "b_layernorm",
+        "norm_read": "c_layernorm",
+        "widened": "dt_proj",
+        "step": "dt_proj.bias",
+        "rate": "A_log",
+        "skip": "D",
+        "out": "out_proj",
+    }
+    return {f"{MIXER}.{own}": f"{theirs}.{name}" for own, name in names.items()}
+
+
+def s6_mixer(names: dict[str, str]) -> tuple[table.Pair, ...]:
+    """The settings of every Mamba mixer."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        width = settings.positive(names["expand"], int, 2) * spec.stack.d_model
+        auto = settings.written(names["rank"]) in (None, "auto")
+        rank = None if auto else settings.positive(names["rank"], int)
+        if rank == -(-spec.stack.d_model // 16):
+            rank = None
+        return changed(spec, S6Spec, width=width, step_rank=rank)
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        found = one(spec, S6Spec, "Mamba mixer")
+        return {names["expand"]: found.width // spec.stack.d_model, names["rank"]: found.step_rank or "auto"}
+
+    return (
+        table.Pair(read, write),
+        table.at(names["state_dim"], int, S6Spec, "state_dim", default=16),
+        table.at(names["size"], int, CausalConvolutionSpec, "size", default=4),
+        table.at(names["biased"], bool, CausalConvolutionSpec, "bias", default=True),
+        table.at(names["bias"], bool, S6Spec, "bias", default=False),
+        table.activation("hidden_act", "silu", CausalConvolutionSpec),
+    )
+
+
+NORM = table.Pair(
+    lambda settings, spec: changed(
+        spec, S6Spec, norm=RMSNormSpec(weight=False, eps=settings.take("mixer_rms_eps", float, 1e-6))
     ),
-    {"0.norm_in": "norm", **modules("mixer")},
-    stack="backbone",
-    tokens="embeddings",
-    norm="norm_f",
-    buffers=(),
-    ignored=(
-        "chunk_size", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank", "time_step_min", "time_step_max",
-        "time_step_floor",
-    ),
+    lambda spec: {"mixer_rms_eps": one(one(spec, S6Spec, "Mamba mixer"), RMSNormSpec, "norm in its mixers").eps},
+)
+
+
+def _eps(spec: ModelSpec) -> dict[str, float]:
+    """Of the stream's norms."""
+    return {"layer_norm_epsilon": spec.stack.norm.eps if isinstance(spec.stack.norm, RMSNormSpec) else 1e-5}
+
+
+STREAM_EPS = table.Pair(
+    lambda settings, spec: changed(spec, RMSNormSpec, eps=settings.take("layer_norm_epsilon", float, 1e-5)), _eps
+)
+
+
+def _alone(
+    hf_type: str, architecture: str, template: ModelSpec, tied: bool, modules: Mapping[str, Any], *pairs: table.Pair
+) -> Family:
+    """The family of a class without feed-forwards; mixers' own norms are set after the stream's."""
+    return table.family(
+        hf_type,
+        architecture,
+        template,
+        (
+            table.VOCABULARY,
+            table.D_MODEL,
+            STREAM_EPS,
+            *pairs,
+            table.tables(tied=tied, start=0.1),
+            table.layers(),
+        ),
+        {"0.norm_in": "norm", **modules},
+        stack="backbone",
+        tokens="embeddings",
+        norm="norm_f",
+        buffers=(),
+        ignored=IDLE,
+    )
+
+
+# What sets how weights start, how much a machine does at once, and in which precision the stream adds up.
+IDLE = (
+    "chunk_size", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank", "time_step_min", "time_step_max",
+    "time_step_floor", "time_step_scale", "time_step_init_scheme", "use_mambapy", "use_falcon_mambapy",
+    "use_associative_scan", "intermediate_size",
 )  # fmt: skip
+MAMBA = _alone("mamba", "MambaForCausalLM", mamba(1, 32), True, s6_modules("mixer"), *s6_mixer(OF_S6))
+FALCON_MAMBA = _alone(
+    "falcon_mamba",
+    "FalconMambaForCausalLM",
+    falcon_mamba(1, 32),
+    True,
+    s6_modules("mixer"),
+    *s6_mixer(OF_S6),
+    NORM,
+)
+MAMBA2 = _alone("mamba2", "Mamba2ForCausalLM", mamba2(1, 32, 8), False, modules("mixer"), *mixer(ALONE, 128, 8))

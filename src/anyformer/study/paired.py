@@ -1,0 +1,138 @@
+"""Paired differences of losses over seeds, with one variance for all variants of a study; what such a study can see.
+
+Student's t on the pooled standard deviation of differences, Holm's correction, and equivalence by two one-sided tests
+(Schuirmann 1987, doi:10.1007/BF01068419). Three seeds' own deviations see almost nothing; pooled they see what eight would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from anyformer.study.statistics import CONFIDENCE, Interval, holm
+
+POWER = 0.8
+Ruling = Literal["supported", "contradicted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The standard deviation of paired differences, pooled over the variants of a study."""
+
+    sd: float
+    df: int  # degrees of freedom; 0: no variant has two pairs
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A loss less another's, paired by seed, in nats a token."""
+
+    value: float
+    n: int  # pairs
+    interval: Interval  # 95 %
+    equivalence: Interval  # 90 %: within ±δ, two one-sided tests at 5 % say the same
+    p_value: float  # two-sided
+    effect: float | None  # in standard deviations of the pairs; None where they do not vary
+
+
+def pooled(differences: Sequence[Sequence[float]]) -> Spread:
+    """The spread of several variants' differences, each around its own mean."""
+    rows = [np.asarray(each, dtype=np.float64) for each in differences if len(each) > 1]
+    df = sum(len(row) - 1 for row in rows)
+    squares = sum(float(((row - row.mean()) ** 2).sum()) for row in rows)
+    return Spread(math.sqrt(squares / df) if df else math.nan, df)
+
+
+def difference(pairs: Sequence[float], spread: Spread) -> Difference:
+    """What the differences of one variant say. Without a spread there is no interval, and p is 1."""
+    from scipy.stats import t
+
+    value, n = float(np.mean(pairs)), len(pairs)
+    if not spread.df:
+        return Difference(value, n, Interval(value), Interval(value), 1.0, None)
+    error = spread.sd / math.sqrt(n)
+    half, third = (float(t.ppf(share, spread.df)) * error for share in (0.5 + CONFIDENCE / 2, CONFIDENCE))
+    if error == 0:
+        p, effect = float(value == 0), None
+    else:
+        p, effect = float(2 * t.sf(abs(value) / error, spread.df)), value / spread.sd
+    return Difference(
+        value, n, Interval(value, value - half, value + half), Interval(value, value - third, value + third), p, effect
+    )
+
+
+def differences(losses: Mapping[str, Mapping[int, float]], pairs: Sequence[tuple[str, str]]) -> list[Difference | None]:
+    """The difference of each pair (model, than) of losses by seed, with one spread; None where they share no seed."""
+    found = []
+    for model, than in pairs:
+        shared = sorted(losses[model].keys() & losses[than].keys())
+        found.append([losses[model][seed] - losses[than][seed] for seed in shared])
+    spread = pooled(found)
+    return [difference(each, spread) if each else None for each in found]
+
+
+def lower(given: Difference, p_holm: float, delta: float) -> Ruling:
+    """Whether the loss is lower: by the corrected test; contradicted where it is higher, or the same within δ."""
+    if p_holm < 1 - CONFIDENCE:
+        return "supported" if given.value < 0 else "contradicted"
+    return "contradicted" if within(given, delta) else "undecided"
+
+
+def same(given: Difference, delta: float) -> Ruling:
+    """Whether the losses are the same within δ; contradicted where the 95 % interval lies wholly beyond it."""
+    if within(given, delta):
+        return "supported"
+    low, high = given.interval.low, given.interval.high
+    return "contradicted" if low is not None and high is not None and (low > delta or high < -delta) else "undecided"
+
+
+def within(given: Difference, delta: float) -> bool:
+    """Whether two one-sided tests, each at 5 %, say that the difference lies in ±δ."""
+    low, high = given.equivalence.low, given.equivalence.high
+    return low is not None and high is not None and -delta < low and high < delta
+
+
+def corrected(found: Sequence[Difference | None]) -> list[float]:
+    """The p of each corrected by Holm for how many there are; 1 for what could not be tested, which counts too."""
+    return holm([each.p_value if each else 1.0 for each in found])
+
+
+def power(effect: float, n: int, df: int, alpha: float = 1 - CONFIDENCE) -> float:
+    """The chance that a true difference of `effect` standard deviations of the pairs is found in n of them."""
+    from scipy.stats import nct, t
+
+    limit, shift = float(t.ppf(1 - alpha / 2, df)), effect * math.sqrt(n)
+    beyond = float(nct.cdf(-limit, df, shift))  # on the wrong side; not a number where it is too little for doubles
+    return float(nct.sf(limit, df, shift)) + (0.0 if math.isnan(beyond) else beyond)
+
+
+def least_detectable(n: int, df: int, n_tests: int = 1) -> float:
+    """The difference, in standard deviations of n pairs, that is found four times in five; of several tests by Holm's first."""
+    from scipy.optimize import brentq
+
+    return float(brentq(lambda effect: power(effect, n, df, (1 - CONFIDENCE) / n_tests) - POWER, 1e-6, 12 + 12 / n))
+
+
+def least_margin(n: int, df: int) -> float:
+    """The least δ, in standard deviations of the pairs, that two equal models are shown to be within four times in five."""
+    from scipy.integrate import quad
+    from scipy.optimize import brentq
+    from scipy.stats import chi, norm, t
+
+    limit = float(t.ppf(CONFIDENCE, df))
+
+    def shown(margin: float) -> float:
+        """Over the deviations s that could be found: the chance that the mean lies within margin - limit · s."""
+        most = margin * math.sqrt(n) / limit
+
+        def at(s: float) -> float:
+            room = margin * math.sqrt(n) - limit * s
+            return float((2 * norm.cdf(room) - 1) * chi.pdf(s * math.sqrt(df), df) * math.sqrt(df))
+
+        return quad(at, 0, most, limit=200)[0]
+
+    return float(brentq(lambda margin: shown(margin) - POWER, 1e-3, 1e3))

@@ -1,0 +1,187 @@
+"""Scaling laws fitted to final losses: L(N, D), minima at equal FLOPs, and how many times the compute to the same loss.
+
+L = E + A / N^α + B / D^β by the Huber loss of logarithms, from a grid of starts (Hoffmann et al. 2022, arXiv:2203.15556, section
+3.3), summed and not averaged, since with averages optimisers stop early (Besiroglu et al. 2024, arXiv:2404.10102).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.errors import UsageError
+from anyformer.study.statistics import Interval
+
+HUBER = 1e-3
+STARTS = tuple(itertools.product((0.0, 5.0, 10.0, 15.0, 20.0, 25.0), repeat=2))  # of ln A and ln B
+EXPONENTS = tuple(itertools.product((0.0, 0.5, 1.0, 1.5, 2.0), repeat=2))
+FLOORS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of ln E
+FLOPS_A_PARAMETER = 6.0  # and token (Kaplan et al. 2020, arXiv:2001.08361)
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """E + A / N^α + B / D^β, in nats a token, of N parameters and D tokens."""
+
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+    objective: float = 0.0  # the summed Huber loss at the fit
+
+    def loss(self, n_params: float, tokens: float) -> float:
+        """Nats a token."""
+        return self.E + self.A * n_params**-self.alpha + self.B * tokens**-self.beta
+
+    def optimum(self, flops: float) -> tuple[float, float]:
+        """(parameters, tokens) of the least loss for 6 N D FLOPs."""
+        both = self.alpha + self.beta
+        root = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both)
+        n = root * (flops / FLOPS_A_PARAMETER) ** (self.beta / both)
+        return n, flops / FLOPS_A_PARAMETER / n
+
+
+def fit_law(
+    n_params: Sequence[float],
+    tokens: Sequence[float],
+    losses: Sequence[float],
+    *,
+    starts: Sequence[tuple[float, float, float, float, float]] | None = None,
+) -> ScalingLaw:
+    """The law of least objective over all starts (ln A, ln B, ln E, α, β), by L-BFGS with its gradient.
+
+    Raises UsageError for fewer than six points, and where all have one size or one budget.
+    """
+    from scipy.optimize import minimize
+
+    n, d, y = (np.log(np.asarray(each, dtype=np.float64)) for each in (n_params, tokens, losses))
+    if len(y) < 6 or np.ptp(n) == 0 or np.ptp(d) == 0:
+        raise UsageError(
+            f"{len(y)} runs do not tell five constants apart; give six or more, of several sizes and several budgets"
+        )
+
+    def objective(at: Array) -> tuple[float, Array]:
+        a, b, e, alpha, beta = at
+        terms = np.stack((a - alpha * n, b - beta * d, np.full_like(y, e)))
+        top = terms.max(0)
+        each = np.exp(terms - top)
+        share = each / each.sum(0)
+        error = top + np.log(each.sum(0)) - y
+        near = np.abs(error) <= HUBER
+        value = np.where(near, 0.5 * error**2, HUBER * (np.abs(error) - 0.5 * HUBER)).sum()
+        slope = np.where(near, error, HUBER * np.sign(error)) * share
+        return float(value), np.array(
+            [slope[0].sum(), slope[1].sum(), slope[2].sum(), -(slope[0] * n).sum(), -(slope[1] * d).sum()]
+        )
+
+    given = starts or [(a, b, e, *x) for (a, b), e, x in itertools.product(STARTS, FLOORS, EXPONENTS)]
+    tried = (
+        minimize(
+            objective,
+            np.array(start),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10},
+        )
+        for start in given
+    )
+    best = min(tried, key=lambda found: found.fun)
+    a, b, e, alpha, beta = (float(value) for value in best.x)
+    return ScalingLaw(math.exp(e), math.exp(a), math.exp(b), alpha, beta, float(best.fun))
+
+
+def bootstrap_law(
+    n_params: Sequence[float],
+    tokens: Sequence[float],
+    losses: Sequence[float],
+    *,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> tuple[ScalingLaw, tuple[ScalingLaw, ...]]:
+    """(the fit, fits of runs drawn with replacement, each begun where the fit ended). Raises what `fit_law` does."""
+    law = fit_law(n_params, tokens, losses)
+    start = (math.log(law.A), math.log(law.B), math.log(law.E), law.alpha, law.beta)
+    rng, given = np.random.default_rng(seed), np.array([n_params, tokens, losses], dtype=np.float64)
+    found = []
+    while len(found) < n_resamples:
+        drawn = given[:, rng.integers(0, given.shape[1], given.shape[1])]
+        if np.ptp(drawn[0]) and np.ptp(drawn[1]):
+            found.append(fit_law(*drawn.tolist(), starts=[start]))
+    return law, tuple(found)
+
+
+def interval_of(value: float, draws: Sequence[float]) -> Interval:
+    """The value with the middle 95 % of bootstrap draws."""
+    low, high = np.percentile(np.asarray(draws), [2.5, 97.5])
+    return Interval(value, float(low), float(high))
+
+
+def equal_flops_minimum(sizes: Sequence[float], losses: Sequence[float]) -> tuple[float, float] | None:
+    """(size, loss) at the bottom of a parabola in ln size through runs of equal FLOPs; None where there is no bottom within.
+
+    Raises UsageError for fewer than three sizes. Sizes farther than a factor of 4 from the bottom bend it.
+    """
+    if len(set(sizes)) < 3:
+        raise UsageError(f"{len(set(sizes))} sizes are no parabola; give three or more at equal FLOPs")
+    x = np.log(np.asarray(sizes, dtype=np.float64))
+    c, b, a = np.polynomial.polynomial.polyfit(x, np.asarray(losses, dtype=np.float64), 2)
+    if a <= 0 or not x.min() < (at := -b / (2 * a)) < x.max():
+        return None
+    return math.exp(at), float(c - b * b / (4 * a))
+
+
+def compute_to(loss: float, flops: Sequence[float], losses: Sequence[float]) -> float | None:
+    """The FLOPs at which runs of rising budgets reach a loss, along straight lines of logarithms; None beyond what was run.
+
+    A loss that rises with the budget is held to the least before it.
+    """
+    x = np.log(np.asarray(flops, dtype=np.float64))
+    y = np.minimum.accumulate(np.log(np.asarray(losses, dtype=np.float64)))
+    wanted = math.log(loss)
+    if len(y) < 2 or not y[-1] <= wanted <= y[0]:
+        return None
+    return math.exp(float(np.interp(-wanted, -y, x)))
+
+
+Curves = Mapping[float, Mapping[int, float]]  # losses by FLOPs of a budget, and by seed
+
+
+def times_as_much(model: Curves, than: Curves, *, n_resamples: int = 2000, seed: int = 0) -> dict[float, Interval]:
+    """How many times a model's FLOPs the other takes to each of three losses that both have reached, none beyond them.
+
+    Intervals are over seeds drawn with replacement, the same ones for both and all budgets. Empty where no loss is shared.
+    """
+    seeds = sorted(set.intersection(*(set(of) for curves in (model, than) for of in curves.values())))
+    if not seeds:
+        return {}
+
+    def means(curves: Curves, drawn: Sequence[int]) -> tuple[list[float], list[float]]:
+        flops = sorted(curves)
+        return flops, [float(np.mean([curves[each][one] for one in drawn])) for each in flops]
+
+    ours, theirs = means(model, seeds), means(than, seeds)
+    low, high = max(min(ours[1]), min(theirs[1])), min(max(ours[1]), max(theirs[1]))
+    if low >= high:
+        return {}
+    targets = [math.exp(math.log(low) + share * math.log(high / low)) for share in (0.25, 0.5, 0.75)]
+    rng, draws = np.random.default_rng(seed), list[tuple[float, ...]]()
+
+    def ratios(drawn: Sequence[int]) -> tuple[float, ...]:
+        ours, theirs = means(model, drawn), means(than, drawn)
+        pairs = ((compute_to(loss, *theirs), compute_to(loss, *ours)) for loss in targets)
+        return tuple(math.nan if a is None or b is None else a / b for a, b in pairs)
+
+    draws = [ratios([seeds[i] for i in rng.integers(0, len(seeds), len(seeds))]) for _ in range(n_resamples)]
+    found = {}
+    for loss, value, each in zip(targets, ratios(seeds), np.array(draws).T, strict=True):
+        known = each[np.isfinite(each)]
+        enough = len(seeds) > 1 and len(known) > 0.9 * n_resamples
+        found[loss] = interval_of(value, known.tolist()) if enough else Interval(value)
+    return found

@@ -156,7 +156,8 @@ def undeclared(package: Path) -> Iterator[str]:
 
     def named(requirements: list[str]) -> set[str]:
         names = {re.split(r"[^\w-]", text, maxsplit=1)[0].lower() for text in requirements}
-        return {"yaml" if name == "pyyaml" else name for name in names}
+        imported = {"pyyaml": "yaml", "mlflow-skinny": "mlflow"}
+        return {imported.get(name, name) for name in names}
 
     known = named(project["dependencies"]) | {"anyformer"} | sys.stdlib_module_names
     extras = project["optional-dependencies"]

@@ -36,17 +36,23 @@ from anyformer.screen import say
     show_default=True,
     help="Bytes a file holds at most; about as much memory is needed.",
 )
+@click.option(
+    "--quantise",
+    type=click.Choice(["f32", "f16", "bf16", "q8_0", "q4_0"]),
+    help="The type of a GGUF file's matrices; by default that of SRC.",
+)
 @import_option
 def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None:
     """Bring weights from one format into another.
 
-    SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory (GGUF files are
-    read, not written). Tensors are read, turned and written one by one. Tokenizer, chat template and defaults for
+    SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory, or a file that
+    ends in .gguf. Tensors are read, turned and written one by one. Tokenizer, chat template and defaults for
     generation go along unchanged.
 
     \b
     anyformer convert runs/first first-hf
     anyformer convert path/to/mistral as-llama --class llama --shard-size 2GB
+    anyformer convert runs/first first.gguf --quantise q8_0
     """  # noqa: D301
     import torch
 

@@ -26,6 +26,7 @@ from anyformer.cli.options import (
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
+LOGS = ("tensorboard", "wandb", "mlflow", "csv")
 HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptions
 
 
@@ -72,6 +73,9 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
     "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row, instead of refusing them."
 )
 @click.option("--resume", is_flag=True, help="Refuse to start anew where --out holds no run.")
+@click.option(
+    "--log", multiple=True, type=click.Choice(LOGS), help="Show the figures there too. May be given several times."
+)
 @click.option("--dry-run", is_flag=True, help="Say what it would take, and write nothing.")
 @json_option(help="One JSON object with the result on stdout.")
 @import_option

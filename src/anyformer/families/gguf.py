@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,15 @@ from anyformer.errors import CheckpointError, did_you_mean
 from anyformer.families.hf.settings import Settings
 from anyformer.layers.rope_scaling import sharpening
 
-Undo = Callable[[Tensor, Mapping[str, Any]], Tensor]  # (tensor, configuration) → as Hugging Face stores it
+Change = Callable[[Tensor, Mapping[str, Any]], Tensor]  # (tensor, configuration) → as the other side stores it
+
+
+class Turn(NamedTuple):
+    """What is done to a tensor of a file, to be as Hugging Face stores it, and back."""
+
+    restored: Change
+    stored: Change
+
 
 SIZES = {
     "block_count": "num_hidden_layers",
@@ -50,29 +58,29 @@ FOUR_NORMS = {
 }
 
 
-def _halves(n_heads: str) -> Undo:
-    """llama.cpp turns neighbouring features, Hugging Face those half a head apart: put them back in that order."""
+def _halves(n_heads: str) -> Turn:
+    """llama.cpp turns neighbouring features, Hugging Face those half a head apart."""
 
-    def undo(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
-        heads = int(config[n_heads])
-        return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    def heads(tensor: Tensor, config: Mapping[str, Any], *shape: int) -> Tensor:
+        return tensor.unflatten(0, (int(config[n_heads]), *shape)).transpose(1, 2).flatten(0, 2)
 
-    return undo
+    return Turn(
+        lambda tensor, config: heads(tensor, config, -1, 2), lambda tensor, config: heads(tensor, config, 2, -1)
+    )
 
 
-def _less_one(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
-    """Gains that a model adds 1 to are stored with the 1."""
-    return tensor - 1
+# Gains that a model adds 1 to are stored with the 1.
+ONE_MORE = Turn(lambda tensor, _: tensor - 1, lambda tensor, _: tensor + 1)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How files of one `general.architecture` are read."""
+    """How files of one `general.architecture` are read and written."""
 
     hf_type: str
     settings: Mapping[str, str] = field(default_factory=lambda: SIZES)  # key below the architecture's → setting
     layer: Mapping[str, str] = field(default_factory=lambda: LLAMA_LAYER)  # tensor of a block → of a layer
-    undo: Mapping[str, Undo] = field(default_factory=dict)  # by what a tensor's name in the file matches
+    turns: Mapping[str, Turn] = field(default_factory=dict)  # by what a tensor's name in the file matches
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that files of this architecture do not hold
     depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
 
@@ -87,15 +95,23 @@ class Dialect:
 
     def restored(self, name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
         """The tensor that the file calls `name` as Hugging Face stores it."""
-        undo = next((undo for pattern, undo in self.undo.items() if re.fullmatch(pattern, name)), None)
-        return tensor if undo is None else undo(tensor, config)
+        turn = self._turn(name)
+        return tensor if turn is None else turn.restored(tensor, config)
+
+    def stored(self, name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
+        """A tensor of Hugging Face's as a file holds it that calls it `name`."""
+        turn = self._turn(name)
+        return tensor if turn is None else turn.stored(tensor, config)
+
+    def _turn(self, name: str) -> Turn | None:
+        return next((turn for pattern, turn in self.turns.items() if re.fullmatch(pattern, name)), None)
 
 
 TURNED = {
     r"blk\.\d+\.attn_q\.\w+": _halves("num_attention_heads"),
     r"blk\.\d+\.attn_k\.\w+": _halves("num_key_value_heads"),
 }
-OFFSET = {r".*norm\.weight": _less_one}
+OFFSET = {r".*norm\.weight": ONE_MORE}
 HEAD_DIM = {**SIZES, "attention.key_length": "head_dim"}
 GEMMA_2 = {
     **HEAD_DIM,
@@ -106,9 +122,9 @@ GEMMA_2 = {
 GELU = {"hidden_activation": "gelu_pytorch_tanh"}
 
 DIALECTS: dict[str, Dialect] = {
-    "llama": Dialect("llama", {**HEAD_DIM, "rope.dimension_count": "head_dim"}, undo=TURNED),
+    "llama": Dialect("llama", {**HEAD_DIM, "rope.dimension_count": "head_dim"}, turns=TURNED),
     "qwen2": Dialect("qwen2"),
-    "gemma": Dialect("gemma", HEAD_DIM, undo=OFFSET, fixed={"hidden_act": "gelu_pytorch_tanh"}),
+    "gemma": Dialect("gemma", HEAD_DIM, turns=OFFSET, fixed={"hidden_act": "gelu_pytorch_tanh"}),
     "gemma2": Dialect("gemma2", GEMMA_2, FOUR_NORMS, OFFSET, GELU, depth_of_27b=46),
     "gemma3": Dialect(
         "gemma3_text",
@@ -133,6 +149,7 @@ DIALECTS: dict[str, Dialect] = {
 HARMLESS = re.compile(
     r"vocab_size|rope\.dimension_count|attention\.(key|value)_length|attention\.causal|tensor_data_layout"
 )
+REAL = re.compile(r".*(epsilon|freq_base|softcapping)")  # keys of numbers that are not whole
 SCALING = "rope.scaling."
 # Below it: what is only said, and what changes no number while it has this value.
 SAID = ("type", "finetuned", "original_context_length")
@@ -187,6 +204,35 @@ def config_of(
         config["query_pre_attn_scalar"] = int(share if largest else said.optional("head_dim", int) or share)
     config["tie_word_embeddings"] = "output.weight" not in set(tensors)
     return config
+
+
+def metadata_of(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a file of an architecture, below its name, for a configuration of Hugging Face's; whole numbers are int.
+
+    What a file has no key for is not said: whoever writes one reads it back. Raises CheckpointError for rotary positions that
+    are scaled in a way that files do not know.
+    """
+    found: dict[str, Any] = {}
+    for key, setting in DIALECTS[architecture].settings.items():
+        if config.get(setting) is not None:
+            found[key] = (float if REAL.fullmatch(key) else int)(config[setting])
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    found |= dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), head_dim)
+    scaling = {name: value for name, value in (config.get("rope_scaling") or {}).items() if value is not None}
+    kind = scaling.pop("rope_type", "default")
+    if kind not in ("default", "llama3", "linear", "yarn"):
+        raise CheckpointError(f"GGUF files have no key for rotary positions scaled by {kind!r}; keep the directory")
+    if kind in ("linear", "yarn"):
+        said = {"type": kind, "factor": float(scaling["factor"])}
+        for name, setting in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+            if setting in scaling:
+                said[name] = float(scaling[setting])
+        if kind == "yarn":
+            said["original_context_length"] = int(scaling["original_max_position_embeddings"])
+        if "attention_factor" in scaling:
+            said["attn_factor"] = scaling["attention_factor"] / sharpening(said["factor"])
+        found |= {f"{SCALING}{name}": value for name, value in said.items()}
+    return {**found, "vocab_size": int(config["vocab_size"])}
 
 
 def _one(value: Any, what: str) -> Any:

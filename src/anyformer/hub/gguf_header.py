@@ -20,7 +20,7 @@ LARGEST_HEADER = 1 << 28  # bytes of settings; vocabularies take some ten millio
 MOST_ITEMS = 1 << 24  # in lists
 MOST_SETTINGS, MOST_DIMENSIONS = 1 << 16, 4
 ALIGNMENT = "general.alignment"
-STRING, LIST, BOOL = 8, 9, 7
+STRING, LIST, BOOL, FLOAT = 8, 9, 7, 6
 NUMBERS = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", BOOL: "?", 10: "u8", 11: "i8", 12: "f8"}
 SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8  # bytes that the header has for one of a single axis without a name
 
@@ -133,6 +133,8 @@ class _Cursor:
         """A number, a word, a truth or a list of them."""
         if kind == STRING:
             return self.string()
+        if kind == FLOAT:  # a decimal that was rounded to 32 bits: the shortest that is, not all digits of the rounding
+            return float(str(np.frombuffer(self.bytes(4), "<f4")[0]))
         if kind != LIST:
             return self._numbers(kind, 1)[0]
         inner, n = self.number("u4"), self.number("u8")

@@ -22,6 +22,7 @@ from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
 from anyformer.families.hf.settings import TOKEN_IDS
 from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
+from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
 from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.sentences import without_pooling, write_json, write_modules
@@ -118,8 +119,11 @@ def convert(
     hf_type: str | None = None,
     dtype: torch.dtype | None = None,
     shard_nbytes: int = SHARD_NBYTES,
-) -> SavedDirectory:
+    quantise: Quantisation | None = None,
+) -> SavedDirectory | SavedFile:
     """Write a checkpoint (Hugging Face's, ours, a run's, GGUF) anew in a new directory, without ever holding the model.
+
+    A target that ends in .gguf is one file (`write_gguf`); `quantise` is the type of its matrices, by default the source's.
 
     `form` None takes "hf" where a class of transformers computes the model, its own if it has one; `hf_type` asks for
     that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes`, or one tensor; the memory
@@ -127,6 +131,17 @@ def convert(
     generation are copied byte for byte. Raises what `load` and `save` do.
     """
     target = Path(target)
+    if target.suffix.lower() == SUFFIX:
+        if form is not None or hf_type is not None or dtype is not None:
+            raise UsageError(f"{target} is one GGUF file: leave --to and --class out, and give --quantise for --dtype")
+        if target.exists():
+            raise CheckpointError(f"{target} exists already; give a new name")
+        found = find(source)
+        tokenizer = tokenizer_of(found)
+        refuse_larger(tokenizer, found.spec)
+        return write_gguf(found, tokenizer, target, quantise)
+    if quantise is not None:
+        raise UsageError(f"--quantise {quantise} is for GGUF files; give a target that ends in .gguf, or --dtype")
     refuse_in_use(target)
     if form == "anyformer" and hf_type is not None:
         raise UsageError(
@@ -168,7 +183,7 @@ def whole(path: Path) -> Iterator[Path]:
 def refuse_in_use(path: Path) -> None:
     """Raise CheckpointError where there is something at a path already, UsageError for the name of a file."""
     if path.suffix.lower() in FILES:
-        other = "; llama.cpp's convert_hf_to_gguf.py makes a GGUF file of one" if path.suffix.lower() == SUFFIX else ""
+        other = "; `anyformer convert` makes a GGUF file of one" if path.suffix.lower() == SUFFIX else ""
         raise UsageError(
             f"{path} is the name of a file, and a directory is written; give a name without {path.suffix}{other}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -17,7 +17,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Recipe
+from anyformer.recipe import Contrastive, Recipe, dumps
 from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
@@ -28,6 +28,8 @@ from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.prepare import Say, Sources, held_out_of, read_data, recipe_for, resized, to_stderr, with_head
 from anyformer.training.run import Run, RunOptions, TrainingResult
+from anyformer.training.run.callbacks import WithCallbacks
+from anyformer.training.run.loggers import loggers
 from anyformer.training.run.plan import RunPlan
 from anyformer.training.run.progress import Watcher, live_view
 from anyformer.training.step.device import choose_device
@@ -147,6 +149,8 @@ def prepare_training(
     device: str | None = None,
     options: RunOptions | None = None,
     watcher: Watcher | None = None,
+    callbacks: Sequence[Watcher] = (),
+    log: Sequence[str] = (),
     say: Say = to_stderr,
     **changes: Any,
 ) -> Training:
@@ -157,7 +161,9 @@ def prepare_training(
     `lr` and `changes` are fields of it, such as tokens=2e6 or objective="masked-lm". The architecture is resized to `n_params`
     and to the vocabulary, and gets the head that the objective trains. Without a `tokenizer`, that of the run `out` or of the
     weights `init` is taken, else one is trained. `truncate` cuts labelled texts, or pairs, longer than a row. `resume`
-    refuses to start anew. `device` is "cpu", "cuda" …, the best there is by default; `options` say how the run runs.
+    refuses to start anew. `log` names loggers ("tensorboard", "wandb", "mlflow", "csv"), which write below `out`, and `callbacks`
+    are watchers beside `watcher`; one that fails is told of, and the run goes on as if it were not there.
+    `device` is "cpu", "cuda" …, the best there is by default; `options` say how the run runs.
 
     Raises an AnyformerError of exit status 2, before anything is written.
     """
@@ -183,7 +189,11 @@ def prepare_training(
     how = options or RunOptions()
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
     title = label(architecture) if isinstance(architecture, str | Path) else None
-    return Training(fitted, chosen, text, place, weights, how, watcher or live_view(), title, notice, say)
+    settings = {"architecture": title or "", "recipe": dumps(chosen)}
+    told = [*loggers(log, place, place.name if place is not None else "", settings), *callbacks]
+    view = watcher or live_view()
+    shown = WithCallbacks(view, told, say) if told else view
+    return Training(fitted, chosen, text, place, weights, how, shown, title, notice, say)
 
 
 P = ParamSpec("P")

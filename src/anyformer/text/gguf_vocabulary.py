@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file, as a tokenizer.json: byte-level BPE, and SentencePiece's BPE with byte fallback."""
+"""The tokenizer inside a GGUF file, as a tokenizer.json, and back: byte-level BPE, and SentencePiece's BPE with byte fallback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUTS: dict[str, str | None] = {
     "qwen2": QWEN_2,
 }
 SINGLE_DIGITS = {"smollm"}  # those that first cut every digit off by itself
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # token types of the format
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token types of the format
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
@@ -142,3 +142,102 @@ def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
     if metadata.get("tokenizer.chat_template"):
         config["chat_template"] = metadata["tokenizer.chat_template"]
     return config
+
+
+def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, Any], list[str]]:
+    """(what a GGUF file says of a tokenizer for a model of so many `rows`, what is worth knowing of it).
+
+    What is said is read back: raises TextError for a tokenizer that would be another one then.
+    """
+    data = tokenizer.data
+    model = data["model"]
+    builders = {"byte-level-bpe": ("gpt2", _said_of_bytes), "bpe": ("llama", _said_of_sentencepiece)}
+    if tokenizer.kind not in builders:
+        raise TextError(
+            f"GGUF files hold byte-level BPE and SentencePiece's BPE, and this tokenizer is {tokenizer.kind}; "
+            "convert to a directory"
+        )
+    kind, said_of = builders[tokenizer.kind]
+    added = {each["id"]: each for each in data["added_tokens"]}
+    tokens, types = [], []
+    for i in range(rows):
+        spelling = tokenizer.spelling(i)
+        tokens.append(f"[UNUSED{i}]" if spelling is None else spelling)
+        types.append(_type(i, spelling, added, model))
+    said = {
+        "tokenizer.ggml.model": kind,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.add_bos_token": bool(
+            tokenizer.begin_of_text is not None and tokenizer.config.get("add_bos_token", True)
+        ),
+    }
+    ids = {"bos": tokenizer.begin_of_text, "eos": tokenizer.end_of_text, "unknown": tokenizer.unknown}
+    ids |= {"padding": tokenizer.padding}
+    said |= {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items() if i is not None}
+    if tokenizer.chat_template is not None:
+        said["tokenizer.chat_template"] = tokenizer.chat_template
+    notes = []
+    if (data.get("normalizer") or {}).get("type") == "NFC" and kind == "gpt2":
+        notes.append("its tokenizer composes characters (NFC), which readers of GGUF files do not")
+        data = {**data, "normalizer": None}
+    return said_of(said, data), notes
+
+
+def _type(i: int, spelling: str | None, added: Mapping[int, Any], model: Mapping[str, Any]) -> int:
+    if spelling is None:
+        return UNUSED
+    if spelling == model.get("unk_token"):
+        return UNKNOWN
+    if i in added:
+        return CONTROL if added[i]["special"] else USER_DEFINED
+    is_byte = model.get("byte_fallback") and len(spelling) == 6 and spelling.startswith("<0x")
+    return BYTE if is_byte else NORMAL
+
+
+def _said_of_bytes(said: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """With the merges, and the name of the way that text is cut; the first under which it is read back as it is."""
+    said = said | {"tokenizer.ggml.merges": [" ".join(merge) for merge in data["model"]["merges"]]}
+    steps = _steps(data.get("pre_tokenizer"))
+    prefix = bool(steps and steps[-1].get("add_prefix_space"))
+    for pre in CUTS:
+        found = said | {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_space_prefix": prefix}
+        if _alike(tokenizer_in(found).data, data, "pre_tokenizer", "normalizer"):
+            return found
+    raise TextError(
+        f"GGUF files have a name for the ways of cutting text of {', '.join(CUTS)}, and this tokenizer cuts it otherwise; "
+        "convert to a directory"
+    )
+
+
+def _said_of_sentencepiece(said: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """With scores that put its merges in their order."""
+    merges = [tuple(merge) for merge in data["model"]["merges"]]
+    ranks: dict[str, int] = {}
+    for rank, (a, b) in enumerate(merges):
+        ranks.setdefault(a + b, rank)
+    scores = [-float(ranks[token]) - 1 if token in ranks else 0.0 for token in said["tokenizer.ggml.tokens"]]
+    for prefix in (True, False):
+        found = said | {"tokenizer.ggml.scores": scores, "tokenizer.ggml.add_space_prefix": prefix}
+        if _alike(tokenizer_in(found).data, data, "normalizer", "pre_tokenizer", "decoder"):
+            return found
+    raise TextError(
+        "this tokenizer joins, splits or normalises text otherwise than SentencePiece's BPE in GGUF files does; "
+        "convert to a directory"
+    )
+
+
+def _alike(read: Mapping[str, Any], data: Mapping[str, Any], *parts: str) -> bool:
+    """Whether a tokenizer was read back as it is: its merges, and these parts."""
+    merges = [[tuple(merge) for merge in each["model"]["merges"]] for each in (read, data)]
+    return merges[0] == merges[1] and all(_steps(read.get(part)) == _steps(data.get(part)) for part in parts)
+
+
+def _steps(part: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What a part of a tokenizer.json does, step by step, without what changes no token."""
+    if part is None:
+        return []
+    inner = next((part[name] for name in ("pretokenizers", "normalizers", "decoders") if name in part), None)
+    if inner is not None:
+        return [step for each in inner for step in _steps(each)]
+    return [{name: value for name, value in part.items() if name != "trim_offsets"}]

@@ -203,6 +203,11 @@ class Tokenizer:
         return None if named is None else self._inner.token_to_id(named)
 
     @property
+    def data(self) -> dict[str, Any]:
+        """What its tokenizer.json says."""
+        return self._data
+
+    @property
     def config(self) -> dict[str, Any]:
         """A copy of what `tokenizer_config.json` said."""
         return dict(self._config)

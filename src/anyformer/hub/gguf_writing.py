@@ -1,0 +1,223 @@
+"""Writing GGUF files: by the tables that read them, a tensor at a time; what the tables would not read back is refused."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.disk.atomic import sync
+from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError
+from anyformer.families import FAMILIES, Family
+from anyformer.families.gguf import DIALECTS, Dialect, config_of, llama3_scaling, metadata_of
+from anyformer.families.hf.mapping import TensorRow, computed, spec_of, their_shapes
+from anyformer.hub.contents import contents
+from anyformer.hub.gguf import EMBEDDING, FREQUENCIES
+from anyformer.hub.source import Source
+from anyformer.layers import Llama3Scaling
+from anyformer.spec import ModelSpec
+from anyformer.spec.difference import first_difference, short
+from anyformer.text import Tokenizer
+from anyformer.text.gguf_vocabulary import metadata_of_tokenizer
+
+Quantisation = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+BLOCK = 32  # numbers that share a scale
+PLAIN: Mapping[torch.dtype, Quantisation] = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 7, "bf16": 32}  # what llama.cpp calls a file that is mostly so
+MODEL = "the model"  # what errors of reading back speak of
+
+
+class SavedFile(NamedTuple):
+    """A GGUF file that was written: its architecture, how many tensors are of which type, and what is worth knowing."""
+
+    path: Path
+    architecture: str
+    kinds: Mapping[str, int]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in self.kinds.items())
+        return "; ".join([f"{self.path} is a GGUF file of {self.architecture} with {kinds} tensors", *self.notes])
+
+
+class _Plan(NamedTuple):
+    """How a model is said in a file."""
+
+    architecture: str
+    family: Family
+    config: dict[str, Any]
+    metadata: dict[str, Any]
+    rows: list[TensorRow]
+    names: dict[str, str]  # Hugging Face's name of a tensor → the file's
+    frequencies: Tensor | None
+
+    @property
+    def dialect(self) -> Dialect:
+        """The table of its architecture."""
+        return DIALECTS[self.architecture]
+
+
+def write_gguf(
+    source: Source, tokenizer: Tokenizer | None, target: Path, quantise: Quantisation | None = None
+) -> SavedFile:
+    """Write a model and its tokenizer as one file, which appears when it is whole.
+
+    Matrices are of the type that `quantise` names, by default that of the source; vectors are f32, and rows that are no
+    multiple of 32 long stay f16 where they were to be quantised. Raises SpecError for a model that no architecture of these
+    files computes, TextError for a tokenizer that they cannot hold, RunFailed where writing fails.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise UsageError(
+            f"{target}: writing GGUF files needs the package gguf; pip install 'anyformer[gguf]'"
+        ) from None
+    held = contents(source)
+    stored = held.dtype()
+    if quantise is None and stored not in PLAIN:
+        raise UsageError(f"{target}: GGUF files hold no {stored}; give --quantise f32")
+    kind = quantise or PLAIN[stored]
+    plan = _planned(source.spec, source.family)
+    words, notes = ({}, []) if tokenizer is None else metadata_of_tokenizer(tokenizer, source.spec.vocab_size)
+    shapes = their_shapes(plan.rows, source.spec)
+    kinds: dict[str, Quantisation] = {name: _kind(shape, kind) for name, shape in shapes.items()}
+    uneven = [name for name, each in kinds.items() if each == "f16" != kind and len(shapes[name]) > 1]
+    if uneven:
+        notes.append(
+            f"{len(uneven)} whose rows are no multiple of {BLOCK} long, such as {plan.names[uneven[0]]}, are f16"
+        )
+    aside = target.with_name(f".anyformer-{os.getpid()}-{target.name}")
+    writer = gguf.GGUFWriter(aside, plan.architecture)
+    try:
+        _say(writer, {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()} | words)
+        writer.add_name(target.stem)
+        writer.add_file_type(FILE_TYPES[kind])
+        if plan.frequencies is not None:
+            writer.add_tensor_info(FREQUENCIES, plan.frequencies.shape, np.dtype(np.float32), plan.frequencies.nbytes)
+        for name, shape in shapes.items():
+            _announce(writer, plan.names[name], shape, kinds[name])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        if plan.frequencies is not None:
+            writer.write_tensor_data(plan.frequencies.numpy())
+        tensors = held.through(plan.rows, alike=plan.family is source.family)
+        for (name, tensor), announced in zip(tensors, shapes, strict=True):
+            assert name == announced
+            turned = plan.dialect.stored(plan.names[name], tensor.float(), plan.config)
+            writer.write_tensor_data(_packed(turned, kinds[name]))
+        writer.close()
+        sync(aside)
+        os.rename(aside, target)
+        sync(target.absolute().parent)
+    except OSError as error:
+        raise RunFailed(f"could not write {target}: {error.strerror or error}") from None
+    finally:
+        for tidy in (writer.close, aside.unlink):  # which have nothing to do where all went well
+            with suppress(OSError):
+                tidy()
+    counted = Counter(kinds.values())
+    return SavedFile(
+        target, plan.architecture, {each: counted[each] for each in FILE_TYPES if counted[each]}, tuple(notes)
+    )
+
+
+def _planned(spec: ModelSpec, preferred: Family | None) -> _Plan:
+    """The first architecture whose file would be read back as this model. Raises SpecError naming what misfits."""
+    order = sorted(DIALECTS, key=lambda name: preferred is None or DIALECTS[name].hf_type != preferred.hf_type)
+    reasons = []
+    for architecture in order:
+        try:
+            return _plan(spec, architecture)
+        except AnyformerError as error:
+            reasons.append(f"{architecture}: {error}")
+    raise SpecError(f"no architecture of GGUF files that is written here computes this model; {reasons[0]}")
+
+
+def _plan(spec: ModelSpec, architecture: str) -> _Plan:
+    dialect = DIALECTS[architecture]
+    family = FAMILIES[dialect.hf_type]
+    config = family.to_config(spec)
+    metadata = metadata_of(architecture, config)
+    rows = (family.files or family.rows)(spec)
+    names: dict[str, str] = {}
+    for theirs in their_shapes(rows, spec):
+        name = dialect.name(theirs)
+        if name is None:
+            raise SpecError(f"its files have no tensor for {theirs}")
+        names[theirs] = name
+    frequencies = _frequencies(spec, config)
+    embedding = next(shape for theirs, shape in their_shapes(rows, spec).items() if names[theirs] == EMBEDDING)
+    whole = {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in metadata.items()}
+    read = config_of(whole, names.values(), embedding, MODEL)
+    if frequencies is not None:
+        read["rope_scaling"] = llama3_scaling(frequencies, float(config["rope_theta"]), MODEL)
+    _, found = spec_of(FAMILIES, read, MODEL)
+    if difference := first_difference(computed(found), computed(spec)):
+        path, would, is_ = difference
+        raise SpecError(f"its files would say {short(would)} for {path} = {short(is_)}")
+    return _Plan(architecture, family, config, metadata, rows, names, frequencies)
+
+
+def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:
+    """What LLaMA 3's scaling divides frequencies by, for which files have a tensor instead of keys."""
+    scaling = next((value for value in spec.nested() if isinstance(value, Llama3Scaling)), None)
+    if scaling is None:
+        return None
+    n = (config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]) // 2
+    plain = [float(config["rope_theta"]) ** (-i / n) for i in range(n)]
+    return torch.tensor([f / s for f, s in zip(plain, scaling.scaled(plain), strict=True)], dtype=torch.float32)
+
+
+def _kind(shape: tuple[int, ...], kind: Quantisation) -> Quantisation:
+    """The type of a tensor in a file whose matrices are to be of a type."""
+    if len(shape) < 2:
+        return "f32"
+    return "f16" if kind.startswith("q") and shape[-1] % BLOCK else kind
+
+
+def _announce(writer: Any, name: str, shape: tuple[int, ...], kind: Quantisation) -> None:
+    """Say where a tensor will lie."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    plain = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
+    if kind in plain:
+        writer.add_tensor_info(name, shape, plain[kind], math.prod(shape) * plain[kind].itemsize)
+        return
+    raw = GGMLQuantizationType[kind.upper()]
+    block, nbytes = GGML_QUANT_SIZES[raw]
+    packed = (*shape[:-1], shape[-1] // block * nbytes)
+    writer.add_tensor_info(name, packed, np.dtype(np.uint8), math.prod(packed), raw_dtype=raw)
+
+
+def _packed(tensor: Tensor, kind: Quantisation) -> np.ndarray:
+    """A tensor of float32 as a file holds it."""
+    from gguf import GGMLQuantizationType, quantize
+
+    values = tensor.contiguous().numpy()
+    if kind == "f32":
+        return values
+    return values.astype(np.float16) if kind == "f16" else quantize(values, GGMLQuantizationType[kind.upper()])
+
+
+def _say(writer: Any, metadata: Mapping[str, Any]) -> None:
+    for key, value in metadata.items():
+        match value:
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case list():
+                writer.add_array(key, value)

@@ -1,0 +1,286 @@
+"""GGUF files that we write: read back bit by bit, by transformers too, run by llama.cpp; what would change is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+import transformers
+
+import anyformer as af
+from anyformer.errors import AnyformerError, CheckpointError, SpecError, TextError, UsageError
+from anyformer.families import preset
+from anyformer.families.compose import changed
+from anyformer.hub.gguf_writing import SavedFile
+from anyformer.layers import AttentionSpec, Llama3Scaling, RotarySpec
+from anyformer.layers.rope_scaling import LinearScaling, YaRN
+from anyformer.model import Transformer
+from anyformer.resizing import resize, shrink
+from anyformer.spec import Length, ModelSpec, ScaleSpec, TableSpec
+from anyformer.text import Tokenizer
+from anyformer.text.gguf_vocabulary import CUTS, metadata_of_tokenizer, tokenizer_in
+from tests.cli.running import refused, run, succeeded
+from tests.laws.models import randomised
+from tests.laws.tolerance import FLOAT32, distance
+from tests.laws.weights import edited
+from tests.serving.conftest import TEMPLATE
+
+TEXT = "the quick brown fox jumps over the lazy dog, twice: naïve café 12345 東京 🙂\n" * 20
+# Of each architecture that is written a model; Gemma's files hold no scale of attention but that of a head's width.
+PRESETS = {
+    "llama": "llama2-70b",
+    "llama, scaled": "llama3.1-8b",
+    "llama, tied": "llama3.2-1b",
+    "llama, of another family": "mistral-7b-v0.3",
+    "qwen2": "qwen2.5-7b",
+    "gemma": "gemma-2b",
+    "gemma2": "gemma2-2b",
+    "gemma3": "gemma3-1b",
+    "phi3": "phi3-mini-4k",
+}
+
+
+def of(name: str) -> ModelSpec:
+    spec = shrink(preset(name).spec)
+    if name.startswith("gemma"):
+        spec = edited(spec, AttentionSpec, lambda value: value.but(scale=ScaleSpec(power=-0.5)))
+    return edited(spec, Llama3Scaling, lambda value: value.but(original_context=Length(8192)))
+
+
+def tokenizer(**config: Any) -> Tokenizer:
+    return Tokenizer(Tokenizer.train([TEXT], 300)._inner, config)
+
+
+def saved(spec: ModelSpec, folder: Path, words: Tokenizer | None = None, *, coarse: bool = False) -> Transformer:
+    """A model of random weights, in a directory; coarse ones have few digits, so that 1 can be added and taken away."""
+    model = randomised(spec)
+    if coarse:
+        for weight in model.parameters():
+            weight.data = ((weight.data * 256).round() / 256).clamp(-200, 200)
+    af.save(model, folder, tokenizer=words)
+    return model
+
+
+def equal(one: Transformer, other: Transformer) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_is_written_is_read_bit_by_bit(name: str, tmp_path: Path) -> None:
+    model = saved(of(PRESETS[name]), tmp_path / "model", coarse=name.startswith("gemma"))
+    told = af.convert(tmp_path / "model", tmp_path / "out.gguf")
+    assert isinstance(told, SavedFile)
+    assert told.architecture == name.split(",")[0]
+    assert set(told.kinds) == {"f32"}
+    found, words = af.load(tmp_path / "out.gguf")
+    assert words is None
+    assert equal(found, model)
+    ids = torch.randint(0, model.spec.vocab_size, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(found(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LinearScaling(factor=4.0),
+        YaRN(factor=4.0, original_context=Length(32)),
+    ],
+    ids=lambda scaling: scaling.kind,
+)
+def test_scaled_positions(scaling: Any, tmp_path: Path) -> None:
+    spec = edited(of("llama2-7b"), RotarySpec, lambda value: value.but(scaling=scaling))
+    model = saved(spec, tmp_path / "model")
+    af.convert(tmp_path / "model", tmp_path / "out.gguf")
+    found, _ = af.load(tmp_path / "out.gguf")
+    assert equal(found, model)
+    ids = torch.randint(0, model.spec.vocab_size, (1, 60), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(found(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+def test_transformers_reads_it_too(kind: str, tmp_path: Path) -> None:
+    words = tokenizer(chat_template=TEMPLATE)
+    spec = resize(changed(of("llama2-70b"), TableSpec, rows=words.vocab_size + 5), d_model=64)
+    saved(spec, tmp_path / "model", words)
+    succeeded(run("convert", tmp_path / "model", tmp_path / "out.gguf", "--quantise", kind))
+    ours, read = af.load(tmp_path / "out.gguf", dtype=torch.float32)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="out.gguf", dtype=torch.float32)
+    ids = torch.randint(0, words.vocab_size, (2, 30), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert distance(ours(ids).logits, theirs(ids).logits) < FLOAT32
+    assert read is not None
+    assert read.encode(TEXT) == words.encode(TEXT)
+    assert read.chat_template == TEMPLATE
+    assert (read.begin_of_text, read.end_of_text) == (words.begin_of_text, words.end_of_text)
+    kinds = {tensor.tensor_type.name.lower() for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
+    assert kinds <= {"f32", kind, "f16"}
+    assert kind in kinds
+
+
+def test_rows_that_no_block_divides_stay_f16(tmp_path: Path) -> None:
+    spec = resize(of("llama2-7b"), d_model=48)
+    saved(spec, tmp_path / "model")
+    told = str(af.convert(tmp_path / "model", tmp_path / "out.gguf", quantise="q8_0"))
+    assert "whose rows are no multiple of 32 long, such as token_embd.weight, are f16" in told
+    kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
+    assert kinds["token_embd.weight"] == kinds["blk.0.attn_q.weight"] == "F16"
+    assert kinds["output_norm.weight"] == "F32"
+
+
+def cut_by(pre: str) -> Tokenizer:
+    from tokenizers import pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    said = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": alphabet}
+    return tokenizer_in({**said, "tokenizer.ggml.merges": []})
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
+def test_the_way_that_text_is_cut_is_named(pre: str) -> None:
+    words = cut_by(pre)
+    said, notes = metadata_of_tokenizer(words, words.vocab_size)
+    assert said["tokenizer.ggml.pre"] == pre
+    assert not notes
+    assert tokenizer_in(said).data == words.data
+
+
+def test_ways_that_have_no_name_are_refused() -> None:
+    from tokenizers import Tokenizer as Inner
+    from tokenizers import normalizers, pre_tokenizers
+
+    odd = Inner.from_str(tokenizer()._inner.to_str())
+    odd.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(use_regex=False)]
+    )
+    with pytest.raises(TextError, match="cuts it otherwise"):
+        metadata_of_tokenizer(Tokenizer(odd, {}), 300)
+    lower = Inner.from_str(tokenizer()._inner.to_str())
+    lower.normalizer = normalizers.Lowercase()
+    with pytest.raises(TextError, match="cuts it otherwise"):
+        metadata_of_tokenizer(Tokenizer(lower, {}), 300)
+    composed = Inner.from_str(tokenizer()._inner.to_str())
+    composed.normalizer = normalizers.NFC()
+    assert "composes characters" in metadata_of_tokenizer(Tokenizer(composed, {}), 300)[1][0]
+    from anyformer.text import scheme
+
+    with pytest.raises(TextError, match="this tokenizer is wordpiece"):
+        metadata_of_tokenizer(scheme("wordpiece", 100).train([TEXT]), 100)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_goes_both_ways(prefix: bool, tmp_path: Path) -> None:
+    import sentencepiece
+
+    (tmp_path / "text").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "sp"), vocab_size=600, model_type="bpe",
+        byte_fallback=True, add_dummy_prefix=prefix, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))
+    ids = range(theirs.get_piece_size())
+    types = [2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 6 if theirs.is_byte(i) else 1 for i in ids]
+    given = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [theirs.id_to_piece(i) for i in ids],
+        "tokenizer.ggml.scores": [theirs.get_score(i) for i in ids],
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.add_space_prefix": prefix,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+    said, _ = metadata_of_tokenizer(tokenizer_in(given), len(ids))
+    for name in ("tokens", "token_type", "add_space_prefix", "bos_token_id", "eos_token_id", "unknown_token_id"):
+        assert said[f"tokenizer.ggml.{name}"] == given[f"tokenizer.ggml.{name}"], name
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert tokenizer_in(said).encode(text) == theirs.encode(text)
+
+
+def test_what_no_file_would_say_is_refused(tmp_path: Path) -> None:
+    for name, says in (("gpt2", "no architecture of GGUF files"), ("llama4-scout", "computes this model")):
+        saved(shrink(preset(name).spec), tmp_path / name)
+        with pytest.raises(SpecError, match=says):
+            af.convert(tmp_path / name, tmp_path / "out.gguf")
+    saved(of("llama2-7b"), tmp_path / "model")
+    for options, says in (({"dtype": torch.float16}, "--quantise for --dtype"), ({"form": "hf"}, "leave --to")):
+        with pytest.raises(UsageError, match=says):
+            af.convert(tmp_path / "model", tmp_path / "out.gguf", **options)
+    with pytest.raises(UsageError, match=r"ends in \.gguf"):
+        af.convert(tmp_path / "model", tmp_path / "out", quantise="q8_0")
+    with pytest.raises(AnyformerError, match="is the name of a file"):
+        af.convert(tmp_path / "model", tmp_path / "out.safetensors")
+    assert not list(tmp_path.glob("*.gguf"))
+    assert not list(tmp_path.glob(".any*"))
+    af.convert(tmp_path / "model", tmp_path / "out.gguf")
+    with pytest.raises(CheckpointError, match="exists already"):
+        af.convert(tmp_path / "model", tmp_path / "out.gguf")
+    refused(run("convert", tmp_path / "model", tmp_path / "o.gguf", "--quantise", "q4_k_m"), "q4_k_m")
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(of("llama2-7b"), tmp_path / "model")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", full)
+    with pytest.raises(AnyformerError, match="No space left") as caught:
+        af.convert(tmp_path / "model", tmp_path / "out.gguf")
+    assert caught.value.exit_status == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("llama_cpp") is None, reason="the package llama-cpp-python is not installed"
+)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PRESETS)
+def test_llama_cpp_writes_the_same_text(name: str, tmp_path: Path) -> None:
+    """Greedy, in f32, with its cache in f32 (it would be f16), token by token."""
+    import llama_cpp  # type: ignore[import-not-found]
+
+    words = tokenizer()
+    spec = changed(of(PRESETS[name]), TableSpec, rows=words.vocab_size)
+    model = saved(spec, tmp_path / "model", words)
+    af.convert(tmp_path / "model", tmp_path / "out.gguf", quantise="f32")
+    theirs = llama_cpp.Llama(
+        str(tmp_path / "out.gguf"),
+        n_ctx=64,
+        logits_all=True,
+        verbose=False,
+        type_k=0,
+        type_v=0,
+        n_threads=1,
+        n_batch=64,
+    )
+    try:
+        prompt = words.encode("the quick brown")
+        assert theirs.tokenize(TEXT[:60].encode(), add_bos=False) == words.encode(TEXT[:60])
+        expected = prompt + _greedy(model, prompt, 24)
+        theirs.reset()
+        theirs.eval(expected)
+        logits = torch.tensor(theirs.scores[: len(expected)]).float()
+        with torch.no_grad():
+            assert distance(logits[None], model(torch.tensor([expected])).logits) < 1e-3
+        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == expected[len(prompt) :]
+    finally:
+        theirs.close()
+
+
+def _greedy(model: Transformer, prompt: list[int], n: int) -> list[int]:
+    from anyformer.generation import generate_ids
+
+    return generate_ids(model, torch.tensor([prompt]), max_new_tokens=n)[0].tolist()
+
+
+def test_every_name_of_cutting_is_tried() -> None:
+    assert set(CUTS) >= {"gpt-2", "llama-bpe", "qwen2", "smollm"}

@@ -119,7 +119,7 @@ def find_auxiliary(directory: str | Path) -> Source:
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
     """The tensors of a directory, unpacked where its configuration says that they are packed, joined where they are in parts."""
-    if not settings and is_checkpoint(directory.parent):
+    if directory.is_dir() and is_checkpoint(directory.parent):
         return ShardedWeights(directory)
     return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
 

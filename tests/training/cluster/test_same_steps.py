@@ -22,6 +22,7 @@ NAMES = (
 # are part of.
 READ_BY_SEVERAL = ("deepseek-v3-mtp", "t5-base", "transformer-base")
 FEW = ("llama3-8b", "mixtral-8x7b", "transformer-base")
+FAST = ("gpt2", "mixtral-8x7b", "t5-base", "albert-base")  # among what is quick; the others are slow tests
 # Against one process that accumulates other micro-batches, sums are in another order: seen up to 2.3e-6 of a tensor's
 # largest element. What cancels (biases of keys, saturated attention) is as exact as what it is a sum of over rows, each
 # rounded to float32's epsilon of the largest.
@@ -69,23 +70,29 @@ def alone(name: str, **how: Any) -> Steps:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 @pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2"])
 def test_two_processes_are_one_to_the_bit(two: Processes, mesh: str, name: str) -> None:
     """Without clipping: the norm of gradients that are shared out is a sum in another order."""
     changes = {"clip": None if "fsdp" in mesh else 0.5}
-    n = 5 if name in FEW else 2
+    n = 2 if name in FAST else 5
     check = check_near if "fsdp" in mesh and name in READ_BY_SEVERAL else check_equal
     check(two(trained, name, mesh, n, ROWS, ROWS, changes)[0], alone(name, n=n, micro_rows=4, changes=changes))
 
 
-@pytest.mark.parametrize("mesh", ["dp=4", "fsdp=4", "dp=2,fsdp=2", "dp=2,fsdp=2,zero=2"])
+@pytest.mark.parametrize(
+    "mesh",
+    [*(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("dp=4", "fsdp=4", "dp=2,fsdp=2")), "dp=2,fsdp=2,zero=2"],
+)
 def test_four_processes_are_one(four: Processes, mesh: str) -> None:
     """Clipped, in parts and recomputed, against whole batches."""
     for name, recompute in zip(FEW, ("none", "selective", "full"), strict=True):
         check_near(four(trained, name, mesh, 3, 1, ROWS, {}, recompute)[0], alone(name, n=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["dp=4", "fsdp=4"])
 def test_rows_need_not_divide(four: Processes, mesh: str) -> None:
     """Pairs make batches of any number of rows, and of fewer than there are processes."""

@@ -93,16 +93,30 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, ...]]:
     return losses(out)
 
 
-def test_a_killed_rank_and_all_go_on_by_themselves(tmp_path: Path, unbroken: list[tuple[str, ...]]) -> None:
-    run = Launched(tmp_path / "run", "kill", 1, 10, restarts=1)
+def wait_for(run: Launched, out: Path, steps: int) -> None:
+    while steps_made(out) < steps and run.process.poll() is None:
+        time.sleep(0.02)
+
+
+def test_killed_it_goes_on_by_itself_and_told_to_stop_it_saves(tmp_path: Path, unbroken: list[tuple[str, ...]]) -> None:
+    """Both processes begin again after the checkpoint of step 8, and stop at the same step."""
+    out = tmp_path / "run"
+    run = Launched(out, "kill", 1, 10, restarts=1)
+    wait_for(run, out, 13)
+    run.process.send_signal(signal.SIGTERM)
     status, said = run.end()
-    assert status == 0, run.said
-    assert len(said) == 1
-    assert re.search("rank 1 is gone", said[0])
-    assert losses(tmp_path / "run") == unbroken
-    assert not list((tmp_path / "run").rglob(".tmp-*"))
+    assert (status, len(said)) == (128 + signal.SIGTERM, 2), run.said
+    assert "rank 1 is gone" in said[0]
+    stopped = re.search(r"stopped by SIGTERM after step (\d+)", said[1])
+    assert stopped is not None
+    assert checkpoints(out)[-1] == int(stopped[1]) == steps_made(out)
+    mine = losses(out)
+    assert [row for row in mine if len(row) > 3] == [row for row in unbroken if len(row) > 3][: steps_made(out)]
+    assert not list(out.rglob(".tmp-*"))
+    check_all_gone(run.workers())
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
     run = Launched(tmp_path / "run", "hang", 1, 6, limit=4)
     status, said = run.end()
@@ -112,29 +126,22 @@ def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
     check_all_gone(run.workers())
 
 
-def test_a_signal_saves_one_step_of_all(tmp_path: Path, unbroken: list[tuple[str, ...]]) -> None:
-    out = tmp_path / "run"
-    run = Launched(out)
-    while steps_made(out) < 6 and run.process.poll() is None:
-        time.sleep(0.02)
-    run.process.send_signal(signal.SIGTERM)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2"])
+def test_killed_and_gone_on_with_it_is_the_same_run(tmp_path: Path, mesh: str, unbroken: list[tuple[str, ...]]) -> None:
+    run = Launched(tmp_path / "run", "kill", 0, 10, restarts=1, mesh=mesh)
     status, said = run.end()
-    assert (status, len(said)) == (128 + signal.SIGTERM, 1), run.said
-    stopped = re.search(r"stopped by SIGTERM after step (\d+)", said[0])
-    assert stopped is not None
-    assert checkpoints(out)[-1] == int(stopped[1]) == steps_made(out)
-    assert Launched(out).end() == (0, [])
-    assert [row for row in losses(out) if "validation" not in row[-1]] == [
-        row for row in unbroken if "validation" not in row[-1]
-    ]
+    assert (status, len(said)) == (0, 1), run.said
+    assert "rank 0 is gone" in said[0]
+    if mesh == "fsdp=2":
+        assert losses(tmp_path / "run") == unbroken
 
 
 @pytest.mark.slow
 def test_the_launcher_killed_leaves_nobody(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = Launched(out)
-    while steps_made(out) < 2 and run.process.poll() is None:
-        time.sleep(0.02)
+    wait_for(run, out, 2)
     pids = run.workers()
     assert len(pids) == 2
     assert all(map(alive, pids))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +16,13 @@ from anyformer.families import PRESETS
 from anyformer.hub import load
 from anyformer.model import build
 from anyformer.resizing import shrink
+from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.parts import together
 from anyformer.training.cluster.sharding import built
 from anyformer.training.cluster.world import World
+from anyformer.training.run.progress import Watcher
+from anyformer.training.run.signals import Stopped
 from tests.training import killing
 from tests.training.cluster.processes import Processes, processes
 from tests.training.cluster.runs import STEPS, Ran, ran
@@ -46,7 +51,7 @@ def check_near(found: Ran, whole: Ran) -> None:
     assert found.validations[-1] == pytest.approx(whole.validations[-1], rel=NEAR)
 
 
-@pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2"])
+@pytest.mark.parametrize("mesh", [pytest.param("dp=2", marks=pytest.mark.slow), "fsdp=2"])
 def test_the_same_mesh_goes_on_to_the_bit(two: Processes, tmp_path: Path, mesh: str) -> None:
     """With dropout, which each process draws by seed, step and rank."""
     unbroken = two(ran, mesh, tmp_path / "a", None, True)[0]
@@ -58,7 +63,15 @@ def test_the_same_mesh_goes_on_to_the_bit(two: Processes, tmp_path: Path, mesh: 
 
 
 @pytest.mark.parametrize(
-    ("first", "then"), [("fsdp=2", ""), ("fsdp=2", "dp=2"), ("", "fsdp=2"), ("dp=2", ""), ("dp=2", "fsdp=2")]
+    ("first", "then"),
+    [
+        ("fsdp=2", ""),
+        ("", "fsdp=2"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (("fsdp=2", "dp=2"), ("dp=2", ""), ("dp=2", "fsdp=2"))
+        ),
+    ],
 )
 def test_another_mesh_goes_on(two: Processes, tmp_path: Path, whole: Ran, first: str, then: str) -> None:
     out = tmp_path / "run"
@@ -68,6 +81,7 @@ def test_another_mesh_goes_on(two: Processes, tmp_path: Path, whole: Ran, first:
     check_near(found, whole)
 
 
+@pytest.mark.slow
 def test_four_go_on_where_two_were(two: Processes, tmp_path: Path, whole: Ran) -> None:
     two(ran, "fsdp=2", tmp_path / "run", STOP)
     with processes(4) as four:
@@ -84,6 +98,30 @@ def test_one_process_reads_what_several_saved(two: Processes, tmp_path: Path) ->
     last = max((out / "checkpoints").glob("step-*"))
     assert len(list((last / "model").iterdir())) == 2, "each process writes its part"
     assert not list(out.rglob(".tmp-*"))
+
+
+class Told(Watcher):
+    """Sends this process the launcher's signal after a step."""
+
+    def step(self, metrics: StepMetrics) -> None:
+        if metrics.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def told_to_stop(world: World, out: Path) -> tuple[str, int]:
+    try:
+        ran(world, "dp=2", out, watcher=Told() if world.rank else Watcher())
+    except Stopped as stopped:
+        return str(stopped), stopped.exit_status
+    raise AssertionError("it went on")
+
+
+def test_all_stop_at_the_step_at_which_one_is_told_to(two: Processes, tmp_path: Path) -> None:
+    for said, status in two(told_to_stop, tmp_path / "run"):
+        assert said.startswith("stopped by SIGTERM after step 7; the last good checkpoint is ")
+        assert said.endswith("step-00000007")
+        assert status == 128 + signal.SIGTERM
+    assert sealed(tmp_path / "run" / "checkpoints" / "step-00000007").is_dir()
 
 
 @pytest.mark.parametrize("folder", ["model", "optimizer"])

@@ -52,9 +52,10 @@ ROOMS["anyformer"] = {room for room in ROOMS if room not in {"cli", "__main__"}}
 FLOW: dict[str, set[str]] = {
     "data": {"objectives"},
     "objectives": {"data"},
-    "step": {"data", "objectives"},
-    "checkpoint": {"data", "step"},
-    "run": {"data", "objectives", "step", "checkpoint"},
+    "cluster": set(),
+    "step": {"cluster", "data", "objectives"},
+    "checkpoint": {"cluster", "data", "step"},
+    "run": {"cluster", "data", "objectives", "step", "checkpoint"},
 }
 OBJECTIVES = {"specification"} | {
     path.name for path in (PACKAGE / "training" / "objectives").iterdir() if (path / "loss.py").is_file()

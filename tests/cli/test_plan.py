@@ -11,6 +11,7 @@ import yaml
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.measure import here
 from anyformer.recipe.file import read
+from anyformer.training.cluster.mesh import parse
 from tests.cli.running import answer, refused, run, succeeded, write_text
 from tests.test_docs import keys_of, section
 
@@ -27,7 +28,10 @@ pytestmark = pytest.mark.usefixtures("_quick")
         (("plan", "gpt2", "--hardware", "H100", "--seq-len", "2048"), ("1,024 learned positions",)),
         (("plan", "gpt2", "--hardware", "this"), ("run `anyformer calibrate` first",)),
         (("plan", "gpt2", "--hardware", "nowhere/mine.yaml"), ("cannot read the device",)),
-        (("plan", "gpt2", "--hardware", "8xH100", "--write", "recipe.yaml"), ("one device",)),
+        (
+            ("plan", "gpt2", "--hardware", "8xH100", "--mesh", "dp=4,tp=2", "--write", "recipe.yaml"),
+            ("tp = 2", "--mesh dp=8,zero=3"),
+        ),
         (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
         (("plan", "gpt2"), ("--hardware",)),
         (("profile", "llama3-70b"), ("GB are free", "--params")),
@@ -108,6 +112,30 @@ def test_a_recipe_is_written_that_train_takes(tmp_path: Path, monkeypatch: pytes
     assert micro == 32 * found["plan"]["micro_batch"]
     trained = answer(*words[1:], "--device", "cpu")
     assert trained["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("hardware", "mesh", "begins", "wanted"),
+    [
+        ("8xH100", "dp=8,zero=3", ["anyformer", "train"], "fsdp=8"),
+        ("8xH100", "dp=8,zero=0", ["anyformer", "train"], "dp=8"),
+        ("16xH100", "dp=16,zero=2", ["torchrun", "--nnodes", "2", "--nproc-per-node", "8"], "fsdp=16,zero=2"),
+    ],
+)
+def test_the_command_starts_the_processes_of_a_mesh(
+    tmp_path: Path, hardware: str, mesh: str, begins: list[str], wanted: str
+) -> None:
+    """The mesh that is written is one that `train` takes for so many processes."""
+    file = tmp_path / "recipe.yaml"
+    found = answer("plan", "gpt2", "--hardware", hardware, "--mesh", mesh, "--write", file)
+    words = shlex.split(found["train"])
+    assert words[: len(begins)] == begins
+    assert words[words.index("--mesh") + 1] == wanted
+    n = int(hardware.partition("x")[0])
+    assert parse(wanted, n).processes == n
+    if begins[0] == "anyformer":
+        assert words[words.index("--nproc") + 1] == str(n)
+    assert read(file).precision == "bf16"
 
 
 def test_calibrate_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:

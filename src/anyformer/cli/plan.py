@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @params_option
 @vocab_option
 @click.option("--price-per-hour", type=Number(0), help="Of one device, in your currency.")
-@click.option("--write", type=NEW_FILE, help="On one device: a recipe for `train`.")
+@click.option("--write", type=NEW_FILE, help="A recipe for `train`, where it can run the mesh.")
 @json_option(help="One JSON object with the same figures.")
 @import_option
 @keeps_answers("write")
@@ -135,23 +135,51 @@ def _write(plan: Plan, path: Path, model: str, sizes: Mapping[str, int | None]) 
 
     best = plan.best
     assert best is not None
-    if plan.hardware.devices > 1:
-        raise UsageError("--write: recipes are for one device; meshes of several are planned here and not yet run")
-    if plan.precision not in ("float32", "bf16"):
-        raise UsageError(f"--write: `train` computes in float32 or bf16; leave --precision {plan.precision} out")
+    processes = _processes(plan)
+    # Products in bf16 with state in float32 hold no more than weights twice, as mixed precision has them.
+    precision = "float32" if plan.precision == "float32" else "bf16"
     tokens = plan.tokens or int(plan.tokens_reached or plan.optimal_tokens["20_per_parameter"])
     recipe = RECIPES["small"].but(
         tokens=max(tokens, plan.batch_tokens),
         batch_tokens=plan.batch_tokens,
         seq_len=plan.seq_len,
-        precision=plan.precision,
+        precision=precision,
     )
     try:
         path.write_text(dumps(recipe, "json" if path.suffix == ".json" else "yaml"), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--write {path}: {error.strerror}") from None
-    words = ["anyformer", "train", model, "--data", "TEXT", "--recipe", str(path)]
+    words = ["train", model, "--data", "TEXT", "--recipe", str(path)]
     words += [word for option, size in sizes.items() if size is not None for word in (option, str(size))]
     words += ["--micro-tokens", str(best.micro_batch * plan.seq_len)]
     words += ["--recompute", best.recompute] if best.recompute != "none" else []
-    return shlex.join([*words, "--out", "run"])
+    return shlex.join([*processes.before, *words, *processes.behind, "--out", "run"])
+
+
+class _Processes(NamedTuple):
+    """The words before `train`, and behind it, that start as many processes as there are devices."""
+
+    before: tuple[str, ...]
+    behind: tuple[str, ...] = ()
+
+
+def _processes(plan: Plan) -> _Processes:
+    """How `train` is started on the devices of a plan. Raises UsageError for a mesh that it cannot run."""
+    best, n = plan.best, plan.hardware.devices
+    assert best is not None
+    if n == 1:
+        return _Processes(("anyformer",))
+    beyond = [f"{axis} = {size}" for axis in ("tp", "pp", "cp", "ep") if (size := getattr(best.mesh, axis)) > 1]
+    if beyond:
+        raise UsageError(
+            f"--write: the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
+            f"with --mesh dp={n},zero=3"
+        )
+    # Of moments alone (ZeRO 1) `train` knows nothing: gradients are shared out too, which takes less memory.
+    mesh = {0: f"dp={n}", 3: f"fsdp={n}"}.get(best.mesh.zero, f"fsdp={n},zero=2")
+    node = plan.hardware.device.devices_per_node
+    if n <= node:
+        return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", mesh))
+    at = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")
+    torchrun = ("torchrun", "--nnodes", str(-(-n // node)), "--nproc-per-node", str(node), *at, "-m", "anyformer")
+    return _Processes(torchrun, ("--mesh", mesh))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from anyformer.cli.options import (
     SHARE,
     VOCABULARY,
     Amount,
+    Number,
     choice,
     device_option,
     json_option,
@@ -66,6 +68,24 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
     show_default=True,
     help="Processes that prepare rows ahead of the step; the result is the same.",
 )
+@click.option(
+    "--nproc", type=click.IntRange(1, 4096), help="Start so many processes here (torchrun) that share the run."
+)
+@click.option("--mesh", metavar="AXES", help="How processes share it: dp=2,fsdp=4, zero=2 or 3; auto.  [default: auto]")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0, 10**6),
+    default=0,
+    show_default=True,
+    help="With --nproc: go on by itself, from the last checkpoint, where a process dies.",
+)
+@click.option(
+    "--time-limit",
+    type=Number(1, 1e6),
+    default=1800.0,
+    show_default=True,
+    help="Seconds that processes wait for one another.",
+)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model first.")
 @device_option
 @click.option("--init", type=PATH, help="Directory of weights to start from.")
@@ -79,7 +99,18 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 @click.option("--dry-run", is_flag=True, help="Say what it would take, and write nothing.")
 @json_option(help="One JSON object with the result on stdout.")
 @import_option
-def command(spec: str, out: Path | None, dry_run: bool, as_json: bool, changes: dict[str, Any], **given: Any) -> None:
+def command(
+    spec: str,
+    out: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    nproc: int | None,
+    mesh: str | None,
+    max_restarts: int,
+    time_limit: float,
+    changes: dict[str, Any],
+    **given: Any,
+) -> int:
     """Train SPEC, a preset or the file of a specification, on text.
 
     `--json` gives version, out, objective, n_params, steps, tokens, seconds, tokens_per_second, flops_per_token, loss (of
@@ -87,16 +118,39 @@ def command(spec: str, out: Path | None, dry_run: bool, as_json: bool, changes: 
     that did best on the validation text, or null); with `--dry-run`, the fields of the plan instead.
 
       anyformer train bert-base --params 3M --objective masked-lm --data my-texts/ --out runs/bert
+
+      torchrun --nproc-per-node 4 -m anyformer train llama3-8b --params 10M --data my-texts/ --mesh dp=4 --out runs/first
     """
     if out is None and not dry_run:
         raise UsageError("--out is missing: name a directory for the run")
-    from anyformer.study.train import prepare_training
-    from anyformer.training.run import RunOptions
+    from anyformer.training.cluster.joining import joined, started
 
-    options = RunOptions(**{name: given.pop(name) for name in HOW})
-    training = prepare_training(spec, out=out, options=options, **given, **changes)
-    if dry_run:
-        plan = training.plan()
-        tell({"version": 1, **vars(plan)} if as_json else "\n".join(plan.lines()), as_json)
-    else:
-        tell(training.run(), as_json)
+    if nproc is not None and not started():
+        from anyformer.training.cluster.launch import launch
+
+        check_mesh(mesh, nproc)
+        return launch(nproc, ["-m", "anyformer", *sys.argv[1:]], max_restarts=max_restarts)
+    if max_restarts and not started():
+        raise UsageError("--max-restarts is for several processes; give --nproc, or torchrun its own --max-restarts")
+    with joined(mesh, time_limit) as world:
+        from anyformer.study.train import prepare_training
+        from anyformer.training.run import RunOptions
+
+        if nproc not in (None, world.size):
+            raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
+        options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
+        training = prepare_training(spec, out=out, options=options, **given, **changes)
+        if dry_run:
+            plan = training.plan()
+            tell({"version": 1, **vars(plan)} if as_json else "\n".join(plan.lines()), as_json)
+        else:
+            tell(training.run(), as_json)
+    return 0
+
+
+def check_mesh(mesh: str | None, processes: int) -> None:
+    """Raise UsageError, before any process is started, for a mesh of another number of them."""
+    from anyformer.training.cluster.mesh import AUTO, parse
+
+    if mesh not in (None, AUTO):
+        parse(mesh, processes)

@@ -17,6 +17,8 @@ AUXILIARY, AUXILIARY_SPEC, AUXILIARY_WEIGHTS = "companion", "companion.yaml", "c
 # Of a checkpoint: a manifest, which is there when all else is.
 MANIFEST, WEIGHTS, MOMENTS = "manifest.json", "model.safetensors", "optimizer.safetensors"
 RANDOM, STATE = "random.safetensors", "state.json"
+# Of one whose weights the processes of a run share, folders of each process's parts in the place of these files.
+MODEL_PARTS, MOMENT_PARTS, AUXILIARY_PARTS = "model", "optimizer", AUXILIARY
 
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 _CHUNK_NBYTES = 1 << 22

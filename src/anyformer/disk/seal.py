@@ -41,10 +41,16 @@ def seal(content: Mapping[str, Any]) -> bytes:
     return json.dumps(whole, indent=1).encode()  # ends in its last brace, so that one byte less is no JSON
 
 
-def sealing(directory: Path, content: Mapping[str, Any]) -> bytes:
-    """The record or manifest of a directory: `content`, and what every file there is. Raises OSError."""
+def sealing(
+    directory: Path, content: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]] | None = None
+) -> bytes:
+    """The record or manifest of a directory: `content`, and what every file there is. Raises OSError.
+
+    `measured`: what other processes have found of files that they wrote, by name.
+    """
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    files = {name: measure(directory / name) for name in names if name != LOCK}
+    known = measured or {}
+    files = {name: known.get(name) or measure(directory / name) for name in names if name != LOCK}
     return seal({"format": FORMAT, **content, "files": files})
 
 
@@ -146,13 +152,15 @@ def _compare(directory: Path, seal: Mapping[str, Any], remedy: str, names: Colle
             raise CheckpointError(
                 f"{file} is corrupted or edited: its checksum is not the one it was written with{remedy}"
             )
-    for name in _found(directory) - {MANIFEST, *seal["files"]}:
+    for name in _found(directory, seal["files"]) - {MANIFEST, *seal["files"]}:
         raise CheckpointError(f"{directory / name} is none of the files that were written here; move it elsewhere")
 
 
-def _found(directory: Path) -> set[str]:
+def _found(directory: Path, files: Collection[str]) -> set[str]:
     """The files that a reader might take for those of a run or checkpoint."""
-    inside = (directory / TOKENIZER).rglob("*") if is_run(directory) else directory.iterdir()
+    folders = {directory, *((directory / name).parent for name in files)}
+    beside = (path for folder in sorted(folders) for path in folder.iterdir())
+    inside = (directory / TOKENIZER).rglob("*") if is_run(directory) else beside
     visible = (path.relative_to(directory) for path in inside if path.is_file())
     named = (name for name in _READ if is_run(directory) and (directory / name).is_file())
     return {*named, *(path.as_posix() for path in visible if not path.name.startswith("."))}

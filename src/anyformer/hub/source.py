@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from anyformer.disk.foreign import inside
 from anyformer.disk.hub_cache import located
 from anyformer.disk.run_layout import (
+    AUXILIARY_PARTS,
     AUXILIARY_SPEC,
     AUXILIARY_WEIGHTS,
     CHECKPOINTS,
+    MODEL_PARTS,
     SPEC,
     TOKENIZER,
     checkpoints_in,
@@ -26,6 +28,7 @@ from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, read_table, with_pooling
+from anyformer.hub.shards import ShardedWeights
 from anyformer.hub.weights import Weights
 from anyformer.spec import Architecture, ModelSpec, is_path, read, read_names_with, specification, split_variant
 from anyformer.variants.variant import apply, parsed
@@ -86,7 +89,8 @@ def find(path: str | Path) -> Source:
     if path.name == AUXILIARY_SPEC and path.is_file():
         return find_auxiliary(path.parent)
     if (run := _run_of(path)) is not None:
-        weights = _checkpoint(path)
+        checkpoint = _checkpoint(path)
+        weights = checkpoint / MODEL_PARTS if (checkpoint / MODEL_PARTS).is_dir() else checkpoint
         return Source(read(run / SPEC), weights, _tokenizer(run / TOKENIZER), None, {})
     folder = folder_of(path)
     spec, family, settings = _described(folder)
@@ -107,12 +111,16 @@ def find_auxiliary(directory: str | Path) -> Source:
             f"{directory} holds nothing that was trained beside a model: there is no {run / AUXILIARY_SPEC}; "
             "give the run that trained both"
         )
-    weights = _checkpoint(directory) / AUXILIARY_WEIGHTS
+    checkpoint = _checkpoint(directory)
+    parts = checkpoint / AUXILIARY_PARTS
+    weights = parts if parts.is_dir() else checkpoint / AUXILIARY_WEIGHTS
     return Source(read(run / AUXILIARY_SPEC), weights, _tokenizer(run / TOKENIZER), None, {})
 
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
-    """The tensors of a directory, unpacked where its configuration says that they are packed."""
+    """The tensors of a directory, unpacked where its configuration says that they are packed, joined where they are in parts."""
+    if directory.is_dir() and is_checkpoint(directory.parent):
+        return ShardedWeights(directory)
     return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
 
 

@@ -33,7 +33,7 @@ class Weights:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._homes: dict[str, Path] = {}
-        self._opened = cache(_opened)
+        self._opened = cache(opened)
         files, said = _files(directory)
         for file in files:
             for name in self._opened(file).keys():  # noqa: SIM118 — no dictionary
@@ -167,7 +167,7 @@ def _files(directory: Path) -> tuple[list[Path], dict[str, Path]]:
     raise CheckpointError(f"{directory} holds no weights: there is no {FILE}")
 
 
-def _opened(file: Path) -> Any:
+def opened(file: Path) -> Any:
     try:
         return safe_open(str(file), framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -61,8 +62,15 @@ class ByRole(InitSpec):
         return getattr(self, weight.role, None) or self.matrix
 
 
-def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
-    """Set every parameter of a built model; the same numbers for the same seed, in the order of the state dict."""
+def _copy(target: Tensor, drawn: Tensor) -> None:
+    target.copy_(drawn)
+
+
+def initialise(model: nn.Module, spec: ModelSpec, seed: int, put: Callable[[Tensor, Tensor], None] = _copy) -> None:
+    """Set every parameter of a built model; the same numbers for the same seed, in the order of the state dict.
+
+    `put` copies numbers, of its shape or to be expanded to it, into a parameter.
+    """
     init = spec.init
     if not isinstance(init, ByRole):
         raise SpecError(f"Model.init = {init.kind} says no distribution by role; use ByRole")
@@ -73,10 +81,10 @@ def initialise(model: nn.Module, spec: ModelSpec, seed: int) -> None:
         for path, weight in tensors(spec, Place()):
             target = parameters[path]
             if weight.fill is not None:
-                target.copy_(torch.tensor(weight.fill))
+                put(target, torch.tensor(weight.fill))
                 continue
             drawn = torch.empty(weight.shape)
             distribution = init.of(weight) if weight.std is None else Normal(scale=weight.std)
             n_branches = of_encoder if path.startswith("encoder.") else spec.stack.n_branches
             distribution.fill(drawn, distribution.std(weight, n_branches), generator)
-            target.copy_(drawn)
+            put(target, drawn)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -16,6 +18,8 @@ from torch.optim import Optimizer
 from anyformer.disk import atomic
 from anyformer.disk.run_layout import (
     MANIFEST,
+    MODEL_PARTS,
+    MOMENT_PARTS,
     MOMENTS,
     RANDOM,
     RECORD,
@@ -29,6 +33,9 @@ from anyformer.disk.run_layout import (
 )
 from anyformer.disk.seal import latest, read_manifest, sealed, sealing
 from anyformer.errors import CheckpointError, RunFailed
+from anyformer.hub.shards import ShardedWeights
+from anyformer.training.checkpoint import shards
+from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.step.state import (
     check_model_tensors,
     model_tensors,
@@ -44,13 +51,13 @@ _ENDING = ".safetensors"
 
 
 class Checkpoints:
-    """The checkpoints of one run. Only the process that owns the run saves; anyone may read."""
+    """The checkpoints of one run. Only the process that owns the run saves, with those that share it; anyone may read."""
 
-    def __init__(self, directory: Path, keep_last: int = 2) -> None:
+    def __init__(self, directory: Path, keep_last: int = 2, world: World = ALONE) -> None:
         """Keep the last `keep_last` and the best in the directory `checkpoints` of a run. Raises OSError."""
         if keep_last < 1:
             raise ValueError(f"keep_last={keep_last}: a run that keeps no checkpoint cannot go on; keep 1 or more")
-        self.directory, self.keep_last = Path(directory), keep_last
+        self.directory, self.keep_last, self.world = Path(directory), keep_last, world
         record = self.directory.parent / RECORD
         self._run = measure(record) if record.is_file() else None  # as it is now: edits are seen
 
@@ -67,34 +74,69 @@ class Checkpoints:
         """Save everything that `restore` gives back, then delete what is neither among the last nor the best.
 
         `state` is JSON; `metric` is a loss: the lowest one is the best. `beside` are further tensors by the name of what
-        they are of ("companion"), a file each; `files` are others by name. Raises RunFailed, naming the file, the cause and
-        the bytes needed, where it can't be written; nothing of it is left then, and the former checkpoints stand.
+        they are of ("companion"), a file each; `files` are others by name. All processes of the world call it; where they
+        share the weights each writes its parts, else one writes all. Raises RunFailed, naming the file, the cause and the
+        bytes needed, where it can't be written; nothing of it is left then, and the former checkpoints stand.
         """
-        target = self._name(step)
+        target = self.world.told(self._name(step))
+        if not (self.world.leads or self.world.sharded):
+            return target
         moments, optimizer_rest = optimizer_tensors(optimizer)
         random_tensors, random_rest = random_state()
-        written = {WEIGHTS: model_tensors(model), MOMENTS: moments, RANDOM: random_tensors}
-        written |= {name + _ENDING: dict(tensors) for name, tensors in (beside or {}).items()}
+        random_file = {RANDOM: random_tensors} if self.world.leads else {}
+        shared: dict[str, Mapping[str, Tensor]] = {}
+        if self.world.sharded:
+            optimizer_rest["scalars"] = {name: float(value) for name, value in moments.items() if not value.dim()}
+            moments = {name: value for name, value in moments.items() if value.dim()}
+            shared = {MODEL_PARTS: model_tensors(model), MOMENT_PARTS: moments, **(beside or {})}
+            written: dict[str, dict[str, Tensor]] = random_file
+        else:
+            written = {WEIGHTS: model_tensors(model), MOMENTS: moments, **random_file}
+            written |= {name + _ENDING: dict(tensors) for name, tensors in (beside or {}).items()}
         rest = json.dumps({"state": state, "optimizer": optimizer_rest, "random": random_rest}, indent=1).encode()
-        texts = {STATE: rest, **(files or {})}
-        needed = sum(tensor.nbytes for tensors in written.values() for tensor in tensors.values())
+        texts = {STATE: rest, **(files or {})} if self.world.leads else {}
+        needed = sum(tensor.nbytes for tensors in (*written.values(), *shared.values()) for tensor in tensors.values())
         needed += sum(map(len, texts.values()))
         at = self.directory
         try:
-            atomic.create_directories(self.directory)
-            atomic.remove_leftovers(self.directory)
-            with atomic.new_directory(target) as aside:
+            with self._aside(target) as aside:
+                measured: dict[str, Any] = {}
+                for name, tensors in shared.items():
+                    at = target / name
+                    shards.write(aside / name, tensors)
+                    measured |= self._measured(aside, name)
                 for name, tensors in written.items():
                     at = target / name
                     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, aside / name)
                 for name, content in texts.items():
                     atomic.write_file(aside / name, content)
-                content = {"step": step, "metric": metric, "run": self._run}  # the least metric is best
-                atomic.write_file(aside / MANIFEST, sealing(aside, content))
-            self._prune(target)
+                if self.world.leads:
+                    content = {"step": step, "metric": metric, "run": self._run}  # the least metric is best
+                    atomic.write_file(aside / MANIFEST, sealing(aside, content, measured))
+            if self.world.leads:
+                self._prune(target)
         except (OSError, SafetensorError) as error:
             raise RunFailed(self._failure(target, at, needed, error)) from error
         return target
+
+    @contextmanager
+    def _aside(self, target: Path) -> Iterator[Path]:
+        """The directory that becomes `target` when all is in it; all processes that write there know its name."""
+        if not self.world.leads:
+            yield Path(self.world.told(""))
+            return
+        atomic.create_directories(self.directory)
+        atomic.remove_leftovers(self.directory)
+        with atomic.new_directory(target) as aside:
+            if self.world.sharded:
+                self.world.told(str(aside))
+            yield aside
+
+    def _measured(self, aside: Path, folder: str) -> dict[str, Any]:
+        """What each file of a folder is, each process having read as many as any other."""
+        names = sorted(path.relative_to(aside).as_posix() for path in (aside / folder).iterdir())
+        mine = {name: measure(aside / name) for name in names[self.world.rank :: self.world.size]}
+        return {name: found for each in self.world.gathered(mine) for name, found in each.items()}
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint, None where there is none; one without a manifest is passed over aloud.
@@ -116,21 +158,39 @@ class Checkpoints:
 
         Raises CheckpointError, before the model is changed, for one that is missing, damaged or of another model.
         """
-        read_manifest(path)
-        sealed(path)
-        device = str(next(model.parameters()).device)
-        weights = load_file(path / WEIGHTS, device=device)
-        check_model_tensors(model, weights)
+        files = sorted(read_manifest(path)["files"])
+        sealed(path, files[self.world.rank :: self.world.size])
+        self.world.meet()  # all have found it sound
         data = json.loads((path / STATE).read_text(encoding="utf-8"))
-        set_optimizer_tensors(optimizer, load_file(path / MOMENTS), data["optimizer"])
-        set_model_tensors(model, weights)
+        scalars = {name: torch.tensor(value) for name, value in data["optimizer"].pop("scalars", {}).items()}
+        if (path / MODEL_PARTS).is_dir():
+            check_model_tensors(model, shards.outlines(path / MODEL_PARTS))
+            moments = self._moments(path / MOMENT_PARTS, optimizer)
+            set_optimizer_tensors(optimizer, moments | scalars, data["optimizer"])
+            shards.read(path / MODEL_PARTS, model_tensors(model))
+        else:
+            weights = load_file(path / WEIGHTS, device=str(next(model.parameters()).device))
+            check_model_tensors(model, weights)
+            set_optimizer_tensors(optimizer, load_file(path / MOMENTS), data["optimizer"])
+            set_model_tensors(model, weights)
         set_random_state(load_file(path / RANDOM), data["random"])
         return data["state"]
 
+    def _moments(self, folder: Path, optimizer: Optimizer) -> dict[str, Tensor]:
+        """What a folder of parts has of the optimiser, shared out as its parameters are."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        held = {name: torch.empty_like(parameters[int(name.split(".")[0])]) for name in shards.outlines(folder)}
+        shards.read(folder, held)
+        return held
+
     def beside(self, path: Path) -> dict[str, dict[str, Tensor]]:
         """The further tensors of a checkpoint that `restore` has verified, on the CPU. Raises CheckpointError."""
-        files = [path / name for name in read_manifest(path)["files"] if name.endswith(_ENDING)]
-        return {file.stem: load_file(file) for file in files if file.name not in _OWN}
+        names = [Path(name) for name in read_manifest(path)["files"] if name.endswith(_ENDING)]
+        found = {name.stem: load_file(path / name) for name in names if len(name.parts) == 1 and name.name not in _OWN}
+        for folder in {name.parts[0] for name in names if len(name.parts) > 1} - {MODEL_PARTS, MOMENT_PARTS}:
+            held = ShardedWeights(path / folder)
+            found[folder] = {name: held.read(name) for name in held.listed()}
+        return found
 
     def _name(self, step: int) -> Path:
         """Where to save a step: the same step saved before stands until the new one is complete."""

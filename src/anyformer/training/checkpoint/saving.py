@@ -18,6 +18,7 @@ from anyformer.spec import ModelSpec, dumps
 from anyformer.training.checkpoint.checkpoints import Checkpoints
 from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.metrics import MetricsLog
+from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Feed, TrainingData
 from anyformer.training.step import Trainer
 
@@ -34,7 +35,7 @@ class SavedCheckpoint:
 
 @dataclass
 class Saving:
-    """The directory of a run while the run lasts; it is locked from entering to leaving."""
+    """The directory of a run while the run lasts; it is locked from entering to leaving, by the process that leads the world."""
 
     out: Path | None
     spec: ModelSpec
@@ -44,6 +45,7 @@ class Saving:
     keep_last: int
     name: str | None = None  # the run's architecture is listed by it
     auxiliary: ModelSpec | None = None  # what is trained beside the model
+    world: World = ALONE
     checkpoints: Checkpoints | None = field(default=None, init=False)
     _lock: Lock | None = field(default=None, init=False)
     _last: Path | None = field(default=None, init=False)
@@ -57,11 +59,16 @@ class Saving:
             if self.init is not None:
                 fingerprints["init"] = str(self.init)
             extra = {"architecture": self.name} if self.name else {}
-            self._lock = own(self.out, self.spec, self.recipe, fingerprints, extra, self._fill)
+            if self.world.leads:
+                self._lock = own(self.out, self.spec, self.recipe, fingerprints, extra, self._fill)
             try:
-                self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last)
-            except OSError as error:
-                self._lock.release()
+                self.world.meet()  # the directory is there
+                self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world)
+            except BaseException as error:
+                if self._lock is not None:
+                    self._lock.release()
+                if not isinstance(error, OSError):
+                    raise
                 raise CheckpointError(f"cannot read {self.out / RECORD}: {error.strerror or error}") from None
         return self
 
@@ -80,7 +87,8 @@ class Saving:
 
     def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:
         """Bring all to where the last checkpoint left it; without one, leave it as it is. Raises CheckpointError."""
-        self._last = self.checkpoints.latest() if self.checkpoints is not None else None
+        latest = self.checkpoints.latest() if self.checkpoints is not None and self.world.leads else None
+        self._last = self.world.told(latest)
         if self.checkpoints is None or self._last is None:
             return SavedCheckpoint()
         try:
@@ -102,6 +110,7 @@ class Saving:
         if self.checkpoints is not None:
             state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
             files = {METRICS: log.synced()}
+            trainer.settle()
             self._last = self.checkpoints.save(
                 saved.step, trainer.model, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files
             )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from anyformer.capacity import refuse_beyond_memory
+from anyformer.capacity import free_nbytes, refuse_beyond_memory
 from anyformer.costs.state import state_nbytes
 from anyformer.errors import UsageError
 from anyformer.layers.embedding import learned_positions
 from anyformer.recipe import Adam, AdamW, Recipe
 from anyformer.spec import ModelSpec, parameters
+from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.objectives.objective import noise_of, objective_of
 from anyformer.training.step.memories import check_memory
@@ -69,10 +70,25 @@ def check_positions(spec: ModelSpec, longest: int) -> None:
         )
 
 
-def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device) -> None:
+def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device, world: World = ALONE) -> None:
     """Raise UsageError where weights, gradients and moments alone are more than the memory that is free."""
-    moments = "adamw" if isinstance(recipe.optimizer, Adam | AdamW) else "sgd"
-    needed = state_nbytes(parameters(spec).total, optimizer=moments).total
+    assert world.mesh is not None
+    needed = _state_nbytes(spec, recipe) / world.mesh.fsdp * _on_one_memory(device, world)
     refuse_beyond_memory(
         needed, device, "training a model of this size", "resize it (--params), or take another device"
     )
+
+
+def fits_beside_others(spec: ModelSpec, recipe: Recipe, device: torch.device, world: World) -> bool:
+    """Whether every process can have weights, gradients and moments of its own, and room for as much again."""
+    free = free_nbytes(device)
+    return free is None or 2 * _state_nbytes(spec, recipe) * _on_one_memory(device, world) < free
+
+
+def _on_one_memory(device: torch.device, world: World) -> int:
+    return world.local_size if device.type == "cpu" else 1
+
+
+def _state_nbytes(spec: ModelSpec, recipe: Recipe) -> float:
+    moments = "adamw" if isinstance(recipe.optimizer, Adam | AdamW) else "sgd"
+    return state_nbytes(parameters(spec).total, optimizer=moments).total

@@ -13,6 +13,7 @@ import torch
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
 from anyformer.text import NOT_PREDICTED
+from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Validation
 from anyformer.training.objectives.objective import LossContext, LossPart, Objective
 from anyformer.training.step.device import autocast
@@ -93,23 +94,27 @@ def evaluate(
     batch_tokens: int = BATCH_TOKENS,
     most_tokens: int | None = None,
     auxiliary: Transformer | None = None,
+    world: World = ALONE,
 ) -> Evaluation:
     """The losses of every document, or of about `most_tokens`, always the same ones; without dropout, smoothing and z-loss.
 
-    `auxiliary` is what was trained beside the model, where the objective needs it.
+    `auxiliary` is what was trained beside the model, where the objective needs it. The processes of the `world` share the
+    batches out, and all have the result.
     """
     counts: np.ndarray | None = None
-    parts: list[Mapping[str, LossPart]] = []
+    parts: list[dict[str, _Counted]] = []
     device = next(model.parameters()).device
     beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
     by = LossContext(model, model.head(), device, auxiliary=beside)
     n = len(validation.document_nbytes)
     nats, tokens = np.zeros(n), np.zeros(n, dtype=np.int64)
-    for rows, source in validation.batches(batch_tokens, most_tokens):
+    for (rows, source), counts_here in world.dealt(validation.batches(batch_tokens, most_tokens)):
         by = seeing(by, model, validation, rows)
         with torch.no_grad(), autocast(precision, by.device):
             losses = objective(by, rows)
-        parts.append(losses.parts)
+        if not counts_here:
+            continue
+        parts.append({name: _counted(part) for name, part in losses.parts.items()})
         each = losses.each.cpu().double().numpy()
         real = rows.labels != NOT_PREDICTED
         if losses.classes is not None:
@@ -117,17 +122,28 @@ def evaluate(
             counts = found if counts is None else counts + found
         nats += np.bincount(source[real], each[real], minlength=n)
         tokens += np.bincount(source[real], minlength=n)
-    measured = zip(nats.tolist(), tokens.tolist(), validation.document_nbytes.tolist(), strict=True)
+    nats, tokens = (world.summed(torch.from_numpy(each)).numpy() for each in (nats, tokens))
+    each_parts, each_counts = zip(*world.gathered((parts, counts)), strict=True)
+    parts = [batch for batches in each_parts for batch in batches]
+    told = [found for found in each_counts if found is not None]
+    counts = np.sum(told, axis=0) if told else None
+    measured = zip(nats.tolist(), tokens.astype(np.int64).tolist(), validation.document_nbytes.tolist(), strict=True)
     documents = tuple(DocumentLoss(*document) for document in measured if document[1])
     return Evaluation(documents, None if counts is None else tuple(counts.tolist()), _parts(parts))
 
 
-def _parts(batches: Sequence[Mapping[str, LossPart]]) -> dict[str, PartLoss]:
+_Counted = tuple[float, int, int | None]  # nats, labels, of them right
+
+
+def _counted(part: LossPart) -> _Counted:
+    return float(part.nats), int(part.labels), None if part.right is None else int(part.right)
+
+
+def _parts(batches: Sequence[Mapping[str, _Counted]]) -> dict[str, PartLoss]:
     found = {}
     for name in batches[0] if batches else ():
-        same = [parts[name] for parts in batches]
-        labels = max(1, sum(int(part.labels) for part in same))
-        right = [int(part.right) for part in same if part.right is not None]
-        loss = math.fsum(float(part.nats) for part in same) / labels
-        found[name] = PartLoss(loss, labels, sum(right) / labels if len(right) == len(same) else None)
+        nats, each, answers = zip(*(parts[name] for parts in batches), strict=True)
+        labels, right = max(1, sum(each)), [n for n in answers if n is not None]
+        loss = math.fsum(nats) / labels
+        found[name] = PartLoss(loss, labels, sum(right) / labels if len(right) == len(answers) else None)
     return found

@@ -10,18 +10,21 @@ from pathlib import Path
 
 import torch
 
+from anyformer import recipe as recipes
 from anyformer.disk.run_layout import METRICS
 from anyformer.errors import RunFailed
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
 from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
+from anyformer.training.checkpoint.provenance import code_fingerprint
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
+from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Feed, Rows, TrainingData, Validation
 from anyformer.training.data.workers import check_workers, prepared
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.baseline import trivial_loss
-from anyformer.training.run.checks import check_room, check_run
+from anyformer.training.run.checks import check_room, check_run, fits_beside_others
 from anyformer.training.run.evaluation import Evaluation, evaluate
 from anyformer.training.run.plan import RunPlan, disk_needed, flops_per_token, sizes, trial
 from anyformer.training.run.progress import Watcher
@@ -47,6 +50,7 @@ class RunOptions:
     keep_last: int = 2
     peak: Peak | None = None
     plan: bool = True  # make a trial first, to say how long it will take
+    world: World = ALONE  # the processes that share the run (`cluster.joining.joined`)
 
 
 @dataclass(frozen=True)
@@ -117,18 +121,14 @@ class Run:
         options = options or RunOptions()
         check_run(spec, recipe, data)
         check_workers(options.workers)
+        device = options.device or best_device()
+        self.world = world = options.world.chosen(fits_beside_others(spec, recipe, device, options.world))
+        world.agree(_identity(spec, recipe, data, options, world))
         self.recipe, self.options, self.watcher = recipe, options, Watcher()
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
-        device = options.device or best_device()
-        check_room(spec, recipe, device)
-        self.model = build(spec, recipe.seed, device=device)
-        self.model.labels = data.labels or None
-        self.fresh: tuple[str, ...] = ()
-        if init is not None:
-            from anyformer.hub import load_into
-
-            self.fresh = tuple(load_into(self.model, init))
+        check_room(spec, recipe, device, world)
+        self.model, self.fresh = _built(spec, recipe.seed, device, world, init, data.labels or None)
         self.trainer = Trainer(
             self.model,
             recipe,
@@ -136,17 +136,19 @@ class Run:
             micro_tokens=options.micro_tokens,
             compiled=options.compiled,
             recompute=options.recompute,
+            world=world,
         )
         self.n_params, self.n_beside, n_saved = sizes(self.trainer)
-        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out) if out else 0
+        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out) if out and world.leads else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
-        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside)
+        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world)
         self.saved = SavedCheckpoint()
-        self.log = MetricsLog(out / METRICS if out else None)
+        self.log = MetricsLog(out / METRICS if out and world.leads else None)
         flops = flops_per_token(spec, data.load(recipe), self.trainer.objective)
         self.flops_per_token = flops / data.predicted_share(recipe)
         self.steps = recipe.steps
-        self.peak = options.peak(compute_dtype(recipe.precision), device) if options.peak else None
+        # Processes that share a machine's cores cannot each have its peak.
+        self.peak = options.peak(compute_dtype(recipe.precision), device) if options.peak and world.size == 1 else None
 
     def go(self, watcher: Watcher) -> TrainingResult:
         """Restore, train, validate."""
@@ -168,11 +170,12 @@ class Run:
                     due = step == self.steps or step % save_every == 0
                     if due or step % validate_every == 0:
                         self._validate_sample()
-                    if due or received:
+                    # All stop after the same step, whichever were told to.
+                    if (stopping := self.world.largest(received[0] if received else 0)) or due:
                         self.saving.save(self.saved, self.trainer, self.feed, self.log)
-                    if received and step < self.steps:
-                        name = signal.Signals(received[0]).name
-                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", received[0])
+                    if stopping and step < self.steps:
+                        name = signal.Signals(stopping).name
+                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", stopping)
             evaluation = self._validate_whole()
         except (MemoryError, RuntimeError) as error:
             raise out_of_memory(error) from error
@@ -201,6 +204,7 @@ class Run:
         return RunPlan(
             n_params=self.n_params,
             n_beside=self.n_beside,
+            mesh=str(self.world.mesh) if self.world.size > 1 else None,
             steps=self.steps,
             done=done,
             tokens=self.recipe.tokens,
@@ -265,7 +269,13 @@ class Run:
     def _evaluate(self, validation: Validation, most_tokens: int | None = None) -> Evaluation:
         by, precision = self.trainer, self.recipe.precision
         return evaluate(
-            self.model, by.objective, validation, precision=precision, most_tokens=most_tokens, auxiliary=by.auxiliary
+            self.model,
+            by.objective,
+            validation,
+            precision=precision,
+            most_tokens=most_tokens,
+            auxiliary=by.auxiliary,
+            world=self.world,
         )
 
     def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:
@@ -282,3 +292,40 @@ class Run:
         self.log.add(metrics)
         self.watcher.validation(metrics)
         self.saved = replace(s, validation_loss=loss)
+
+
+def _built(
+    spec: ModelSpec, seed: int, device: torch.device, world: World, init: Path | None, labels: tuple[str, ...] | None
+) -> tuple[Transformer, tuple[str, ...]]:
+    """(the model as a run starts with it, the names of tensors that `init` lacks); of one that processes share, a part."""
+    if world.sharded and init is None:
+        from anyformer.training.cluster.sharding import built
+
+        model = built(spec, seed, device, world)
+        model.labels = labels
+        return model, ()
+    model = build(spec, seed, device=device)
+    model.labels = labels
+    fresh: tuple[str, ...] = ()
+    if init is not None:
+        from anyformer.hub import load_into
+
+        fresh = tuple(load_into(model, init))
+    if world.sharded:
+        from anyformer.training.cluster.sharding import shard
+
+        shard(model, device, world)
+    return model, fresh
+
+
+def _identity(spec: ModelSpec, recipe: Recipe, data: TrainingData, options: RunOptions, world: World) -> dict[str, str]:
+    """What all processes of a run must have alike."""
+    how = (options.micro_tokens, options.recompute, options.compiled, options.validations, options.save_every)
+    return {
+        "version": f"anyformer {code_fingerprint()}, torch {torch.__version__}",
+        "specification": spec.key,
+        "recipe": recipes.dumps(recipe, "json"),
+        "data": data.fingerprint,
+        "mesh": str(world.mesh),
+        "options": str(how),
+    }

@@ -39,15 +39,17 @@ class RunPlan:
     peak_flops: float | None = None  # measured, a second
     fresh: tuple[str, ...] = ()  # tensors that given weights lack: those of a new head
     n_beside: int = 0  # parameters of what is trained beside the model, without those that they share
+    mesh: str | None = None  # how processes share the run; None: it is one
 
     def lines(self) -> list[str]:
         """It in words."""
         beside = f" and {self.n_beside / 1e6:,.2f} M beside the model" if self.n_beside else ""
         size = f"{self.n_params / 1e6:,.2f} M parameters{beside}, {counted(self.steps, 'step')}, {counted(self.tokens, 'token')}"
-        lines = [f"{size}, {self.flops_per_token / 1e6:,.1f} MFLOP a token, {self.precision} on {self.device}"]
+        where = self.device + (f", mesh {self.mesh}" if self.mesh else "")
+        lines = [f"{size}, {self.flops_per_token / 1e6:,.1f} MFLOP a token, {self.precision} on {where}"]
         needs = [f"about {duration(self.seconds)}"] if self.seconds is not None else []
         if self.memory_nbytes is not None:
-            needs.append(f"{nbytes(self.memory_nbytes)} of memory")
+            needs.append(f"{nbytes(self.memory_nbytes)} of memory{' a process' if self.mesh else ''}")
         needs.append(f"{nbytes(self.disk_nbytes)} of disk" if self.disk_nbytes else "no disk")
         going_on = f"goes on after step {self.done:,}; " if self.done else ""
         new = [f"not in the given weights, so new: {', '.join(self.fresh)}"] if self.fresh else []
@@ -89,7 +91,7 @@ def disk_needed(n_params: int, kept: int, out: Path) -> int:
 
 def trial(trainer: Trainer, batch: Rows) -> tuple[float, int]:
     """(seconds of a step, bytes of memory at its peak) from a few passes that leave no trace in the model."""
-    part = next(split(batch, trainer.micro_tokens))
+    part = next(split(batch, trainer.micro_tokens * trainer.world.size))
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

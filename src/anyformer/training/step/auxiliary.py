@@ -10,16 +10,23 @@ import torch
 from torch import nn
 
 from anyformer.model import Transformer, build
+from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.objective import Auxiliary
 
 
-def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int) -> Transformer:
+def built_beside(model: Transformer, auxiliary: Auxiliary, seed: int, world: World = ALONE) -> Transformer:
     """The auxiliary model on the model's device, its weights drawn from the seed but not as the model's are.
 
     Tied tensors are the model's very parameters. Disentangled ones start as the model's, so that the distance starts at 0.
     """
     device = next(model.parameters()).device
-    beside = build(auxiliary.spec, int(np.random.SeedSequence((seed, 1)).generate_state(1)[0]), device=device)
+    own_seed = int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
+    if world.sharded:
+        from anyformer.training.cluster.sharding import built
+
+        beside = built(auxiliary.spec, own_seed, device, world)
+    else:
+        beside = build(auxiliary.spec, own_seed, device=device)
     for name, of_model in auxiliary.tied.items():
         owner, _, last = name.rpartition(".")
         setattr(beside.get_submodule(owner), last, model.get_parameter(of_model))

@@ -12,6 +12,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import Adam, AdamW, OptimizerSpec
 from anyformer.spec import ModelSpec, Place, tensors
 from anyformer.spec.part import Role
+from anyformer.training.cluster.parts import together
 
 # Tables don't decay: a token that is rare would be pulled to zero between its appearances, and a tied table would
 # lose the scale that the embedding needs.
@@ -65,7 +66,7 @@ def _decaying(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, bool]:
 def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:
     """Scale all gradients together down to `norm` at most, and return the norm that they had; None only measures."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    total = nn.utils.get_total_norm(gradients)
+    total = together(nn.utils.get_total_norm(gradients))
     if norm is not None:
         nn.utils.clip_grads_with_norm_(list(parameters), norm, total)
     return total

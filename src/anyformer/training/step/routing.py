@@ -32,6 +32,17 @@ class ExpertLoad:
         tokens = tuple(a + b for a, b in zip(self.tokens, other.tokens, strict=True))
         return ExpertLoad(counts, tokens, self.dropped + other.dropped, self.rows + other.rows)
 
+    def numbers(self) -> Tensor:
+        """All of it in a row, float64."""
+        return torch.cat([*self.counts, torch.tensor([*self.tokens, self.dropped, self.rows], dtype=torch.float64)])
+
+    def of(self, numbers: Tensor) -> ExpertLoad:
+        """The load of as many calls and experts whose `numbers` these are."""
+        sizes = [len(count) for count in self.counts]
+        *counts, rest = numbers.split([*sizes, len(numbers) - sum(sizes)])
+        *tokens, dropped, rows = rest.tolist()
+        return ExpertLoad(tuple(counts), tuple(tokens), dropped, int(rows))
+
     @property
     def busiest(self) -> float:
         """The largest load of an expert, as a multiple of the mean of its layer."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anyformer.errors import CheckpointError
+from anyformer.training.cluster.parts import part_as, put
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -47,7 +48,7 @@ def set_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:
     """Copy into the tensors that the model already has, so that what refers to them (ties, an optimiser) holds."""
     with torch.no_grad():
         for name, tensor in model_tensors(model).items():
-            tensor.copy_(saved[name])
+            put(tensor, saved[name])
 
 
 def optimizer_tensors(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -83,6 +84,8 @@ def set_optimizer_tensors(optimizer: Optimizer, tensors: dict[str, Tensor], rest
     for index, parameter in zip(order, parameters, strict=True):
         for field, value in state.get(index, {}).items():
             held = optimizer.state[parameter].get(field)
+            if isinstance(value, Tensor) and value.dim():
+                optimizer.state[parameter][field] = held = part_as(parameter, held)
             # load_state_dict casts moments to the parameter's dtype, which loses those kept in a wider one.
             if isinstance(held, Tensor) and held.dtype != value.dtype:
                 optimizer.state[parameter][field] = value.to(held.device)

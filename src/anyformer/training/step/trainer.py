@@ -9,7 +9,6 @@ from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +22,8 @@ from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute
 from anyformer.text import NOT_PREDICTED
+from anyformer.training.cluster.refusals import refuse_on_mesh
+from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Forward, LossContext, Losses, LossPart, Objective
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
@@ -54,7 +55,8 @@ class StepResult(NamedTuple):
 class Trainer:
     """A model, its optimiser and its recipe, and a second model where the objective asks for one; `step` is one update.
 
-    Dropout at step s is drawn from (seed, s) alone, so that a run that goes on draws what it would have drawn.
+    Every process of the `world` is given the whole batch and computes a share of its rows. Dropout at step s is drawn from
+    (seed, s, rank) alone, so that a run that goes on draws what it would have drawn.
     """
 
     def __init__(
@@ -66,18 +68,21 @@ class Trainer:
         micro_tokens: int | None = None,
         compiled: bool = False,
         recompute: Recompute = "none",
+        world: World = ALONE,
     ) -> None:
+        asked = objective.auxiliary()
+        refuse_on_mesh(model.spec, recipe, world, tied=asked is not None and bool(asked.tied), compiled=compiled)
         if micro_tokens is not None and not recipe.objective.divisible:
             raise UsageError(
                 f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
                 "leave --micro-tokens out, and make the batch smaller or use --recompute full"
             )
-        self.model, self.recipe, self.objective = model, recipe, objective
+        self.model, self.recipe, self.objective, self.world = model, recipe, objective, world
         model.recompute = recompute
         self.auxiliary: Transformer | None = None
         self.disentangled: list[tuple[nn.Parameter, nn.Parameter]] = []
-        if (asked := objective.auxiliary()) is not None:
-            self.auxiliary = built_beside(model, asked, recipe.seed)
+        if asked is not None:
+            self.auxiliary = built_beside(model, asked, recipe.seed, world)
             self.auxiliary.recompute = recompute
             names = asked.disentangled.items()
             self.disentangled = [(self.auxiliary.get_parameter(a), model.get_parameter(b)) for a, b in names]
@@ -120,42 +125,92 @@ class Trainer:
     def gradients(self, number: int, batch: Rows) -> StepResult:
         """Leave the gradient of the mean loss in the weights; what the update makes is not in the report yet."""
         tokens = int((batch.labels != NOT_PREDICTED).sum())
-        micro = list(split(batch, self.micro_tokens))
-        whole = self._foreseen(number, micro)
+        micro, real = self._micro(batch)
+        whole = self._foreseen(number, micro, real)
         self._draw(number)
         sums, routers, loads, parts = [], [], [], []
-        for rows in micro:
+        for i, rows in enumerate(micro):
+            if self.world.sharded:
+                self._share_gradients(i == len(micro) - 1)
             losses = self.losses(rows)
             total = losses.total / tokens
             if self.routers:
                 routed = Routed(self.routers, losses.notes)
                 loads.append(routed.load())
                 if self.router_losses:
-                    routers.append(routed.loss(self.router_losses, whole or loads[0]))
+                    whole = whole or self._everywhere(loads, real)
+                    routers.append(routed.loss(self.router_losses, whole))
                     total = total + routers[-1]
-            total.backward()
-            sums.append(losses.each.sum())
+            if i < real:
+                total.backward()
+                sums.append(losses.each.sum())
+            else:  # others compute rows, and all make the same passes
+                (total * 0).backward()
             parts.append(losses.parts)
+        self.world.add_gradients(self.parameters)
+        nats = torch.stack(sums).cpu().double().sum() if sums else torch.zeros((), dtype=torch.float64)
+        router_nats = torch.stack(routers[:real]).detach().sum() if routers[:real] else torch.zeros(())
+        found, of_routers = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
         return StepResult(
-            loss=float(torch.stack(sums).cpu().double().sum() / tokens),
+            loss=found / tokens,
             tokens=tokens,
-            router_loss=float(torch.stack(routers).detach().sum()) if routers else None,
-            load=reduce(add, loads) if loads else None,
-            parts=_means(parts),
+            router_loss=of_routers if self.router_losses else None,
+            load=self._everywhere(loads, real) if loads else None,
+            parts=self._means(parts, real),
         )
 
-    def _foreseen(self, number: int, parts: list[Rows]) -> ExpertLoad | None:
+    def settle(self) -> None:
+        """Leave no weights gathered that passes without a backward pass have gathered: what is saved is each process's part."""
+        if self.world.sharded:
+            from anyformer.training.cluster.sharding import settle
+
+            for model in (self.model, self.auxiliary):
+                if model is not None:
+                    settle(model)
+
+    def _share_gradients(self, last: bool) -> None:
+        """Let FSDP2 add gradients up between copies of the model, where there are several, after the last part alone."""
+        from anyformer.training.cluster.sharding import last_of_step
+
+        for model in (self.model, self.auxiliary):
+            if model is not None:
+                last_of_step(model, last)
+
+    def _micro(self, batch: Rows) -> tuple[list[Rows], int]:
+        """(this process's rows in as many parts as those of any other, how many of the parts count).
+
+        Where a process has fewer parts, the batch's first row makes up for them.
+        """
+        mine = self.world.share(len(batch.labels))
+        parts = list(split(_rows(batch, mine), self.micro_tokens)) if mine.stop > mine.start else []
+        vacant = -(-self.world.most(len(batch.labels)) // rows_of(batch, self.micro_tokens)) - len(parts)
+        return parts + [_rows(batch, slice(0, 1))] * vacant, len(parts)
+
+    def _foreseen(self, number: int, parts: list[Rows], real: int) -> ExpertLoad | None:
         """The load of a batch that is computed in parts, for losses that go by it; else None."""
         if len(parts) == 1 or not self.router_losses:
             return None
         self._draw(number)
         with torch.no_grad():
-            return reduce(add, (Routed(self.routers, self.losses(rows).notes).load() for rows in parts))
+            return self._everywhere([Routed(self.routers, self.losses(rows).notes).load() for rows in parts], real)
+
+    def _everywhere(self, loads: Sequence[ExpertLoad], real: int) -> ExpertLoad:
+        """The load of the whole batch, of which the first `real` ones are this process's."""
+        mine = reduce(add, loads[:real]).numbers() if real else loads[0].numbers() * 0
+        return loads[0].of(self.world.summed(mine))
+
+    def _means(self, micro: Sequence[Mapping[str, LossPart]], real: int) -> dict[str, float] | None:
+        """Nats a label of each part, over all micro-batches; a batch without such a label has 0."""
+        names = list(micro[0])
+        if not names:
+            return None
+        counted = [[(float(parts[name].nats), int(parts[name].labels)) for name in names] for parts in micro[:real]]
+        sums = self.world.summed(torch.tensor(counted, dtype=torch.float64).view(-1, len(names), 2).sum(0))
+        return {name: nats / max(1, labels) for name, (nats, labels) in zip(names, sums.tolist(), strict=True)}
 
     def _draw(self, number: int) -> None:
         if self.dropout is not None:
-            mixed = np.random.SeedSequence((self.recipe.seed, number)).generate_state(1, np.uint64)[0]
-            torch.manual_seed(int(mixed >> 1))
+            torch.manual_seed(self.world.seed(self.recipe.seed, number))
 
     def losses(self, rows: Rows) -> Losses:
         """The losses of some rows, as they are trained on."""
@@ -185,15 +240,6 @@ class Trainer:
             self.memories.restore(saved.get(MEMORY, {}))
 
 
-def _means(micro: Sequence[Mapping[str, LossPart]]) -> dict[str, float] | None:
-    """Nats a label of each part, over all micro-batches; a batch without such a label has 0."""
-    found = {}
-    for name in micro[0]:
-        same = [parts[name] for parts in micro]
-        found[name] = sum(float(part.nats) for part in same) / max(1, sum(int(part.labels) for part in same))
-    return found or None
-
-
 def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
     """The rates as the model takes them; None where all are 0."""
     if not any(dropout.values().values()) and not router_jitter:
@@ -203,6 +249,15 @@ def rates(dropout: DropoutSpec, router_jitter: float = 0.0) -> Dropout | None:
 
 def split(batch: Rows, micro_tokens: int) -> Iterator[Rows]:
     """The batch in parts of whole rows, each of at most `micro_tokens` places where a row is no longer."""
-    size = max(1, micro_tokens // max(field.shape[1] for field in batch))
+    size = rows_of(batch, micro_tokens)
     for start in range(0, len(batch.labels), size):
-        yield type(batch)(*(field[start : start + size] for field in batch))
+        yield _rows(batch, slice(start, start + size))
+
+
+def rows_of(batch: Rows, micro_tokens: int) -> int:
+    """How many rows of a batch are computed at once."""
+    return max(1, micro_tokens // max(field.shape[1] for field in batch))
+
+
+def _rows(batch: Rows, which: slice) -> Rows:
+    return type(batch)(*(field[which] for field in batch))

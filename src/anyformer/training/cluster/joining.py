@@ -1,0 +1,174 @@
+"""Joining the processes that torchrun started, and leaving them: whichever fails, all end, and one of them says why."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from anyformer.errors import AnyformerError, RunFailed, UsageError
+from anyformer.training.cluster.mesh import AUTO, parse
+from anyformer.training.cluster.world import ALONE, World
+
+JOIN_SECONDS = 600.0  # until all processes are there: machines start at different times
+LIMIT_SECONDS = 1800.0  # that processes wait for one another, PyTorch's own
+PATIENCE_SECONDS = 1.5  # in which processes that still live say so
+_LOOK_SECONDS = 0.5  # between looks at whether another process has ended the run
+_ENDED, _MET = "ended", "met"
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+_PEERS = re.compile(r"gloo|connection|timed out|nccl|socket|store|broken pipe|process group", re.IGNORECASE)
+
+
+def started() -> int:
+    """How many processes torchrun has started for this run; 0: it was not torchrun that started this one."""
+    return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
+
+
+@contextmanager
+def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[World]:
+    """The processes that torchrun's environment tells of, joined on `mesh` (None, "auto": the one that suits); or this one alone.
+
+    While it is entered, rank 0 alone writes the terminal, a process that waits longer than `limit` seconds for another fails,
+    and where one fails all end: the error is raised in one of them, the others leave by SystemExit with its status. On Linux a
+    process ends with the one that started it. Raises UsageError for a mesh of another number of processes.
+    """
+    size = started()
+    if not size:
+        if mesh not in (None, AUTO):
+            parse(mesh, 1)
+        yield ALONE
+        return
+    _die_with_the_launcher()
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
+    try:
+        tcp, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=JOIN_SECONDS)))
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        at = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT')}"
+        raise UsageError(f"rank {rank} cannot reach the others at {at}: {str(error).splitlines()[0]}") from None
+    store = dist.PrefixStore(f"anyformer/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", tcp)
+    members = _Members(store, rank, size, limit)
+    with members.ending_together(), _muted() if rank else nullcontext():
+        members.meet()
+        # With the store alone they have waited for the slowest, so that the limit can be short from here on.
+        if cuda := torch.cuda.is_available():
+            torch.cuda.set_device(local)
+        backend, wait = "cpu:gloo,cuda:nccl" if cuda else "gloo", timedelta(seconds=limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
+        try:
+            chosen = None if mesh in (None, AUTO) else parse(mesh, size)
+            yield World(rank, size, local, int(os.environ.get("LOCAL_WORLD_SIZE", size)), chosen)
+        finally:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+@dataclass
+class _Members:
+    """What processes tell each other beside the run, through the store that the launcher holds."""
+
+    store: dist.PrefixStore
+    rank: int
+    size: int
+    limit: float
+    left: threading.Event = field(default_factory=threading.Event)
+
+    def meet(self) -> None:
+        """Wait until every process is there. Raises RunFailed naming those that are not."""
+        self.store.set(f"{_MET}/{self.rank}", "here")
+        try:
+            self.store.wait([f"{_MET}/{rank}" for rank in range(self.size)], timedelta(seconds=JOIN_SECONDS))
+        except (dist.DistError, RuntimeError):
+            raise RunFailed(f"{self._who(_MET)} did not start within {JOIN_SECONDS:.0f} s; start all again") from None
+
+    @contextmanager
+    def ending_together(self) -> Iterator[None]:
+        watch = threading.Thread(target=self._end_with_the_others, daemon=True)
+        watch.start()
+        try:
+            yield
+        except BaseException as error:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's, at once: it leaves, and says why
+            self.left.set()
+            watch.join()
+            self._leave(error)
+        finally:
+            self.left.set()
+            watch.join()
+
+    def _leave(self, error: BaseException) -> None:
+        """Raise the error of the run: where this process is the first, its own, else SystemExit with the status of that."""
+        try:
+            mine, status = self._failure(error)
+            said = json.dumps({"rank": self.rank, "status": status})
+            first = json.loads(self.store.compare_set(_ENDED, "", said))
+        except (dist.DistError, RuntimeError):  # whoever holds the store is gone, and says itself what happened
+            raise SystemExit(1) from None
+        if first["rank"] != self.rank:
+            raise SystemExit(first["status"]) from None
+        raise mine from (None if mine is not error else error.__cause__)
+
+    def _failure(self, error: BaseException) -> tuple[BaseException, int]:
+        """(the error to show, its exit status): of a process that lost another, which one that is."""
+        if isinstance(error, AnyformerError):
+            return error, error.exit_status
+        if isinstance(error, KeyboardInterrupt):
+            return error, 128 + signal.SIGINT
+        if isinstance(error, SystemExit):
+            return error, error.code if isinstance(error.code, int) else 1
+        if not (isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or _PEERS.search(str(error)))):
+            return error, 1
+        self.store.set(f"lost/{self.rank}", "another")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline and not self.store.check([_ENDED]):
+            time.sleep(0.05)
+        slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+        what = f"has not answered for {self.limit:g} s (--time-limit)" if slow else "is gone"
+        lost = RunFailed(
+            f"{self._who('lost')} {what}; all {self.size} processes end; the same command goes on from the last checkpoint"
+        )
+        return lost, lost.exit_status
+
+    def _who(self, key: str) -> str:
+        """The ranks that have not set their key, in words."""
+        absent = [str(rank) for rank in range(self.size) if not self.store.check([f"{key}/{rank}"])]
+        return f"rank{'s' * (len(absent) > 1)} {', '.join(absent)}" if absent else "a rank"
+
+    def _end_with_the_others(self) -> None:
+        """End this process where another has ended the run, and it does not see that by itself: it waits, or hangs."""
+        store: dist.Store = self.store.clone()  # type: ignore[attr-defined]  # a connection of its own
+        try:
+            while not self.left.wait(_LOOK_SECONDS):
+                if store.check([_ENDED]):
+                    status = json.loads(store.get(_ENDED))["status"]
+                    if not self.left.wait(2 * PATIENCE_SECONDS):
+                        os._exit(status)
+        except (dist.DistError, RuntimeError):
+            return  # the launcher is gone, and this process goes with it
+
+
+def _die_with_the_launcher() -> None:
+    """Have Linux end this process when the launcher dies, which could not stop it any more."""
+    if not sys.platform.startswith("linux") or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    launcher = os.getppid()
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != launcher:  # it died before it was asked
+        os._exit(1)

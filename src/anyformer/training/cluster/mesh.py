@@ -1,0 +1,69 @@
+"""How processes share a run, as data: `dp` whole copies of the model, each of them sharded over `fsdp` processes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from anyformer.errors import UsageError, did_you_mean
+
+AXES = {
+    "dp": "copies of the model, each on rows of its own",
+    "fsdp": "processes that share one copy's weights, gradients and moments (FSDP2), each on rows of its own",
+    "zero": "ZeRO's stage under fsdp: 3 gathers weights for each pass of a layer, 2 keeps them from forward to backward",
+}
+ELSEWHERE = {"tp": "tensors", "pp": "layers", "cp": "the sequence", "vp": "a pipeline's stretches", "ep": "experts"}
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """dp · fsdp processes. Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277."""
+
+    dp: int = 1
+    fsdp: int = 1
+    zero: Literal[2, 3] = 3
+
+    @property
+    def processes(self) -> int:
+        """How many there must be."""
+        return self.dp * self.fsdp
+
+    def __str__(self) -> str:
+        sharded = f"fsdp={self.fsdp}" + (",zero=2" if self.zero == 2 else "")
+        return ",".join([*([f"dp={self.dp}"] if self.dp > 1 or self.fsdp == 1 else []), *([sharded] * (self.fsdp > 1))])
+
+
+def parse(text: str, processes: int) -> Mesh:
+    """The mesh that "dp=2,fsdp=4" says: an axis left out is 1, dp what remains. Raises UsageError."""
+    given: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(\w+)\s*=\s*(-?\d{1,9})", item)
+        if match is None:
+            raise UsageError(f"--mesh {text!r}: {item!r} is no axis and number; write it as dp=2,fsdp=4, or auto")
+        name, number = match[1], int(match[2])
+        if name in ELSEWHERE:
+            raise UsageError(
+                f"--mesh {text!r}: {name} ({ELSEWHERE[name]}) can be planned and not run yet; "
+                f"runs have {', '.join(AXES)}"
+            )
+        if name not in AXES:
+            raise UsageError(
+                f"--mesh {text!r}: {name!r} is no axis{did_you_mean(name, AXES)}; there are {', '.join(AXES)}"
+            )
+        if number not in (2, 3) if name == "zero" else number < 1:
+            raise UsageError(
+                f"--mesh {text!r}: {name} = {number} must be {'2 or 3' if name == 'zero' else 'at least 1'}"
+            )
+        given[name] = number
+    mesh = Mesh(**given)  # type: ignore[arg-type]
+    if "dp" not in given and processes % mesh.fsdp == 0:
+        mesh = replace(mesh, dp=processes // mesh.fsdp)
+    if mesh.processes != processes:
+        raise UsageError(
+            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp} is {mesh.processes} processes, and there "
+            f"{'is 1' if processes == 1 else f'are {processes}'}; start so many (--nproc {mesh.processes}, or torchrun's), "
+            "or change the mesh"
+        )
+    return mesh

@@ -1,0 +1,38 @@
+"""What cannot be computed by several processes, and why: refused before anything begins."""
+
+from __future__ import annotations
+
+from anyformer.errors import UsageError
+from anyformer.layers.batch_norm import BatchNormSpec
+from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
+from anyformer.training.cluster.world import World
+
+_TIED = (
+    "its generator and the model are two roots of FSDP2, which cannot have one embedding; use an objective whose `embeddings` "
+    "are separate or disentangled"
+)
+
+
+def refuse_on_mesh(spec: ModelSpec, recipe: Recipe, world: World, tied: bool = False, compiled: bool = False) -> None:
+    """Raise UsageError where the rows of a batch, or the weights, cannot be shared out, with the reason.
+
+    `tied`: an auxiliary model has tensors of the model.
+    """
+    if world.size == 1:
+        return
+    if world.sharded and (tied or compiled):
+        what = "--compile takes a whole pass, and FSDP2 gathers weights within it; leave it out" if compiled else _TIED
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh dp={world.size}")
+    if reason := _reason(spec, recipe):
+        raise UsageError(f"this cannot be trained by {world.size} processes: {reason}; train it in one (--nproc 1)")
+
+
+def _reason(spec: ModelSpec, recipe: Recipe) -> str | None:
+    if not recipe.objective.divisible:
+        return f"{recipe.objective.kind} tells the texts of a batch apart, and each would have fewer negatives"
+    if recipe.memory is not None:
+        return "a memory of segments goes from row to row of a stream, and is kept by one process"
+    if any(isinstance(part, BatchNormSpec) for part in spec.nested()):
+        return "the statistics of its BatchNorm are those of all rows of a batch"
+    return None

@@ -1,0 +1,64 @@
+"""A small run in processes that torchrun starts, one of which fails on purpose: `python -m tests.training.cluster.faulty …`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from anyformer.errors import AnyformerError
+from anyformer.training.checkpoint.metrics import StepMetrics
+from anyformer.training.cluster.joining import joined
+from anyformer.training.cluster.world import World
+from anyformer.training.run.progress import Watcher
+from tests.training.cluster.runs import ran
+
+STEP_SECONDS = 0.05  # so that there is time to stop it
+
+
+class Failing(Watcher):
+    """Does `what` in one rank after one step, in the first life of the processes."""
+
+    def __init__(self, world: World, what: str, rank: int, step: int) -> None:
+        super().__init__()
+        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        self.what, self.at = what, step if first and rank == world.rank else None
+
+    def step(self, metrics: StepMetrics) -> None:
+        time.sleep(STEP_SECONDS)
+        if metrics.step != self.at:
+            return
+        match self.what:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                time.sleep(1000)
+            case "raise":
+                raise AnyformerError("this rank alone cannot go on")
+            case "disk":  # a file may be this large here, and no larger
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+            case "stop":  # as the launcher does it for all
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(out: str, mesh: str, limit: str, what: str, rank: str, step: str) -> None:
+    torch.set_num_threads(1)
+    try:
+        with joined(mesh, float(limit)) as world:
+            if os.environ.get("TELL_PIDS"):
+                Path(os.environ["TELL_PIDS"], str(world.rank)).write_text(json.dumps(os.getpid()))
+            ran(world, mesh, Path(out), watcher=Failing(world, what, int(rank), int(step)))
+    except AnyformerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_status)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

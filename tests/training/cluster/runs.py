@@ -1,0 +1,69 @@
+"""Whole runs of a small model, by one process or on a mesh, which end early when they are told to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from anyformer.training.checkpoint.metrics import StepMetrics
+from anyformer.training.cluster.mesh import parse
+from anyformer.training.cluster.parts import together
+from anyformer.training.cluster.world import ALONE, World
+from anyformer.training.data.text import TextData
+from anyformer.training.run import RunOptions, train
+from anyformer.training.run.progress import Watcher
+from tests.training import killing
+
+STEPS = killing.STEPS
+
+
+class Crash(Exception):
+    """What nobody foresaw."""
+
+
+class Crashing(Watcher):
+    """Fails after a step."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__()
+        self.at = at
+
+    def step(self, metrics: StepMetrics) -> None:
+        if metrics.step == self.at:
+            raise Crash
+
+
+class Ran(NamedTuple):
+    """The figures of a run as it goes on to its end, and its weights."""
+
+    losses: dict[int, float]  # by step
+    validations: list[float]
+    weights: dict[str, torch.Tensor]
+
+
+def options(world: World) -> RunOptions:
+    return RunOptions(device=torch.device("cpu"), save_every=killing.SAVE_EVERY, validations=5, plan=False, world=world)
+
+
+def ran(
+    world: World | None,
+    mesh: str,
+    out: Path,
+    crash_at: int | None = None,
+    dropout: bool = False,
+    watcher: Watcher | None = None,
+) -> Ran | None:
+    """A run in `out`, begun or gone on with; None where it crashed."""
+    world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
+    recipe = killing.recipe() if dropout else killing.recipe().but(dropout=killing.DropoutSpec())
+    data = TextData(killing.corpus(40, 1), killing.corpus(5, 2), None)
+    try:
+        by = watcher or Crashing(crash_at)
+        found = train(killing.spec(), recipe, data, out=out, options=options(world), watcher=by)
+    except Crash:
+        return None
+    weights = {name: together(p.detach()).clone() for name, p in found.model.state_dict().items()}
+    return Ran({s.step: s.loss for s in found.steps}, [v.validation_loss for v in found.validations], weights)

@@ -1,0 +1,191 @@
+"""Whatever ends one process of a run ends all, one of them says why, and the same command goes on from the last checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from anyformer.disk.seal import sealed
+from tests.training import killing
+from tests.training.cluster.processes import processes
+from tests.training.cluster.runs import ran
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+PATIENCE_SECONDS = 120.0
+LAUNCH = """
+import sys
+from anyformer.training.cluster.launch import launch
+sys.exit(launch(2, sys.argv[2:], max_restarts=int(sys.argv[1])))
+"""
+
+
+class Launched:
+    """`launch` in a process of its own, which a test may signal."""
+
+    def __init__(self, out: Path, what: str = "none", rank: int = 0, step: int = 0, **how: object) -> None:
+        self.pids = out.parent / "pids"
+        self.pids.mkdir(exist_ok=True)
+        given = [out, how.get("mesh", "fsdp=2"), how.get("limit", 60), what, rank, step]
+        words = [str(how.get("restarts", 0)), "-m", "tests.training.cluster.faulty", *map(str, given)]
+        path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+        environment = {**os.environ, "PYTHONPATH": path, "TELL_PIDS": str(self.pids), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, *words], stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+        )
+
+    def end(self) -> tuple[int, list[str]]:
+        """(status, the lines that begin with error)."""
+        try:
+            _, said = self.process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            self.process.kill()
+        self.said = said
+        return self.process.returncode, [line for line in said.splitlines() if line.startswith("error")]
+
+    def workers(self) -> list[int]:
+        return [json.loads(path.read_text()) for path in sorted(self.pids.iterdir())]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def check_all_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, pids)), "orphans"
+
+
+def losses(out: Path) -> list[tuple[str, ...]]:
+    return killing.losses(out)
+
+
+def steps_made(out: Path) -> int:
+    metrics = out / "metrics.jsonl"
+    return sum('"loss"' in line for line in metrics.read_text().splitlines()) if metrics.exists() else 0
+
+
+def checkpoints(out: Path) -> list[int]:
+    found = sorted((out / "checkpoints").glob("step-*"))
+    for path in found:
+        sealed(path)
+    return [int(path.name.removeprefix("step-")) for path in found]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, ...]]:
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    with processes(2) as pool:
+        pool(ran, "fsdp=2", out)
+    return losses(out)
+
+
+def wait_for(run: Launched, out: Path, steps: int) -> None:
+    while steps_made(out) < steps and run.process.poll() is None:
+        time.sleep(0.02)
+
+
+def test_killed_it_goes_on_by_itself_and_told_to_stop_it_saves(tmp_path: Path, unbroken: list[tuple[str, ...]]) -> None:
+    """Both processes begin again after the checkpoint of step 8, and stop at the same step."""
+    out = tmp_path / "run"
+    run = Launched(out, "kill", 1, 10, restarts=1)
+    wait_for(run, out, 13)
+    run.process.send_signal(signal.SIGTERM)
+    status, said = run.end()
+    assert (status, len(said)) == (128 + signal.SIGTERM, 2), run.said
+    assert "rank 1 is gone" in said[0]
+    stopped = re.search(r"stopped by SIGTERM after step (\d+)", said[1])
+    assert stopped is not None
+    assert checkpoints(out)[-1] == int(stopped[1]) == steps_made(out)
+    mine = losses(out)
+    assert [row for row in mine if len(row) > 3] == [row for row in unbroken if len(row) > 3][: steps_made(out)]
+    assert not list(out.rglob(".tmp-*"))
+    check_all_gone(run.workers())
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
+    run = Launched(tmp_path / "run", "hang", 1, 6, limit=4)
+    status, said = run.end()
+    assert (status, len(said)) == (1, 1), run.said
+    assert "rank 1 has not answered for 4 s" in said[0]
+    assert checkpoints(tmp_path / "run") == [4]
+    check_all_gone(run.workers())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2"])
+def test_killed_and_gone_on_with_it_is_the_same_run(tmp_path: Path, mesh: str, unbroken: list[tuple[str, ...]]) -> None:
+    run = Launched(tmp_path / "run", "kill", 0, 10, restarts=1, mesh=mesh)
+    status, said = run.end()
+    assert (status, len(said)) == (0, 1), run.said
+    assert "rank 0 is gone" in said[0]
+    if mesh == "fsdp=2":
+        assert losses(tmp_path / "run") == unbroken
+
+
+@pytest.mark.slow
+def test_the_launcher_killed_leaves_nobody(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = Launched(out)
+    wait_for(run, out, 2)
+    pids = run.workers()
+    assert len(pids) == 2
+    assert all(map(alive, pids))
+    run.process.kill()
+    check_all_gone(pids)
+    run.end()
+    assert Launched(out).end() == (0, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_full_disk_on_one_rank(tmp_path: Path, rank: int, unbroken: list[tuple[str, ...]]) -> None:
+    out = tmp_path / "run"
+    run = Launched(out, "disk", rank, 6)
+    status, said = run.end()
+    assert (status, len(said)) == (1, 1), run.said
+    assert "cannot save the checkpoint" in said[0] or "cannot write" in said[0]
+    assert checkpoints(out) == [4]
+    assert not list(out.rglob(".tmp-*"))
+    assert Launched(out).end() == (0, [])
+    assert losses(out) == unbroken
+
+
+@pytest.mark.slow
+def test_an_error_of_one_rank_is_said_once(tmp_path: Path) -> None:
+    run = Launched(tmp_path / "run", "raise", 1, 3)
+    assert run.end() == (2, ["error: this rank alone cannot go on"])
+
+
+@pytest.mark.slow
+def test_a_hundred_faults_lose_nothing(tmp_path: Path, unbroken: list[tuple[str, ...]]) -> None:
+    """Ranks killed, stopped, out of room, hanging, at any step, until the run is done; then again."""
+    draw, faults, lives = random.Random(16), 0, 0
+    while faults < 100:
+        out = tmp_path / str(lives)
+        lives += 1
+        status = 1
+        while status:
+            what = draw.choice(("kill", "kill", "kill", "stop", "disk", "hang"))
+            run = Launched(out, what, draw.randrange(2), steps_made(out) + draw.randint(1, 5), limit=6)
+            status, said = run.end()
+            assert status == 0 or len(said) == 1, run.said
+            faults += status != 0
+            check_all_gone(run.workers())
+        each = {row[0]: row for row in losses(out) if row[-1].startswith("lr")}
+        assert each == {row[0]: row for row in unbroken if row[-1].startswith("lr")}
+        checkpoints(out)

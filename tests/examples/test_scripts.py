@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import anyformer as af
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,7 @@ def test_every_example_is_tested_here() -> None:
         "cost_table",
         "train_tiny",
         "llama2c",
+        "lora",
         "norms",
         "reads_both_ways",
     }
@@ -121,3 +124,9 @@ def test_reads_both_ways(tmp_path: Path) -> None:
     found = {line.split()[0]: float(re.findall(r"accuracy ([\d.]+)", line)[0]) for line in out.splitlines()[1:]}
     assert set(found) == {"bert-base", "gpt2"}
     assert min(found.values()) > 0.9  # one word says it, and half the labels are of either side
+
+
+@pytest.mark.slow
+def test_lora(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "lora.py"), "made")
+    assert out.splitlines() == ["transformers", "the loss fell from 4.1: True", "read back, it says the same: True"]

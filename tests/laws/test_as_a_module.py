@@ -23,9 +23,18 @@ from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Output
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
-from tests.laws.models import every_preset_few_fast, ids_for, randomised
+from tests.laws.models import SHRUNK, ids_for, randomised
 from tests.laws.tolerance import close
 
+# Untied and tied, a state, experts, an encoder–decoder; every preset among the slow tests.
+SAMPLE = ["llama2-7b", "gpt2", "qwen3-next-80b-a3b", "transformer-base", "albert-base"]
+every_preset_a_sample_fast = pytest.mark.parametrize(
+    "spec",
+    [
+        *(pytest.param(shrink(preset(name).spec), id=name) for name in SAMPLE),
+        *(pytest.param(spec, id=name, marks=pytest.mark.slow) for name, spec in SHRUNK.items()),
+    ],
+)
 EXPORTED = ["transformer-base", "bert-base", "gemma3-1b"]
 
 
@@ -39,7 +48,7 @@ def fixed_in_length(spec: ModelSpec) -> bool:
     return any(isinstance(value, RecurrentSpec | MoESpec) for value in spec.nested())
 
 
-@every_preset_few_fast
+@every_preset_a_sample_fast
 @pytest.mark.parametrize(
     "how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
 )
@@ -74,7 +83,7 @@ def test_export_keeps_batch_and_length_open(name: str) -> None:
 
 
 @pytest.mark.slow
-@every_preset_few_fast
+@every_preset_a_sample_fast
 def test_export(spec: ModelSpec) -> None:
     """Of every preset, where a pass can be exported with an open length with one, else as it is."""
     model, given = randomised(spec).eval(), inputs(spec, 2, 24)
@@ -93,7 +102,7 @@ def _one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     distributed.destroy_process_group()
 
 
-@every_preset_few_fast
+@every_preset_a_sample_fast
 @pytest.mark.usefixtures("_one_process")
 def test_data_parallel_gradients_are_the_models(spec: ModelSpec) -> None:
     """One process: what DDP wraps it finds in the output, and gives the gradients that it was given."""
@@ -104,8 +113,9 @@ def test_data_parallel_gradients_are_the_models(spec: ModelSpec) -> None:
     wrapped = DistributedDataParallel(model, find_unused_parameters=True)
     wrapped(**given).last_hidden_state.square().sum().backward()
     for name, p in model.named_parameters():
-        if expected[name] is not None:
-            close(p.grad, expected[name])
+        if (gradient := expected[name]) is not None:
+            assert p.grad is not None
+            close(p.grad, gradient)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +136,13 @@ def test_labels_give_the_mean_of_their_cross_entropy(name: str, shift: int) -> N
         for t in range(n - shift)
         if int(labels[i, t + shift]) != -100
     ]
+    assert out.loss is not None
     close(out.loss, torch.stack(each).mean())
     assert out[0] is out["loss"] is out.loss
     assert torch.equal(out[1], out.logits)
-    close(model(**given, labels=labels, output_logits=False).loss, out.loss)
+    in_chunks = model(**given, labels=labels, output_logits=False).loss
+    assert in_chunks is not None
+    close(in_chunks, out.loss)
     out.loss.backward()
     assert model.heads[0].table.weight.grad.any()
 
@@ -140,6 +153,7 @@ def test_labels_of_a_row_and_what_does_not_fit() -> None:
     of_rows = next(head.spec.name for head in model.heads if head.pool is not None)
     classes = torch.tensor([0, 1, 1])
     out = model(ids, heads=[of_rows], labels=classes)
+    assert out.loss is not None
     close(out.loss, F.cross_entropy(out.logits, classes))
     with pytest.raises(InputError, match=r"labels have shape \(3, 7\)"):
         model(ids, labels=ids[:, 1:])

@@ -18,8 +18,9 @@ from anyformer.screen import say
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["hf", "anyformer"]),
-    help="The format; by default Hugging Face's where transformers has a class for the model, else ours.",
+    type=click.Choice(["hf", "anyformer", "transformers"]),
+    help="The format; by default Hugging Face's where transformers has a class for the model, else ours. "
+    "With 'transformers' it opens any model, by `import anyformer.integrations.transformers`.",
 )
 @click.option(
     "--class",
@@ -53,6 +54,7 @@ def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None
     anyformer convert runs/first first-hf
     anyformer convert path/to/mistral as-llama --class llama --shard-size 2GB
     anyformer convert runs/first first.gguf --quantise q8_0
+    anyformer convert runs/first first-for-transformers --to transformers
     """  # noqa: D301
     import torch
 

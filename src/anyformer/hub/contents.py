@@ -16,6 +16,7 @@ from anyformer.hub.gguf import GGUF, SUFFIX, opened
 from anyformer.hub.sentences import without_pooling
 from anyformer.hub.source import Source, opened_weights
 from anyformer.hub.weights import Weights
+from anyformer.hub.wrapped import is_wrapped, prefix_in
 from anyformer.spec import ModelSpec
 
 FAR_BEYOND = 4  # times; less is a tensor that is missing, or another shape, and named
@@ -69,14 +70,15 @@ def contents(source: Source) -> Contents:
     weights = packed or opened_weights(source.weights, source.settings)
     if source.family is not None:
         return _foreign(without_pooling(source.spec), source.family, weights)
-    expected = shapes(source.spec)
+    prefix = prefix_in(weights) if is_wrapped(source.settings) and isinstance(weights, Weights) else ""
+    expected = {f"{prefix}{name}": shape for name, shape in shapes(source.spec).items()}
     weights.match(expected, "the model")
-    return Contents(weights, own_rows(source.spec), str, list(expected))
+    return Contents(weights, own_rows(source.spec), lambda name: f"{prefix}{name}", list(expected))
 
 
-def own_rows(spec: ModelSpec) -> list[TensorRow]:
-    """The rows of our own files: each tensor as it is."""
-    return [same(name, name) for name in shapes(spec)]
+def own_rows(spec: ModelSpec, prefix: str = "") -> list[TensorRow]:
+    """The rows of our own files: each tensor as it is, with a prefix before its name."""
+    return [same(name, f"{prefix}{name}") for name in shapes(spec)]
 
 
 def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Contents:

@@ -28,12 +28,13 @@ from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.sentences import without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, find
 from anyformer.hub.weights import SHARD_NBYTES, write_tensors
+from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
 from anyformer.text.companions import GENERATION, read_companions, write_companions
 
-Form = Literal["hf", "anyformer"]
+Form = Literal["hf", "anyformer", "transformers"]
 FILES = (SUFFIX, ".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".yml")  # what is no name of a directory
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -46,7 +47,11 @@ class SavedDirectory(NamedTuple):
     reason: str | None = None
 
     def __str__(self) -> str:
-        kind = "a Hugging Face directory" if self.form == "hf" else "a directory of ours"
+        kind = {
+            "hf": "a Hugging Face directory",
+            "anyformer": "a directory of ours",
+            "transformers": "a directory that transformers reads by `import anyformer.integrations.transformers`",
+        }[self.form]
         return f"{self.path} is {kind}" + (f": {self.reason}" if self.reason else "")
 
 
@@ -57,23 +62,38 @@ class FilePlan(NamedTuple):
     family: Family | None
     config: dict[str, Any]
     reason: str | None
+    wrapped: bool = False  # as transformers' classes of ours read it
+
+    @property
+    def form(self) -> Form:
+        """The form of the directory."""
+        return "hf" if self.family else "transformers" if self.wrapped else "anyformer"
 
     def rows(self) -> list[TensorRow]:
         """The rows between our tensors and those of the files."""
         if self.family is None:
-            return own_rows(self.spec)
+            return own_rows(self.spec, PREFIX if self.wrapped else "")
         return (self.family.files or self.family.rows)(without_pooling(self.spec))
 
     def describe(
-        self, directory: Path, dtype: torch.dtype, tokens: dict[str, Any], labels: tuple[str, ...] | None
+        self,
+        directory: Path,
+        dtype: torch.dtype,
+        tokens: dict[str, Any],
+        labels: tuple[str, ...] | None,
+        tokenizer: Tokenizer | None,
     ) -> None:
         """Write what says how the model computes, beside its tokenizer; `tokens` are the ids that open, close and pad a text."""
-        if self.family is None:
+        if self.wrapped:
+            tokens = {**tokens, "pad_token_id": name_padding(tokenizer, directory)}
+        elif self.family is None:
             (directory / SPEC).write_text(dumps(self.spec), encoding="utf-8")
             if labels:
                 (directory / LABELS).write_text(labels_json(labels), encoding="utf-8")
             return
-        about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
+        about = wrapped_config(self.spec)
+        if self.family is not None:
+            about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
         kind = {"dtype": str(dtype).removeprefix("torch.")}
         said = label_settings(self.spec, labels)
         write_json(directory / CONFIG, about | tokens | self.config | said | kind)
@@ -92,7 +112,8 @@ def save(
 ) -> SavedDirectory:
     """Write a model and its tokenizer to a new directory, in files of at most `shard_nbytes`, or one tensor.
 
-    `form` None takes "hf" where a class of transformers computes the model, and says which field has none otherwise.
+    `form` None takes "hf" where a class of transformers computes the model, and says which field has none otherwise;
+    "transformers" is for `anyformer.integrations.transformers`, whatever the model.
     What lay beside the tokenizer where it was loaded (chat template, defaults for generation) is written too.
     Raises CheckpointError for a directory in use or a tokenizer with more tokens than the model, SpecError if `form` is
     "hf" and no class fits, RunFailed where writing fails; nothing half-written stays.
@@ -107,8 +128,8 @@ def save(
         if tokenizer is not None:
             with_types(tokenizer, model.spec).save(aside)
         widest = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
-        plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels)
-    return SavedDirectory(path, "hf" if plan.family else "anyformer", plan.reason)
+        plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels, tokenizer)
+    return SavedDirectory(path, plan.form, plan.reason)
 
 
 def convert(
@@ -143,7 +164,7 @@ def convert(
     if quantise is not None:
         raise UsageError(f"--quantise {quantise} is for GGUF files; give a target that ends in .gguf, or --dtype")
     refuse_in_use(target)
-    if form == "anyformer" and hf_type is not None:
+    if form in ("anyformer", "transformers") and hf_type is not None:
         raise UsageError(
             f"a class of transformers ({hf_type}) is only for Hugging Face's form; leave one of the two out"
         )
@@ -166,8 +187,8 @@ def convert(
             tokenizer.save(aside)
         tokens = special_tokens(tokenizer, found.spec)
         tokens |= {name: found.settings[name] for name in TOKEN_IDS if name in found.settings}
-        plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found))
-    return SavedDirectory(target, "hf" if plan.family else "anyformer", plan.reason)
+        plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found), tokenizer)
+    return SavedDirectory(target, plan.form, plan.reason)
 
 
 @contextmanager
@@ -200,8 +221,8 @@ def planned(
 
     Raises SpecError where a class is asked for and none computes the model, naming the field.
     """
-    if form == "anyformer":
-        return FilePlan(spec, None, {}, None)
+    if form in ("anyformer", "transformers"):
+        return FilePlan(spec, None, {}, None, wrapped=form == "transformers")
     if hf_type is not None and hf_type not in FAMILIES:
         near = did_you_mean(hf_type, FAMILIES)
         raise SpecError(

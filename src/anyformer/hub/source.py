@@ -30,6 +30,7 @@ from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, read_table, with_pooling
 from anyformer.hub.shards import ShardedWeights
 from anyformer.hub.weights import Weights
+from anyformer.hub.wrapped import is_wrapped, wrapped_spec
 from anyformer.spec import Architecture, ModelSpec, is_path, read, read_names_with, specification, split_variant
 from anyformer.variants.variant import apply, parsed
 
@@ -142,8 +143,10 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
     return spec, family, settings
 
 
-def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family]:
-    """The model and the family of a config.json, however its weights are packed."""
+def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family | None]:
+    """The model and the family of a config.json, however its weights are packed; no family where it holds a specification."""
+    if is_wrapped(settings):
+        return wrapped_spec(settings, str(file)), None
     is_packed(settings, str(file))
     family, spec = spec_of(FAMILIES, {name: value for name, value in settings.items() if name != SETTING}, str(file))
     return spec, family

@@ -1,0 +1,120 @@
+"""Models that judge: words that were hidden, and classes of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
+from transformers.utils.generic import can_return_tuple
+
+from anyformer.errors import SpecError
+from anyformer.families.classifier import with_classifier
+from anyformer.families.heads import with_head
+from anyformer.integrations.transformers.config import AnyformerConfig
+from anyformer.integrations.transformers.model import AnyformerModel, AnyformerPreTrainedModel
+from anyformer.layers.head import Head
+from anyformer.spec import ModelSpec
+
+
+class AnyformerJudge(AnyformerPreTrainedModel):
+    """What both share: a head by name, asked alone."""
+
+    def __init__(self, config: AnyformerConfig, spec: ModelSpec, name: str) -> None:
+        super().__init__(config)
+        self.name = name
+        self.model = AnyformerModel(config, spec)
+        self.post_init()
+
+    @property
+    def head(self) -> Head:
+        """The head that is asked."""
+        return self.inner.head(self.name)
+
+    def judged(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        labels: Tensor | None,
+        options: dict[str, Any],
+        hidden: bool | None,
+        attentions: bool | None,
+    ) -> dict[str, Any]:
+        """The fields of transformers' output."""
+        out, _ = self.model.run(
+            input_ids,
+            attention_mask,
+            position_ids,
+            None,
+            False,
+            options,
+            heads=[self.name],
+            output_hidden_states=bool(hidden),
+            output_attentions=bool(attentions),
+        )
+        fields = {"logits": out.logits, "hidden_states": out.hidden_states, "attentions": out.attentions}
+        if labels is not None:
+            n = options.get("num_items_in_batch")
+            fields["loss"] = self.loss_of(out.logits, labels, n)
+        return fields
+
+    def loss_of(self, logits: Tensor, labels: Tensor, n: Any) -> Tensor:
+        """The loss that transformers has for the class."""
+        return self.loss_function(logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=n)
+
+
+class AnyformerForMaskedLM(AnyformerJudge):
+    """An encoder with the head that says hidden words, the first of its heads. Raises SpecError for what has none."""
+
+    def __init__(self, config: AnyformerConfig) -> None:
+        spec = config.spec
+        named = [head.name for head in spec.heads if (head.pool is None and head.tied) or head.name == "mlm"]
+        if spec.encoder is not None or not named:
+            raise SpecError("this specification has no head for hidden words; take one with a head 'mlm'")
+        super().__init__(config, spec, named[0])
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **options: Any,
+    ) -> MaskedLMOutput:
+        """Logits [batch, token, vocab] of ids [batch, token]; the loss of labels [batch, token], -100 left out."""
+        given = (input_ids, attention_mask, position_ids, labels, options, output_hidden_states, output_attentions)
+        return MaskedLMOutput(**self.judged(*given))
+
+
+class AnyformerForSequenceClassification(AnyformerJudge):
+    """A model with a head for `config.num_labels` classes a text; files without one get a new one."""
+
+    def __init__(self, config: AnyformerConfig) -> None:
+        spec = config.spec
+        spec = with_head(
+            spec, with_classifier(spec, config.num_labels or 2).heads[0]
+        )  # beside those that the files have
+        config.specification = AnyformerConfig.of(spec).specification
+        super().__init__(config, spec, "classes")
+
+    def loss_of(self, logits: Tensor, labels: Tensor, n: Any) -> Tensor:
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **options: Any,
+    ) -> SequenceClassifierOutput:
+        """Scores [batch, num_labels] of ids [batch, token]; the loss of labels [batch]."""
+        given = (input_ids, attention_mask, position_ids, labels, options, output_hidden_states, output_attentions)
+        return SequenceClassifierOutput(**self.judged(*given))

@@ -1,0 +1,132 @@
+"""TRL, lm-eval and sentence-transformers over our models, as their users drive them; skipped where they are not installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import anyformer as af
+from anyformer.hub import load, save
+from anyformer.integrations.transformers import AnyformerForCausalLM
+from anyformer.resizing import resize
+from anyformer.text import Tokenizer
+from tests.integrations.models import OWN, WINDOWS, spec_of
+from tests.laws.tolerance import close
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what four large packages say of each other
+TEXTS = [
+    f"the {a} sat on the {b} and saw a {a}." for a in ("cat", "dog", "hen") for b in ("mat", "hill", "roof", "tree")
+]
+
+
+def needed(package: str) -> Any:
+    return pytest.importorskip(package, reason=f"{package} is of the extra `ecosystem`", exc_type=ImportError)
+
+
+@pytest.fixture(scope="module", params=[OWN, WINDOWS])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = Tokenizer.train(TEXTS * 4, 280)
+    model = af.build(resize(spec_of(request.param), vocab_size=tokenizer.vocab_size), seed=1)
+    path = tmp_path_factory.mktemp("extras") / "model"
+    save(model, path, tokenizer, form="transformers")
+    return path
+
+
+@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+def test_sft_of_trl(directory: Path, packing: bool, tmp_path: Path) -> None:
+    """It computes the head by itself, by table, cap and scale: its first loss is ours."""
+    needed("trl")
+    datasets = needed("datasets")
+    from trl import SFTConfig, SFTTrainer  # pyright: ignore[reportMissingImports]
+
+    options = SFTConfig(
+        output_dir=str(tmp_path),
+        max_steps=12,
+        per_device_train_batch_size=4,
+        learning_rate=5e-3,
+        lr_scheduler_type="constant",
+        logging_steps=1,
+        packing=packing,
+        max_length=48,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    model, words = AnyformerForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
+    data = datasets.Dataset.from_list([{"text": text} for text in TEXTS])
+    trainer = SFTTrainer(model=model, args=options, train_dataset=data, processing_class=words)
+    (first, *_) = trainer.get_train_dataloader()
+    ours, _ = load(directory)
+    mask, positions = first.get("attention_mask"), first.get("position_ids")
+    with torch.no_grad():
+        expected = ours(first["input_ids"], mask, None if mask is not None else positions, labels=first["labels"]).loss
+        said = model.eval()(**first).loss
+        close(said, expected)
+    trainer.train()
+    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    assert losses[-1] < losses[0] - 0.5
+    assert abs(losses[0] - float(expected)) < 0.2
+
+
+def test_hflm_of_lm_eval(directory: Path, tmp_path: Path) -> None:
+    """Likelihoods of a local task are those that our own model gives."""
+    lm_eval = needed("lm_eval")
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    rows = [
+        {"question": "the cat sat on the", "choices": [" mat", " hill", " tree"], "answer": i % 3} for i in range(6)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "task.yaml").write_text(
+        "task: sat\ndataset_path: json\n"
+        f"dataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\n"
+        "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{question}}'\ntarget_delimiter: ''\n"
+        "doc_to_choice: choices\ndoc_to_target: answer\nmetric_list:\n  - metric: acc\n"
+    )
+    model, words = AnyformerForCausalLM.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(directory)
+    result = lm_eval.simple_evaluate(
+        model=HFLM(pretrained=model, tokenizer=words, device="cpu", batch_size=2),
+        tasks=["sat"],
+        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
+        bootstrap_iters=0,
+    )
+    ours, tokenizer = load(directory)
+    assert tokenizer is not None
+    start = tokenizer.encode("the cat sat on the")
+    with torch.no_grad():
+        scores = []
+        for choice in rows[0]["choices"]:
+            end = tokenizer.encode(choice)
+            logs = ours(torch.tensor([[*start, *end]])).logits.log_softmax(-1)[0]
+            scores.append(sum(float(logs[len(start) + i - 1, token]) for i, token in enumerate(end)))
+    told = [[float(each[0][0]) for each in sample["resps"]] for sample in result["samples"]["sat"]]
+    assert told[0] == pytest.approx(scores, abs=1e-4)
+    assert result["results"]["sat"]["acc,none"] == pytest.approx(
+        sum(r["answer"] == scores.index(max(scores)) for r in rows) / 6
+    )
+
+
+def test_sentences_are_embedded_and_come_back(directory: Path, tmp_path: Path) -> None:
+    needed("sentence_transformers")
+    from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # pyright: ignore[reportMissingImports]
+
+    reader = Transformer(str(directory))
+    embedder = SentenceTransformer(modules=[reader, Pooling(reader.get_embedding_dimension())], device="cpu")
+    vectors = torch.tensor(embedder.encode(TEXTS[:3]))
+    ours, tokenizer = load(directory)
+    assert tokenizer is not None
+    with torch.no_grad():
+        alone = [ours(torch.tensor([tokenizer.encode(text)])).last_hidden_state[0].mean(0) for text in TEXTS[:3]]
+    close(vectors, torch.stack(alone))
+    embedder.save(str(tmp_path / "embedder"))
+    again = SentenceTransformer(str(tmp_path / "embedder"), device="cpu")
+    assert torch.equal(torch.tensor(again.encode(TEXTS[:3])), vectors)

@@ -123,7 +123,8 @@ class Run:
         check_workers(options.workers)
         device = options.device or best_device()
         self.world = world = options.world.chosen(fits_beside_others(spec, recipe, device, options.world))
-        world.agree(_identity(spec, recipe, data, options, world))
+        if world.size > 1:
+            world.agree(_identity(spec, recipe, data, options, world))
         self.recipe, self.options, self.watcher = recipe, options, Watcher()
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()

@@ -3,7 +3,7 @@
     python -m benchmarks.states --quick
 
 Float32, batch 1, one thread: after projections and convolutions, 16 heads of 64 with states of 128 (Mamba-2), 4 heads of 128
-by 128 (gated DeltaNet), 1,024 channels with states of 16 (Mamba); both sides are compared first.
+by 128 (gated DeltaNet, KDA), 1,024 channels with states of 16 (Mamba); both sides are compared first.
 Last, a hybrid of the two kinds of layers beside its twin of attention alone.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delta_attention
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
@@ -25,12 +26,12 @@ from anyformer.cache import KVCache
 from anyformer.families.llama import llama
 from anyformer.families.qwen3_next import hybrid
 from anyformer.layers.delta_rule import delta_rule
+from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature
 from anyformer.layers.linear_attention import linear_attention
 from anyformer.layers.selective_scan import selective_scan
 from benchmarks.measure import arguments, cpu_seconds, record, rounded, row, speed_ratio, turns
 
 LENGTHS, BARS = (2048, 8192), {"Mamba-2": (3.5, 3.0), "gated DeltaNet": (1.5, 3.0)}
-MAMBA_LENGTH = 512  # where the class, whose loop is quadratic in the backward pass, takes twenty seconds already
 Pass = Callable[[], Tensor]
 
 
@@ -77,6 +78,18 @@ def delta_net(length: int) -> tuple[Pass, Pass]:
     )
 
 
+def kda(length: int) -> tuple[Pass, Pass]:
+    """Ours and theirs, on the same numbers."""
+    q, k, v = (drawn(length, 4, 128) for _ in range(3))
+    k = F.normalize(k.detach(), dim=-1).requires_grad_()
+    decay, rate = (-torch.rand(1, length, 4, 128)).requires_grad_(), torch.rand(1, length, 4).requires_grad_()
+    chunked: Any = chunk_kimi_delta_attention
+    return (
+        lambda: delta_rule_by_feature(q * 128**-0.5, k, v, decay, rate, None, None, False)[0],
+        lambda: chunked(q, k, v, decay, rate)[0],
+    )
+
+
 def one_token() -> tuple[Callable[[], float], Callable[[], float]]:
     """The next eight tokens of three layers with a state after 64 tokens and after 8,192."""
     whole = hybrid(llama(4, 256, 4, 512, vocab_size=256, context=16_384), 2, 4)
@@ -118,13 +131,14 @@ def main() -> None:
             middle[length] = statistics.median(taken["ours"])
             rows.append(row(f"{name} at {length:,}", speed_ratio(taken), least=least, seconds=rounded(taken)))
         rows.append(row(f"{name}: time of 8,192 over 2,048", middle[8192] / middle[2048], most=4.6))
-    ours, theirs = mamba(MAMBA_LENGTH)
-    torch.testing.assert_close(ours(), theirs(), atol=1e-3, rtol=1e-3)
-    taken = turns({"ours": both_ways(ours), "transformers": both_ways(theirs)}, 1)
-    rows.append(row(f"Mamba at {MAMBA_LENGTH}", speed_ratio(taken), least=50.0, seconds=rounded(taken)))
-    taken = turns({f"{length:,}": both_ways(mamba(length)[0]) for length in LENGTHS}, n)
-    growth = speed_ratio(taken, *(f"{length:,}" for length in LENGTHS))
-    rows.append(row("Mamba: time of 8,192 over 2,048", growth, most=4.6, seconds=rounded(taken)))
+    for name, make, length, least in (("Mamba", mamba, 512, 50.0), ("KDA", kda, 2048, 8.0)):
+        ours, theirs = make(length)  # longer, the classes take minutes
+        torch.testing.assert_close(ours(), theirs(), atol=1e-3, rtol=1e-3)
+        taken = turns({"ours": both_ways(ours), "transformers": both_ways(theirs)}, 1)
+        rows.append(row(f"{name} at {length:,}", speed_ratio(taken), least=least, seconds=rounded(taken)))
+        taken = turns({f"{length:,}": both_ways(make(length)[0]) for length in LENGTHS}, n)
+        growth = speed_ratio(taken, *(f"{length:,}" for length in LENGTHS))
+        rows.append(row(f"{name}: time of 8,192 over 2,048", growth, most=4.6, seconds=rounded(taken)))
     short, long = one_token()
     taken = turns({"short": short, "long": long}, 3 * n)
     growth = statistics.median(taken["long"]) / statistics.median(taken["short"])

@@ -64,6 +64,7 @@ class Proportional(Sizes):
 
 # That shrinking leaves: T5-11B's feed-forward is 64 × d_model, Switch-C has 2,048 experts.
 MOST_WIDTH, MOST_COUNT = 256, 16
+MOST_LAYERS = 12  # Nemotron-H has 52 layers of three kinds in no pattern
 
 
 class Least(Sizes):
@@ -83,7 +84,8 @@ class Least(Sizes):
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
         start, period = _pattern(blocks)
         first = (run[0] for run in _runs(blocks[:start]))
-        return (*first, *blocks[start : start + max(period, 1 if start else 2)])
+        kept = (*first, *blocks[start : start + max(period, 1 if start else 2)])
+        return kept if len(kept) <= MOST_LAYERS else _each_after_each(blocks)
 
     def count(self, old: int) -> int:
         return old if old <= 2 else min(MOST_COUNT, 2 ** round(math.log2(old) / 2))
@@ -183,6 +185,13 @@ def _period(kinds: list[int]) -> int:
 
 def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:
     return [tuple(run) for _, run in groupby(blocks)]
+
+
+def _each_after_each(blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    """Of layers in no pattern, one for each kind and kind before it that there is, in their order."""
+    kinds = [run[0] for run in _runs(blocks)]
+    pairs = list(zip((None, *kinds), kinds, strict=False))
+    return tuple(kind for i, (before, kind) in enumerate(pairs) if (before, kind) not in pairs[:i])
 
 
 def _widths() -> Iterator[int]:

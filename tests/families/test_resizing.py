@@ -163,6 +163,12 @@ class TestShrink:
         assert seen == [True] * 5 + [False]
 
 
+def test_of_layers_in_no_pattern_each_is_kept_after_each() -> None:
+    """Nemotron-H's feed-forwards follow Mamba-2 and attention, and Mamba-2 begins and follows a feed-forward."""
+    mixers = [block.sublayers[0].branches[0].mixer.kind for block in af.shrink(af.preset("nemotron-h")).stack.blocks]
+    assert mixers == ["SSD", "FeedForward", "SSD", "Attention", "FeedForward"]
+
+
 def test_a_pattern_that_begins_later_goes_on() -> None:
     """Trinity's two dense layers, then experts whose every fourth layer has no window: one of the first, one period."""
     large = af.preset("trinity-mini").spec

@@ -58,7 +58,10 @@ norms: st.SearchStrategy[MapSpec] = st.one_of(
 )
 # One number added to all features would be undone by the next LayerNorm, and its gradient be nothing but rounding.
 tails: st.SearchStrategy[MapSpec] = st.one_of(
-    norms, st.builds(L.GainSpec, start=st.just(0.5)), st.just(L.ShiftSpec(start=0.1, over="features"))
+    norms,
+    st.builds(L.GainSpec, start=st.just(0.5)),
+    st.just(L.FactorSpec(factor=0.6)),
+    st.just(L.ShiftSpec(start=0.1, over="features")),
 )
 rotaries = st.builds(
     L.RotarySpec,
@@ -119,7 +122,7 @@ def latent(draw: st.DrawFn) -> L.MLASpec:
         query_rank=draw(optional(st.just(Width(10)))),
         head_dim=Width(8),
         rotary=rotary,
-        rotary_dim=None if rotary is None else Width(8),
+        rotary_dim=Width(8) if rotary is not None else draw(optional(st.just(Width(8)))),
         value_dim=draw(st.sampled_from([Width(12), None])),
         norm_kv=draw(optional(norms)),
         norm_query=draw(optional(norms)),
@@ -230,6 +233,7 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         norm_groups=first,
         norm_first=first,
         bias=bias,
+        multipliers=draw(st.sampled_from([(), (0.5, 2.0, 0.7, 1.5, 0.9)])),
         least_step=draw(st.sampled_from([0.0, 0.2])),
         most_step=draw(optional(st.just(0.9))),
     )
@@ -241,6 +245,10 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         convolution=convolution,
         norm=draw(norms),
         most_rate=draw(st.sampled_from([1.0, 2.0])),
+        activation=draw(st.sampled_from([L.SiLU(), L.Sigmoid()])),
+        gate_rank=draw(optional(st.just(Width(5)))),
+        forgets=draw(st.sampled_from(["head", "feature"])),
+        forget_rank=draw(optional(st.just(Width(4)))),
     )
     rnn = draw(st.sampled_from([L.LSTMSpec, L.GRUSpec]))(
         n_layers=draw(st.sampled_from([Count(1), Count(2)])), d_inner=draw(optional(st.just(Width(10)))), bias=bias

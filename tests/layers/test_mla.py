@@ -325,8 +325,7 @@ def test_published_cache_of_v3_and_v2() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rotary": None}, "MLA.rotary_dim = 4 and rotary go together"),
-        ({"rotary_dim": None}, "MLA.rotary_dim = None and rotary go together"),
+        ({"rotary_dim": None}, "MLA.rotary_dim = None must be given beside rotary, which turns so many features"),
         ({"rotary_dim": Width(3)}, "of head_dim 3 rotates 3 features; it must be an even number"),
         ({"kv_rank": Width(0)}, "MLA.kv_rank = 0 must be at least 1"),
         ({"n_heads": Count(0)}, "MLA.n_heads = 0 must be at least 1"),

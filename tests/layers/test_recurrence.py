@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,21 +10,23 @@ import torch
 from torch import Tensor
 
 from anyformer.layers.delta_rule import delta_rule
+from anyformer.layers.delta_rule_by_feature import BLOCK, delta_rule_by_feature
 from anyformer.layers.linear_attention import CHUNK, SEGMENT, linear_attention
 from tests.oracles.recurrences import decayed_sum, written_anew
 
-LENGTHS = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK - 5, SEGMENT + 3)
+LENGTHS = (1, 2, BLOCK + 3, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK - 5, SEGMENT + 3)
 
 
-def drawn(tokens: int, of_keys: int, heads: int, strength: float, seed: int = 0) -> dict[str, Tensor]:
+def drawn(tokens: int, of_keys: int, heads: int, strength: float, which: object, seed: int = 0) -> dict[str, Tensor]:
     """Inputs of two rows; keys of length one, decays down to e^-strength a step."""
     g = torch.Generator().manual_seed(seed)
     unit = torch.nn.functional.normalize
+    of_decays = (6,) if which is delta_rule_by_feature else ()
     drawn = {
         "q": torch.randn(2, tokens, of_keys, 6, generator=g),
         "k": unit(torch.randn(2, tokens, of_keys, 6, generator=g), dim=-1),
         "v": torch.randn(2, tokens, heads, 5, generator=g),
-        "decay": -strength * torch.rand(2, tokens, heads, generator=g),
+        "decay": -strength * torch.rand(2, tokens, heads, *of_decays, generator=g),
         "rate": torch.rand(2, tokens, heads, generator=g),
         "state": torch.randn(2, heads, 6, 5, generator=g),
     }
@@ -37,8 +40,8 @@ def by_loop(given: dict[str, Tensor], which: object) -> tuple[Tensor, Tensor]:
         pairs = []
         for h in range(heads):
             own = [given[n][b, :, h // each] for n in ("q", "k")] + [given[n][b, :, h] for n in ("v", "decay")]
-            own += [given["rate"][b, :, h]] if which is delta_rule else []
-            loop: Any = written_anew if which is delta_rule else decayed_sum
+            own += [given["rate"][b, :, h]] if which is not linear_attention else []
+            loop: Any = decayed_sum if which is linear_attention else written_anew
             pairs.append(loop(*own, given["state"][b, h]))
         rows.append(torch.stack([y for y, _ in pairs], 1))
         states.append(torch.stack([state for _, state in pairs]))
@@ -47,17 +50,20 @@ def by_loop(given: dict[str, Tensor], which: object) -> tuple[Tensor, Tensor]:
 
 def in_chunks(given: dict[str, Tensor], which: object) -> tuple[Tensor, Tensor | None]:
     q, k, v, decay, rate, state = given.values()
+    if which is delta_rule_by_feature:
+        return delta_rule_by_feature(q, k, v, decay, rate, None, state, True)
     if which is delta_rule:
         return delta_rule(q, k, v, decay, rate, None, state, True)
     return linear_attention(q, k, v, decay, None, state, True)
 
 
-@pytest.mark.parametrize("which", [linear_attention, delta_rule])
 @pytest.mark.parametrize("strength", [0.05, 20.0])
-@pytest.mark.parametrize("of_keys", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("which", "of_keys"), [*product((linear_attention, delta_rule), (1, 2, 4)), (delta_rule_by_feature, 4)]
+)
 @pytest.mark.parametrize("tokens", LENGTHS)
 def test_chunks_are_the_loop(which: object, strength: float, of_keys: int, tokens: int) -> None:
-    given = drawn(tokens, of_keys, 4, strength)
+    given = drawn(tokens, of_keys, 4, strength, which)
     outs = []
     for run in (by_loop, in_chunks):
         for value in given.values():

@@ -17,6 +17,7 @@ from anyformer.layers import (
     SSDSpec,
 )
 from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
+from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
 from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
 from anyformer.layers.recurrence import Steps
 from anyformer.resizing import shrink
@@ -34,6 +35,9 @@ NAMES = (
     "granite-4.0-h-tiny",
     "falcon-mamba-7b",
     "jamba-v0.1",
+    "kimi-linear-48b-a3b",
+    "nemotron-3-nano-30b-a3b",
+    "falcon-h1-34b",
 )
 every_hybrid = pytest.mark.parametrize("spec", [shrink(af.preset(name).spec) for name in NAMES], ids=NAMES)
 
@@ -63,6 +67,10 @@ def test_flops_are_those_counted(tokens: int, past: int) -> None:
     with flop_counter() as counter:
         delta_rule(q, k, v, decay, rate, None, state, bool(past))
     assert counter.get_total_flops() == delta_rule_flops(tokens, past, key_heads=2, heads=4, key_dim=6, value_dim=5)
+    q, k, decay = (x.repeat_interleave(2, 2) for x in (q, k, -torch.rand(1, tokens, 2, 6)))
+    with flop_counter() as counter:
+        delta_rule_by_feature(q, k, v, decay, rate, None, state, bool(past))
+    assert counter.get_total_flops() == delta_rule_by_feature_flops(tokens, past, heads=4, key_dim=6, value_dim=5)
 
 
 @every_hybrid

@@ -16,10 +16,13 @@ def decayed_sum(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor) -
 
 
 def written_anew(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """(y [token, value_dim], state [key_dim, value_dim]): the value that the state has for a key is moved to v by `rate`."""
+    """(y [token, value_dim], state [key_dim, value_dim]): the value that the state has for a key is moved to v by `rate`.
+
+    `decay` is [token], or [token, key_dim] of each feature of keys.
+    """
     outs = []
     for t in range(len(q)):
-        state = state * decay[t].exp()
+        state = state * decay[t].exp().view(-1, 1)
         state = state + torch.outer(k[t], rate[t] * (v[t] - k[t] @ state))
         outs.append(q[t] @ state)
     return torch.stack(outs), state

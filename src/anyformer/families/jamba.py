@@ -12,7 +12,13 @@ from anyformer.spec import Count, ModelSpec, Width
 EVERY, ATTENDS, EXPERTS_EVERY, HAS_EXPERTS = 8, 4, 2, 1
 
 
-def jamba(*sizes: int, n_experts: int = 16, top_k: int = 2) -> ModelSpec:
+def jamba(
+    *sizes: int,
+    n_experts: int = 16,
+    top_k: int = 2,
+    attends: tuple[int, int] = (EVERY, ATTENDS),
+    experts: tuple[int, int] = (EXPERTS_EVERY, HAS_EXPERTS),
+) -> ModelSpec:
     """LLaMA without positions: layers 4, 12, 20 … attend, layers 1, 3, 5 … have experts (section 3)."""
     dense = changed(llama(*sizes, vocab_size=65_536, eps=1e-6, context=262_144), GQASpec, rotary=None)
     sparse = with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k))
@@ -20,7 +26,7 @@ def jamba(*sizes: int, n_experts: int = 16, top_k: int = 2) -> ModelSpec:
     attending = [model.stack.blocks[0] for model in (dense, sparse)]
     recurrent = [mixing(layer, mixer) for layer in attending]
     blocks = (
-        (attending if i % EVERY == ATTENDS else recurrent)[i % EXPERTS_EVERY == HAS_EXPERTS]
+        (attending if i % attends[0] == attends[1] else recurrent)[i % experts[0] == experts[1]]
         for i in range(dense.n_layers)
     )
     return dense.but(stack=dense.stack.but(blocks=tuple(blocks)))

@@ -7,6 +7,7 @@ other a state. Time is linear in the length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,24 +48,44 @@ def _segment(
     grown = grown[..., None]
     pairs, old = ((x @ k.transpose(-1, -2)).repeat_interleave(heads // of_keys, 2) * left for x in (q, k))
     q, k = (x.repeat_interleave(heads // of_keys, 2) for x in (q, k))
+    until = left[..., -1, :, None]
+    y, state = handed_on(pairs, old, Chunk(grown * q, grown * k, until * k, grown[..., -1:, :]), v, rate, state, keeps)
+    return y.flatten(1, 2)[:, :tokens], state
+
+
+class Chunk(NamedTuple):
+    """The queries and keys [batch, chunk, heads, token, key_dim] of chunks, by what decays have left."""
+
+    reads: Tensor  # queries, of a state before the chunk
+    olds: Tensor  # keys, of such a state
+    writes: Tensor  # keys, until the chunk's end
+    whole: Tensor  # of a state, behind the chunk [batch, chunk, heads, 1 or key_dim, 1]
+
+
+def handed_on(
+    pairs: Tensor, old: Tensor, chunk: Chunk, v: Tensor, rate: Tensor, state: Tensor | None, keeps: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(y [batch, chunk, token, heads, value_dim], the state behind the last chunk if it `keeps`).
+
+    `pairs` and `old` [batch, chunk, heads, i, j] are what is left at i of the products of its query and its key with key j,
+    v [batch, chunk, heads, token, value_dim], `rate` [.., token, 1].
+    """
     # What each token writes where no state was, and what it takes back of each number of a state.
     writes = torch.linalg.solve_triangular(
-        rate * old, rate * torch.cat((v, grown * k), -1), upper=False, unitriangular=True
+        rate * old, rate * torch.cat((v, chunk.olds), -1), upper=False, unitriangular=True
     )
-    written, taken = (each.unbind(1) for each in writes.split((v.shape[-1], k.shape[-1]), -1))
-    reads, pairs = (grown * q).unbind(1), pairs.unbind(1)
-    keys = (left[..., -1, :, None] * k).transpose(-1, -2).unbind(1)
-    whole = grown[..., -1:, :].unbind(1)
+    written, taken = (each.unbind(1) for each in writes.split((v.shape[-1], chunk.olds.shape[-1]), -1))
+    reads, pairs_of, keys = chunk.reads.unbind(1), pairs.unbind(1), chunk.writes.transpose(-1, -2).unbind(1)
     outs: list[Tensor] = []
     state = None if state is None else state.to(v.dtype)
-    for i in range(n):
+    n = len(reads)
+    for i, whole in enumerate(chunk.whole.unbind(1)):
         new = written[i] if state is None else written[i] - taken[i] @ state
-        outs.append(pairs[i] @ new if state is None else pairs[i] @ new + reads[i] @ state)
+        outs.append(pairs_of[i] @ new if state is None else pairs_of[i] @ new + reads[i] @ state)
         if keeps or i + 1 < n:
             write = keys[i] @ new
-            state = write if state is None else torch.addcmul(write, whole[i], state)
-    y = torch.stack(outs, 1).transpose(2, 3).flatten(1, 2)[:, :tokens]
-    return y, state if keeps else None
+            state = write if state is None else torch.addcmul(write, whole, state)
+    return torch.stack(outs, 1).transpose(2, 3), state if keeps else None
 
 
 def delta_rule_flops(query: int, past: int, *, key_heads: int, heads: int, key_dim: int, value_dim: int) -> int:

@@ -1,19 +1,23 @@
-"""Gated DeltaNet: linear attention that writes a key's value anew and forgets. Yang et al. 2024, arXiv:2412.06464."""
+"""Gated DeltaNet: linear attention that writes a key's value anew and forgets. Yang et al. 2024, arXiv:2412.06464.
+
+Kimi Delta Attention (Kimi Team 2025, arXiv:2510.26692, section 3) forgets each feature of keys at its own rate.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.activation import SiLU
+from anyformer.layers.activation import ActivationSpec, SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
 from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
-from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
+from anyformer.layers.linear import ChainSpec, Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.ssd import first_steps
@@ -22,7 +26,7 @@ from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes,
 
 
 class GatedDeltaNetSpec(RecurrentSpec):
-    """Heads of (q, k, v) of maps and a convolution, q and k of length 1; the gated delta rule; norm(y) · silu(gate)."""
+    """Heads of (q, k, v) of maps and a convolution, q and k of length 1; the gated delta rule; norm(y) · activation(gate)."""
 
     n_key_heads: Count
     n_heads: Count  # of values, each key's beside each other
@@ -30,6 +34,10 @@ class GatedDeltaNetSpec(RecurrentSpec):
     value_dim: Width = Width(128)
     convolution: CausalConvolutionSpec = CausalConvolutionSpec(activation=SiLU())
     norm: MapSpec = RMSNormSpec(eps=1e-6)  # of each head's values
+    activation: ActivationSpec = SiLU()  # of the gate
+    gate_rank: Width | None = None  # of the map to the gate; None: one matrix
+    forgets: Literal["head", "feature"] = "head"  # what has a decay of its own: a state, or each feature of its keys
+    forget_rank: Width | None = None  # of the map to the decays
     most_rate: Positive = 1.0  # of writing: β is most_rate · σ(…); 2 lets a state turn what it holds (olmo_hybrid)
     eps: Positive = 1e-6  # beside the sum of squares of q and k
 
@@ -43,24 +51,31 @@ class GatedDeltaNetSpec(RecurrentSpec):
         of_keys = self.n_key_heads * self.key_dim
         return of_keys, of_keys, self.n_heads * self.value_dim
 
+    @property
+    def n_decays(self) -> int:
+        """Of all heads, or of all heads' features."""
+        return self.n_heads * (self.key_dim if self.forgets == "feature" else 1)
+
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         n = self.n_heads
         decays = tuple(math.log(1 + 15 * (i + 0.5) / n) for i in range(n))  # of rates spread over 1 … 16
         return {
             "decay": Weight((n,), ("heads",), "bias", fill=decays),
-            "step": Weight((n,), ("heads",), "bias", fill=first_steps(n)),
+            "step": Weight((self.n_decays,), ("heads",), "bias", fill=first_steps(self.n_decays)),
         }
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         of_values = self.widths[2]
 
-        def into(width: int, role: Any = "matrix") -> Placed:
-            return LinearSpec(d_out=Width(width), role=role, axes=("heads", "d_model")), place.at(place.d_model)
+        def into(width: int, rank: int | None = None) -> Placed:
+            wide = LinearSpec(d_out=Width(width), axes=("heads", "rank" if rank else "d_model"))
+            low = rank and LinearSpec(d_out=Width(rank), axes=("rank", "d_model"))
+            return ChainSpec(maps=(low, wide)) if low else wide, place.at(place.d_model)
 
         return {
             **{name: into(width) for name, width in zip("qkv", self.widths, strict=True)},
-            "out_gate": into(of_values),
-            "forget": into(self.n_heads),
+            "out_gate": into(of_values, self.gate_rank),
+            "forget": into(self.n_decays, self.forget_rank),
             "write": into(self.n_heads),
             "convolution": (self.convolution, place.at(sum(self.widths))),
             "norm": (self.norm, place.at(self.value_dim)),
@@ -75,23 +90,31 @@ class GatedDeltaNetSpec(RecurrentSpec):
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps, and the products of chunks; what is multiplied one by one is not counted."""
-        maps = 2 * place.d_model * (sum(self.widths) + 2 * self.widths[2] + 2 * self.n_heads) * workload.query
-        core = delta_rule_flops(
-            workload.query,
-            workload.past,
-            key_heads=self.n_key_heads,
-            heads=self.n_heads,
-            key_dim=self.key_dim,
-            value_dim=self.value_dim,
-        )
-        return Cost({"projections": maps * workload.batch, "recurrence": core * workload.batch})
+        maps = place.d_model * (sum(self.widths) + self.widths[2] + self.n_heads)
+        for width, rank in ((self.widths[2], self.gate_rank), (self.n_decays, self.forget_rank)):
+            maps += rank * (place.d_model + width) if rank else place.d_model * width
+        sizes = {"heads": self.n_heads, "key_dim": self.key_dim, "value_dim": self.value_dim}
+        query, past = workload.query, workload.past
+        if self.forgets == "feature":
+            core = delta_rule_by_feature_flops(query, past, **sizes)
+        else:
+            core = delta_rule_flops(query, past, key_heads=self.n_key_heads, **sizes)
+        return Cost({"projections": 2 * maps * workload.tokens, "recurrence": core * workload.batch})
 
     def resized(self, to: Sizes) -> GatedDeltaNetSpec:
         heads, of_keys, value_dim = to.heads(self.n_heads, self.n_key_heads, self.value_dim)
         assert value_dim is not None
         key_dim = max(8, 8 * round(self.key_dim * value_dim / self.value_dim / 8))
+        ranks = (
+            rank and Width(max(4, round(rank * value_dim / self.value_dim)))
+            for rank in (self.gate_rank, self.forget_rank)
+        )
         return self.but(
-            n_heads=Count(heads), n_key_heads=Count(of_keys), value_dim=Width(value_dim), key_dim=Width(key_dim)
+            n_heads=Count(heads),
+            n_key_heads=Count(of_keys),
+            value_dim=Width(value_dim),
+            key_dim=Width(key_dim),
+            **dict(zip(("gate_rank", "forget_rank"), ranks, strict=True)),
         )
 
 
@@ -99,8 +122,8 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
     q: Linear
     k: Linear
     v: Linear
-    out_gate: Linear
-    forget: Linear
+    out_gate: Any
+    forget: Any
     write: Linear
     convolution: CausalConvolution
     norm: Any
@@ -116,7 +139,7 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         with as_given(x):
             y, after = self._scan(mixed, forget, write, steps, before.get("state"), state is not None)
         gate = self.out_gate(x).unflatten(-1, (self.spec.n_heads, -1))
-        y = self.norm(y.to(x.dtype)) * F.silu(gate)
+        y = self.norm(y.to(x.dtype)) * self.spec.activation(gate)
         return self.out(y.flatten(2)), {"tail": tail, "state": after}
 
     def _scan(
@@ -128,6 +151,11 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         shared = zip(mixed.to(dtype).split(spec.widths, -1), (of_keys, of_keys, heads), strict=True)
         q, k, v = (each.unflatten(-1, (n, -1)) for each, n in shared)
         q, k = (each * (each.square().sum(-1, keepdim=True) + spec.eps).rsqrt() for each in (q, k))
-        decay = steps.kept(-self.decay.to(dtype).exp() * F.softplus(forget.to(dtype) + self.step))
+        step = F.softplus(forget.to(dtype) + self.step)
         rate = steps.kept(spec.most_rate * write.to(dtype).sigmoid())
-        return delta_rule(q * spec.key_dim**-0.5, k, v, decay, rate, steps.begins, state, keeps)
+        q, speed = q * spec.key_dim**-0.5, self.decay.to(dtype).exp()
+        if spec.forgets == "head":
+            return delta_rule(q, k, v, steps.kept(-speed * step), rate, steps.begins, state, keeps)
+        q, k = (x.repeat_interleave(heads // of_keys, 2) for x in (q, k))
+        decay = steps.kept(-speed[:, None] * step.unflatten(-1, (heads, -1)))
+        return delta_rule_by_feature(q, k, v, decay, rate, steps.begins, state, keeps)

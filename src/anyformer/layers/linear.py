@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part, is_plain
-from anyformer.spec import Cost, MapSpec, Place, Weight, Width, Workload
+from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Positive, Weight, Width, Workload
 
 
 class LinearSpec(MapSpec):
@@ -104,6 +104,18 @@ class Gain(Part[GainSpec]):
         return x * self.weight
 
 
+class FactorSpec(MapSpec):
+    """A factor that is no parameter: μP's multipliers (Yang et al. 2022, arXiv:2203.03466) of what a branch reads or writes."""
+
+    factor: Positive
+
+
+class Factor(Part[FactorSpec]):
+    def forward(self, x: Tensor) -> Tensor:
+        """The product of x [batch, token, width] and the factor."""
+        return x * self.spec.factor
+
+
 class ShiftSpec(MapSpec):
     """A learned summand, one for all features or one each; Fixup's is one number that starts from 0."""
 
@@ -131,6 +143,18 @@ class ChainSpec(MapSpec):
     def __post_init__(self) -> None:
         if reading := [step.kind for step in self.maps if step.reads_tokens]:
             raise self.refusal("maps", f"hold {reading[0]}, which asks what is padding; let it stand by itself")
+
+    def width_out(self, place: Place) -> int:
+        for step in self.maps:
+            place = place.at(step.width_out(place))
+        return place.shape[-1]
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        placed: list[tuple[PartSpec, Place]] = []
+        for step in self.maps:
+            placed.append((step, place))
+            place = place.at(step.width_out(place))
+        return {"maps": placed}
 
 
 class Chain(Part[ChainSpec]):

@@ -33,9 +33,13 @@ def by_segments(
     return outs[0] if len(outs) == 1 else torch.cat(outs, 1), state
 
 
-def chunks_of(n: int) -> tuple[int, int]:
-    """(how many chunks the `n` tokens of a segment are, tokens of one): the last is filled with tokens that do nothing."""
-    size = max(1, min(CHUNK, n))
+def chunks_of(n: int, chunk: int = CHUNK, block: int = 1) -> tuple[int, int]:
+    """(how many chunks the `n` tokens of a segment are, tokens of one): the last is filled with tokens that do nothing.
+
+    A chunk that is longer than a block is a multiple of it.
+    """
+    size = max(1, min(chunk, n))
+    size = size if size < block else -(-size // block) * block
     return -(-n // size), size
 
 
@@ -43,18 +47,19 @@ class Chunks(NamedTuple):
     """What the chunks of a row are together."""
 
     pairs: int  # of tokens in the same chunk
+    near: int  # of tokens in the same block of a chunk
     readers: int  # tokens of chunks that read a state
     writers: int  # tokens of chunks whose state somebody reads
 
 
-def counted(query: int, past: int) -> Chunks:
+def counted(query: int, past: int, chunk: int = CHUNK, block: int = 1) -> Chunks:
     """The chunks of so many new tokens after `past` ones, whose state is then read, and kept for those that follow."""
     full, rest = divmod(query, SEGMENT)
-    n, size = chunks_of(rest) if rest else (0, 0)
-    whole = full * SEGMENT // CHUNK
-    tokens, first, last = whole * CHUNK + n * size, CHUNK if whole else size, size if n else CHUNK
-    pairs = whole * CHUNK**2 + n * size**2
-    return Chunks(pairs, tokens, tokens) if past else Chunks(pairs, tokens - first, tokens - last)
+    n, size = chunks_of(rest, chunk, block) if rest else (0, 0)
+    whole = full * SEGMENT // chunk
+    tokens, first, last = whole * chunk + n * size, chunk if whole else size, size if n else chunk
+    pairs, near = whole * chunk**2 + n * size**2, whole * chunk * block + n * size * min(block, size)
+    return Chunks(pairs, near, tokens, tokens) if past else Chunks(pairs, near, tokens - first, tokens - last)
 
 
 def chunked(x: Tensor, n: int, size: int) -> Tensor:

@@ -21,29 +21,29 @@ from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Sizes, Width, Wo
 
 
 class MLASpec(ProjectionSpec):
-    """Queries and keys of head_dim features without positions and rotary_dim that rotate; values of value_dim."""
+    """Queries and keys of head_dim features of each head's own and rotary_dim that all heads' keys share; values of value_dim."""
 
     n_heads: Count
     kv_rank: Width  # of the latent that keys and values come from
     query_rank: Width | None = None  # of the latent that queries come from; None: they come from the stream
     head_dim: Width
-    rotary_dim: Width | None = None  # None, as `rotary`: no features that rotate
+    rotary_dim: Width | None = None  # None: no such features
     value_dim: Width | None = None  # None: head_dim
-    rotary: RotarySpec | None = None
+    rotary: RotarySpec | None = None  # of the shared features; None: they do not turn (Kimi Linear)
     norm_kv: MapSpec | None = RMSNormSpec(eps=1e-6)
     norm_query: MapSpec | None = RMSNormSpec(eps=1e-6)  # of the queries' latent, where there is one
     bias_down: bool = False  # of the maps to the latents and to the rotary key
     bias_output: bool = False
 
     def __post_init__(self) -> None:
-        if (self.rotary_dim is None) != (self.rotary is None):
-            raise self.refusal("rotary_dim", "and rotary go together: give both or neither")
-        if self.rotary is not None and self.rotary_dim is not None:
+        if self.rotary is not None:
+            if self.rotary_dim is None:
+                raise self.refusal("rotary_dim", "must be given beside rotary, which turns so many features")
             self.rotary.dims(self.rotary_dim)
 
     @property
     def turning(self) -> int:
-        """Features of each query, and of the one key, that rotate."""
+        """Features of each query, and of the one key for all heads, which rotate where there is a rotation."""
         return self.rotary_dim or 0
 
     @property
@@ -151,9 +151,11 @@ class MLA(Projection[MLASpec]):
         """The latent, then the rotary key, [batch, token, kv_rank + rotary_dim] of [batch, token, d_source]."""
         latent = self.kv_down(source)
         latent = latent if self.norm_kv is None else self.norm_kv(latent)
-        if self.k_rotary is None or self.spec.rotary is None:
+        if self.k_rotary is None:
             return {"latent": latent}
-        key = self.spec.rotary.rotate(self.k_rotary(source)[:, None], context)[:, 0]
+        key = self.k_rotary(source)
+        if self.spec.rotary is not None:
+            key = self.spec.rotary.rotate(key[:, None], context)[:, 0]
         return {"latent": torch.cat((latent, key), -1)}
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,7 @@ from anyformer.layers.linear_attention import linear_attention, linear_attention
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
 from anyformer.layers.tokens import as_given
-from anyformer.spec import Cost, Count, MapSpec, NotNegative, Place, Placed, Sizes, Weight, Width, Workload
+from anyformer.spec import Cost, Count, MapSpec, NotNegative, Place, Placed, Positive, Sizes, Weight, Width, Workload
 
 # Steps Δ that heads start with, spread evenly over their logarithms: the reference implementation's range.
 SHORTEST, LONGEST = 1e-3, 1e-1
@@ -42,11 +42,13 @@ class SSDSpec(RecurrentSpec):
     norm_groups: bool = True  # each group's features are normed by themselves
     norm_first: bool = False  # norm(y) · silu(z), not norm(y · silu(z))
     bias: bool = False
+    multipliers: tuple[Positive, ...] = ()  # of z, x, B, C and Δ as the first map makes them; none: 1 (Falcon-H1's μP)
     least_step: NotNegative = 0.0
     most_step: NotNegative | None = None  # None: no bound
 
     def __post_init__(self) -> None:
         self.require("n_heads", self.n_heads % self.n_groups == 0, f"must be a multiple of n_groups = {self.n_groups}")
+        self.require("multipliers", len(self.multipliers) in (0, 5), "must be five, of z, x, B, C and Δ, or none")
 
     @property
     def width(self) -> int:
@@ -124,7 +126,12 @@ class SSD(Recurrent[SSDSpec]):
     def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
         """(y [batch, step, d_model], the tail and the state) of x of that shape."""
         spec, before = self.spec, state or {}
-        gate, mixed, step = self.inner(x).split((spec.width, spec.mixed, spec.n_heads), -1)
+        inner = self.inner(x)
+        if spec.multipliers:
+            of_group = spec.n_groups * spec.state_dim
+            widths = (spec.width, spec.width, of_group, of_group, spec.n_heads)
+            inner = inner * torch.cat([inner.new_full((n,), m) for n, m in zip(widths, spec.multipliers, strict=True)])
+        gate, mixed, step = inner.split((spec.width, spec.mixed, spec.n_heads), -1)
         mixed, tail = self.convolution(mixed, steps, before.get("tail"))
         with as_given(x):
             y, after = self._scan(mixed, step, steps, before.get("state"), state is not None)

@@ -181,7 +181,7 @@ def _rotated(block: BlockSpec, place: Place) -> int | None:
     for attention in _own(block):
         projection, sizes = attention.projection, head_sizes(attention.projection, place)
         if isinstance(projection, MLASpec):
-            return projection.rotary_dim
+            return projection.rotary_dim if projection.rotary else None
         rotary = getattr(projection, "rotary", None)
         if rotary and sizes and rotary.dims(sizes[1]) != sizes[1]:
             return rotary.dims(sizes[1])

@@ -189,7 +189,8 @@ def _head_dims(spec: ModelSpec) -> str:
         projection: Any = attention.projection
         n_heads, head_dim = getattr(projection, "n_heads", 1), getattr(projection, "head_dim", None)
         said = [f"{head_dim or spec.stack.d_model // n_heads}"]
-        said += [f"{n} that rotate" for n in [getattr(projection, "rotary_dim", None)] if n]
+        turned = "that rotate" if getattr(projection, "rotary", None) else "for all heads"
+        said += [f"{n} {turned}" for n in [getattr(projection, "rotary_dim", None)] if n]
         said += [f"values {n}" for n in [getattr(projection, "value_dim", None)] if n not in (None, head_dim)]
         return ", ".join(said)
 

@@ -40,7 +40,7 @@ def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def latent_heads(kv_rank: int = 512, query_rank: int = 1536, head_dim: int = 128) -> tuple[table.Pair, ...]:
+def latent_heads(kv_rank: int = 512, query_rank: int | None = 1536, head_dim: int = 128) -> tuple[table.Pair, ...]:
     """The sizes of latent attention, by default V2's and V3's; there are as many heads of keys and values as of queries."""
     sizes = {
         "num_attention_heads": ("n_heads", int, REQUIRED),

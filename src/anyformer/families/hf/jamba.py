@@ -70,11 +70,12 @@ LAYER = {
     **{f"{table.FEED}.{x}": f"feed_forward.{x}_proj" for x in ("gate", "up", "down")},
     f"{table.FEED}.router": "feed_forward.router",
 }
-TEMPLATE = jamba(6, 32, 1, 8, n_experts=64, top_k=1)
+# One layer of each kind: of two and three layers, one attends and one has experts.
+TEMPLATE = jamba(4, 32, 1, 8, n_experts=64, top_k=1, attends=(2, 1), experts=(3, 0))
 JAMBA = table.family(
     "jamba",
     "JambaForCausalLM",
-    TEMPLATE.but(stack=TEMPLATE.stack.but(blocks=(*TEMPLATE.stack.blocks[:2], *TEMPLATE.stack.blocks[4:]))),
+    TEMPLATE,
     (
         *WIDTHS,
         table.heads(n_kv_heads=8),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,17 +54,31 @@ def modules(theirs: str) -> dict[str, str | Theirs]:
     }
 
 
-def mixer(names: dict[str, str], state_dim: int, n_groups: int) -> tuple[table.Pair, ...]:
-    """The settings of every Mamba-2 mixer; the numbers go where nothing is said, and a head's width follows from the others."""
+def mixer(
+    names: dict[str, str],
+    state_dim: int,
+    n_groups: int,
+    activation: str = "hidden_act",
+    usual: int | None = None,
+) -> tuple[table.Pair, ...]:
+    """The settings of every Mamba-2 mixer; the numbers go where nothing is said, and a head's width follows from the others.
+
+    All heads together are as wide as `names` has it: a `width`, `usual` where nothing is said, or `expand` times the stream's, or
+    what their own widths sum up to. A class may say biases elsewhere.
+    """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         d_model, n_heads = spec.stack.d_model, settings.positive(names["n_heads"], int, 128)
-        width = settings.positive(names["expand"], int, 2) * d_model
         said = settings.written(names["head_dim"])
-        head_dim = width // n_heads if said in (None, "auto") else settings.positive(names["head_dim"], int)
+        head_dim = None if said in (None, "auto") else settings.positive(names["head_dim"], int)
+        own = settings.nullable(names["width"], int, usual) if "width" in names else None
+        factor = settings.positive(names["expand"], int, 2) if "expand" in names else None
+        width = own or (d_model * factor if factor else n_heads * (head_dim or 64))
+        head_dim = head_dim or width // n_heads
         if width != n_heads * head_dim:
             inner = f"{names['n_heads']} · {names['head_dim']} = {n_heads * head_dim}"
-            raise settings.refusal(names["expand"], f"times hidden_size = {d_model} must be {inner}")
+            times = f"times hidden_size = {d_model} " if own is None else ""
+            raise settings.refusal(names["width" if own else "expand"], f"{times}must be {inner}")
         return changed(
             spec,
             SSDSpec,
@@ -79,14 +94,18 @@ def mixer(names: dict[str, str], state_dim: int, n_groups: int) -> tuple[table.P
         most = INFINITY if found.most_step is None else found.most_step
         limits = {} if (found.least_step, most) == (0.0, INFINITY) else {"time_step_limit": [found.least_step, most]}
         own = {names[x]: getattr(found, x) for x in ("n_heads", "head_dim", "state_dim", "n_groups")}
-        return {**own, names["expand"]: found.width // spec.stack.d_model, **limits}
+        if "width" in names:
+            own[names["width"]] = found.width
+        elif "expand" in names:
+            own[names["expand"]] = found.width // spec.stack.d_model
+        return {**own, **limits}
 
     return (
         table.Pair(read, write),
         table.at(names["size"], int, CausalConvolutionSpec, "size", default=4),
         table.at(names["biased"], bool, CausalConvolutionSpec, "bias", default=True),
-        table.at(names["bias"], bool, SSDSpec, "bias", default=False),
-        table.activation("hidden_act", "silu", CausalConvolutionSpec),
+        *(table.at(names[x], bool, SSDSpec, "bias", default=False) for x in ("bias",) if x in names),
+        table.activation(activation, "silu", CausalConvolutionSpec),
     )
 
 
@@ -95,7 +114,7 @@ def _limits(settings: Settings) -> dict[str, float | None]:
     least, most = (
         said if isinstance(said, list) and len(said) == 2 else (0.0, INFINITY) if said is None else (None, None)
     )
-    most = None if most == INFINITY else most
+    most = None if most in (INFINITY, math.inf) else most
     if not isinstance(least, int | float) or not isinstance(most, int | float | None):
         raise settings.refusal("time_step_limit", "must be the least and the largest step")
     return {"least_step": float(least), "most_step": None if most is None else float(most)}

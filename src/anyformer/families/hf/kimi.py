@@ -1,0 +1,130 @@
+"""Kimi Linear to and from transformers' KimiLinearForCausalLM, and from its released files, which say layers' kinds otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.deepseek import LAYER, SHARED, latent_heads, layer_eps, modules, n_shared
+from anyformer.families.hf.experts import HELD, OF_MIXTRAL, TRAINING, dense_by_type, expert_width
+from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.states import layer_kinds
+from anyformer.families.kimi import ROUTER, kimi_linear
+from anyformer.layers import AttentionSpec, CausalConvolutionSpec, GatedDeltaNetSpec, RouterSpec
+from anyformer.spec import ModelSpec
+
+WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
+MIXER, THEIRS = "0.branches.0.mixer", "self_attn"
+OF_RELEASE = {
+    "linear_head_dim": "head_dim",
+    "linear_num_heads": "num_heads",
+    "linear_conv_kernel_dim": "short_conv_kernel_size",
+}
+
+
+def _sizes(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Of Kimi Delta Attention: beside the other settings, or, in released files, in a table of their own."""
+    section = settings.section("linear_attn_config")
+
+    def said(name: str, usual: int) -> int:
+        usual = settings.positive(name, int, usual)
+        return section.positive(OF_RELEASE[name], int, usual) if section else usual
+
+    heads, dim = said("linear_num_heads", 32), said("linear_head_dim", 128)
+    of_dim = dict.fromkeys(("key_dim", "value_dim", "gate_rank", "forget_rank"), dim)
+    spec = changed(spec, CausalConvolutionSpec, size=said("linear_conv_kernel_dim", 4))
+    return changed(spec, GatedDeltaNetSpec, n_heads=heads, n_key_heads=heads, **of_dim)
+
+
+def _sizes_of(spec: ModelSpec) -> dict[str, int]:
+    found = one(spec, GatedDeltaNetSpec, "gated DeltaNet")
+    size = found.convolution.size
+    return {"linear_num_heads": found.n_heads, "linear_head_dim": found.key_dim, "linear_conv_kernel_dim": size}
+
+
+def _kinds(settings: Settings, n_layers: int) -> list[str]:
+    """By the released table, which counts layers from 1, or the class's default."""
+    section = settings.section("linear_attn_config")
+    listed = None if section is None else section.written("full_attn_layers")
+    if listed is None:
+        return ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(n_layers)]
+    if not isinstance(listed, list) or not all(type(i) is int and 1 <= i <= n_layers for i in listed):
+        raise settings.refusal(
+            "linear_attn_config", f"must list some of the layers 1 to {n_layers} as full_attn_layers"
+        )
+    return ["full_attention" if i + 1 in listed else "linear_attention" for i in range(n_layers)]
+
+
+ROUTING = {
+    "num_experts": ("n_experts", int, 256),
+    "num_experts_per_token": ("top_k", int, 8),
+    "routed_scaling_factor": ("factor", float, 2.446),
+    "num_expert_group": ("n_groups", int, 1),
+    "topk_group": ("top_groups", int, 1),
+    "moe_renormalize": ("renormalise", bool, True),
+}
+DELTA = {
+    **{f"{MIXER}.{x}": f"{THEIRS}.{x}_proj" for x in "qkv"},
+    f"{MIXER}.write": f"{THEIRS}.b_proj",
+    f"{MIXER}.out_gate.maps.0": f"{THEIRS}.g_a_proj",
+    f"{MIXER}.out_gate.maps.1": f"{THEIRS}.g_b_proj",
+    f"{MIXER}.norm": f"{THEIRS}.o_norm",
+    f"{MIXER}.out": f"{THEIRS}.o_proj",
+}
+
+
+def _forgetting(place: str) -> dict[str, str | Theirs]:
+    return {
+        f"{MIXER}.forget.maps.0": f"{place}.f_a_proj",
+        f"{MIXER}.forget.maps.1": f"{place}.f_b_proj",
+        f"{MIXER}.step": f"{place}.dt_bias",
+        f"{MIXER}.decay": Theirs(f"{place}.A_log", by=(1, 1, -1, 1)),
+    }
+
+
+def _held(spec: ModelSpec) -> dict[Any, Any]:
+    convolution = {f"{MIXER}.convolution": f"{THEIRS}.conv1d"}
+    return {**DELTA, **_forgetting(f"{THEIRS}.forget_gate"), **convolution, **modules(spec), **LAYER, **HELD}
+
+
+def _filed(spec: ModelSpec) -> dict[Any, Any]:
+    convolution = Theirs(f"{THEIRS}.*_conv1d", pieces=("q", "k", "v"))
+    feeds = {ours: theirs.replace("mlp.", "block_sparse_moe.") for ours, theirs in SHARED.items()}
+    here = {**DELTA, **_forgetting(THEIRS), f"{MIXER}.convolution": convolution}
+    # Released files call a dense feed-forward one way, those that transformers writes the other.
+    dense = {ours: Theirs(name, also=(name.replace("mlp.", "block_sparse_moe."),)) for ours, name in GATED.items()}
+    return {**here, **modules(spec), **NORMS, **dense, **feeds, **OF_MIXTRAL}
+
+
+SMALL = kimi_linear(3, 8, 1, 8, 8, router=ROUTER, attending=(2,))
+KIMI_LINEAR = table.family(
+    "kimi_linear",
+    "KimiLinearForCausalLM",
+    SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[1:])),
+    (
+        *WIDTHS,
+        expert_width("moe_intermediate_size", "expert", 1024),
+        n_shared(1, "num_shared_experts"),
+        *latent_heads(query_rank=None),
+        layer_eps(1e-5),
+        table.together(RouterSpec, ROUTING),
+        table.Pair(_sizes, _sizes_of),
+        table.context("model_max_length", 1_048_576),
+        table.tables(tied=False),
+        layer_kinds(WORDS, _kinds),
+        dense_by_type(9216, 1, "first_k_dense_replace"),
+        table.only(
+            moe_layer_freq=(None, 1),
+            moe_router_activation_func=(None, "sigmoid"),
+            mla_use_nope=(None, True),
+            rope_scaling=None,
+        ),
+    ),
+    _held,
+    filed=_filed,
+    ignored=(*TRAINING, "rope_theta", "use_grouped_topk", "num_nextn_predict_layers", "auto_map"),
+)

@@ -1,0 +1,64 @@
+"""Kimi Linear: Kimi Delta Attention in three of four layers, latent attention without positions in one (arXiv:2510.26692)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from anyformer.families.compose import changed, mixing
+from anyformer.families.deepseek import V3_ROUTER, deepseek
+from anyformer.families.lineage import Origin, Preset
+from anyformer.layers import (
+    AttentionSpec,
+    ByRole,
+    GatedDeltaNetSpec,
+    MLASpec,
+    RMSNormSpec,
+    RouterSpec,
+    Sigmoid,
+)
+from anyformer.spec import Count, Length, ModelSpec, ScaleSpec, Width
+
+
+def kda(n_heads: int, head_dim: int = 128, eps: float = 1e-5) -> GatedDeltaNetSpec:
+    """Gated DeltaNet that forgets each feature of keys at its own rate, with a sigmoid as gate, maps of low rank (section 3)."""
+    dim = Width(head_dim)
+    return GatedDeltaNetSpec(
+        n_key_heads=Count(n_heads),
+        n_heads=Count(n_heads),
+        key_dim=dim,
+        value_dim=dim,
+        norm=RMSNormSpec(eps=eps),
+        activation=Sigmoid(),
+        gate_rank=dim,
+        forgets="feature",
+        forget_rank=dim,
+    )
+
+
+def kimi_linear(
+    *sizes: int, router: RouterSpec, attending: Collection[int], vocab_size: int = 163_840, context: int = 1_048_576
+) -> ModelSpec:
+    """DeepSeek-V3 without positions and without a rank of queries, whose other layers than the `attending` have KDA."""
+    model = deepseek(*sizes, router=router, n_shared=1, query_rank=None, vocab_size=vocab_size)
+    latent = next(value for value in model.nested() if isinstance(value, MLASpec))
+    model = changed(model, RMSNormSpec, eps=1e-5)
+    projection = latent.but(rotary=None)  # whose norm keeps its eps
+    model = changed(model, AttentionSpec, projection=projection, scale=ScaleSpec(power=-0.5))
+    mixer = kda(latent.n_heads)
+    blocks = (block if i in attending else mixing(block, mixer) for i, block in enumerate(model.stack.blocks))
+    return model.but(stack=model.stack.but(blocks=tuple(blocks)), init=ByRole(), context=Length(context))
+
+
+ROUTER = V3_ROUTER.but(n_groups=1, top_groups=1, factor=2.446)
+KIMI_LINEAR = Origin("kimi-linear", "deepseek-v3", 2025, "arXiv:2510.26692, sections 3 and 4").lineage(
+    "a delta rule with a decay for each feature in three of four layers, no positions",
+    Preset(
+        "kimi-linear-48b-a3b",
+        kimi_linear(27, 2304, 32, 9216, 1024, router=ROUTER, attending=(3, 7, 11, 15, 19, 23, 26)),
+        "48B",
+        "49.1B, which the release rounds to the name",
+        source="Kimi Team, October 2025, the released configuration (from memory); active parameters: 3B",
+        tokenizer="byte-level BPE (tiktoken), 163,840",
+        alias="kimi-linear",
+    ),
+)

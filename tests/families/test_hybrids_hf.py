@@ -1,0 +1,203 @@
+"""Configurations of hybrids: what their classes make of them, off every default, is what we make of them, both ways; refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from anyformer.errors import CheckpointError
+from anyformer.families import FAMILIES
+from anyformer.families.hf.mapping import misfits, spec_of
+from anyformer.hub import load
+from anyformer.layers import AttentionSpec, GatedDeltaNetSpec, MoESpec, S6Spec, SSDSpec
+from anyformer.spec import ModelSpec, Spec, parameters
+from tests.laws.inputs import inputs
+from tests.laws.parity import InDouble, differences, pair, rounding
+from tests.laws.tolerance import FLOAT64, close
+
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+S6 = {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6}
+JAMBA = {**SIZES, "mamba_d_state": 6, "num_experts": 4, "attn_layer_period": 3, "attn_layer_offset": 1}
+KDA = {"linear_num_heads": 3, "linear_head_dim": 8, "linear_conv_kernel_dim": 3}
+KIMI = {
+    **SIZES,
+    "num_hidden_layers": 5,
+    **KDA,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "moe_intermediate_size": 16,
+    "num_experts": 4,
+    "num_experts_per_token": 2,
+}
+NEMOTRON = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "moe_intermediate_size": 16,
+    "moe_shared_expert_intermediate_size": 20,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "n_routed_experts": 4,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 12,
+    "ssm_state_size": 6,
+    "n_groups": 2,
+}
+H1 = {
+    **SIZES,
+    "num_hidden_layers": 2,
+    "mamba_n_heads": 4,
+    "mamba_d_ssm": 48,
+    "mamba_d_state": 6,
+    "mamba_n_groups": 2,
+}
+MULTIPLIERS = {
+    "embedding_multiplier": 5.5,
+    "lm_head_multiplier": 0.7,
+    "key_multiplier": 0.4,
+    "attention_in_multiplier": 0.9,
+    "attention_out_multiplier": 0.8,
+    "ssm_in_multiplier": 1.3,
+    "ssm_out_multiplier": 0.6,
+    "ssm_multipliers": [0.9, 0.8, 1.2, 1.1, 0.7],
+    "mlp_multipliers": [0.9, 0.5],
+}
+GIVEN: list[tuple[str, dict[str, Any]]] = [
+    ("mamba", S6),
+    ("mamba", {**S6, "expand": 3, "conv_kernel": 3, "use_bias": True, "use_conv_bias": False, "time_step_rank": 5}),
+    ("falcon_mamba", {**S6, "tie_word_embeddings": False}),
+    ("falcon_mamba", {**S6, "mixer_rms_eps": 1e-2, "layer_norm_epsilon": 1e-3, "use_bias": True}),
+    ("jamba", JAMBA),
+    ("jamba", {**JAMBA, "num_experts": 1, "mamba_dt_rank": 3, "mamba_proj_bias": True, "mamba_conv_bias": False}),
+    ("jamba", {**JAMBA, "expert_layer_period": 3, "expert_layer_offset": 2, "attn_layer_period": 9}),
+    ("kimi_linear", KIMI),
+    ("kimi_linear", {**KIMI, "q_lora_rank": 12, "num_expert_group": 2, "topk_group": 1, "num_shared_experts": 2}),
+    (
+        "kimi_linear",
+        {
+            **KIMI,
+            "layer_types": ["full_attention", "linear_attention"] * 2 + ["linear_attention"],
+            "mlp_layer_types": ["sparse", "dense"] * 2 + ["sparse"],
+            "moe_renormalize": False,
+            "rms_norm_eps": 1e-3,
+        },
+    ),
+    (
+        "nemotron_h",
+        {**NEMOTRON, "layers_block_type": ["mlp", "linear_attention", "full_attention", "linear_attention"]},
+    ),
+    ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "MEME*-"}),
+    ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "EM*", "n_group": 2, "norm_topk_prob": False}),
+    ("falcon_h1", H1),
+    ("falcon_h1", {**H1, **MULTIPLIERS}),
+    ("falcon_h1", {**H1, **MULTIPLIERS, "mamba_rms_norm": True, "mlp_multipliers": [1.0, 0.5], "mlp_bias": True}),
+    (
+        "falcon_h1",
+        {**H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "attention_bias": True, "head_dim": 16},
+    ),
+    ("falcon_h1", {**H1, "mamba_d_ssm": None, "mamba_proj_bias": True, "projectors_bias": True, "hidden_act": "gelu"}),
+]
+each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
+
+
+def read(hf_type: str, settings: dict[str, Any]) -> ModelSpec:
+    return spec_of(FAMILIES, {"model_type": hf_type, **settings}, "config.json")[1]
+
+
+@each_given
+def test_what_is_read_is_what_the_class_makes_of_it(hf_type: str, settings: dict[str, Any]) -> None:
+    """The configuration of transformers, which spells every default out, means the same to us; ours is read as it was."""
+    config = transformers.AutoConfig.for_model(
+        hf_type, **settings, pad_token_id=None, bos_token_id=None, eos_token_id=None
+    )
+    ours = read(hf_type, settings)
+    assert ours == spec_of(FAMILIES, config.to_dict(), "theirs")[1]
+    assert not misfits(FAMILIES[hf_type], ours)[1]
+    with torch.device("meta"):
+        model = getattr(transformers, FAMILIES[hf_type].architecture)(config)
+    assert parameters(ours).total == sum(p.numel() for p in model.parameters())
+
+
+@each_given
+def test_its_own_class_computes_alike_to_rounding(
+    hf_type: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also after its files, as it writes them, were read."""
+    monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
+    spec = read(hf_type, settings)
+    with InDouble():
+        both, given = pair(spec), inputs("right", spec.vocab_size)
+        both.ours.double()
+        both.theirs.double()
+        found = differences(both, given)
+        both.theirs.save_pretrained(tmp_path)
+        back, _ = load(tmp_path)
+        with torch.no_grad():
+            close(given.run(back).logits, given.run(both.ours).logits, FLOAT64)
+    assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
+
+
+def kinds(spec: ModelSpec, *wanted: type[Spec]) -> str:
+    """The number of the first wanted kind in each layer."""
+    found = [{type(value) for value in block.nested()} for block in spec.stack.blocks]
+    return "".join(str(next(i for i, kind in enumerate(wanted) if kind in layer)) for layer in found)
+
+
+def test_layers_are_of_the_kinds_that_are_said() -> None:
+    released = {**KIMI, "linear_attn_config": {"full_attn_layers": [3, 5], "num_heads": 2}}
+    kimi = read("kimi_linear", released)
+    assert kinds(kimi, GatedDeltaNetSpec, AttentionSpec) == "00101"
+    assert next(v for v in kimi.nested() if isinstance(v, GatedDeltaNetSpec)).n_heads == 2
+    jamba = read("jamba", {**JAMBA, "num_hidden_layers": 7})
+    assert kinds(jamba, S6Spec, AttentionSpec) == "0100100"
+    assert [any(isinstance(v, MoESpec) for v in b.nested()) for b in jamba.stack.blocks] == [False, True] * 3 + [False]
+    nemotron = read("nemotron_h", {**NEMOTRON, "layers_block_type": ["mamba", "attention", "moe"]})
+    assert kinds(nemotron, SSDSpec, AttentionSpec, MoESpec) == "012"
+
+
+@pytest.mark.parametrize(
+    ("hf_type", "settings", "says"),
+    [
+        ("mamba", {**S6, "hidden_act": "softmax"}, "hidden_act = 'softmax'"),
+        ("mamba", {**S6, "time_step_rank": "some"}, "time_step_rank = 'some' must be of type int"),
+        (
+            "jamba",
+            {**JAMBA, "attn_layer_offset": 3},
+            r"attn_layer_offset = 3 must be from 0 to attn_layer_period - 1 = 2",
+        ),
+        ("jamba", {**JAMBA, "expert_layer_period": 0}, "expert_layer_period"),
+        ("kimi_linear", {**KIMI, "mla_use_nope": False}, "mla_use_nope = False is not computed here"),
+        ("kimi_linear", {**KIMI, "linear_attn_config": {"full_attn_layers": [0]}}, "some of the layers 1 to 5"),
+        ("kimi_linear", {**KIMI, "layer_types": ["sliding_attention"] * 5}, "layer_types = .* must be 5 times"),
+        (
+            "nemotron_h",
+            {**NEMOTRON, "hybrid_override_pattern": "MX"},
+            "layers_block_type = .* has 'X'; a layer is linear",
+        ),
+        ("nemotron_h", {**NEMOTRON, "moe_latent_size": 8}, "moe_latent_size = 8 is not computed here"),
+        ("falcon_h1", {**H1, "mamba_d_ssm": 30}, r"mamba_d_ssm = 30 must be mamba_n_heads · mamba_d_head = 28"),
+        ("falcon_h1", {**H1, "ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers = .* must be five numbers"),
+        ("falcon_h1", {**H1, "projectors_bias": True}, "projectors_bias = True must be mamba_proj_bias = False"),
+        ("falcon_h1", {**H1, **MULTIPLIERS, "mlp_bias": True}, "mlp_bias = True goes with no multiplier of gates here"),
+        ("falcon_h1", {**H1, "hidden_act": "gelu", "mlp_multipliers": [0.5, 1.0]}, "hidden_act = 'gelu' goes with"),
+    ],
+)
+def test_refused_in_a_line(hf_type: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says) as error:
+        read(hf_type, settings)
+    assert "\n" not in str(error.value)

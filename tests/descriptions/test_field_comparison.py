@@ -62,7 +62,7 @@ def test_breakers_lie_beyond_the_fences() -> None:
     values = {"a": 0.2, "b": 0.3, "c": 2.0, "d": 2.0, "e": 4.0, "f": 8.0, "g": 8.0, "h": 60.0, "i": 70.0}
     assert FieldPosition("x", "x", "", 4.0, values).outliers == {"a": 0.2, "i": 70.0}
     assert list(FieldPosition("x", "x", "", 4.0, values).outliers) == ["a", "i"], "0.2 is 20 times away from 4, 70 less"
-    assert {"falcon-7b", "palm-540b"} <= set(place("gpt2", "heads_per_kv_head").outliers)
+    assert "falcon-7b" in place("gpt2", "heads_per_kv_head").outliers
 
 
 def test_what_no_published_model_does_is_noted() -> None:

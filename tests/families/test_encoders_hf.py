@@ -26,6 +26,11 @@ SIZES = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
+UNMARKED = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None, "cls_token_id": None, "sep_token_id": None}
+MODERN = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 3e5},
+}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("xlm-roberta", {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     ("camembert", {}),
@@ -38,6 +43,24 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("eurobert", {"pad_token_id": 0, "num_key_value_heads": 2, "attention_bias": True}),
     ("eurobert", {"pad_token_id": 0, "classifier_pooling": "bos"}),
     ("mpnet", {}),
+    ("modernbert", {**UNMARKED, "local_attention": 12}),
+    (
+        "modernbert",
+        {
+            **UNMARKED,
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_eps": 1e-3,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "local_attention": 6,
+            "rope_parameters": MODERN,
+        },
+    ),
+    (
+        "modernbert",
+        {**UNMARKED, "global_attn_every_n_layers": 1, "global_rope_theta": 5e4, "hidden_activation": "silu"},
+    ),
 ]
 each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 
@@ -103,6 +126,9 @@ def test_tables_of_angles_are_the_classs() -> None:
         ("eurobert", {"tie_word_embeddings": True}, "tie_word_embeddings = True is not computed here"),
         ("eurobert", {"architectures": ["EuroBertForSequenceClassification"]}, "has no class that is read here"),
         ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets = 16 is not computed here"),
+        ("modernbert", {"classifier_bias": True}, "classifier_bias = True is not computed here"),
+        ("modernbert", {"layer_types": ["windowed"] * 2}, "layer_types = .* must be 2 times"),
+        ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers = 0 must be at least 1"),
         ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0 is not computed here; only 1 is"),
     ],
 )

@@ -77,6 +77,7 @@ MULTIPLIERS = {
     "ssm_multipliers": [0.9, 0.8, 1.2, 1.1, 0.7],
     "mlp_multipliers": [0.9, 0.5],
 }
+GRIFFIN = {**SIZES, "hidden_activation": "gelu"}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("mamba", S6),
     ("mamba", {**S6, "expand": 3, "conv_kernel": 3, "use_bias": True, "use_conv_bias": False, "time_step_rank": 5}),
@@ -111,6 +112,12 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         {**H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "attention_bias": True, "head_dim": 16},
     ),
     ("falcon_h1", {**H1, "mamba_d_ssm": None, "mamba_proj_bias": True, "projectors_bias": True, "hidden_act": "gelu"}),
+    ("recurrent_gemma", GRIFFIN),
+    (
+        "recurrent_gemma",
+        {**GRIFFIN, "lru_width": 48, "attention_bias": True, "block_types": ["attention", "recurrent"]},
+    ),
+    ("recurrent_gemma", {**GRIFFIN, "conv1d_width": 2, "attention_window_size": 5, "logits_soft_cap": 3.0}),
 ]
 each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 
@@ -190,6 +197,16 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
             "layers_block_type = .* has 'X'; a layer is linear",
         ),
         ("nemotron_h", {**NEMOTRON, "moe_latent_size": 8}, "moe_latent_size = 8 is not computed here"),
+        (
+            "recurrent_gemma",
+            {**GRIFFIN, "lru_width": 30},
+            "lru_width = 30 must be a multiple of num_attention_heads = 4",
+        ),
+        (
+            "recurrent_gemma",
+            {**GRIFFIN, "block_types": ["conv"]},
+            "block_types = .* must be words of recurrent and attention",
+        ),
         ("falcon_h1", {**H1, "mamba_d_ssm": 30}, r"mamba_d_ssm = 30 must be mamba_n_heads · mamba_d_head = 28"),
         ("falcon_h1", {**H1, "ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers = .* must be five numbers"),
         ("falcon_h1", {**H1, "projectors_bias": True}, "projectors_bias = True must be mamba_proj_bias = False"),

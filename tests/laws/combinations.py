@@ -261,7 +261,10 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         norm=draw(optional(norms)),
         bias=bias,
     )
-    return draw(st.sampled_from([short, mamba2, delta, mamba, rnn]))
+    griffin = L.RGLRUSpec(
+        width=Width(6 * heads), n_blocks=heads, convolution=convolution, activation=draw(activations), bias=bias
+    )
+    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn]))
 
 
 @st.composite

@@ -67,6 +67,7 @@ KINDS = {
     "Reversible": "reversible, two streams",
     "CausalConvolution": "causal convolution",
     "ShortConvolution": "short convolution",
+    "RGLRU": "RG-LRU",
     "S6": "Mamba (S6)",
     "SSD": "Mamba-2 (SSD)",
     "GatedDeltaNet": "gated DeltaNet",
@@ -170,6 +171,7 @@ def scale(value: ScaleSpec, width: str) -> str:
         return number(value.factor)
     usual = {0.5: f"√{width}", -0.5: f"1/√{width}", 1.0: width, -1.0: f"1/{width}"}
     power = usual.get(value.power, f"{width}^{number(value.power)}")
+    power = power if value.rounded == "no" else f"{power} in {value.rounded}"
     return power if value.factor == 1 else f"{number(value.factor)} · {power}"
 
 

@@ -49,6 +49,7 @@ from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSp
 from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec
 from anyformer.layers.residual import AddByDepthSpec as AddByDepthSpec, AddSpec as AddSpec
 from anyformer.layers.residual import ReversibleSpec as ReversibleSpec
+from anyformer.layers.rg_lru import RGLRUSpec as RGLRUSpec
 from anyformer.layers.rope_scaling import DynamicNTK as DynamicNTK, LinearScaling as LinearScaling
 from anyformer.layers.rope_scaling import Llama3Scaling as Llama3Scaling, LongRoPE as LongRoPE
 from anyformer.layers.rope_scaling import RotaryScalingSpec as RotaryScalingSpec, ScalingByLength as ScalingByLength

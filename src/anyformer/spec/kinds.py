@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import pack, unpack
 from typing import ClassVar, Literal
 
 from anyformer.spec.part import PartSpec, Place, Spec
@@ -73,7 +74,13 @@ class ScaleSpec(Spec):
 
     factor: Positive = 1.0
     power: Exponent = 0.0
+    rounded: Literal["no", "bfloat16"] = "no"  # to the nearest number that has such a form (RecurrentGemma)
 
     def value(self, width: int) -> float:
         """The number at this width."""
-        return self.factor * width**self.power
+        value = self.factor * width**self.power
+        if self.rounded == "no":
+            return value
+        bits: int = unpack("<I", pack("<f", value))[0]
+        even = bits >> 16 & 1  # of two that are as near, the one whose last bit is 0
+        return unpack("<f", pack("<I", (bits + 0x7FFF + even) & 0xFFFF0000))[0]

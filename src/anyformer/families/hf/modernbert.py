@@ -1,0 +1,140 @@
+"""ModernBERT to and from transformers' ModernBertModel, ModernBertForMaskedLM and ModernBertForTokenClassification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.encoder import encoder_family, laid_out
+from anyformer.families.hf.headings import Heading, usual_classes
+from anyformer.families.hf.llama import D_FF
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.rotary import THETA, scaling_settings, within
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.table import FULL, SLIDING
+from anyformer.families.modernbert import (
+    CONTEXT,
+    EVERY,
+    LOCAL_THETA,
+    first_without_norm,
+    masked_without_bias,
+    modernbert,
+)
+from anyformer.families.modernbert import THETA as FULL_THETA
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec, SymmetricWindow
+from anyformer.spec import BlockSpec, ModelSpec
+
+OLDER = {SLIDING: "local_rope_theta", FULL: "global_rope_theta"}
+USUAL = {SLIDING: RotarySpec(theta=LOCAL_THETA), FULL: RotarySpec(theta=FULL_THETA)}
+
+
+def _kind(layer: BlockSpec) -> str:
+    return SLIDING if any(isinstance(value, SymmetricWindow) for value in layer.nested()) else FULL
+
+
+def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The rotary positions of each kind of layer: of a table each, or in older files of a theta each."""
+    length = settings.positive("max_position_embeddings", int, CONTEXT)
+    tables, blocks = settings.section("rope_parameters"), []
+    for layer in spec.stack.blocks:
+        kind = _kind(layer)
+        plain = USUAL[kind].but(theta=settings.take(OLDER[kind], float, USUAL[kind].theta))
+        inner = tables.section(kind) if tables else None
+        blocks.append(changed(layer, RotarySpec, **(within(inner, length, plain) if inner else plain).values()))
+    if tables:
+        tables.close()
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=length)
+
+
+def _tables(spec: ModelSpec) -> dict[str, Any]:
+    found = USUAL | {_kind(layer): one(layer, RotarySpec, "rotary positions") for layer in spec.stack.blocks}
+    tables = {
+        kind: {"rope_type": "default", THETA: each.theta, **(scaling_settings(each.scaling) or {})}
+        for kind, each in found.items()
+    }
+    return {"max_position_embeddings": spec.context or CONTEXT, "rope_parameters": tables}
+
+
+def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The depth and each layer's kind; the first has no norm before its attention."""
+    n_layers, every = (
+        settings.positive("num_hidden_layers", int, 22),
+        settings.take("global_attn_every_n_layers", int, EVERY),
+    )
+    if every < 1:
+        raise settings.refusal("global_attn_every_n_layers", "must be at least 1")
+    types = settings.strings("layer_types") or tuple(SLIDING if i % every else FULL for i in range(n_layers))
+    blocks = {_kind(layer): layer for layer in spec.stack.blocks}
+    if len(types) != n_layers or set(types) - set(blocks):
+        raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(blocks)}")
+    first, *rest = (blocks[kind] for kind in types)
+    return spec.but(stack=spec.stack.but(blocks=(first_without_norm(first), *rest)))
+
+
+def _types(spec: ModelSpec) -> dict[str, Any]:
+    return {"num_hidden_layers": spec.n_layers, "layer_types": [_kind(layer) for layer in spec.stack.blocks]}
+
+
+# Widths in tokens to both sides together; without windows, what the class takes.
+WINDOW = table.Pair(
+    lambda settings, spec: changed(spec, SymmetricWindow, radius=settings.positive("local_attention", int, 128) // 2),
+    lambda spec: {
+        "local_attention": next((2 * v.radius for v in spec.nested() if isinstance(v, SymmetricWindow)), 128)
+    },
+)
+# Of a text's first and last token: they change no number, and the class wants them among the tokens.
+MARKS = table.Pair(
+    lambda _, spec: spec,
+    lambda spec: {
+        name: min(token, spec.vocab_size - 1) for name, token in (("cls_token_id", 50_281), ("sep_token_id", 50_282))
+    },
+)
+MASKED = Heading(
+    lambda spec, n: masked_without_bias(spec), {"transform.0": "head.dense", "transform.2": "head.norm", "": "decoder"}
+)
+SMALL = modernbert(3, 8, 1, 8)
+MODERNBERT = encoder_family(
+    "modernbert",
+    SMALL.but(stack=SMALL.stack.but(blocks=(SMALL.stack.blocks[1], modernbert(4, 8, 1, 8).stack.blocks[3])), heads=()),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        D_FF,
+        table.at("num_attention_heads", int, GQASpec, "n_heads"),
+        table.EVEN,
+        table.activation("hidden_activation", "gelu", GatedFeedForwardSpec),
+        table.starts(),
+        table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+        table.at("norm_bias", bool, LayerNormSpec, "bias", default=False),
+        table.BIASES,
+        table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+        WINDOW,
+        table.Pair(_positions, _tables),
+        table.Pair(_layers, _types),
+        MARKS,
+        table.only(classifier_bias=(None, False), decoder_bias=(None, True), classifier_activation=(None, "gelu")),
+    ),
+    usual_classes("ModernBert", "model.", {"mlm": MASKED}),
+    laid_out(
+        {
+            "0.norm_in": "attn_norm",
+            "1.norm_in": "mlp_norm",
+            table.QKV: "attn.Wqkv",
+            f"{table.PROJECTION}.o": "attn.Wo",
+            (f"{table.FEED}.gate", f"{table.FEED}.up"): "mlp.Wi",
+            f"{table.FEED}.down": "mlp.Wo",
+        },
+        terms=(),
+        layer="layers",
+        outside={"stack.embedding.norm": "embeddings.norm", "stack.norm": "final_norm"},
+    ),
+    tokens="embeddings.tok_embeddings",
+    also=("decoder",),
+    buffers=(),
+    ignored=(
+        "initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn",
+        "sparse_prediction", "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id",
+        "layer_norm_eps", "sliding_window",
+    ),
+)  # fmt: skip

@@ -209,6 +209,7 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ),
         ("falcon_h1", {**H1, "mamba_d_ssm": 30}, r"mamba_d_ssm = 30 must be mamba_n_heads · mamba_d_head = 28"),
         ("falcon_h1", {**H1, "ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers = .* must be five numbers"),
+        ("falcon_h1", {**H1, "mlp_multipliers": [0.5]}, "mlp_multipliers = .* must be two numbers"),
         ("falcon_h1", {**H1, "projectors_bias": True}, "projectors_bias = True must be mamba_proj_bias = False"),
         ("falcon_h1", {**H1, **MULTIPLIERS, "mlp_bias": True}, "mlp_bias = True goes with no multiplier of gates here"),
         ("falcon_h1", {**H1, "hidden_act": "gelu", "mlp_multipliers": [0.5, 1.0]}, "hidden_act = 'gelu' goes with"),

@@ -35,7 +35,7 @@ def test_what_sees_or_hears_is_out_of_scope(name: str, setting: str) -> None:
     [
         ("CTRL", ["dff"], "gpt2"),
         ("Funnel", ["block_sizes", "block_repeats", "pooling_type"], "xlnet"),
-        ("Zamba2", ["num_mem_blocks", "adapter_rank"], "bamba"),
+        ("Zamba2", ["num_mem_blocks", "adapter_rank"], "falcon_h1"),
         ("ProphetNet", ["ngram"], "bart"),
     ],
 )

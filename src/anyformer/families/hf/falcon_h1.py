@@ -52,7 +52,10 @@ def _value(found: MapSpec | None) -> float:
 
 def _around(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Factors of branches; a key's is one of the scores; a gate's is silu(m x) = m swish_m(x), and m joins what is written."""
-    gate, down = settings.numbers("mlp_multipliers") if settings.written("mlp_multipliers") else (1.0, 1.0)
+    of_feed = settings.numbers("mlp_multipliers") if settings.written("mlp_multipliers") else (1.0, 1.0)
+    if len(of_feed) != 2:
+        raise settings.refusal("mlp_multipliers", "must be two numbers, of the gate and of what is written")
+    gate, down = of_feed
     names = [name for pair in AROUND.values() for name in pair]
     said = {name: settings.take(name, float, 1.0) for name in names}
     word = settings.take("hidden_act", str, "silu")

@@ -25,7 +25,7 @@ NEEDED = {
     "tokenizer train": ("no.txt", "--out", "tok"), "tokenizer encode": ("--tokenizer", "no", "--text", "a"),
     "tokenizer compare": ("words", "--data", "no.txt"), "tokenizer audit": ("--model", "no"),
     **dict.fromkeys(("chat", "serve"), ("no",)),
-    **dict.fromkeys(("show", "check", "cost"), ("m.yaml",)), **dict.fromkeys(("history", "presets"), ()),
+    **dict.fromkeys(("show", "check", "cost"), ("m.yaml",)), **dict.fromkeys(("history", "presets"), ()), "completion": ("bash",),
 }  # fmt: skip
 NOT_RUN = {"calibrate", "profile"}  # they measure
 

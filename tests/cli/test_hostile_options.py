@@ -24,7 +24,8 @@ NEEDED = {
     "plan": ("m.yaml", "--hardware", "8xH100", "--mesh", "dp=8"), "diff": ("m.yaml", "gpt2"), "runs": (".",),
     "tokenizer train": ("no.txt", "--out", "tok"), "tokenizer encode": ("--tokenizer", "no", "--text", "a"),
     "tokenizer compare": ("words", "--data", "no.txt"), "tokenizer audit": ("--model", "no"),
-    **dict.fromkeys(("show", "check", "cost"), ("m.yaml",)), **dict.fromkeys(("history", "presets"), ()),
+    **dict.fromkeys(("chat", "serve"), ("no",)),
+    **dict.fromkeys(("show", "check", "cost"), ("m.yaml",)), **dict.fromkeys(("history", "presets"), ()), "completion": ("bash",),
 }  # fmt: skip
 NOT_RUN = {"calibrate", "profile"}  # they measure
 

@@ -212,7 +212,7 @@ class TestPresetName:
         command(self.command())
         complete = ShellComplete(cli.application, {}, "anyformer", "_ANYFORMER_COMPLETE")
         assert [item.value for item in complete.get_completions(["show"], "ll")] == ["llama2-7b"]
-        assert [item.value for item in complete.get_completions([], "co")] == ["cost", "compare", "convert"]
+        assert [item.value for item in complete.get_completions([], "com")] == ["compare", "completion"]
         assert [item.type for item in complete.get_completions(["show"], "./")] == ["file"]
 
 

@@ -15,6 +15,8 @@ import anyformer as af
 from anyformer.errors import AnyformerError, CheckpointError, SpecError, TextError, UsageError
 from anyformer.families import preset
 from anyformer.families.compose import changed
+from anyformer.families.gguf import DIALECTS
+from anyformer.families.hf.mapping import computed
 from anyformer.hub.gguf_writing import SavedFile
 from anyformer.layers import AttentionSpec, Llama3Scaling, RotarySpec
 from anyformer.layers.rope_scaling import LinearScaling, YaRN
@@ -42,6 +44,8 @@ PRESETS = {
     "gemma3": "gemma3-1b",
     "phi3": "phi3-mini-4k",
 }
+# llama.cpp reads Phi-3's window, says that it is disabled there, and computes without it.
+LLAMA_CPP = PRESETS | {"phi3": "phi4-14b"}
 
 
 def of(name: str) -> ModelSpec:
@@ -77,9 +81,11 @@ def test_what_is_written_is_read_bit_by_bit(name: str, tmp_path: Path) -> None:
     assert isinstance(told, SavedFile)
     assert told.architecture == name.split(",")[0]
     assert set(told.kinds) == {"f32"}
+    assert ("attention.sliding_window" in str(told)) == (name == "phi3")
     found, words = af.load(tmp_path / "out.gguf")
     assert words is None
     assert equal(found, model)
+    assert computed(found.spec) == computed(model.spec)
     ids = torch.randint(0, model.spec.vocab_size, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(found(ids).logits, model(ids).logits)
@@ -205,14 +211,14 @@ def test_sentencepiece_goes_both_ways(prefix: bool, tmp_path: Path) -> None:
 
 
 def test_what_no_file_would_say_is_refused(tmp_path: Path) -> None:
-    for name, says in (("gpt2", "no architecture of GGUF files"), ("llama4-scout", "computes this model")):
+    for name, says in (("gpt2", "no architecture of GGUF files"), ("gemma2-27b", "files would say")):
         saved(shrink(preset(name).spec), tmp_path / name)
         with pytest.raises(SpecError, match=says):
             af.convert(tmp_path / name, tmp_path / "out.gguf")
     saved(of("llama2-7b"), tmp_path / "model")
     for options, says in (({"dtype": torch.float16}, "--quantise for --dtype"), ({"form": "hf"}, "leave --to")):
         with pytest.raises(UsageError, match=says):
-            af.convert(tmp_path / "model", tmp_path / "out.gguf", **options)
+            af.convert(tmp_path / "model", tmp_path / "out.gguf", **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"ends in \.gguf"):
         af.convert(tmp_path / "model", tmp_path / "out", quantise="q8_0")
     with pytest.raises(AnyformerError, match="is the name of a file"):
@@ -243,15 +249,19 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     importlib.util.find_spec("llama_cpp") is None, reason="the package llama-cpp-python is not installed"
 )
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", LLAMA_CPP)
 def test_llama_cpp_writes_the_same_text(name: str, tmp_path: Path) -> None:
     """Greedy, in f32, with its cache in f32 (it would be f16), token by token."""
     import llama_cpp  # type: ignore[import-not-found]
 
     words = tokenizer()
-    spec = changed(of(PRESETS[name]), TableSpec, rows=words.vocab_size)
-    model = saved(spec, tmp_path / "model", words)
-    af.convert(tmp_path / "model", tmp_path / "out.gguf", quantise="f32")
+    spec = changed(of(LLAMA_CPP[name]), TableSpec, rows=words.vocab_size)
+    model = saved(spec, tmp_path / "one", words)
+    architecture = name.split(",")[0]
+    af.convert(tmp_path / "one", tmp_path / "model", hf_type=DIALECTS[architecture].hf_type)
+    told = af.convert(tmp_path / "model", tmp_path / "out.gguf", quantise="f32")
+    assert isinstance(told, SavedFile)
+    assert told.architecture == architecture
     theirs = llama_cpp.Llama(
         str(tmp_path / "out.gguf"),
         n_ctx=64,

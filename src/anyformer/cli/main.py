@@ -37,6 +37,7 @@ COMMANDS: dict[str, str] = {
     "verify": "Does a checkpoint compute here what it does in transformers?",
     "tokenizer": "Train a tokenizer, or encode text with one.",
     "runs": "The training runs in a folder.",
+    "completion": "What makes a shell complete commands and names.",
 }
 
 

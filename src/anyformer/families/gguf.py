@@ -82,6 +82,7 @@ class Dialect:
     layer: Mapping[str, str] = field(default_factory=lambda: LLAMA_LAYER)  # tensor of a block → of a layer
     turns: Mapping[str, Turn] = field(default_factory=dict)  # by what a tensor's name in the file matches
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that files of this architecture do not hold
+    unheeded: tuple[str, ...] = ()  # keys that llama.cpp itself reads and leaves out of what it computes
     depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
 
     def name(self, theirs: str) -> str | None:
@@ -142,6 +143,7 @@ DIALECTS: dict[str, Dialect] = {
             "attn_qkv": "self_attn.qkv_proj",
             "ffn_up": "mlp.gate_up_proj",
         },
+        unheeded=("attention.sliding_window",),
     ),
 }
 

@@ -94,6 +94,9 @@ def write_gguf(
         notes.append(
             f"{len(uneven)} whose rows are no multiple of {BLOCK} long, such as {plan.names[uneven[0]]}, are f16"
         )
+    notes += [
+        f"llama.cpp leaves {key} out of what it computes" for key in plan.dialect.unheeded if key in plan.metadata
+    ]
     aside = target.with_name(f".anyformer-{os.getpid()}-{target.name}")
     writer = gguf.GGUFWriter(aside, plan.architecture)
     try:
@@ -124,7 +127,7 @@ def write_gguf(
         for tidy in (writer.close, aside.unlink):  # which have nothing to do where all went well
             with suppress(OSError):
                 tidy()
-    counted = Counter(kinds.values())
+    counted: Counter[str] = Counter(kinds.values())
     return SavedFile(
         target, plan.architecture, {each: counted[each] for each in FILE_TYPES if counted[each]}, tuple(notes)
     )

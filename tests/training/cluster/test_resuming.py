@@ -124,7 +124,7 @@ def test_all_stop_at_the_step_at_which_one_is_told_to(two: Processes, tmp_path: 
     assert sealed(tmp_path / "run" / "checkpoints" / "step-00000007").is_dir()
 
 
-@pytest.mark.parametrize("folder", ["model", "optimizer"])
+@pytest.mark.parametrize("folder", ["model", pytest.param("optimizer", marks=pytest.mark.slow)])
 def test_a_damaged_part_is_refused_by_name(two: Processes, tmp_path: Path, folder: str) -> None:
     out = tmp_path / "run"
     two(ran, "fsdp=2", out)

@@ -82,10 +82,8 @@ def test_two_processes_are_one_to_the_bit(two: Processes, mesh: str, name: str) 
     check(two(trained, name, mesh, n, ROWS, ROWS, changes)[0], alone(name, n=n, micro_rows=4, changes=changes))
 
 
-@pytest.mark.parametrize(
-    "mesh",
-    [*(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("dp=4", "fsdp=4", "dp=2,fsdp=2")), "dp=2,fsdp=2,zero=2"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["dp=4", "fsdp=4", "dp=2,fsdp=2", "dp=2,fsdp=2,zero=2"])
 def test_four_processes_are_one(four: Processes, mesh: str) -> None:
     """Clipped, in parts and recomputed, against whole batches."""
     for name, recompute in zip(FEW, ("none", "selective", "full"), strict=True):

@@ -152,7 +152,7 @@ def _chunks(corpus: EncodedCorpus, most_tokens: int | None, before: int) -> Iter
         for start in range(0, len(words), CHUNK):
             ahead = min(before, start)
             piece = words[start - ahead : start + CHUNK]
-            held.append(np.stack((piece, np.arange(len(piece)) >= ahead)))
+            held.append(np.stack((piece, (np.arange(len(piece)) >= ahead).astype(np.int64))))
             n += len(piece)
             if n >= CHUNK:
                 yield tuple(np.concatenate(held, 1))  # type: ignore[misc]

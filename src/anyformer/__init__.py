@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from anyformer.resizing import resize, shrink
     from anyformer.spec import ModelSpec, dumps, parameters
     from anyformer.study.comparison import compare
+    from anyformer.study.run_study import plan_study, run_study
     from anyformer.study.train import prepare_training, train
     from anyformer.text import Tokenizer
     from anyformer.text.trained import compare_tokenizers, tokenizer
@@ -46,6 +47,7 @@ _ROOMS = {
     "resizing": "resize shrink",
     "spec": "ModelSpec dumps parameters",
     "study.comparison": "compare",
+    "study.run_study": "plan_study run_study",
     "study.train": "prepare_training train",
     "text": "Tokenizer",
     "text.trained": "compare_tokenizers tokenizer",

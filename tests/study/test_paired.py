@@ -20,6 +20,7 @@ from anyformer.study.paired import (
     pooled,
     power,
     same,
+    spread_of,
 )
 
 
@@ -76,6 +77,17 @@ def normal(rng: Any, n: int) -> Any:
 
 def heavy(rng: Any, n: int) -> Any:
     return rng.standard_t(4, n) * 0.003
+
+
+def test_what_follows_from_other_differences_counts_once() -> None:
+    """Three models of two seeds: two degrees of freedom, whatever is compared with whatever."""
+    losses = {"a": {1: 1.0, 2: 2.0}, "b": {1: 1.5, 2: 2.1}, "c": {1: 0.8, 2: 2.2}}
+    assert spread_of(losses) == pooled([[0.5, 0.1], [-0.2, 0.2]])
+    forth, back = differences(losses, [("b", "c"), ("c", "b")])
+    assert forth is not None
+    assert back is not None
+    assert (forth.value, forth.p_value) == (pytest.approx(-back.value), pytest.approx(back.p_value))
+    assert forth.value == pytest.approx(0.3)
 
 
 def any_claim(found: Any) -> bool:

@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "classify": "What a trained model says of texts: classes, or numbers.",
     "embed": "Texts as vectors, and how alike they are.",
     "compare": "Which architecture is better on your data and budget?",
+    "study": "Which claims about architectures hold, by a file of models, sizes, budgets and seeds?",
     "convert": "Bring weights from one format into another.",
     "verify": "Does a checkpoint compute here what it does in transformers?",
     "tokenizer": "Train a tokenizer, or encode text with one.",

@@ -74,7 +74,7 @@ class GatedRecurrence(Recurrent[R]):
             if rates and rates.recurrent:
                 weight = F.dropout(weight, rates.recurrent)
             ways = self.layer(i, x, weight.to(dtype), before, keep)
-            after |= {name: _last(*pair, steps) for name, *pair in zip(names, before, ways, strict=True)}
+            after |= {name: _last(old, new, steps) for name, old, new in zip(names, before, ways, strict=True)}
             x = ways[0].to(x.dtype)
             if rates and rates.activation and i < spec.n_layers - 1:
                 x = x * F.dropout(torch.ones_like(x[:, :1]), rates.activation)  # one mask for all steps of a row

@@ -1,1 +1,1 @@
-"""Comparisons of architectures: running them, judging them, reporting them."""
+"""Comparisons and studies of architectures: running them, judging them, reporting them."""

@@ -53,7 +53,7 @@ class Question:
     seeds: int = 1
     learning_rates: tuple[float, ...] = ()  # the best of these is taken for each architecture; none: the recipe's
     equal: Literal["tokens", "flops"] = "tokens"
-    prompt: str = ""
+    prompt: str | None = ""  # None: no samples
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -97,8 +97,8 @@ def run_all(
     tuning: list[Tuning] = []
     for name in question.architectures:
         rates = question.learning_rates or (None,)
-        trials = {rate: _run(question, name, rate, 0, data, out, options, watch) for rate in rates}
-        chosen, best = min(trials.items(), key=lambda trial: _rank(trial[1], question.score))
+        trials = {rate: run_one(question, name, rate, 0, data, out, options, watch) for rate in rates}
+        chosen, best = min(trials.items(), key=lambda trial: rank(trial[1], question.score))
         if len(rates) > 1:
             tried = tuple(
                 Trial(
@@ -109,7 +109,7 @@ def run_all(
                 for r in trials.values()
             )
             tuning.append(Tuning(architecture=name, trials=tried, chosen=best.learning_rate))
-        more = (_run(question, name, chosen, seed, data, out, options, watch) for seed in range(1, question.seeds))
+        more = (run_one(question, name, chosen, seed, data, out, options, watch) for seed in range(1, question.seeds))
         runs += [best, *more]
     return tuple(runs), tuple(tuning)
 
@@ -131,7 +131,7 @@ def check(question: Question, data: TrainingData) -> None:
         for rate in question.learning_rates or (None,):
             check_run(spec, question.recipe_of(name, rate, 0, data), data)
     data.feed(question.recipe)
-    if data.tokenizer is None or question.score != BITS:
+    if data.tokenizer is None or question.score != BITS or question.prompt is None:
         return
     n_tokens = len(encode_prompt(data.tokenizer, question.prompt))
     for name, spec in question.architectures.items():
@@ -143,7 +143,7 @@ def check(question: Question, data: TrainingData) -> None:
             )
 
 
-def _rank(run: RunResult, score: Score) -> tuple[float, float]:
+def rank(run: RunResult, score: Score) -> tuple[float, float]:
     """What is the least for the best run: the score, then the loss."""
     loss, value = run.validation_loss, run.scored(score)
     if loss is None or loss != loss or value is None:
@@ -151,7 +151,16 @@ def _rank(run: RunResult, score: Score) -> tuple[float, float]:
     return -value if score.higher else value, loss
 
 
-def _run(
+def directory_of(question: Question, name: str, rate: float | None, seed: int, data: TrainingData, out: Path) -> Path:
+    """Where a run lies: a directory that no other architecture, recipe or data has."""
+    spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
+    what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
+    lr = recipe.optimizer.peak(spec.stack.d_model)
+    safe = re.sub(r"[^\w.=+() -]", "_", name)[:LONGEST_NAME]
+    return out / "runs" / f"{safe}-lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+
+
+def run_one(
     question: Question,
     name: str,
     rate: float | None,
@@ -161,20 +170,19 @@ def _run(
     options: RunOptions,
     watch: Watch,
 ) -> RunResult:
+    """One run, or what is kept of it. One that fails has a `failure`; raises what would stop all of them."""
     spec, recipe = question.architectures[name], question.recipe_of(name, rate, seed, data)
-    what = json.dumps([encode(spec), encode(recipe), data.fingerprint], sort_keys=True)
     lr = recipe.optimizer.peak(spec.stack.d_model)
-    safe = re.sub(r"[^\w.=+() -]", "_", name)[:LONGEST_NAME]
-    directory = out / "runs" / f"{safe}-lr{lr:g}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+    directory = directory_of(question, name, rate, seed, data, out)
     kept = directory / "result.json"
     if kept.is_file():
         sealed(latest(directory / CHECKPOINTS) or directory)
         held = read_seal(kept, "; delete it: the run is then looked at anew, and not trained again")
         known = decode_result(RunResult, held.get("result", held), str(kept))
-        if data.tokenizer is None or question.score != BITS or known.prompt == question.prompt:
+        if data.tokenizer is None or question.score != BITS or question.prompt in (None, known.prompt):
             return known
         model, _ = load(directory, device=options.device)
-        return _keep(_sampled(known, model, data, question.prompt), kept)
+        return _keep(_sampled(known, model, data, question.prompt or ""), kept)
     title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
     count = parameters(spec)
     bare = RunResult(
@@ -193,7 +201,7 @@ def _run(
     finally:
         gc.collect()
     finished = _finished(bare, result)
-    if question.score == BITS:
+    if question.score == BITS and question.prompt is not None:
         finished = _sampled(finished, result.model, data, question.prompt)
     elif isinstance(data, LabelledData):
         finished = replace(finished, right=right_labels(result.model, data, recipe))

@@ -60,7 +60,7 @@ def describe(
         tuning=tuple(tuning),
         versions=tuple((name, str(version)) for name, version in provenance()["versions"].items()),
         settings=(*_settings(recipe), ("equal", question.equal)),
-        prompt=question.prompt if question.score == BITS else "",
+        prompt=(question.prompt or "") if question.score == BITS else "",
         notes=_notes(question),
     )
 

@@ -7,7 +7,7 @@ Student's t on the pooled standard deviation of differences, Holm's correction, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,13 +65,25 @@ def difference(pairs: Sequence[float], spread: Spread) -> Difference:
     )
 
 
-def differences(losses: Mapping[str, Mapping[int, float]], pairs: Sequence[tuple[str, str]]) -> list[Difference | None]:
-    """The difference of each pair (model, than) of losses by seed, with one spread; None where they share no seed."""
-    found = []
-    for model, than in pairs:
-        shared = sorted(losses[model].keys() & losses[than].keys())
-        found.append([losses[model][seed] - losses[than][seed] for seed in shared])
-    spread = pooled(found)
+Losses = Mapping[str, Mapping[int, float]]  # by model and seed
+
+
+def paired(losses: Losses, model: str, than: str) -> list[float]:
+    """The losses of one model less another's, of the seeds that both have."""
+    shared = sorted(losses[model].keys() & losses[than].keys())
+    return [losses[model][seed] - losses[than][seed] for seed in shared]
+
+
+def spread_of(losses: Losses) -> Spread:
+    """The spread of all models' differences to the first. Those between the others follow from them, and would count twice."""
+    first, *others = losses
+    return pooled([paired(losses, other, first) for other in others])
+
+
+def differences(losses: Losses, pairs: Sequence[tuple[str, str]]) -> list[Difference | None]:
+    """The difference of each pair (model, than), by the models' one spread; None where they share no seed."""
+    spread = spread_of(losses)
+    found = (paired(losses, *pair) for pair in pairs)
     return [difference(each, spread) if each else None for each in found]
 
 
@@ -106,21 +118,30 @@ def power(effect: float, n: int, df: int, alpha: float = 1 - CONFIDENCE) -> floa
     from scipy.stats import nct, t
 
     limit, shift = float(t.ppf(1 - alpha / 2, df)), effect * math.sqrt(n)
-    beyond = float(nct.cdf(-limit, df, shift))  # on the wrong side; not a number where it is too little for doubles
-    return float(nct.sf(limit, df, shift)) + (0.0 if math.isnan(beyond) else beyond)
+    found, wrong = float(nct.sf(limit, df, shift)), float(nct.cdf(-limit, df, shift))
+    # Far out scipy has no number for either: the one is certain there, and the other cannot be.
+    return (1.0 if math.isnan(found) else found) + (0.0 if math.isnan(wrong) else wrong)
 
 
 def least_detectable(n: int, df: int, n_tests: int = 1) -> float:
     """The difference, in standard deviations of n pairs, that is found four times in five; of several tests by Holm's first."""
-    from scipy.optimize import brentq
+    return _where(lambda effect: power(effect, n, df, (1 - CONFIDENCE) / n_tests))
 
-    return float(brentq(lambda effect: power(effect, n, df, (1 - CONFIDENCE) / n_tests) - POWER, 1e-6, 12 + 12 / n))
+
+def _where(shown: Callable[[float], float]) -> float:
+    """Where what rises from 0 to 1 reaches the power that is wanted."""
+    low, high = 0.0, 1.0
+    while shown(high) < POWER:
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if shown(middle) < POWER else (low, middle)
+    return high
 
 
 def least_margin(n: int, df: int) -> float:
     """The least δ, in standard deviations of the pairs, that two equal models are shown to be within four times in five."""
     from scipy.integrate import quad
-    from scipy.optimize import brentq
     from scipy.stats import chi, norm, t
 
     limit = float(t.ppf(CONFIDENCE, df))
@@ -133,6 +154,6 @@ def least_margin(n: int, df: int) -> float:
             room = margin * math.sqrt(n) - limit * s
             return float((2 * norm.cdf(room) - 1) * chi.pdf(s * math.sqrt(df), df) * math.sqrt(df))
 
-        return quad(at, 0, most, limit=200)[0]
+        return float(quad(at, 0, most, limit=200)[0])
 
-    return float(brentq(lambda margin: shown(margin) - POWER, 1e-3, 1e3))
+    return _where(shown)

@@ -152,7 +152,7 @@ def _chunks(corpus: EncodedCorpus, most_tokens: int | None, before: int) -> Iter
         for start in range(0, len(words), CHUNK):
             ahead = min(before, start)
             piece = words[start - ahead : start + CHUNK]
-            held.append(np.stack((piece, np.arange(len(piece)) >= ahead)))
+            held.append(np.stack((piece, (np.arange(len(piece)) >= ahead).astype(np.int64))))
             n += len(piece)
             if n >= CHUNK:
                 yield tuple(np.concatenate(held, 1))  # type: ignore[misc]
@@ -167,12 +167,12 @@ def _counted(
     """(keys, counts) of the n-grams one longer than those in `shorter`."""
     keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     empty = np.zeros(0)
-    for words, counted in _chunks(corpus, most_tokens, len(shorter)):
+    for words, _ in _chunks(corpus, most_tokens, len(shorter)):
         history = np.zeros(len(words), dtype=np.int64)
-        for each in shorter:  # a piece of a document begins in its middle, and no shorter n-gram reaches back over that
+        for each in shorter:  # a token that is there for others' histories alone has too short a one of its own
             places = Order(each, empty, empty).places(np.where(history < 0, -1, history * base + words))
             history = np.concatenate(([-1], places[:-1]))
-        here = (history >= 0) & (counted > 0) & ((words < base - 1) | (len(shorter) == 0))
+        here = (history >= 0) & ((words < base - 1) | (len(shorter) == 0))
         new, n = np.unique(history[here] * base + words[here], return_counts=True)
         keys, where = np.unique(np.concatenate((keys, new)), return_inverse=True)
         counts = np.bincount(where, weights=np.concatenate((counts, n)), minlength=len(keys)).astype(np.int64)

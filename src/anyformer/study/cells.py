@@ -1,0 +1,245 @@
+"""The runs of a study: which there are, which are left, and making them, by any number of processes in any order."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from anyformer.disk.atomic import replace_file
+from anyformer.disk.lock import Lock, is_held
+from anyformer.errors import UsageError
+from anyformer.resizing import resize
+from anyformer.spec import ModelSpec, specification
+from anyformer.study.compare import Question, check, directory_of, rank, run_one
+from anyformer.study.encoding import decode, encode
+from anyformer.study.results import LOSS, RunResult, Trial, Tuning
+from anyformer.study.specification import ModelEntry, StudySpec
+from anyformer.text import encode_corpus
+from anyformer.training.data.text import TextData
+from anyformer.training.prepare import Say, Sources, read_data
+from anyformer.training.run import RunOptions
+from anyformer.training.run.progress import Watcher
+
+EXTENSIONS = 3  # times that a grid of rates goes on by a factor of 2 where its end is the best
+SAVES = 4  # of a run, from the last of which it goes on where it was killed
+PATIENCE_SECONDS = 2.0  # between looks for runs that other processes have made
+
+
+class Cell(NamedTuple):
+    """One run: of a model at a size and a budget, at a rate (None: its recipe's), with a seed."""
+
+    model: str
+    size: int
+    tokens: int
+    rate: float | None
+    seed: int  # 0: of those that choose a rate
+
+    def __str__(self) -> str:
+        rate = "" if self.rate is None else f", lr {self.rate:g}"
+        seed = f", seed {self.seed}" if self.seed else ", to choose the rate"
+        return f"{self.model}, {self.size:,} parameters, {self.tokens:,} tokens{rate}{seed}"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The text of a study in three parts."""
+
+    select: TextData  # training, and what rates are chosen by
+    report: TextData  # training, and what is reported
+    about: str
+
+
+def read_texts(spec: StudySpec, say: Say) -> Texts:
+    """The text, split twice and tokenized. Raises TextError, UsageError."""
+    source = Sources(spec.data)
+    found, _, about = read_data(spec.recipe, source, spec.report, vocab_size=spec.vocab_size, say=say)
+    assert isinstance(found, TextData)
+    assert found.tokenizer is not None
+    rest, _ = source.corpus().split(spec.report)
+    train, select = (encode_corpus(each, found.tokenizer) for each in rest.split(spec.select, seed=1))
+    return Texts(
+        TextData(train, select, found.tokenizer),
+        TextData(train, found.held_out, found.tokenizer),
+        f"{spec.data}: {about}",
+    )
+
+
+@dataclass
+class Runs:
+    """The runs of a study in a directory, found, counted and made."""
+
+    spec: StudySpec
+    texts: Texts
+    out: Path
+    options: RunOptions
+    _known: dict[Cell, RunResult] = field(default_factory=dict)
+
+    @cached_property
+    def models(self) -> dict[tuple[str, int], ModelSpec]:
+        """Each model at each size. Raises SpecError for what cannot be."""
+        vocab = self.texts.report.vocab_size
+        return {
+            (model.name, size): resize(
+                specification(model.architecture),
+                n_params=round(size * model.times),
+                vocab_size=vocab,
+                context=(model.recipe or self.spec.recipe).seq_len,
+                count=self.spec.count,
+            )
+            for model in self.spec.models
+            for size in self.spec.sizes
+        }
+
+    def check(self) -> None:
+        """Raise, before anything runs, what would stop a run."""
+        for model in self.spec.models:
+            for cell in (*self._grid(model), Cell(model.name, self.spec.sizes[-1], self.spec.tokens[-1], None, 1)):
+                check(self.question(cell), self.data(cell))
+
+    def entry(self, name: str) -> ModelEntry:
+        return next(model for model in self.spec.models if model.name == name)
+
+    def data(self, cell: Cell) -> TextData:
+        return self.texts.report if cell.seed else self.texts.select
+
+    def question(self, cell: Cell) -> Question:
+        """What one run answers."""
+        recipe = self.spec.recipe_of(self.entry(cell.model), cell.tokens)
+        return Question(architectures={cell.model: self.models[cell.model, cell.size]}, recipe=recipe, prompt=None)
+
+    def flops(self, cell: Cell) -> float:
+        """The FLOPs of a run's training."""
+        question = self.question(cell)
+        tokens = question.recipe.steps * question.recipe.batch_tokens
+        return question.flops(self.models[cell.model, cell.size], self.data(cell)) * tokens
+
+    def _grid(self, model: ModelEntry) -> list[Cell]:
+        tokens = self.spec.rate_tokens or self.spec.tokens[0]
+        rates = self.spec.rates_of(model)
+        return [Cell(model.name, self.spec.sizes[0], tokens, rate, 0) for rate in rates] if len(rates) > 1 else []
+
+    def trials(self, model: ModelEntry) -> tuple[list[Cell], float | None, bool]:
+        """(runs that choose the rate, the rate, whether it is chosen); a grid goes on where its end is the best so far."""
+        cells = self._grid(model)
+        if not cells:
+            return [], next(iter(self.spec.rates_of(model)), None), True
+        for left in range(EXTENSIONS, -1, -1):
+            found = {cell: run for cell in cells if (run := self.result(cell)) is not None}
+            if len(found) < len(cells):
+                break
+            best = min(cells, key=lambda cell: rank(found[cell], LOSS))
+            inside = best not in (cells[0], cells[-1])
+            if inside or not left:
+                return cells, best.rate, True
+            rate = best.rate or 0.0
+            cells = (
+                [best._replace(rate=rate / 2), *cells] if best == cells[0] else [*cells, best._replace(rate=rate * 2)]
+            )
+        return cells, None, False
+
+    def cells(self) -> Iterator[Cell]:
+        """All runs that are known to be needed: those that choose a model's rate until it is chosen, then all of its own."""
+        for model in self.spec.models:
+            cells, rate, chosen = self.trials(model)
+            yield from cells
+            if chosen:
+                yield from self.reported(model.name, rate)
+
+    def reported(self, name: str, rate: float | None) -> Iterator[Cell]:
+        """The runs of a model that are reported, seed by seed."""
+        for seed in range(1, self.spec.seeds + 1):
+            for size in self.spec.sizes:
+                for tokens in self.spec.tokens:
+                    yield Cell(name, size, tokens, rate, seed)
+
+    def foreseen(self) -> list[Cell]:
+        """All runs, as far as known before any has run: with the first rate of each grid, which goes on where it must."""
+        found = []
+        for model in self.spec.models:
+            rates = self.spec.rates_of(model)
+            found += [*self._grid(model), *self.reported(model.name, next(iter(rates), None))]
+        return found
+
+    def tuning(self) -> tuple[Tuning, ...]:
+        """What was tried to choose each rate."""
+        found = []
+        for model in self.spec.models:
+            cells, rate, chosen = self.trials(model)
+            if cells and chosen and rate is not None:
+                tried = ((cell.rate or 0.0, self.result(cell)) for cell in cells)
+                trials = tuple(
+                    Trial(learning_rate=lr, validation_loss=run and run.validation_loss) for lr, run in tried
+                )
+                found.append(Tuning(architecture=model.name, trials=trials, chosen=rate))
+        return tuple(found)
+
+    def directory(self, cell: Cell) -> Path:
+        return directory_of(self.question(cell), cell.model, cell.rate, cell.seed, self.data(cell), self.out)
+
+    def _failed(self, cell: Cell) -> Path:
+        return self.out / "failed" / f"{self.directory(cell).name}.json"
+
+    def result(self, cell: Cell) -> RunResult | None:
+        """What is kept of a run, be it that it failed; None: it has not run."""
+        if cell not in self._known:
+            if (failed := self._failed(cell)).is_file():
+                self._known[cell] = decode(RunResult, json.loads(failed.read_text(encoding="utf-8")), str(failed))
+            elif (self.directory(cell) / "result.json").is_file():
+                self._known[cell] = self._run(cell)
+        return self._known.get(cell)
+
+    def _run(self, cell: Cell) -> RunResult:
+        question = self.question(cell)
+        options = replace(self.options, save_every=max(1, question.recipe.steps // SAVES))
+        return run_one(
+            question, cell.model, cell.rate, cell.seed, self.data(cell), self.out, options, lambda _: Watcher()
+        )
+
+    def make(self, cell: Cell) -> RunResult | None:
+        """The run, made here; None where another process makes it. A failure is kept, and is not tried again."""
+        place = self.out / "locks" / self.directory(cell).name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if is_held(place):
+            return None
+        try:
+            lock = Lock(place, self.directory(cell))
+        except UsageError:
+            return None
+        try:
+            if (known := self.result(cell)) is not None:
+                return known
+            run = self._run(cell)
+            if run.failure is not None:
+                (self.out / "failed").mkdir(exist_ok=True)
+                replace_file(self._failed(cell), json.dumps(encode(run)).encode())
+            self._known[cell] = run
+            return run
+        finally:
+            lock.release()
+
+    def make_all(self, made: Callable[[Cell, RunResult, int], None], wait: Callable[[], None] | None = None) -> None:
+        """Make runs until none is left, with whoever else does; `made` is told of each and how many are left."""
+        pause = wait or (lambda: time.sleep(PATIENCE_SECONDS))
+        while left := [cell for cell in self.cells() if self.result(cell) is None]:
+            for cell in left:
+                if (run := self.make(cell)) is not None:
+                    left_now = sum(self.result(each) is None for each in self.cells())
+                    made(cell, run, left_now)
+                    break  # others may have gone on meanwhile, and a rate may be chosen now
+            else:
+                pause()
+
+
+def forget_failures(out: Path) -> int:
+    """Have what failed run again; how many there were."""
+    found = list((out / "failed").glob("*.json"))
+    for file in found:
+        with suppress(FileNotFoundError):
+            file.unlink()
+    return len(found)

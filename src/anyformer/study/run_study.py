@@ -1,0 +1,192 @@
+"""A study as one call: read from its file, foreseen, run by several processes or by one, written up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from anyformer import measure
+from anyformer.disk.atomic import replace_file
+from anyformer.errors import RunFailed
+from anyformer.measure.calibrate import dtype_name
+from anyformer.screen import counted
+from anyformer.study.cells import Cell, Runs, read_texts
+from anyformer.study.compare import Question
+from anyformer.study.describe import describe
+from anyformer.study.findings import Findings, as_markdown, find, foreseen
+from anyformer.study.report import write_report
+from anyformer.study.results import RunResult
+from anyformer.study.specification import StudySpec, read_study
+from anyformer.study.statistics import analyse
+from anyformer.study.table import quantity
+from anyformer.training.prepare import Say, to_stderr
+from anyformer.training.run import RunOptions
+from anyformer.training.run.plan import duration
+from anyformer.training.step.device import choose_device, compute_dtype
+
+SHARE_OF_PEAK = 0.3  # that training reaches of a machine's measured peak, where no run has told
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study takes, before it runs. A grid of rates that must go on takes more."""
+
+    runs: int
+    done: int  # of these
+    tokens: int
+    flops: float
+    seconds: float  # of what is left, one run after the other, by the machine's measured peak
+    sees: str
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(self.runs, 'run')}, {self.done:,} of them made; {quantity(self.tokens)} tokens, "
+            f"{quantity(self.flops)}FLOP, about {self.seconds / 60:,.0f} minutes for what is left\n{self.sees}"
+        )
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The findings of a study and where they are written."""
+
+    findings: Findings
+    page: Path  # Markdown; findings.json and a report.html for each size and budget lie beside it
+
+
+def plan_study(
+    file: str | Path, *, data: str | None = None, out: str | Path | None = None, say: Say = to_stderr
+) -> StudyPlan:
+    """What the study in a file takes. Raises what `run_study` does for bad input."""
+    runs = _prepared(file, data, out, None, say)
+    cells = runs.foreseen()
+    left = [cell for cell in cells if runs.result(cell) is None]
+    done = [run for cell in cells if (run := runs.result(cell)) is not None and run.finished]
+    flops = sum(map(runs.flops, cells))
+    speed = sum(run.flops for run in done) / sum(run.seconds for run in done) if done else _peak(runs) * SHARE_OF_PEAK
+    tokens = sum(runs.question(cell).recipe.tokens for cell in cells)
+    seconds = sum(map(runs.flops, left)) / speed
+    return StudyPlan(len(cells), len(cells) - len(left), tokens, flops, seconds, foreseen(runs.spec))
+
+
+def run_study(
+    file: str | Path,
+    *,
+    data: str | None = None,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    device: str | None = None,
+    runs_only: bool = False,
+    say: Say = to_stderr,
+) -> StudyResult | None:
+    """The study in a YAML or JSON file, run and written up in `out`: runs/ beside a name like the file's, unless given.
+
+    Any number of processes may work in one directory; `jobs` starts so many. What has run is not run again, a run that was killed
+    goes on, one that failed is a row of the table. `data` is another text than the file's. With `runs_only` runs are made
+    until none is left, and nothing is written up: None is returned. Raises SpecError, UsageError, TextError, and Stopped at a
+    signal.
+    """
+    runs = _prepared(file, data, out, device, say)
+    cells = list(runs.cells())
+    say(f"{runs.texts.about}\n{counted(len(cells), 'run')} known to be needed, in {runs.out}; {foreseen(runs.spec)}")
+    others = [_another(file, data, runs.out, device, jobs) for _ in range(jobs - 1)]
+    if jobs > 1:
+        torch.set_num_threads(_threads(jobs))
+    try:
+        runs.make_all(lambda cell, run, left: say(_line(cell, run, left)))
+    finally:
+        for other in others:
+            other.terminate()
+            other.wait()
+    return None if runs_only else _written(runs, file)
+
+
+def _prepared(file: str | Path, data: str | None, out: str | Path | None, device: str | None, say: Say) -> Runs:
+    spec = read_study(file)
+    spec = spec if data is None else spec.but(data=data)
+    where = choose_device(device)
+    options = RunOptions(device=where, validations=0, validation_share=0.01, keep_last=1, plan=False)
+    runs = Runs(spec, read_texts(spec, say), Path(out) if out else Path("runs") / Path(file).stem, options)
+    runs.check()
+    return runs
+
+
+def _threads(jobs: int) -> int:
+    return max(1, (os.cpu_count() or 1) // jobs)
+
+
+def _another(file: str | Path, data: str | None, out: Path, device: str | None, jobs: int) -> subprocess.Popen[bytes]:
+    """Another process that makes runs of the study until none is left."""
+    words = [sys.executable, "-m", "anyformer", "study", str(file), "--out", str(out), "--runs-only"]
+    words += ["--data", data] if data is not None else []
+    words += ["--device", device] if device is not None else []
+    threads = {"OMP_NUM_THREADS": str(_threads(jobs))}
+    return subprocess.Popen(words, env={**os.environ, **threads})
+
+
+def _line(cell: Cell, run: RunResult, left: int) -> str:
+    said = f"failed: {run.failure}" if run.failure else f"{run.validation_loss:.4f} nats, {duration(run.seconds)}"
+    return f"{cell}: {said}; {left:,} left"
+
+
+def _peak(runs: Runs) -> float:
+    assert runs.options.device is not None
+    dtype = compute_dtype(runs.spec.recipe.precision)
+    return measure.calibrate(runs.options.device, (dtype,)).peak_flops_per_second[dtype_name(dtype)]
+
+
+def _written(runs: Runs, file: str | Path) -> StudyResult:
+    spec, tuning = runs.spec, runs.tuning()
+    chosen = {model.name: runs.trials(model)[1] for model in spec.models}
+    found: dict[tuple[str, int, int], list[RunResult]] = {}
+    for size in spec.sizes:
+        for tokens in spec.tokens:
+            for model in spec.models:
+                cells = (Cell(model.name, size, tokens, chosen[model.name], seed) for seed in range(1, spec.seeds + 1))
+                found[model.name, size, tokens] = [run for cell in cells if (run := runs.result(cell)) is not None]
+    findings = find(spec, runs.texts.about, found, tuning)
+    page = runs.out / "findings.md"
+    command = shlex.join(["anyformer", "study", Path(file).name])
+    try:
+        replace_file(page, as_markdown(findings, command).encode())
+        replace_file(runs.out / "findings.json", json.dumps(findings.as_json(), indent=1).encode())
+        for size in spec.sizes:
+            for tokens in spec.tokens:
+                _report(runs, spec, size, tokens, found, findings, command)
+    except OSError as error:
+        raise RunFailed(f"cannot write {page}: {error.strerror or error}; make room, then start again") from None
+    return StudyResult(findings, page)
+
+
+def _report(
+    runs: Runs, spec: StudySpec, size: int, tokens: int, found: dict[tuple[str, int, int], list[RunResult]],
+    findings: Findings, command: str,
+) -> None:  # fmt: skip
+    """The comparison's report of one size and budget; rates were chosen elsewhere, so it has no table of them."""
+    architectures = {model.name: runs.models[model.name, size] for model in spec.models}
+    recipe = spec.recipe_of(spec.models[0], tokens)
+    question = Question(architectures=architectures, recipe=recipe, seeds=spec.seeds, prompt=None)
+    own = [run for (_, n, d), each in found.items() if (n, d) == (size, tokens) for run in each]
+    assert runs.options.device is not None
+    machine = measure.calibrate(runs.options.device, (compute_dtype(recipe.precision),))
+    study = describe(
+        question,
+        own,
+        (),
+        runs.texts.report,
+        corpus=runs.texts.about,
+        command=command,
+        machine=machine,
+        peak=_peak(runs),
+    )
+    said = tuple(f"{one.claim.says}: {one.ruling}. {one.said}." for one in findings.verdicts)
+    rates = ", ".join(f"{one.architecture} {one.chosen:g}" for one in findings.tuning)
+    notes = (*said, f"Rates chosen on a text and a seed that are not reported: {rates}.") if rates else said
+    study = replace(study, title=f"{spec.title}, {quantity(size)} parameters, {quantity(tokens)} tokens", notes=notes)
+    write_report(study, runs.out / f"report-{size}-{tokens}.html", analyse(study))

@@ -1,0 +1,269 @@
+"""Studies as files: which runs there are, rates chosen apart from what is reported, runs made once by whoever comes, verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from anyformer.disk.lock import Lock
+from anyformer.errors import SpecError, UsageError
+from anyformer.study import cells as module
+from anyformer.study.cells import Cell, Runs, forget_failures, read_texts
+from anyformer.study.findings import find, foreseen, losses_of
+from anyformer.study.results import RunResult
+from anyformer.study.run_study import plan_study, run_study
+from anyformer.study.specification import StudySpec, read_study
+from anyformer.training.run import RunOptions
+from anyformer.training.run.evaluation import DocumentLoss
+
+SAID: dict[str, Any] = {
+    "study": 1,
+    "title": "two norms",
+    "data": "texts",
+    "select": 0.1,
+    "report": 0.1,
+    "vocab_size": 270,
+    "models": [{"name": "rms", "architecture": "llama2"}, {"name": "layer", "architecture": "llama2+norm=LayerNorm"}],
+    "sizes": [30_000],
+    "tokens": [512],
+    "seeds": 2,
+    "recipe": {"batch_tokens": 128, "seq_len": 16},
+    "claims": [{"kind": "SameLoss", "says": "they are the same", "model": "rms", "than": "layer"}],
+}
+HOW = RunOptions(device=torch.device("cpu"), plan=False, validations=0)
+
+
+def quiet(_: str) -> None:
+    """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("study")
+    (place / "texts").mkdir()
+    draw = random.Random(0)
+    for i in range(30):
+        lines = (" ".join(draw.choice(["cat", "dog", "owl", "sees", "the"]) for _ in range(8)) for _ in range(12))
+        (place / "texts" / f"{i}.txt").write_text(".\n".join(lines))
+    return place
+
+
+def written(folder: Path, name: str = "study", **changes: Any) -> Path:
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(SAID | changes))
+    return file
+
+
+Losses = Callable[[Cell], float | str]
+
+
+@pytest.fixture
+def fake(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Runs, list[Cell]]]:
+    """Runs whose losses are said, or why they fail; and which were made, in order."""
+
+    def make(losses: Losses, **changes: Any) -> tuple[Runs, list[Cell]]:
+        spec = read_study(written(folder, **changes))
+        runs, made = Runs(spec, read_texts(spec, quiet), tmp_path, HOW), list[Cell]()
+
+        def run(self: Runs, cell: Cell) -> RunResult:
+            made.append(cell)
+            loss = losses(cell)
+            failed = loss if isinstance(loss, str) else None
+            documents = () if isinstance(loss, str) else (DocumentLoss(loss * 10, 10, 40),)
+            return RunResult(
+                architecture=cell.model, seed=cell.seed, learning_rate=cell.rate or 0.0, n_params=30_000,
+                n_params_embedding=1, flops_per_token=1.0, tokens_seen=cell.tokens, tokens_per_second=1.0, seconds=1.0,
+                documents=documents, failure=failed,
+            )  # fmt: skip
+
+        monkeypatch.setattr(Runs, "_run", run)
+        return runs, made
+
+    return make
+
+
+def test_a_study_runs_and_is_written_up_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, said = written(folder), list[str]()
+    plan = plan_study(file, out=tmp_path, say=quiet)
+    assert (plan.runs, plan.done, plan.tokens) == (4, 0, 4 * 512)
+    assert "the least margin of equality" in str(plan)
+    found = run_study(file, out=tmp_path, say=said.append)
+    assert found is not None
+    assert sum("nats" in line and "left" in line for line in said) == 4
+    page = found.page.read_text()
+    assert "| they are the same | **" in page
+    told = json.loads((tmp_path / "findings.json").read_text())
+    by_model = {one["model"]: one["seeds"] for one in told["losses"]}
+    assert by_model.keys() == {"rms", "layer"}
+    assert all(2 < loss < 6 for seeds in by_model.values() for loss in seeds.values())
+    report = (tmp_path / "report-30000-512.html").read_text()
+    assert "they are the same" in report
+    monkeypatch.setattr("anyformer.study.compare.train", _never)
+    once_more = run_study(file, out=tmp_path, say=quiet)
+    assert once_more is not None
+    assert once_more.findings.as_json() == found.findings.as_json()
+    assert plan_study(file, out=tmp_path, say=quiet).done == 4
+
+
+def _never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a run was made again")
+
+
+def test_the_three_parts_of_the_text_are_apart(folder: Path) -> None:
+    texts = read_texts(read_study(written(folder)), quiet)
+    assert texts.select.held_out is not None
+    assert texts.report.held_out is not None
+    parts = [texts.report.train, texts.select.held_out, texts.report.held_out]
+    assert sum(part.n_documents for part in parts) == 30
+    documents = [bytes(part.document(i).tobytes()) for part in parts for i in range(part.n_documents)]
+    assert len(set(documents)) == 30
+    assert texts.select.train is texts.report.train
+
+
+def test_a_rate_is_chosen_by_seed_0_and_a_grid_goes_on_beyond_its_end(fake: Any) -> None:
+    """The best rates are 8e-3, two beyond the grid, and 2e-3, within it."""
+    best = {"rms": 8e-3, "layer": 2e-3}
+    runs, made = fake(lambda cell: 3 + abs(math.log(cell.rate / best[cell.model])), rates=[1e-3, 2e-3, 4e-3])
+    runs.make_all(lambda *_: None)
+    chose = [cell for cell in made if cell.seed == 0]
+    assert [cell.rate for cell in chose if cell.model == "rms"] == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    assert [cell.rate for cell in chose if cell.model == "layer"] == [1e-3, 2e-3, 4e-3]
+    assert {(cell.model, cell.rate) for cell in made if cell.seed} == set(best.items())
+    assert {tuning.architecture: tuning.chosen for tuning in runs.tuning()} == best
+    assert all(runs.data(cell) is runs.texts.select for cell in chose)
+
+
+def test_a_grid_ends_somewhere(fake: Any) -> None:
+    runs, made = fake(lambda cell: 3 - math.log(cell.rate), rates=[1e-3, 2e-3])
+    runs.make_all(lambda *_: None)
+    assert max(cell.rate for cell in made) == 2e-3 * 2**module.EXTENSIONS
+
+
+def test_a_failure_is_a_row_and_is_not_tried_again(fake: Any) -> None:
+    runs, made = fake(lambda cell: "the loss is nan" if (cell.model, cell.seed) == ("layer", 1) else 3.0)
+    told = []
+    runs.make_all(lambda cell, run, left: told.append((cell, run.failure, left)))
+    assert [left for *_, left in told] == [3, 2, 1, 0]
+    again = Runs(runs.spec, runs.texts, runs.out, HOW)
+    n = len(made)
+    failed = [cell for cell in again.cells() if (run := again.result(cell)) and run.failure]
+    assert [(cell.model, cell.seed) for cell in failed] == [("layer", 1)]
+    assert len(made) == n
+    reported = {
+        (m, 30_000, 512): [runs.result(Cell(m, 30_000, 512, None, s)) for s in (1, 2)] for m in ("rms", "layer")
+    }
+    found = find(runs.spec, "", reported, ())
+    assert found.verdicts[0].ruling == "undecided"
+    assert "1 of its runs failed and count in no mean" in found.verdicts[0].said
+    assert forget_failures(runs.out) == 1
+    assert Runs(runs.spec, runs.texts, runs.out, HOW).result(failed[0]) is None
+
+
+def _hold(place: Path, ready: Any, go: Any) -> None:
+    lock = Lock(place, place)
+    ready.set()
+    go.wait(60)
+    lock.release()
+
+
+def test_what_another_process_makes_is_left_to_it_and_a_dead_one_holds_nothing(fake: Any) -> None:
+    runs, made = fake(lambda cell: 3.0)
+    first = next(runs.cells())
+    place = runs.out / "locks" / runs.directory(first).name
+    place.parent.mkdir()
+    context = multiprocessing.get_context("spawn")
+    ready, go = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(place, ready, go), daemon=True)
+    other.start()
+    try:
+        assert ready.wait(60)
+        assert runs.make(first) is None
+        waits = list[int]()
+
+        def wait() -> None:
+            waits.append(len(made))
+            other.kill()  # as the machine would: nothing is tidied up
+            other.join(60)
+
+        runs.make_all(lambda *_: None, wait)
+    finally:
+        other.kill()
+        other.join(60)
+    assert waits == [3]
+    assert made[-1] == first
+
+
+def test_verdicts_speak_of_the_largest_size_and_budget(fake: Any) -> None:
+    noise = {1: 0.0, 2: 0.001}
+    runs, _ = fake(
+        lambda cell: (
+            3 + noise[cell.seed] + (0.1 + noise[cell.seed] / 9 if cell.model == "layer" else 0) + 256 / cell.tokens
+        ),
+        tokens=[256, 512],
+        claims=[
+            {"kind": "LowerLoss", "says": "a", "model": "rms", "than": "layer"},
+            {"kind": "SameLoss", "says": "b", "model": "rms", "than": "layer"},
+            {"kind": "LessCompute", "says": "c", "model": "rms", "than": "layer", "times": 1.05},
+            {"kind": "LessCompute", "says": "d", "model": "rms", "than": "layer", "times": 9},
+        ],
+    )
+    runs.make_all(lambda *_: None)
+    cells = [(m, 30_000, d) for d in (256, 512) for m in ("rms", "layer")]
+    found = find(
+        runs.spec, "", {(m, n, d): [runs.result(Cell(m, n, d, None, s)) for s in (1, 2)] for m, n, d in cells}, ()
+    )
+    assert [one.ruling for one in found.verdicts] == ["supported", "contradicted", "supported", "contradicted"]
+    assert found.spread.df == 1
+    assert losses_of(found.runs["rms", 30_000, 512])[1] == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"claims": [{"kind": "SameLoss", "says": "x", "model": "rms", "than": "lay"}]},
+            "speaks of 'lay', no model of the study",
+        ),
+        ({"models": [{"name": "a", "architecture": "gpt2"}] * 2}, "has two called 'a'; name each once"),
+        ({"study": 2}, "written in version 2 of the language"),
+        ({"seed": 2}, "seeds"),
+        ({"tokens": []}, "Study.tokens"),
+        ({"select": 1.0}, "Study.select = 1.0"),
+    ],
+)
+def test_bad_files_are_refused(folder: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        read_study(written(folder, "bad", **changes))
+
+
+def test_what_scores_no_text_is_refused(folder: Path) -> None:
+    file = written(folder, "bad", recipe={"objective": "Contrastive"})
+    with pytest.raises(UsageError, match="a study is of language models"):
+        read_study(file)
+
+
+def test_one_seed_can_tell_nothing() -> None:
+    spec = StudySpec(title="t", models=(read_model("a"), read_model("b")), seeds=1)
+    assert foreseen(spec) == "one seed: no difference can be told from chance"
+
+
+def read_model(name: str) -> Any:
+    from anyformer.study.specification import ModelEntry
+
+    return ModelEntry(name=name, architecture="gpt2")
+
+
+@pytest.mark.slow
+def test_several_processes_share_the_runs(folder: Path, tmp_path: Path) -> None:
+    found = run_study(written(folder), out=tmp_path, jobs=2, say=quiet)
+    assert found is not None
+    assert all(run.finished for runs in found.findings.runs.values() for run in runs)

@@ -19,7 +19,7 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.hf.mapping import spec_of, their_shapes
-from anyformer.hub import convert, load, save
+from anyformer.hub import SavedDirectory, convert, load, save
 from anyformer.hub.weights import FILE, INDEX
 from anyformer.resizing import shrink
 from tests.laws.weights import filled, telling
@@ -176,7 +176,8 @@ class TestClasses:
         config.pop("attention_bias", None)
         config.pop("mlp_bias", None)
         file.write_text(json.dumps(config | {"model_type": "mistral", "sliding_window": None}))
-        assert convert(directory, tmp_path / "same").form == "hf"
+        saved = convert(directory, tmp_path / "same")
+        assert isinstance(saved, SavedDirectory) and saved.form == "hf"  # noqa: PT018
         assert json.loads((tmp_path / "same" / "config.json").read_text())["model_type"] == "mistral"
         convert(directory, tmp_path / "other", hf_type="llama")
         written = json.loads((tmp_path / "other" / "config.json").read_text())

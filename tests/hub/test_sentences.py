@@ -12,7 +12,7 @@ from anyformer import layers
 from anyformer.errors import CheckpointError
 from anyformer.families import preset
 from anyformer.families.heads import pooler, sentence_embedding
-from anyformer.hub import convert, load, load_spec, save
+from anyformer.hub import SavedDirectory, convert, load, load_spec, save
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import PoolSpec
@@ -106,7 +106,9 @@ def test_the_head_is_written_and_read_again(pool: PoolSpec, unit: bool, by_file:
     model = randomised(shrink(preset("distilbert-base").spec).but(heads=(head,)))
     saved = save(model, tmp_path / "model")
     if by_file:
-        saved = convert(tmp_path / "model", tmp_path / "again")
+        found = convert(tmp_path / "model", tmp_path / "again")
+        assert isinstance(found, SavedDirectory)
+        saved = found
     assert saved.form == "hf"
     assert (saved.path / "2_Normalize").is_dir() == unit
     again, _ = load(saved.path)

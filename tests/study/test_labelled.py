@@ -134,8 +134,8 @@ def test_the_rate_is_chosen_by_what_is_judged(studied: Study) -> None:
         scores = {trial.learning_rate: trial.score for trial in tuning.trials}
         assert scores[tuning.chosen] == max(score for score in scores.values() if score is not None)
     by_loss = (replace(run("gpt2", 0), right=(2,) * 60), replace(run("gpt2", 1), right=(1,) * 60))
-    assert min(by_loss, key=lambda one: module._rank(one, ACCURACY)) is by_loss[0]
-    assert module._rank(replace(by_loss[0], documents=(), right=(), failure="x"), ACCURACY)[0] == math.inf
+    assert min(by_loss, key=lambda one: module.rank(one, ACCURACY)) is by_loss[0]
+    assert module.rank(replace(by_loss[0], documents=(), right=(), failure="x"), ACCURACY)[0] == math.inf
 
 
 def test_the_floor_is_the_commonest_label(studied: Study, data: LabelledData) -> None:

@@ -108,10 +108,10 @@ def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
 def _notes(stack: StackSpec) -> list[str]:
     """What holds of all layers and has no box."""
     said = []
-    if stack.residual != AddSpec():
-        added = isinstance(stack.residual, AddSpec)
-        if not added or stack.residual.scale:
-            said.append(f"⊕: {words.residual(stack.residual)}" if added else f"residual: {stack.residual.kind}")
+    if not isinstance(stack.residual, AddSpec):
+        said.append(f"residual: {stack.residual.kind}")
+    elif stack.residual != AddSpec() and stack.residual.scale:
+        said.append(f"⊕: {words.residual(stack.residual)}")
     if len({id(block) for block in stack.blocks}) == 1 and stack.blocks[0].shared and len(stack.blocks) > 1:
         said.append("one set of weights")
     return said

@@ -91,7 +91,7 @@ def test_json() -> None:
     data = json.loads(json.dumps(FOUND.as_json()))
     assert data["version"] == 1
     assert data["entries"][0]["model"] == "lstm-medium"
-    assert data["entries"][0]["parameters"] == 63_082_496
+    assert data["entries"][0]["parameters"] == 19_780_400
 
 
 def test_the_page_is_up_to_date() -> None:

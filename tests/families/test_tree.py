@@ -32,7 +32,7 @@ def test_there_is_one_root_and_no_circle() -> None:
             at = TREE[at.parent]
             assert at.name not in above
             above.append(at.name)
-        assert above[-1] == "transformer"
+        assert above[-1] == "lstm"
         assert tuple(above) == tuple(x.name for x in ancestors(line))
 
 

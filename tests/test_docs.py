@@ -285,6 +285,14 @@ def test_json_keys_of_runs(tmp_path: Path, answer: Answer) -> None:
     }
 
 
+def test_the_readme_counts_what_there_is() -> None:
+    from anyformer.families import FAMILIES, PRESETS
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{len(PRESETS)} presets of {len({each.family for each in PRESETS.values()})} families" in text
+    assert f"directories of {len(FAMILIES)} model types" in text
+
+
 def test_the_rooms_are_those_of_the_house() -> None:
     lines = re.findall(r"^\| `([\w.]+)` \| .* \| (.*?) ?\|$", section("architecture.md", "Rooms"), flags=re.MULTILINE)
     told = {name.removesuffix(".py"): allowed for name, allowed in lines}

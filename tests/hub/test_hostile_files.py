@@ -270,7 +270,7 @@ class TestSafetensors:
         assert "holds no weights" in refusal(lambda: load(file.parent))
 
 
-@pytest.mark.parametrize("name", ["out.gguf", "OUT.GGUF", "out.safetensors", "out.json", "out.bin"])
+@pytest.mark.parametrize("name", ["out.safetensors", "OUT.JSON", "out.bin"])
 def test_a_directory_is_not_called_like_a_file(good: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="is the name of a file, and a directory is written"):
         convert(good, tmp_path / name)

@@ -21,14 +21,14 @@ from anyformer.hub.weights import INDEX
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
 from tests.laws.inputs import inputs_for
-from tests.laws.models import beside, every_preset, same
+from tests.laws.models import beside, every_preset, same, sampled
 from tests.laws.parity import pair, single, theirs_on
 from tests.laws.references import COMPARED, FULL_SIZED
 from tests.laws.tolerance import close
 from tests.laws.weights import edited, filled, telling
 
 every_compared = pytest.mark.parametrize("spec", COMPARED.values(), ids=list(COMPARED))
-full_sized = pytest.mark.parametrize("name", FULL_SIZED)
+full_sized = pytest.mark.parametrize("name", sampled({name: name for name in FULL_SIZED}))
 
 
 TIED_ALWAYS = "The tied weights mapping and config for this model specifies to tie shared.weight to lm_head.weight"
@@ -55,8 +55,11 @@ class Records(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-NO_KERNEL = "reference PyTorch implementation"  # said of recurrences where the field's own kernels are not installed
-NO_BLEND = "high_freq_factor field must be greater"  # said of Llama 4 Scout as it was released: no wave is between
+UNHEARD = (
+    "reference PyTorch implementation",  # said of recurrences where the field's own kernels are not installed
+    "CUDA-fused xIELU not available",  # the same of Apertus
+    "high_freq_factor field must be greater",  # said of Llama 4 Scout as it was released: no wave is between
+)
 
 
 @contextmanager
@@ -73,7 +76,7 @@ def silence() -> Iterator[None]:
     finally:
         logger.removeHandler(records)
         logger.setLevel(level)
-    assert [line for line in records.lines if NO_BLEND not in line and NO_KERNEL not in line] == []
+    assert [line for line in records.lines if not any(said in line for said in UNHEARD)] == []
 
 
 @pytest.fixture(scope="module")

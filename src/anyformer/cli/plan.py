@@ -55,6 +55,8 @@ def command(
     from anyformer.hub import load_spec
     from anyformer.measure import plan
 
+    if write is not None and write.suffix.lower() not in (".yaml", ".yml", ".json"):
+        raise UsageError(f"--write {write}: a recipe is a file that ends in .yaml or .json; name one")
     spec = load_spec(model)
     if n_params is not None or vocab_size is not None:
         from anyformer.resizing import resize

@@ -34,7 +34,7 @@ def awd_lstm(vocab_size: int) -> ModelSpec:
 
 LSTM = Origin("lstm", None, 2014, "Zaremba et al. 2014, arXiv:1409.2329, sections 3 and 4.1").lineage(
     "two layers of LSTMs, no attention, no norm, a state in place of positions",
-    Preset("lstm-medium", recurrent(LSTMSpec(), 650, n_layers=2, start=0.029), "20M", alias="lstm"),
+    Preset("lstm-medium", recurrent(LSTMSpec(), 650, n_layers=2, start=0.029), "20M"),
     sizes="Zaremba et al. 2014, arXiv:1409.2329, section 4.1; totals as in Merity et al. 2017, table 1 (from memory)",
     tokenizer="words of the Penn Treebank, 10,000",
 )

@@ -26,6 +26,13 @@ def differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
         yield path, a, b
 
 
+def n_values(value: Any) -> int:
+    """How many values there are in one: how much differs where it does as a whole."""
+    if isinstance(value, tuple):
+        return sum(map(n_values, value))
+    return len(list(value.nested())) if isinstance(value, Spec) else 1
+
+
 def first_difference(a: Any, b: Any) -> Difference | None:
     """The first field in which two values differ; None for equal ones."""
     return next(differences(a, b), None)

@@ -13,7 +13,7 @@ from anyformer.errors import AnyformerError, CheckpointError, SpecError
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, GQASpec
 from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, tensors
-from anyformer.spec.difference import Difference, differences, short
+from anyformer.spec.difference import Difference, differences, n_values, short
 
 Tensors = tuple[Tensor, ...]
 Part = TypeVar("Part", bound=Spec)
@@ -202,7 +202,8 @@ def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[s
         if not found:
             return family, config
         path, would, is_ = found[0]
-        reasons.append((len(found), f"{family.architecture} has {short(would)} for {path} = {short(is_)}"))
+        far = sum(max(n_values(a), n_values(b)) for _, a, b in found)
+        reasons.append((far, f"{family.architecture} has {short(would)} for {path} = {short(is_)}"))
     raise SpecError(f"no class of transformers computes this model; the nearest, {min(reasons)[1]}")
 
 

@@ -12,12 +12,10 @@ import transformers
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import misfits, spec_of
-from anyformer.hub import load
 from anyformer.layers import AttentionSpec, GatedDeltaNetSpec, MoESpec, S6Spec, SSDSpec
 from anyformer.spec import ModelSpec, Spec, parameters
 from tests.laws.inputs import inputs
-from tests.laws.parity import InDouble, differences, pair, rounding
-from tests.laws.tolerance import FLOAT64, close
+from tests.laws.parity import in_double, rounding
 
 SIZES = {
     "vocab_size": 101,
@@ -147,15 +145,7 @@ def test_its_own_class_computes_alike_to_rounding(
     """Also after its files, as it writes them, were read."""
     monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
     spec = read(hf_type, settings)
-    with InDouble():
-        both, given = pair(spec), inputs("right", spec.vocab_size)
-        both.ours.double()
-        both.theirs.double()
-        found = differences(both, given)
-        both.theirs.save_pretrained(tmp_path)
-        back, _ = load(tmp_path)
-        with torch.no_grad():
-            close(given.run(back).logits, given.run(both.ours).logits, FLOAT64)
+    found = in_double(spec, inputs("right", spec.vocab_size), tmp_path)
     assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
 
 

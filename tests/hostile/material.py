@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 from functools import cached_property
 from pathlib import Path
@@ -147,7 +148,9 @@ class Material:
     @cached_property
     def interrupted(self) -> Path:
         """The same, its newest checkpoint not yet written."""
-        folder = shutil.copytree(self.run, self.root / "interrupted")
+        folder = shutil.copytree(
+            self.run, self.root / f"interrupted-{os.getpid()}"
+        )  # each process of a hunt has its own
         newest = max((folder / "run" / "checkpoints").glob("step-*"))
         shutil.rmtree(newest)
         return folder

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -11,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import class_of, fitting, ours_of, theirs_of
+from anyformer.hub import load
 from anyformer.layers import ALiBiSpec, RecurrentSpec, ShortConvolutionSpec, SinusoidSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
@@ -22,6 +24,7 @@ from tests.laws.tolerance import (
     FLOAT64,
     FLOAT64_ALIBI,
     FLOAT64_TABLE,
+    close,
     distance,
     gradient_distance,
 )
@@ -228,6 +231,20 @@ def rounding(spec: ModelSpec) -> float:
     if any(isinstance(part, SinusoidSpec) and part.layout == "concatenated" for part in spec.nested()):
         return FLOAT64_TABLE  # Marian's; the oracle of the paper's interleaved ones computes them in float64
     return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in spec.nested()) else FLOAT64
+
+
+def in_double(spec: ModelSpec, given: Inputs, folder: Path) -> Differences:
+    """Compare both sides in float64; fail where theirs, written to a folder and read by us, computes something else."""
+    with InDouble():
+        both = pair(spec)
+        both.ours.double()
+        both.theirs.double()
+        found = differences(both, given)
+        both.theirs.save_pretrained(folder)
+        back, _ = load(folder)
+        with torch.no_grad():
+            close(given.run(back).logits, given.run(both.ours).logits, FLOAT64)
+    return found
 
 
 def moves(spec: ModelSpec, mutated: ModelSpec) -> float:

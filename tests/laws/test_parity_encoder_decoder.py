@@ -38,7 +38,7 @@ from anyformer.training.objectives.objective import LossContext
 from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 from tests.laws.inputs import inputs_for
 from tests.laws.mutations import check_mutation, each_mutation
-from tests.laws.parity import InDouble, differences, pair, rounding
+from tests.laws.parity import differences, in_double, pair, rounding
 from tests.laws.tolerance import FLOAT32, close
 from tests.laws.weights import filled, telling
 
@@ -249,13 +249,5 @@ def test_every_class_of_barts_kin_is_read_as_it_is(
     assert ours == spec_of(FAMILIES, config.to_dict(), "theirs")[1]
     assert not misfits(FAMILIES[hf_type], ours)[1]
     monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
-    with InDouble():
-        both, given = pair(ours), inputs_for("right", ours)
-        both.ours.double()
-        both.theirs.double()
-        found = differences(both, given)
-        both.theirs.save_pretrained(tmp_path)
-        back, _ = load(tmp_path)
-        with torch.no_grad():
-            close(given.run(back).logits, given.run(both.ours).logits)
+    found = in_double(ours, inputs_for("right", ours), tmp_path)
     assert max(vars(found).values()) < rounding(ours)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from anyformer.layers import (
@@ -84,6 +84,14 @@ def every(n: int, model: ModelSpec, mixer: MixerSpec) -> ModelSpec:
     """The model with this mixer in place of attention but in each `n`-th layer."""
     layer = model.stack.blocks[0]
     return layered(model, *[mixing(layer, mixer)] * (n - 1), layer)
+
+
+def elsewhere(model: ModelSpec, attending: Collection[int], mixer: MixerSpec) -> ModelSpec:
+    """The model with this mixer in place of attention but in the layers that attend; alike layers stay one."""
+    blocks = model.stack.blocks
+    other = {key: mixing(block, mixer) for key, block in {id(block): block for block in blocks}.items()}
+    layers = (block if i in attending else other[id(block)] for i, block in enumerate(blocks))
+    return model.but(stack=model.stack.but(blocks=tuple(layers)))
 
 
 def pre_norm(norm: MapSpec, *mixers: MixerSpec) -> SublayerSpec:

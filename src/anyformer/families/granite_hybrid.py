@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from anyformer.families.compose import changed, gated, mixing
+from anyformer.families.compose import changed, elsewhere, gated
 from anyformer.families.granite import multiplied
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
@@ -17,9 +17,7 @@ def with_mamba2(model: ModelSpec, attending: Collection[int], eps: float) -> Mod
     """The model with Mamba-2 on twice the width, in heads of 64, in place of attention but in the layers that attend."""
     norm = RMSNormSpec(eps=eps)
     mixer = SSDSpec(n_heads=Count(2 * model.stack.d_model // 64), state_dim=Width(128), norm=norm)
-    other = mixing(model.stack.blocks[0], mixer)
-    blocks = (block if i in attending else other for i, block in enumerate(model.stack.blocks))
-    return model.but(stack=model.stack.but(blocks=tuple(blocks)))
+    return elsewhere(model, attending, mixer)
 
 
 def granite_hybrid(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from anyformer.families.compose import changed, mixing
+from anyformer.families.compose import changed, elsewhere
 from anyformer.families.deepseek import V3_ROUTER, deepseek
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
@@ -44,9 +44,7 @@ def kimi_linear(
     model = changed(model, RMSNormSpec, eps=1e-5)
     projection = latent.but(rotary=None)  # whose norm keeps its eps
     model = changed(model, AttentionSpec, projection=projection, scale=ScaleSpec(power=-0.5))
-    mixer = kda(latent.n_heads)
-    blocks = (block if i in attending else mixing(block, mixer) for i, block in enumerate(model.stack.blocks))
-    return model.but(stack=model.stack.but(blocks=tuple(blocks)), init=ByRole(), context=Length(context))
+    return elsewhere(model, attending, kda(latent.n_heads)).but(init=ByRole(), context=Length(context))
 
 
 ROUTER = V3_ROUTER.but(n_groups=1, top_groups=1, factor=2.446)

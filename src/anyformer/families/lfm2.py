@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import mixing
+from anyformer.families.compose import elsewhere
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.qwen3 import with_qk_norms
@@ -15,10 +15,7 @@ ATTENDING = (2, 5, 8, 10, 12, 14)  # of sixteen layers
 def lfm2(*sizes: int, attending: tuple[int, ...] = ATTENDING) -> ModelSpec:
     """LLaMA with QK-norm and tied tables, whose other layers than the `attending` have convolutions (section 2)."""
     plain = llama(*sizes, vocab_size=65_536, eps=1e-5, theta=1e6, tied=True, context=128_000)
-    model = with_qk_norms(plain, eps=1e-5)
-    other = mixing(model.stack.blocks[0], ShortConvolutionSpec())
-    blocks = (block if i in attending else other for i, block in enumerate(model.stack.blocks))
-    return model.but(stack=model.stack.but(blocks=tuple(blocks)))
+    return elsewhere(with_qk_norms(plain, eps=1e-5), attending, ShortConvolutionSpec())
 
 
 LFM2 = Origin("lfm2", "qwen3", 2025, "arXiv:2511.23404, section 2, from memory").lineage(

@@ -56,6 +56,7 @@ class _Plan(NamedTuple):
     config: dict[str, Any]
     metadata: dict[str, Any]
     rows: list[TensorRow]
+    shapes: dict[str, tuple[int, ...]]  # of the tensors as Hugging Face calls them
     names: dict[str, str]  # Hugging Face's name of a tensor → the file's
     frequencies: Tensor | None
 
@@ -87,7 +88,7 @@ def write_gguf(
     kind = quantise or PLAIN[stored]
     plan = _planned(source.spec, source.family)
     words, notes = ({}, []) if tokenizer is None else metadata_of_tokenizer(tokenizer, source.spec.vocab_size)
-    shapes = their_shapes(plan.rows, source.spec)
+    shapes = plan.shapes
     kinds: dict[str, Quantisation] = {name: _kind(shape, kind) for name, shape in shapes.items()}
     uneven = [name for name, each in kinds.items() if each == "f16" != kind and len(shapes[name]) > 1]
     if uneven:
@@ -151,14 +152,14 @@ def _plan(spec: ModelSpec, architecture: str) -> _Plan:
     config = family.to_config(spec)
     metadata = metadata_of(architecture, config)
     rows = (family.files or family.rows)(spec)
-    names: dict[str, str] = {}
-    for theirs in their_shapes(rows, spec):
+    shapes, names = their_shapes(rows, spec), dict[str, str]()
+    for theirs in shapes:
         name = dialect.name(theirs)
         if name is None:
             raise SpecError(f"its files have no tensor for {theirs}")
         names[theirs] = name
     frequencies = _frequencies(spec, config)
-    embedding = next(shape for theirs, shape in their_shapes(rows, spec).items() if names[theirs] == EMBEDDING)
+    embedding = next(shape for theirs, shape in shapes.items() if names[theirs] == EMBEDDING)
     whole = {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in metadata.items()}
     read = config_of(whole, names.values(), embedding, MODEL)
     if frequencies is not None:
@@ -167,7 +168,7 @@ def _plan(spec: ModelSpec, architecture: str) -> _Plan:
     if difference := first_difference(computed(found), computed(spec)):
         path, would, is_ = difference
         raise SpecError(f"its files would say {short(would)} for {path} = {short(is_)}")
-    return _Plan(architecture, family, config, metadata, rows, names, frequencies)
+    return _Plan(architecture, family, config, metadata, rows, shapes, names, frequencies)
 
 
 def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:

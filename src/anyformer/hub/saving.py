@@ -91,8 +91,9 @@ class FilePlan(NamedTuple):
             if labels:
                 (directory / LABELS).write_text(labels_json(labels), encoding="utf-8")
             return
-        about = wrapped_config(self.spec)
-        if self.family is not None:
+        if self.family is None:
+            about = wrapped_config(self.spec)
+        else:
             about = {"architectures": [self.family.architecture], "model_type": self.family.hf_type}
         kind = {"dtype": str(dtype).removeprefix("torch.")}
         said = label_settings(self.spec, labels)

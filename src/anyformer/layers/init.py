@@ -62,11 +62,9 @@ class ByRole(InitSpec):
         return getattr(self, weight.role, None) or self.matrix
 
 
-def _copy(target: Tensor, drawn: Tensor) -> None:
-    target.copy_(drawn)
-
-
-def initialise(model: nn.Module, spec: ModelSpec, seed: int, put: Callable[[Tensor, Tensor], None] = _copy) -> None:
+def initialise(
+    model: nn.Module, spec: ModelSpec, seed: int, put: Callable[[Tensor, Tensor], object] = Tensor.copy_
+) -> None:
     """Set every parameter of a built model; the same numbers for the same seed, in the order of the state dict.
 
     `put` copies numbers, of its shape or to be expanded to it, into a parameter.

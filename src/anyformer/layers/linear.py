@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part, is_plain
-from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Positive, Weight, Width, Workload
+from anyformer.spec import Cost, MapSpec, Place, Placed, Positive, Weight, Width, Workload, in_turn
 
 
 class LinearSpec(MapSpec):
@@ -145,16 +145,10 @@ class ChainSpec(MapSpec):
             raise self.refusal("maps", f"hold {reading[0]}, which asks what is padding; let it stand by itself")
 
     def width_out(self, place: Place) -> int:
-        for step in self.maps:
-            place = place.at(step.width_out(place))
-        return place.shape[-1]
+        return in_turn(self.maps, place)[1].shape[-1]
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        placed: list[tuple[PartSpec, Place]] = []
-        for step in self.maps:
-            placed.append((step, place))
-            place = place.at(step.width_out(place))
-        return {"maps": placed}
+        return {"maps": in_turn(self.maps, place)[0]}
 
 
 class Chain(Part[ChainSpec]):

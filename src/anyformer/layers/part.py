@@ -32,9 +32,8 @@ class Part(nn.Module, Generic[S]):
                 arguments[0].module = cls
 
     def __init__(self, spec: S, place: Place) -> None:
-        nn.Module.__init__(
-            self
-        )  # a part that is also a layer of PyTorch's makes its weights here, and has its name for sizes
+        # Not what comes next: a part that is also a layer of PyTorch's makes its weights here, and has its name for sizes.
+        nn.Module.__init__(self)
         self.spec: S = spec
         self.place = dataclasses.replace(place, modules={})  # the model alone holds what is shared
         self.digest = spec.key  # equal for equal specs: what a pass memoises by

@@ -51,7 +51,7 @@ def steps_of(context: ForwardContext, store: Store) -> Steps:
     document = tokens.document
     if document is None:
         return Steps(dropout=context.dropout)
-    return replace(context.once("steps", lambda: _steps(document, store.document)), dropout=context.dropout)
+    return context.once("steps", lambda: replace(_steps(document, store.document), dropout=context.dropout))
 
 
 def _steps(document: Tensor, before: Tensor | None) -> Steps:

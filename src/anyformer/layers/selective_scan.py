@@ -114,19 +114,9 @@ def _(
 
 
 @_gradients.register_fake
-def _(
-    grad: Tensor,
-    grad_last: Tensor,
-    x: Tensor,
-    step: Tensor,
-    rate: Tensor,
-    b: Tensor,
-    c: Tensor,
-    goes_on: Tensor | None,
-    before: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    made = [each.new_empty(each.shape) for each in (x, step, rate, b, c, before[0])]
-    return made[0], made[1], made[2], made[3], made[4], made[5]
+def _(*given: Any) -> tuple[Tensor, ...]:
+    _, _, *inputs, _, before = given
+    return tuple(each.new_empty(each.shape) for each in (*inputs, before[0]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -23,9 +23,8 @@ from anyformer.serving.asked import Asked, read_chat, read_completion, read_embe
 from anyformer.serving.choice import Choice
 from anyformer.serving.connection import Gone, unless_gone
 from anyformer.serving.engine import Busy, Engine, Ticket, Told
-from anyformer.serving.limits import Limits, Rates
+from anyformer.serving.limits import Limits, Rates, Refusal
 from anyformer.serving.metrics import Metrics
-from anyformer.serving.refusal import Refusal
 from anyformer.text.chat import Chat
 
 if TYPE_CHECKING:

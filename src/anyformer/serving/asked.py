@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.generation import GREEDY, Sampling
-from anyformer.serving.refusal import Refusal
+from anyformer.serving.limits import Refusal
 
 MOST_STOPS, MOST_LIKELIEST, MOST_CHOICES = 16, 20, 64
 # Fields that change nothing with these values, and are refused with any other.

@@ -1,16 +1,30 @@
-"""What a server takes on, so that no client takes all of it."""
+"""What a server takes on, so that no client takes all of it; what it refuses, in OpenAI's form of an error."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, bounded
 from anyformer.inference.opened import Opened
 from anyformer.layers.embedding import learned_positions
-from anyformer.serving.refusal import Refusal
 
 WITHOUT_CONTEXT = 4096  # tokens, where neither a model nor an option says how many
 MOST_CLIENTS = 10_000  # of which the rate is remembered
+KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Refusal(Exception):
+    """A request that is refused: `param` is the field at fault, `code` a word that programs look at."""
+
+    def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(bounded(message))
+        self.status, self.param, self.code = status, param, code
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of the answer."""
+        kind = KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from anyformer.spec.head import HeadLayersSpec as HeadLayersSpec, HeadSpec as He
 from anyformer.spec.head import TableSpec as TableSpec, UnembeddingSpec as UnembeddingSpec
 from anyformer.spec.kinds import InitSpec as InitSpec, Kept as Kept, MapSpec as MapSpec, MixerSpec as MixerSpec
 from anyformer.spec.kinds import ResidualSpec as ResidualSpec, ScaleSpec as ScaleSpec, TermSpec as TermSpec
+from anyformer.spec.kinds import in_turn as in_turn
 from anyformer.spec.model import AheadSpec as AheadSpec, ModelSpec as ModelSpec, cached_calls as cached_calls
 from anyformer.spec.part import Caveat as Caveat, PartSpec as PartSpec, Place as Place, Placed as Placed
 from anyformer.spec.part import Sizes as Sizes, Spec as Spec, Weight as Weight, inside as inside, tensors as tensors

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 from anyformer.spec.cost import Cost, Workload
-from anyformer.spec.kinds import MapSpec, ScaleSpec, TermSpec
+from anyformer.spec.kinds import MapSpec, ScaleSpec, TermSpec, in_turn
 from anyformer.spec.part import PartSpec, Place, Placed, Weight, inside
 from anyformer.spec.ranges import Layers, Positive, Vocab, Width
 from anyformer.spec.structure import BlockSpec
@@ -83,11 +83,8 @@ class HeadSpec(PartSpec):
         return {"bias": Weight((added.rows,), ("vocab",), role="bias", fill=0.0) if added else None}
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        places: list[tuple[PartSpec, Place]] = []
         pool, stream = self.pool and (self.pool, place), place.at(place.d_model)
-        for step in self.transform:
-            places.append((step, place))
-            place = place.at(step.width_out(place))
+        places, place = in_turn(self.transform, place)
         layers, table = self.layers and (self.layers, stream), self.table
         if table is not None and table.shared is None:
             table = UnembeddingSpec(**table.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import pack, unpack
 from typing import ClassVar, Literal
 
@@ -24,6 +24,15 @@ class MapSpec(PartSpec, abstract=True):
     def width_out(self, place: Place) -> int:
         """The width of what comes out, given the place of what goes in."""
         return place.shape[-1]
+
+
+def in_turn(maps: Sequence[MapSpec], place: Place) -> tuple[list[tuple[PartSpec, Place]], Place]:
+    """(maps one after the other, each with its place, the place behind the last)."""
+    placed: list[tuple[PartSpec, Place]] = []
+    for each in maps:
+        placed.append((each, place))
+        place = place.at(each.width_out(place))
+    return placed, place
 
 
 class TermSpec(PartSpec, abstract=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -143,13 +144,12 @@ def _peak(runs: Runs) -> float:
 
 def _written(runs: Runs, file: str | Path) -> StudyResult:
     spec, tuning = runs.spec, runs.tuning()
-    chosen = {model.name: runs.trials(model)[1] for model in spec.models}
-    found: dict[tuple[str, int, int], list[RunResult]] = {}
-    for size in spec.sizes:
-        for tokens in spec.tokens:
-            for model in spec.models:
-                cells = (Cell(model.name, size, tokens, chosen[model.name], seed) for seed in range(1, spec.seeds + 1))
-                found[model.name, size, tokens] = [run for cell in cells if (run := runs.result(cell)) is not None]
+    places = itertools.product(spec.sizes, spec.tokens, spec.models)
+    found: dict[tuple[str, int, int], list[RunResult]] = {(model.name, n, d): [] for n, d, model in places}
+    for model in spec.models:
+        for cell in runs.reported(model.name, runs.trials(model)[1]):
+            if (run := runs.result(cell)) is not None:
+                found[cell.model, cell.size, cell.tokens].append(run)
     findings = find(spec, runs.texts.about, found, tuning)
     page = runs.out / "findings.md"
     command = shlex.join(["anyformer", "study", Path(file).name])

@@ -288,9 +288,7 @@ def _biases(stack: StackSpec, place: Place) -> Iterator[str]:
     for layers in distinct_layers(stack):
         for path, weight in tensors(layers.block, place):
             *_, owner, last = path.split(".")
-            if (
-                last == "bias" or (owner, weight.role, weight.axes) == ("mixer", "bias", ("gates",))
-            ) and weight.trainable:
+            if (last == "bias" or weight.axes == ("gates",)) and weight.trainable:
                 yield "norms" if owner.startswith("norm") else BIASES.get(owner, owner.replace("_", " "))
 
 

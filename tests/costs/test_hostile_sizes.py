@@ -4,16 +4,19 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from anyformer.costs import cost
+from anyformer.costs.sections import sections
 from anyformer.errors import SpecError
 from anyformer.families import preset
+from anyformer.layers import FeedForwardSpec
 from anyformer.layers.head import chunks_of, watcher
-from anyformer.spec import ModelSpec, encode
+from anyformer.spec import BlockSpec, ModelSpec, encode
 
 LIMITS = """
 import json, resource, sys, time
@@ -37,6 +40,21 @@ for text in json.load(sys.stdin):
 D_FF = ("stack", "blocks", "a", "sublayers", 1, "branches", 0, "mixer", "d_ff")
 HEADS = ("stack", "blocks", "a", "sublayers", 0, "branches", 0, "mixer", "projection")
 ATTENTION = HEADS[:-1]
+
+
+def differing(n: int) -> ModelSpec:
+    """GPT-2 with `n` layers of which no two are as wide."""
+    spec = preset("gpt2").spec
+    widths = [change_of(spec.stack.blocks[0], d_ff) for d_ff in range(256, 256 + n)]
+    return spec.but(stack=spec.stack.but(blocks=tuple(widths)))
+
+
+def change_of(block: BlockSpec, d_ff: int) -> BlockSpec:
+    attention, feed_forward = block.sublayers
+    (branch,) = feed_forward.branches
+    mixer = branch.mixer
+    assert isinstance(mixer, FeedForwardSpec)
+    return block.but(sublayers=(attention, feed_forward.but(branches=(branch.but(mixer=mixer.but(d_ff=d_ff)),))))
 
 
 def llama(path: tuple[Any, ...], value: Any) -> str:
@@ -83,6 +101,17 @@ def test_a_pass_of_many_tokens_takes_no_longer_than_one_of_few() -> None:
     finally:
         watcher.reset(watched)
     assert seen == [10**12]
+
+
+def test_hundreds_of_layers_that_differ_are_costed_soon() -> None:
+    began = time.process_time()
+    report = cost(differing(300), seq_len=32)
+    lines = [line.says for section in sections(report) for line in section.lines]
+    assert any(says.startswith("not observed: 300 layers differ") for says in lines)
+    assert report.as_json()["activations"] is None
+    assert report.training_flops_total == 3 * report.forward_flops_total > 0
+    assert time.process_time() - began < 10  # 2 on a machine that is idle; observed, they would take 30
+    assert not cost(differing(3), seq_len=32).unobserved
 
 
 @pytest.mark.slow

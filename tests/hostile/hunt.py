@@ -139,6 +139,8 @@ def spread(
         if child == 0:
             status = 1
             try:
+                material.root /= f"process-{i}"  # what is made from here on is its own
+                material.root.mkdir()
                 report.write_text(json.dumps(hunt(material, plan[i::processes], seed, keep, limits, until).as_json()))
                 status = 0
             except BaseException:

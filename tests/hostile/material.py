@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 from functools import cached_property
 from pathlib import Path
@@ -148,9 +147,7 @@ class Material:
     @cached_property
     def interrupted(self) -> Path:
         """The same, its newest checkpoint not yet written."""
-        folder = shutil.copytree(
-            self.run, self.root / f"interrupted-{os.getpid()}"
-        )  # each process of a hunt has its own
+        folder = shutil.copytree(self.run, self.root / "interrupted")
         newest = max((folder / "run" / "checkpoints").glob("step-*"))
         shutil.rmtree(newest)
         return folder

@@ -35,6 +35,7 @@ from anyformer.spec import (
 
 NBYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MOST_TOKENS = 10**9  # of one pass: what is observed of more takes too long
+MOST_OBSERVED = 32  # layers that differ, of those a report runs on fake tensors; no preset has more than three
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,24 @@ class CostReport(ShowsItself):
     state: StateBytes
     cache: tuple[CacheKind, ...]  # none where tokens see later ones
 
+    @property
+    def unobserved(self) -> str:
+        """Why a report leaves activations out; "" where it does not."""
+        n_kinds = sum(len(set(stack.blocks)) for stack in self.spec.stacks.values())
+        if n_kinds > MOST_OBSERVED:
+            return (
+                f"not observed: {n_kinds:,} layers differ, each takes some 0.1 s; af.activations(spec, …) observes them"
+            )
+        return ""
+
     @cached_property
     def activations(self) -> Activations | None:
-        """What one step over the batch holds until its backward pass; None where a part has no module that could run."""
+        """What one step over the batch holds until its backward pass; None where a part has no module that could run.
+
+        None also where more than `MOST_OBSERVED` layers differ.
+        """
+        if self.unobserved:
+            return None
         try:
             return activations(
                 self.spec,

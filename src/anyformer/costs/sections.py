@@ -81,7 +81,8 @@ def _state(report: CostReport) -> Iterator[FigureLine]:
 def _activations(report: CostReport) -> Iterator[FigureLine]:
     found = report.activations
     if found is None:
-        yield FigureLine("activations", "unknown", "a part has no module yet, so there is no pass to observe")
+        why = report.unobserved or "a part has no module yet, so there is no pass to observe"
+        yield FigureLine("activations", "unknown", why)
         return
     yield FigureLine("activations", binary(found.nbytes), f"at the peak of a step of {report.tokens:,} tokens")
     for part, nbytes in found.saved.items():

@@ -39,7 +39,7 @@ def as_variant(a: Architecture, b: Architecture, *, names: tuple[str, str] = (""
         with suppress(SpecError):
             changes = fewer if apply(start, fewer.items(), find) == goal else changes
     if spec != goal or apply(start, changes.items(), find) != goal:
-        rows = [part for part, read in READINGS.items() if read(spec) != read(goal)]
+        rows = [part for part, read in READINGS.items() if read(goal) not in (read(start), read(spec))]
         rows = rows or sorted({path.rpartition(".")[2] for path, *_ in differences(spec, goal)})
         said = "stacks" if "stacks" in rows else ", ".join(rows)  # an encoder has all the others of its own
         raise RunFailed(f"no variant of {base or 'a'} is {other or 'b'}: no change makes equal {said}")

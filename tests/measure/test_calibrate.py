@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,24 @@ def test_the_peak_is_what_a_clock_says() -> None:
     peak = gemm_peak()
     # The best of many is at least the mean of a few, but for noise; ten times as much is no product of this machine.
     assert 0.7 * plain < peak < 10 * plain
+
+
+@pytest.mark.parametrize(("flops_per_second", "tried"), [(100e9, [512, 1024, 2048]), (1e9, [512])])
+def test_products_that_would_take_long_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch, flops_per_second: float, tried: list[int]
+) -> None:
+    """bfloat16 where a processor has no arithmetic for it runs at a hundredth: 2048 would take 17 s a call."""
+    sides: list[int] = []
+    multiply = torch.mm
+    monkeypatch.setattr(module.torch, "mm", lambda a, b, out: sides.append(len(a)) or multiply(a[:1], b, out=out[:1]))
+
+    def clock(work: Callable[[], object], *_: object) -> float:
+        work()
+        return 2 * sides[-1] ** 3 / flops_per_second
+
+    monkeypatch.setattr(module, "fastest", clock)
+    assert gemm_peak() == pytest.approx(flops_per_second)
+    assert sides == tried
 
 
 def test_bandwidth_is_what_a_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from anyformer.layers import (
     LogSteps,
     Mask,
     MoESpec,
+    MuP,
     Normal,
     Not,
     Or,
@@ -193,7 +194,8 @@ def start(value: InitSpec) -> str:
     for role, drawn in named.items():
         if drawn is not None:
             roles.setdefault(_drawn(drawn), []).append(role)
-    return next(iter(roles)) if len(roles) == 1 else "; ".join(f"{', '.join(who)}: {how}" for how, who in roles.items())
+    said = next(iter(roles)) if len(roles) == 1 else "; ".join(f"{', '.join(who)}: {how}" for how, who in roles.items())
+    return f"μP from a width of {number(value.base)}; {said}" if isinstance(value, MuP) else said
 
 
 def _drawn(value: Spec) -> str:

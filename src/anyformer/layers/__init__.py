@@ -24,7 +24,7 @@ from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, P
 from anyformer.layers.gru import GRUSpec as GRUSpec
 from anyformer.layers.head import Head as Head
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
-from anyformer.layers.init import Xavier as Xavier
+from anyformer.layers.init import MuP as MuP, Xavier as Xavier
 from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec, LinearSpec as LinearSpec
 from anyformer.layers.linear import FactorSpec as FactorSpec, ShiftSpec as ShiftSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys

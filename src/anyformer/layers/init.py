@@ -9,7 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import SpecError
-from anyformer.spec import Exponent, InitSpec, ModelSpec, NotNegative, Place, Spec, Weight, tensors
+from anyformer.spec import (
+    Exponent,
+    InitSpec,
+    ModelSpec,
+    NotNegative,
+    Place,
+    Positive,
+    ScaleSpec,
+    Spec,
+    Weight,
+    tensors,
+)
 
 
 class DistributionSpec(Spec, abstract=True):
@@ -60,6 +71,30 @@ class ByRole(InitSpec):
     def of(self, weight: Weight) -> DistributionSpec:
         """The distribution of a weight that has no constant to start from."""
         return getattr(self, weight.role, None) or self.matrix
+
+
+class MuP(ByRole):
+    """Maximal update parametrisation for Adam: one learning rate, and one start, serve every width.
+
+    Matrices start with a deviation of 1/√fan_in and learn at base / d_model of the recipe's rate; tables, gains and biases
+    start and learn alike at every width; logits are multiplied by base / d_model. Heads keep their width: where that grows,
+    attention's `scale` is 1 / head_dim. Yang et al. 2022, arXiv:2203.03466, table 8.
+    """
+
+    base: Positive = 256.0  # the width that has the recipe's own rate for all weights
+    matrix: DistributionSpec = Normal(scale=1.0, fan_in_power=-0.5)
+
+    def begun(self, model: ModelSpec) -> ModelSpec:
+        logits = ScaleSpec(factor=self.base, power=-1.0)
+        heads = tuple(head if head.table is None else head.but(scale=logits) for head in model.heads)
+        return model.but(init=self, heads=heads)
+
+    def rate(self, weight: Weight, d_model: int) -> float:
+        grows = weight.role not in ("table", "bias", "gain") and not FIXED.issuperset(weight.axes[1:])
+        return self.base / d_model if grows else 1.0
+
+
+FIXED = frozenset({"one", "rank", "tokens"})  # axes that are as long at every width: of kernels, of low ranks
 
 
 def initialise(

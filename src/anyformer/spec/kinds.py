@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from struct import pack, unpack
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from anyformer.spec.part import PartSpec, Place, Spec
+from anyformer.spec.part import PartSpec, Place, Spec, Weight
 from anyformer.spec.ranges import Exponent, Positive
+
+if TYPE_CHECKING:
+    from anyformer.spec.model import ModelSpec
 
 Kept = Literal["tokens", "memory", "state"]
 
@@ -76,6 +79,14 @@ class ResidualSpec(PartSpec, abstract=True):
 
 class InitSpec(Spec, abstract=True):
     """How weights start, by role; applied by layers.init."""
+
+    def begun(self, model: ModelSpec) -> ModelSpec:
+        """The architecture with this start, and with what goes with it."""
+        return model.but(init=self)
+
+    def rate(self, weight: Weight, d_model: int) -> float:
+        """The share of a recipe's learning rate by which a weight in a stream of this width learns."""
+        return 1.0
 
 
 class ScaleSpec(Spec):

@@ -40,6 +40,7 @@ from anyformer.spec import (
     BlockSpec,
     BranchSpec,
     Count,
+    InitSpec,
     Length,
     ModelSpec,
     Spec,
@@ -270,7 +271,11 @@ def _activation_text(a: ModelSpec) -> str:
     return f"{GATED[kind].lower() if isinstance(feed, GatedFeedForwardSpec) else kind}{bracket}{options}"
 
 
-FIELDS = ("d_model", "head_dim", "d_ff", "residual", "init")  # rows that are a field of the same name
+def _init(a: ModelSpec, data: Any) -> ModelSpec:
+    return read(data, InitSpec, "init").begun(a)
+
+
+FIELDS = ("d_model", "head_dim", "d_ff", "residual")  # rows that are a field of the same name
 
 
 @dataclass(frozen=True)
@@ -334,7 +339,7 @@ ROWS: Mapping[str, Row] = {
     "residual": _of_stacks(
         "residual", lambda a, b: a.but(residual=b.residual), text=lambda a: text_of(a.stack.residual)
     ),
-    "init": _row("start of weights", lambda a, b: a.but(init=b.init), text=lambda a: text_of(a.init)),
+    "init": Row("start of weights", lambda a, b: b.init.begun(a), _init, text=lambda a: text_of(a.init)),
 }
 """By key, in the order in which a variant is best written: what others build on comes first."""
 BY_PART = {row.part: row for row in ROWS.values()}

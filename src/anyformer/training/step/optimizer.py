@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.errors import UsageError
 from anyformer.model import Transformer
 from anyformer.recipe import Adam, AdamW, OptimizerSpec
-from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.spec import ModelSpec, Place, Weight, tensors
 from anyformer.spec.part import Role
 from anyformer.training.cluster.parts import together
 
@@ -35,22 +35,28 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """The optimiser over the model's weights: those that decay, then the others, each in the model's order.
 
-    Those of a model `beside` it come after them in either group. Raises UsageError for an optimiser without an implementation.
+    Those that learn at another share of the rate (μP) are groups of their own, which decay no less. Those of a model `beside` it
+    come after them in each group. Raises UsageError for an optimiser without an implementation.
     """
     if not isinstance(optimizer, Adam | AdamW):
         raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are Adam and AdamW")
     decay = optimizer.weight_decay if isinstance(optimizer, AdamW) else 0.0
-    every, decays = trained(model, beside), _decaying(model, spec)
+    every, ways = trained(model, beside), _ways(model, spec)
     if beside is not None:
-        decays = _decaying(beside, beside.spec) | decays
+        ways = _ways(beside, beside.spec) | ways
+    lr = optimizer.peak(spec.stack.d_model)
     groups = [
-        {"params": [p for p in every if decays[p]], "weight_decay": decay},
-        {"params": [p for p in every if not decays[p]], "weight_decay": 0.0},
+        {
+            "params": [p for p in every if ways[p] == (decays, rate)],
+            "lr": lr * rate,
+            "weight_decay": decay / rate if decays else 0.0,
+        }
+        for decays, rate in sorted(set(ways.values()), reverse=True)
     ]
     fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=optimizer.peak(spec.stack.d_model),
+        groups,
+        lr=lr,
         betas=(optimizer.beta1, optimizer.beta2),
         eps=optimizer.eps,
         fused=fused,
@@ -58,9 +64,15 @@ def optimizer_of(
     )
 
 
-def _decaying(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, bool]:
-    decays = decaying(spec)
-    return {p: decays[name] for name, p in model.named_parameters() if p.requires_grad}
+def _ways(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple[bool, float]]:
+    """(whether it decays, its share of the learning rate) of each weight that is trained."""
+    ways = {name: (weight.role in DECAYING, _rate(spec, name, weight)) for name, weight in tensors(spec, Place())}
+    return {p: ways[name] for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _rate(spec: ModelSpec, name: str, weight: Weight) -> float:
+    stack = spec.encoder if spec.encoder and name.startswith("encoder.") else spec.stack
+    return spec.init.rate(weight, stack.d_model)
 
 
 def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:

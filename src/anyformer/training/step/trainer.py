@@ -90,6 +90,7 @@ class Trainer:
         self.parameters = trained(model, self.auxiliary)
         self.device = next(model.parameters()).device
         self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)
+        self.rate_shares = [group["lr"] / self.optimizer.defaults["lr"] for group in self.optimizer.param_groups]
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
         self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
         self.routers = routers_of(model)
@@ -111,8 +112,8 @@ class Trainer:
         norm = clip(self.parameters, self.recipe.clip)
         result = result._replace(grad_norm=float(norm), lr=self.learning_rate(number))
         if result.finite:
-            for group in self.optimizer.param_groups:
-                group["lr"] = result.lr
+            for group, share in zip(self.optimizer.param_groups, self.rate_shares, strict=True):
+                group["lr"] = result.lr * share
             with kept_at_a_distance(self.disentangled):
                 self.optimizer.step()
             if result.load is not None and self.recipe.router.correction_speed:

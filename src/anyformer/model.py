@@ -170,7 +170,8 @@ class Transformer(Part[ModelSpec]):
         context = ForwardContext(
             tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name)
         )
-        context.recompute = self.recompute if torch.is_grad_enabled() and cache is None else "none"
+        context.trains = torch.is_grad_enabled() and cache is None
+        context.recompute = self.recompute if context.trains else "none"
         hidden: list[Tensor] | None = [] if output_hidden_states else None
         asked = list(self.heads) if heads is None else [self.head(one) for one in heads]
         # A cache holds what the layers of every head keep of every token.
@@ -235,7 +236,8 @@ class Transformer(Part[ModelSpec]):
         assert self.encoder is not None
         tokens = make_tokens(ids, *known)
         context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
-        context.recompute = self.recompute if torch.is_grad_enabled() else "none"
+        context.trains = torch.is_grad_enabled()
+        context.recompute = self.recompute if context.trains else "none"
         memory, notes = self.encoder(ids, context, repeat(KEEP_NOTHING))
         return memory, replace(tokens, name="memory"), notes
 

@@ -107,7 +107,7 @@ def reformer() -> ModelSpec:
         d_model=Width(1024),
         embedding=embedding(TableSpec(rows=Vocab(258)), axial),
         blocks=repeat([local, local, hashed, local], 12),
-        residual=ReversibleSpec(),
+        residual=ReversibleSpec(output="both"),
         norm=NORM,
     )
     return ModelSpec(

@@ -302,19 +302,22 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         terms=(L.TokensSpec(table=table, scale=scale), *draw(positions)), norm=draw(optional(norms))
     )
     head = HeadSpec(table=table, bias=draw(st.booleans()), softcap=draw(optional(st.just(4.0))))
-    stack = StackSpec(
-        d_model=Width(D_MODEL),
-        embedding=embedding,
-        blocks=(draw(blocks(masks)), draw(blocks(masks))),
-        residual=draw(
-            st.sampled_from(
-                [L.AddSpec(), L.AddSpec(scale=0.7, branch=0.6), L.AddByDepthSpec(power=0.1), L.ReversibleSpec()]
-            )
-        ),
-        norm=draw(norms),
+    each = draw(blocks(masks)), draw(blocks(masks))
+    residual = draw(
+        st.sampled_from(
+            [
+                L.AddSpec(),
+                L.AddSpec(scale=0.7, branch=0.6),
+                L.AddByDepthSpec(power=0.1),
+                L.ReversibleSpec(),
+                L.ReversibleSpec(output="both"),
+            ]
+        )
     )
-    if isinstance(stack.residual, L.ReversibleSpec):
-        stack = stack.but(blocks=tuple(_without_norm_sum(block) for block in stack.blocks))
+    if residual.undoes:
+        each = tuple(_without_norm_sum(block) for block in each)
+    stack = StackSpec(d_model=Width(D_MODEL), embedding=embedding, blocks=each, residual=residual, norm=draw(norms))
+    if residual.width(D_MODEL) > D_MODEL:
         head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
     elif draw(st.sampled_from([False, False, True])):
         layers = draw(head_layers(masks))
@@ -333,5 +336,5 @@ def head_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks
 
 
 def _without_norm_sum(block: BlockSpec) -> BlockSpec:
-    """The norm of the sum is as wide as d_model; a reversible stream is twice as wide."""
+    """What a reversible residual can undo."""
     return block.but(sublayers=tuple(sublayer.but(norm_sum=None) for sublayer in block.sublayers))

@@ -48,7 +48,7 @@ from anyformer.layers.recurrence import Recurrent as Recurrent, RecurrentSpec as
 from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSpec, ShawKeysSpec as ShawKeysSpec
 from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec
 from anyformer.layers.residual import AddByDepthSpec as AddByDepthSpec, AddSpec as AddSpec
-from anyformer.layers.residual import ReversibleSpec as ReversibleSpec
+from anyformer.layers.reversible import ReversibleSpec as ReversibleSpec
 from anyformer.layers.rg_lru import RGLRUSpec as RGLRUSpec
 from anyformer.layers.rope_scaling import DynamicNTK as DynamicNTK, LinearScaling as LinearScaling
 from anyformer.layers.rope_scaling import Llama3Scaling as Llama3Scaling, LongRoPE as LongRoPE

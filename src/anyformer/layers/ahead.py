@@ -30,8 +30,8 @@ class Ahead(Part[AheadSpec]):
         x = mapped(spec.hidden, self.hidden, mapped(spec.norm_hidden, self.norm_hidden, x, context), context)
         token = mapped(spec.norm_token, self.norm_token, token, context)
         context.input = x + mapped(spec.token, self.token, token, context)
-        state, notes = self.block(residual.open(context.input), residual, context, repeat(KEEP_NOTHING))
-        return residual.close(state), notes
+        state, notes = self.block(residual.open(context.input, context), residual, context, repeat(KEEP_NOTHING))
+        return residual.close(state)[0], notes
 
 
 def run_ahead(

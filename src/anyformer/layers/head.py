@@ -66,11 +66,11 @@ class HeadLayers(Part[HeadLayersSpec]):
         here, notes = replace(context, input=x), []
         for term in self.terms:
             x = x + term(ids, context.tokens).to(x.dtype)
-        state = residual.open(x)
+        state = residual.open(x, here)
         for block in self.blocks:
             state, more = block(state, residual, here, stores)
             notes += more
-        return residual.close(state), notes
+        return residual.close(state)[0], notes
 
 
 class Head(Part[HeadSpec]):

@@ -64,9 +64,15 @@ class MixerSpec(PartSpec, abstract=True):
 
 
 class ResidualSpec(PartSpec, abstract=True):
-    """How branches write to the stream: open, read, write, close."""
+    """How branches write to the stream.
+
+    Its module has `open(x, context)`, the state that the stream x begins with; `step(state, branches, context)`, the state
+    after some branches; `close(state)`, what the final norm sees of it.
+    """
 
     counted_as: ClassVar[str | None] = "residual"
+    # whether steps can be undone, so that training keeps nothing of the layers and makes them again
+    undoes: ClassVar[bool] = False
 
     def width(self, d_model: int) -> int:
         """The width of what the final norm and the heads see."""

@@ -61,6 +61,11 @@ class ModelSpec(PartSpec):
             raise SpecError(f"Model.heads are called {', '.join(names)}; give each a name of its own")
         if self.ahead and not self.heads:
             raise SpecError("Model.ahead predicts with the first of Model.heads, and there is none; give the model one")
+        if self.encoder and self.encoder.residual.undoes != self.stack.residual.undoes:
+            raise SpecError(
+                f"Model.encoder has the residual {self.encoder.residual.kind}, and Model.stack {self.stack.residual.kind}; "
+                "give both stacks one of which layers can be undone, or neither"
+            )
         for head in self.heads:
             if head.layers is not None:
                 self._check_layers(head.name, head.layers)

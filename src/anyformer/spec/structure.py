@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
+from anyformer.errors import SpecError
 from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, usual
 from anyformer.spec.ranges import Layers, Width
@@ -64,6 +65,13 @@ class StackSpec(PartSpec):
     blocks: Annotated[tuple[BlockSpec, ...], Layers]
     residual: ResidualSpec = usual("Add")
     norm: MapSpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.residual.undoes and any(sublayer.norm_sum for block in self.blocks for sublayer in block.sublayers):
+            raise SpecError(
+                f"Stack.residual = {self.residual.kind} undoes sums, and no norm of them (post-norm); take Add, or norms of "
+                "what branches read (pre-norm)"
+            )
 
     @property
     def n_branches(self) -> int:

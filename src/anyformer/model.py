@@ -98,6 +98,7 @@ class Transformer(Part[ModelSpec]):
         # what the rows of a head that classifies stand for, where files say it
         self.labels: tuple[str, ...] | None = None
         self.recompute: Recompute = "none"
+        self.shares: Any = None  # how processes share its layers, where they do (training.cluster.tensor_parallel)
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
         keys = {value.key: value for value in spec.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}

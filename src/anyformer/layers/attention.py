@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.mask import Everything, Mask, Prefix
+from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
@@ -106,6 +106,14 @@ class AttentionSpec(MixerSpec):
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
+
+    def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
+        """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
+        added = (*self.scores, *([self.relative_values] if self.relative_values else []))
+        if self.norm is not None or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
+            return None
+        projection = self.projection.narrowed(self._place(place), ranks)
+        return projection and self.but(projection=projection)
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Whether keys are read as they are stored; scores of content are of the queries and keys of each head."""

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
+from anyformer.layers.ranks import SplitRows
 from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import (
     Count,
@@ -34,6 +35,7 @@ class Table(Part[TableSpec], nn.Embedding):
     """Rows of vectors, PyTorch's embedding to whoever looks for one."""
 
     weight: Any
+    split: SplitRows | None = None  # of a table of which other processes have the other rows
 
     def __init__(self, spec: TableSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -44,12 +46,11 @@ class Table(Part[TableSpec], nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         """The rows of ids [batch, token] as [batch, token, width]. Raises InputError for an id without a row (on a CPU)."""
         try:
-            return F.embedding(input, self.weight)
+            return F.embedding(input, self.weight) if self.split is None else self.split.lookup(input, self.weight)
         except IndexError:
-            wrong = input[(input < 0) | (input >= self.spec.rows)]
-            raise InputError(
-                f"there is no token {int(wrong[0])}; this table has those from 0 to {self.spec.rows - 1}"
-            ) from None
+            rows = self.spec.rows if self.split is None else self.split.total
+            wrong = input[(input < 0) | (input >= rows)]
+            raise InputError(f"there is no token {int(wrong[0])}; this table has those from 0 to {rows - 1}") from None
 
 
 class TokensSpec(TermSpec):

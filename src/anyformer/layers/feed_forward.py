@@ -49,6 +49,10 @@ class FeedForwardSpec(ExpertSpec):
             "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
 
+    def narrowed(self, place: Place, ranks: int) -> FeedForwardSpec | None:
+        """Its share of the features; None where all are normed together."""
+        return self.but(d_ff=self.divided("d_ff", ranks)) if self.norm is None else None
+
     def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         (up,) = hidden
         return _dropped(_normed(module, module.activation(up)), context)
@@ -85,6 +89,10 @@ class GatedFeedForwardSpec(ExpertSpec):
             "norm": self.norm and (self.norm, place.at(self.d_ff)),
             "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
+
+    def narrowed(self, place: Place, ranks: int) -> GatedFeedForwardSpec | None:
+        """Its share of the features; None where all are normed together."""
+        return self.but(d_ff=self.divided("d_ff", ranks)) if self.norm is None else None
 
     def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         gate, up = self.bounded(*hidden)

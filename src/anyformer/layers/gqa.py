@@ -39,6 +39,10 @@ class ProjectionSpec(PartSpec, abstract=True):
         """The widths of (queries and keys, values) where what is stored is read as it is."""
         raise TypeError(f"{self.kind} cannot read what it stores as it is")
 
+    def narrowed(self, place: Place, ranks: int) -> ProjectionSpec | None:
+        """That of each rank's heads, as `MixerSpec.narrowed`: what the ranks' `output` gives adds up."""
+        return None
+
     def between(self, query: int, keys: int, *, absorbed: bool) -> int:
         """The FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
         return 0
@@ -159,6 +163,16 @@ class GQASpec(ProjectionSpec):
         per_query = 2 * place.d_model * n_heads * (head_dim + value_dim)
         per_key = 2 * place.d_source * self.kv_heads * (head_dim + value_dim)
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
+
+    def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
+        """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector."""
+        if self.norm_over == "projection" and (self.norm_query or self.norm_key):
+            return None
+        n_heads, head_dim, _ = self.sizes(place)
+        kept = self.n_kv_heads
+        if kept is not None:
+            kept = Count(1) if ranks % kept == 0 else self.divided("n_kv_heads", ranks)
+        return self.but(n_heads=self.divided("n_heads", ranks), n_kv_heads=kept, head_dim=Width(head_dim))
 
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)

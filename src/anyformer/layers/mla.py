@@ -103,6 +103,10 @@ class MLASpec(ProjectionSpec):
         per_key = 2 * place.d_source * (self.kv_rank + self.turning)
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
+    def narrowed(self, place: Place, ranks: int) -> MLASpec:
+        """The latents are whole on every rank: all heads read them."""
+        return self.but(n_heads=self.divided("n_heads", ranks))
+
     def resized(self, to: Sizes) -> MLASpec:
         """Heads and head_dim follow their rule; all other widths stay in proportion to head_dim, as in the papers."""
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)

@@ -62,6 +62,15 @@ class MixerSpec(PartSpec, abstract=True):
         """
         return "tokens"
 
+    def narrowed(self, place: Place, ranks: int) -> MixerSpec | None:
+        """What each of several ranks computes of it, such that the sum of what they write is what it writes.
+
+        Each has as many heads or features as any other, the first rank the first ones; a weight is cut along one axis, one that
+        isn't cut is read by all. None: it cannot be, and each rank computes the whole. Raises SpecError where the number of
+        ranks does not divide it.
+        """
+        return None
+
 
 class ResidualSpec(PartSpec, abstract=True):
     """How branches write to the stream.

@@ -315,7 +315,7 @@ def _built(
     if world.sharded:
         from anyformer.training.cluster.sharding import shard
 
-        shard(model, device, world)
+        model = shard(model, device, world)
     return model, fresh
 
 

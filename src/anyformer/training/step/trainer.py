@@ -22,6 +22,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute
 from anyformer.text import NOT_PREDICTED
+from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
@@ -71,7 +72,8 @@ class Trainer:
         world: World = ALONE,
     ) -> None:
         asked = objective.auxiliary()
-        refuse_on_mesh(model.spec, recipe, world, tied=asked is not None and bool(asked.tied), compiled=compiled)
+        tied, beside = asked is not None and bool(asked.tied), asked is not None
+        refuse_on_mesh(model.spec, recipe, world, tied=tied, compiled=compiled, beside=beside)
         if micro_tokens is not None and not recipe.objective.divisible:
             raise UsageError(
                 f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
@@ -148,7 +150,7 @@ class Trainer:
             else:  # others compute rows, and all make the same passes
                 (total * 0).backward()
             parts.append(losses.parts)
-        self.world.add_gradients(self.parameters)
+        add_gradients(self.model, self.parameters, self.world)
         nats = torch.stack(sums).cpu().double().sum() if sums else torch.zeros((), dtype=torch.float64)
         router_nats = torch.stack(routers[:real]).detach().sum() if routers[:real] else torch.zeros(())
         found, of_routers = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,8 +61,20 @@ class Sublayer(Part[SublayerSpec]):
         return mapped(self.spec.norm_sum, self.norm_sum, residual.write(state, total), context), notes
 
 
+def in_turn(
+    sublayers: Iterable[Sublayer], state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
+) -> tuple[Tensor, list[Notes]]:
+    """The state [batch, token, width of the residual's] after these sublayers, and their notes."""
+    notes: list[Notes] = []
+    for sublayer in sublayers:
+        state, more = sublayer(state, residual, context, stores)
+        notes += more
+    return state, notes
+
+
 class Block(Part[BlockSpec]):
     sublayers: Any
+    connection: Any
 
     def forward(
         self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
@@ -70,11 +82,9 @@ class Block(Part[BlockSpec]):
         """The state [batch, token, width of the residual's] after its sublayers, and their notes."""
         if context.recompute == "full":
             return checkpointed_layer(lambda state, context: self(state, residual, context, stores), state, context)
-        notes: list[Notes] = []
-        for sublayer in self.sublayers:
-            state, more = sublayer(state, residual, context, stores)
-            notes += more
-        return state, notes
+        if self.connection is not None:
+            return self.connection(state, self.sublayers, residual, context, stores)
+        return in_turn(self.sublayers, state, residual, context, stores)
 
 
 class Stack(Part[StackSpec]):
@@ -96,6 +106,7 @@ class Stack(Part[StackSpec]):
         `early`: at each number of layers in it is put what the stack would give if it had no more.
         """
         x = context.input = self.embedding(ids, context)
+        context.ids = ids
         state, notes = self.residual.open(x), []
         for i, block in enumerate(self.blocks):
             if hidden is not None:

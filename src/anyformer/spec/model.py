@@ -12,7 +12,7 @@ from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
 from anyformer.spec.ranges import Length
-from anyformer.spec.structure import BlockSpec, BranchSpec, StackSpec, SublayerSpec
+from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent
 
 
 class AheadSpec(PartSpec):
@@ -61,9 +61,14 @@ class ModelSpec(PartSpec):
             raise SpecError(f"Model.heads are called {', '.join(names)}; give each a name of its own")
         if self.ahead and not self.heads:
             raise SpecError("Model.ahead predicts with the first of Model.heads, and there is none; give the model one")
+        lent: Lent = {}
+        check_lent(self.stack.blocks, place := Place(self.stack.d_model, (self.stack.d_model,)), lent)
         for head in self.heads:
             if head.layers is not None:
                 self._check_layers(head.name, head.layers)
+                check_lent(head.layers.blocks, place, dict(lent))
+        for module in self.ahead:
+            check_lent((module.block,), place, {})  # which runs on other tokens than the stack
 
     def _check_layers(self, name: str, layers: HeadLayersSpec) -> None:
         if layers.before > self.n_layers:

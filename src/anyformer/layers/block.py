@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -68,8 +68,20 @@ class Sublayer(Part[SublayerSpec]):
         return total, notes
 
 
+def in_turn(
+    sublayers: Iterable[Sublayer], state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+) -> tuple[Any, list[Notes]]:
+    """The residual's state of a stream [batch, token, d_model] after these sublayers, and their notes."""
+    notes: list[Notes] = []
+    for sublayer in sublayers:
+        state, more = sublayer(state, residual, context, stores)
+        notes += more
+    return state, notes
+
+
 class Block(Part[BlockSpec]):
     sublayers: Any
+    connection: Any
 
     def forward(
         self, state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
@@ -77,11 +89,9 @@ class Block(Part[BlockSpec]):
         """The residual's state of a stream [batch, token, d_model] after its sublayers, and their notes."""
         if context.recompute == "full" and not residual.spec.undoes:
             return made_again(lambda state, context: self(state, residual, context, stores), state, context=context)
-        notes: list[Notes] = []
-        for sublayer in self.sublayers:
-            state, more = sublayer(state, residual, context, stores)
-            notes += more
-        return state, notes
+        if self.connection is not None:
+            return self.connection(state, self.sublayers, residual, context, stores)
+        return in_turn(self.sublayers, state, residual, context, stores)
 
 
 class Stack(Part[StackSpec]):
@@ -103,6 +113,7 @@ class Stack(Part[StackSpec]):
         `early`: at each number of layers in it is put what the stack would give if it had no more.
         """
         x = context.input = self.embedding(ids, context)
+        context.ids = ids
         state, notes = self.residual.open(x, context), []
         for i, block in enumerate(self.blocks):
             if hidden is not None or (early is not None and i in early):

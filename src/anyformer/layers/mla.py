@@ -64,17 +64,17 @@ class MLASpec(ProjectionSpec):
         def up(width: int, rank: str) -> LinearSpec:
             return LinearSpec(d_out=Width(n_heads * width), axes=("heads", rank))
 
-        latent = place.at(self.kv_rank)
+        latent, own = place.at(self.kv_rank), place.d_source > 0
         out = LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads"))
         return {
             "q_down": (down(narrow, "query_rank"), place) if narrow else None,
             "norm_query": self.norm_query and (self.norm_query, place.at(narrow)) if narrow else None,
             "q": (up(width, "query_rank" if narrow else "d_model"), place.at(narrow) if narrow else place),
-            "kv_down": (down(self.kv_rank, "kv_rank"), source),
-            "norm_kv": self.norm_kv and (self.norm_kv, latent),
+            "kv_down": (down(self.kv_rank, "kv_rank"), source) if own else None,
+            "norm_kv": self.norm_kv and (self.norm_kv, latent) if own else None,
             "k": (up(self.head_dim, "kv_rank"), latent),
             "v": (up(value, "kv_rank"), latent),
-            "k_rotary": (down(self.turning, "head_dim"), source) if self.turning else None,
+            "k_rotary": (down(self.turning, "head_dim"), source) if self.turning and own else None,
             "o": (out, place.at(n_heads * value)),
         }
 
@@ -133,7 +133,7 @@ class MLA(Projection[MLASpec]):
     q_down: Linear | None
     norm_query: nn.Module | None
     q: Linear
-    kv_down: Linear
+    kv_down: Linear  # none, nor k_rotary, where another layer's latents are read
     norm_kv: nn.Module | None
     k: Linear
     v: Linear

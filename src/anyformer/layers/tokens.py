@@ -142,6 +142,7 @@ class ForwardContext:
     memory: Tensor | None = None  # the encoder's output [batch, source, d_source]
     memory_tokens: Tokens | None = None
     input: Tensor | None = None  # the embedding's output [batch, token, d_model]
+    ids: Tensor | None = None  # of the tokens [batch, token]
     dropout: Dropout | None = None  # None: evaluation
     weights: bool = False  # note attention's weights
     experts: Literal["sorted", "loop"] = "sorted"  # how a mixture runs its experts

@@ -71,6 +71,18 @@ class MixerSpec(PartSpec, abstract=True):
         """
         return None
 
+    def lends(self) -> str | None:
+        """The name under which later layers find the keys and values that it stores; None: nobody reads them."""
+        return None
+
+    def borrows(self) -> str | None:
+        """The name of the keys and values of an earlier layer, the last that lends such, which it reads; None: it has its own."""
+        return None
+
+    def unfit(self, lender: MixerSpec, place: Place) -> str | None:
+        """Why it cannot read what another mixer of the stack stores, or None."""
+        return None
+
 
 class ResidualSpec(PartSpec, abstract=True):
     """How branches write to the stream.
@@ -83,6 +95,11 @@ class ResidualSpec(PartSpec, abstract=True):
     # whether steps can be undone, so that training keeps nothing of the layers and makes them again
     undoes: ClassVar[bool] = False
 
+    @property
+    def n_streams(self) -> int:
+        """How many streams of d_model features its state has side by side, for the layers to be connected to; 1: the stream."""
+        return 1
+
     def width(self, d_model: int) -> int:
         """The width of what the final norm and the heads see."""
         return d_model
@@ -90,6 +107,15 @@ class ResidualSpec(PartSpec, abstract=True):
     def within(self, n_branches: int) -> ResidualSpec:
         """The residual in a stack of so many branches; by default the same in any."""
         return self
+
+
+class ConnectionSpec(PartSpec, abstract=True):
+    """How the sublayers of one layer are connected to streams side by side, by weights of the layer's own.
+
+    Its module is called with (state, the sublayers, the stack's residual, context, stores), as a block is.
+    """
+
+    counted_as: ClassVar[str | None] = "residual"
 
 
 class InitSpec(Spec, abstract=True):

@@ -12,7 +12,7 @@ from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
 from anyformer.spec.ranges import Length
-from anyformer.spec.structure import BlockSpec, BranchSpec, StackSpec, SublayerSpec
+from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent
 
 
 class AheadSpec(PartSpec):
@@ -66,9 +66,14 @@ class ModelSpec(PartSpec):
                 f"Model.encoder has the residual {self.encoder.residual.kind}, and Model.stack {self.stack.residual.kind}; "
                 "give both stacks one of which layers can be undone, or neither"
             )
+        lent: Lent = {}
+        check_lent(self.stack.blocks, place := Place(self.stack.d_model, (self.stack.d_model,)), lent)
         for head in self.heads:
             if head.layers is not None:
                 self._check_layers(head.name, head.layers)
+                check_lent(head.layers.blocks, place, dict(lent))
+        for module in self.ahead:
+            check_lent((module.block,), place, {})  # which runs on other tokens than the stack
 
     def _check_layers(self, name: str, layers: HeadLayersSpec) -> None:
         if layers.before > self.n_layers:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar, Self
 
 from anyformer.errors import SpecError
-from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
+from anyformer.spec.kinds import ConnectionSpec, MapSpec, MixerSpec, ResidualSpec, TermSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, usual
 from anyformer.spec.ranges import Layers, Width
 
@@ -55,6 +55,32 @@ class BlockSpec(PartSpec):
     """One layer: an encoder's has two sublayers, the 2017 decoder's three."""
 
     sublayers: tuple[SublayerSpec, ...]
+    connection: ConnectionSpec | None = None  # to streams side by side (AltUp); None: each sublayer by the stack's residual
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """What its branches do, in turn."""
+        return tuple(branch.mixer for sublayer in self.sublayers for branch in sublayer.branches)
+
+
+Lent = dict[str, MixerSpec]
+
+
+def check_lent(blocks: Iterable[BlockSpec], place: Place, lent: Lent) -> None:
+    """Raise SpecError where a layer reads keys and values that no earlier one, or one that does not fit, lends.
+
+    `lent`: what layers before these lend, by its name; what these lend is put in it.
+    """
+    for i, block in enumerate(blocks):
+        for mixer in block.mixers:
+            if (name := mixer.borrows()) is not None:
+                if name not in lent:
+                    known = f"; there are {', '.join(lent)}" if lent else ""
+                    raise SpecError(f"layer {i} reads keys called {name!r}, and no layer before it lends such{known}")
+                if reason := mixer.unfit(lent[name], place):
+                    raise SpecError(f"layer {i} cannot read the keys called {name!r}: {reason}")
+            elif (name := mixer.lends()) is not None:
+                lent[name] = mixer
 
 
 class StackSpec(PartSpec):
@@ -72,6 +98,7 @@ class StackSpec(PartSpec):
                 f"Stack.residual = {self.residual.kind} undoes sums, and no norm of them (post-norm); take Add, or norms of "
                 "what branches read (pre-norm)"
             )
+        check_lent(self.blocks, Place(self.d_model, (self.d_model,)), {})
 
     @property
     def n_branches(self) -> int:
@@ -79,7 +106,7 @@ class StackSpec(PartSpec):
         return sum(len(sublayer.branches) for block in self.blocks for sublayer in block.sublayers)
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        stream = Place(self.d_model, (self.d_model,), place.d_source, place.modules)
+        stream = Place(self.d_model, (self.d_model,), place.d_source, place.modules, n_streams=self.residual.n_streams)
         return {
             "embedding": (self.embedding, stream),
             "blocks": [(block, stream) for block in self.blocks],

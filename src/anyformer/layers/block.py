@@ -119,7 +119,7 @@ class Stack(Part[StackSpec]):
             if hidden is not None or (early is not None and i in early):
                 x, state = self.residual.close(state)
                 if hidden is not None:
-                    hidden.append(x)
+                    hidden.append(state if isinstance(state, Tensor) else x)
                 if early is not None and i in early:
                     early[i] = mapped(self.spec.norm, self.norm, x, context)
             state, more = block(state, self.residual, context, stores)

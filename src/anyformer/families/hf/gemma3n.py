@@ -115,7 +115,9 @@ def per_layer(settings: Settings, name: str, n: int, default: Any) -> list[Any]:
 def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = spec.n_layers
     own = own_layers(settings, spec, 15)
-    sparse = per_layer(settings, SPARSITY, n, [0.95] * SPARSE_FIRST + [0.0] * (n - SPARSE_FIRST) if n > SPARSE_FIRST else 0.0)
+    sparse = per_layer(
+        settings, SPARSITY, n, [0.95] * SPARSE_FIRST + [0.0] * (n - SPARSE_FIRST) if n > SPARSE_FIRST else 0.0
+    )
     widths = per_layer(settings, "intermediate_size", n, 16_384)
     blocks = []
     for i, block in enumerate(spec.stack.blocks):

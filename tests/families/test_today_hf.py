@@ -141,7 +141,7 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "altup_num_inputs": 3,
             "laurel_rank": 8,
             "sliding_window": 7,
-            "final_logit_softcapping": None,
+            "final_logit_softcapping": 20.0,
         },
     ),
     ("bitnet", SIZES),

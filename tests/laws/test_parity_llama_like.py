@@ -145,7 +145,7 @@ MUTATIONS: dict[str, list[Change]] = {
         (AddSpec, {"branch": 0.99}),
         (LaurelSpec, {"norm": None}),
         (FactorSpec, {"factor": 0.7}),
-        (PerLayerEmbeddingSpec, {"norm": None}),
+        (PerLayerEmbeddingSpec, {"activation": ReLU()}),
         (HeadSpec, {"softcap": None}),
     ],
     "bitnet-b1.58-2b4t": [

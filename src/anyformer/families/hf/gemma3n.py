@@ -162,7 +162,7 @@ _PLAIN = table.family(
         table.EVEN,
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
         table.activation("hidden_activation", TANH, PerLayerEmbeddingSpec),
-        table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
+        table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0),
         table.at("altup_num_inputs", int, StreamsSpec, "n", default=4),
         table.at("laurel_rank", int, LaurelSpec, "rank", default=64),
         table.only(altup_active_idx=0, altup_correct_scale=True),

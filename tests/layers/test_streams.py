@@ -116,7 +116,7 @@ def test_streams_by_hand(spec: ModelSpec) -> None:
             at[0],
             *(long(each @ m.weight.T, at[0]) for each, m in zip(at[1:], model.stack.residual.end, strict=True)),
         ]
-        final = sum(ends) / 3
+        final = torch.stack(ends).mean(0)
         close(states[-1], final if model.stack.norm is None else model.stack.norm(final))
 
 
@@ -129,7 +129,7 @@ def test_embeddings_of_a_layer_under_bert() -> None:
     model, ids = randomised(spec), torch.tensor([[3, 49, 50, 100, 0]])
     mixer = model.stack.blocks[1].sublayers[2].branches[0].mixer
     seen: dict[str, Tensor] = {}
-    model.stack.embedding.register_forward_hook(lambda _, __, out: seen.update(input=out))
+    model.stack.embedding.register_forward_hook(lambda _, __, out: seen.update({"input": out}))
     mixer.register_forward_hook(lambda _, given, out: seen.update(x=given[0], y=out[0]))
     with torch.no_grad():
         model(ids)

@@ -27,7 +27,7 @@ from anyformer.layers import (
     RotarySpec,
     StreamsSpec,
 )
-from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, TableSpec, Width
+from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, TableSpec, Vocab, Width
 
 SPARSITY, SHARED = "activation_sparsity_pattern", "num_kv_shared_layers"
 SPARSE_FIRST = 10  # that many layers where nothing is said, of more
@@ -137,8 +137,8 @@ def _write_layers(spec: ModelSpec) -> dict[str, Any]:
 
 def _read_tables(settings: Settings, spec: ModelSpec) -> ModelSpec:
     found = TableSpec(
-        rows=settings.positive("vocab_size_per_layer_input", int, 262_144),
-        width=settings.positive("hidden_size_per_layer_input", int, 256),
+        rows=Vocab(settings.positive("vocab_size_per_layer_input", int, 262_144)),
+        width=Width(settings.positive("hidden_size_per_layer_input", int, 256)),
     )
     return changed(spec, PerLayerEmbeddingSpec, table=found)
 

@@ -59,7 +59,7 @@ class Proportional(Sizes):
         return max(1, round(old * self.context / self.old.context))
 
     def vocab(self, old: int) -> int:
-        """Tables of all tokens have the new size; what has fewer rows, as of labels, keeps them, and none has more than there are."""
+        """Tables of all tokens have the new size; what has fewer rows, as of labels, keeps them; none has more."""
         if self.vocab_size is None:
             return old
         return self.vocab_size if old == self.old.vocab_size else min(old, self.vocab_size)

@@ -142,7 +142,9 @@ def differences(both: Pair, given: Inputs) -> Differences:
     out = given.run(both.ours, output_hidden_states=True, heads=[head.name for head in asked])
     main = "hidden_states" if given.source is None else "decoder_hidden_states"
     n_states = len(getattr(each[0][1], main))
-    reference_states = [given.assembled(each, lambda part, i=i: beside(getattr(part, main)[i])) for i in range(n_states)]
+    reference_states = [
+        given.assembled(each, lambda part, i=i: beside(getattr(part, main)[i])) for i in range(n_states)
+    ]
     real, generator = given.real, torch.Generator().manual_seed(1)
     totals, logits = [torch.zeros(()), torch.zeros(())], 0.0
     for head in asked:

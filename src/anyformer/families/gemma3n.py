@@ -1,4 +1,4 @@
-"""Gemma 3n (text): Gemma 3 with four streams (AltUp), LAuReL, per-layer embeddings, sparse activations, shared keys and values."""
+"""Gemma 3n (text): Gemma 3 with four streams (AltUp), LAuReL, embeddings of each layer, sparse activations, shared keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ from anyformer.layers import (
     RotarySpec,
     StreamsSpec,
 )
-from anyformer.spec import BlockSpec, BranchSpec, Count, HeadSpec, ModelSpec, ScaleSpec, SublayerSpec, TableSpec, Vocab, Width
+from anyformer.spec import (
+    BlockSpec,
+    BranchSpec,
+    Count,
+    HeadSpec,
+    ModelSpec,
+    ScaleSpec,
+    SublayerSpec,
+    TableSpec,
+    Vocab,
+    Width,
+)
 
 NORM = RMSNormSpec(eps=1e-6, cast="after")
 LOCAL, FULL = "local", "full"  # the names of keys that are shared
@@ -89,9 +100,8 @@ def gemma3n(
 
 GEMMA3N = Origin("gemma3n", "gemma3", 2025, "Google DeepMind, June 2025; transformers' Gemma3nForCausalLM").lineage(
     "four streams of which a layer computes one, embeddings for each layer, the last layers read others' keys and values",
-    Preset("gemma3n-e2b", gemma3n(30, 2048, 8, 8192, 2, n_shared=10)),
     Preset("gemma3n-e4b", gemma3n(35, 2048, 8, 16_384, 2, n_shared=15), alias="gemma3n"),
     family="gemma",
-    sizes="Google 2025, the text model of the released configuration (the E2B's from memory)",
+    sizes="Google 2025, the text model of the released configuration",
     tokenizer="SentencePiece with byte fallback, 262,144",
 )

@@ -46,7 +46,12 @@ def run_ahead(
     for k, module in enumerate(modules, 1):
         if embedded.shape[1] <= k:
             raise InputError(f"rows of {embedded.shape[1]} tokens have nothing {k} further ahead; give longer rows")
-        here = replace(context, tokens=_with_successor(context.tokens, k), memo={}, ids=context.ids if context.ids is None else context.ids[:, k:])
+        here = replace(
+            context,
+            tokens=_with_successor(context.tokens, k),
+            memo={},
+            ids=context.ids if context.ids is None else context.ids[:, k:],
+        )
         x, more = module(x[:, :-1], embedded[:, k:], here, residual)
         each.append(mapped(module.spec.norm, module.norm, x, here))  # what the head reads
         notes += more

@@ -51,7 +51,8 @@ class StreamsSpec(ResidualSpec):
         return self.n
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        return {"begin": [(LinearSpec(), place)] * (self.n - 1), "end": [(LinearSpec(), place)] * (self.n - 1)}
+        maps: Placed = [(LinearSpec(), place) for _ in range(self.n - 1)]
+        return {"begin": maps, "end": maps}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The maps at the begin and at the end."""

@@ -18,7 +18,7 @@ from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Positi
 class ProjectionSpec(PartSpec, abstract=True):
     """Where queries, keys and values come from, and what of them decoding keeps; its place knows d_model and d_source.
 
-    Where d_source is 0 it stores nothing, and has no weights to: it reads what another layer's stored. Its module is a `Projection`.
+    Where d_source is 0 it stores nothing, and has no weights to: it reads what another's stored. Its module is a `Projection`.
     """
 
     observed_as: ClassVar[str | None] = "projections"

@@ -17,7 +17,7 @@ from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, TableSpec, W
 
 
 class PerLayerEmbeddingSpec(MixerSpec):
-    """up(activation(gate(x)) · e), e = (norm(W input / √d_model) + √width · row) / √2 of the token's row in a table of the layer's.
+    """up(activation(gate(x)) · e), e = (norm(W input / √d_model) + √width · row) / √2, the token's row in the layer's table.
 
     `input` is the embedding's output; without its row, the same of the input alone. Layers share a norm by its `shared` name.
     """

@@ -1,4 +1,4 @@
-"""Activation sparsity: of a token's features only the largest few go on, found without sorting, as if they were normal (Gemma 3n).
+"""Activation sparsity: of a token's features only the largest go on, found without sorting, as if they were normal (Gemma 3n).
 
 "Statistical top-k": You et al. 2025, arXiv:2506.06644, section 3.
 """
@@ -12,6 +12,6 @@ from torch.nn import functional as F
 
 
 def largest(x: Tensor, share: float) -> Tensor:
-    """How far the features of x […, width] lie above mean + deviation · Φ⁻¹(share), 0 for those below: about that share of them."""
+    """How far the features of x […, width] lie above mean + deviation · Φ⁻¹(share), 0 for those below: about that share."""
     cutoff = x.mean(-1, keepdim=True) + x.std(-1, keepdim=True, correction=0) * NormalDist().inv_cdf(share)
     return F.relu(x - cutoff)

@@ -142,7 +142,6 @@ class ForwardContext:
     memory: Tensor | None = None  # the encoder's output [batch, source, d_source]
     memory_tokens: Tokens | None = None
     input: Tensor | None = None  # the embedding's output [batch, token, d_model]
-    ids: Tensor | None = None  # of the tokens [batch, token]
     dropout: Dropout | None = None  # None: evaluation
     weights: bool = False  # note attention's weights
     experts: Literal["sorted", "loop"] = "sorted"  # how a mixture runs its experts
@@ -150,6 +149,7 @@ class ForwardContext:
     recompute: Recompute = "none"  # what is made again in the backward pass: attention (selective), whole layers (full)
     again: bool = False  # it is being made again
     memo: dict[str, Any] = field(default_factory=dict)
+    ids: Tensor | None = None  # of the tokens [batch, token]
 
     def given(self, what: Literal["memory", "input"]) -> Tensor:
         """The encoder's output, or the embedding's."""

@@ -55,7 +55,9 @@ class BlockSpec(PartSpec):
     """One layer: an encoder's has two sublayers, the 2017 decoder's three."""
 
     sublayers: tuple[SublayerSpec, ...]
-    connection: ConnectionSpec | None = None  # to streams side by side (AltUp); None: each sublayer by the stack's residual
+    connection: ConnectionSpec | None = (
+        None  # to streams side by side (AltUp); None: each sublayer by the stack's residual
+    )
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

@@ -27,7 +27,7 @@ from anyformer.layers import (
     RotarySpec,
     StreamsSpec,
 )
-from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, TableSpec, Width
+from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, TableSpec, Vocab, Width
 
 SPARSITY, SHARED = "activation_sparsity_pattern", "num_kv_shared_layers"
 SPARSE_FIRST = 10  # that many layers where nothing is said, of more
@@ -115,7 +115,9 @@ def per_layer(settings: Settings, name: str, n: int, default: Any) -> list[Any]:
 def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
     n = spec.n_layers
     own = own_layers(settings, spec, 15)
-    sparse = per_layer(settings, SPARSITY, n, [0.95] * SPARSE_FIRST + [0.0] * (n - SPARSE_FIRST) if n > SPARSE_FIRST else 0.0)
+    sparse = per_layer(
+        settings, SPARSITY, n, [0.95] * SPARSE_FIRST + [0.0] * (n - SPARSE_FIRST) if n > SPARSE_FIRST else 0.0
+    )
     widths = per_layer(settings, "intermediate_size", n, 16_384)
     blocks = []
     for i, block in enumerate(spec.stack.blocks):
@@ -135,8 +137,8 @@ def _write_layers(spec: ModelSpec) -> dict[str, Any]:
 
 def _read_tables(settings: Settings, spec: ModelSpec) -> ModelSpec:
     found = TableSpec(
-        rows=settings.positive("vocab_size_per_layer_input", int, 262_144),
-        width=settings.positive("hidden_size_per_layer_input", int, 256),
+        rows=Vocab(settings.positive("vocab_size_per_layer_input", int, 262_144)),
+        width=Width(settings.positive("hidden_size_per_layer_input", int, 256)),
     )
     return changed(spec, PerLayerEmbeddingSpec, table=found)
 
@@ -160,7 +162,7 @@ _PLAIN = table.family(
         table.EVEN,
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
         table.activation("hidden_activation", TANH, PerLayerEmbeddingSpec),
-        table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0, nullable=True),
+        table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0),
         table.at("altup_num_inputs", int, StreamsSpec, "n", default=4),
         table.at("laurel_rank", int, LaurelSpec, "rank", default=64),
         table.only(altup_active_idx=0, altup_correct_scale=True),

@@ -51,7 +51,7 @@ def alike(x: Tensor, ranks: Ranks) -> Tensor:
 class _Entering(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
-        """x […] as it is."""
+        """X […] as it is."""
         ctx.ranks = ranks
         return x.view_as(x)
 
@@ -75,7 +75,7 @@ class _Summed(torch.autograd.Function):
 class _Alike(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
-        """x […] as it is."""
+        """X […] as it is."""
         ctx.size = ranks.size
         return x.view_as(x)
 

@@ -340,7 +340,7 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         layers = draw(head_layers(masks))
         return ModelSpec(stack=stack, heads=(head.but(layers=layers),), init=L.ByRole())
     model = ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
-    lent = any(isinstance(v, L.AttentionSpec) and v.reads == "layer" for v in layers[1].nested())
+    lent = any(isinstance(v, L.AttentionSpec) and v.reads == "layer" for v in each[1].nested())
     return model if lent else predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
 
 

@@ -171,14 +171,16 @@ def _processes(plan: Plan) -> _Processes:
     assert best is not None
     if n == 1:
         return _Processes(("anyformer",))
-    beyond = [f"{axis} = {size}" for axis in ("tp", "pp", "cp", "ep") if (size := getattr(best.mesh, axis)) > 1]
+    beyond = [f"{axis} = {size}" for axis in ("pp", "cp", "ep") if (size := getattr(best.mesh, axis)) > 1]
     if beyond:
         raise UsageError(
             f"--write: the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
             f"with --mesh dp={n},zero=3"
         )
     # Of moments alone (ZeRO 1) `train` knows nothing: gradients are shared out too, which takes less memory.
-    mesh = {0: f"dp={n}", 3: f"fsdp={n}"}.get(best.mesh.zero, f"fsdp={n},zero=2")
+    rows = n // best.mesh.tp
+    copies = {0: f"dp={rows}", 3: f"fsdp={rows}"}.get(best.mesh.zero, f"fsdp={rows},zero=2")
+    mesh = ",".join([*([copies] if rows > 1 else []), *([f"tp={best.mesh.tp}"] if best.mesh.tp > 1 else [])])
     node = plan.hardware.device.devices_per_node
     if n <= node:
         return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", mesh))

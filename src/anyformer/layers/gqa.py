@@ -170,7 +170,7 @@ class GQASpec(ProjectionSpec):
         """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector."""
         if self.norm_over == "projection" and (self.norm_query or self.norm_key):
             return None
-        n_heads, head_dim, _ = self.sizes(place)
+        _, head_dim, _ = self.sizes(place)
         kept = self.n_kv_heads
         if kept is not None:
             kept = Count(1) if ranks % kept == 0 else self.divided("n_kv_heads", ranks)

@@ -18,8 +18,15 @@ from torch.nn import functional as F
 class Ranks(Protocol):
     """The processes that have the parts of one layer, as one of them sees them. All make the same calls in the same order."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
 
     def reduce(self, x: Tensor, *, largest: bool = False) -> Tensor:
         """The sum over ranks, or the largest, of tensors of one shape: in the place of x, contiguous, the same bits on all."""
@@ -44,6 +51,7 @@ def alike(x: Tensor, ranks: Ranks) -> Tensor:
 class _Entering(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
+        """X […] as it is."""
         ctx.ranks = ranks
         return x.view_as(x)
 
@@ -56,6 +64,7 @@ class _Entering(torch.autograd.Function):
 class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
+        """The sum over ranks of x […]."""
         return ranks.reduce(x.clone(memory_format=torch.contiguous_format))
 
     @staticmethod
@@ -66,6 +75,7 @@ class _Summed(torch.autograd.Function):
 class _Alike(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
+        """X […] as it is."""
         ctx.size = ranks.size
         return x.view_as(x)
 
@@ -102,7 +112,7 @@ class SplitRows:
         return summed(F.pad(logits, (self.first, behind)), self.ranks)
 
     def joined(self, norm: Tensor, picked: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(log Z, the logit of the label, the sum of logits) of each row over all ranks, of the same over each rank's; no gradient."""
+        """(log Z, the label's logit, a sum) of each row [row] over all ranks, of those over each rank's; without a gradient."""
         top = self.ranks.reduce(norm.clone(), largest=True)
         exponential, picked, sums = self.ranks.reduce(torch.stack((torch.exp(norm - top), picked, sums)))
         return top + exponential.log(), picked, sums

@@ -173,7 +173,9 @@ class Spec:
 
     def divided(self, name: str, ranks: int) -> Any:
         """A field's number divided by the ranks that share it. Raises SpecError where they don't divide it."""
-        self.require(name, getattr(self, name) % ranks == 0, f"is no multiple of tp = {ranks}; take a tp that divides it")
+        self.require(
+            name, getattr(self, name) % ranks == 0, f"is no multiple of tp = {ranks}; take a tp that divides it"
+        )
         return getattr(self, name) // ranks
 
     def require(self, name: str, holds: bool, remedy: str) -> None:

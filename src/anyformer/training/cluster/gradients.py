@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from anyformer.model import Transformer
+from anyformer.training.cluster.parts import is_part
 from anyformer.training.cluster.world import World
 
 BUCKET_NBYTES = 25 << 20  # of gradients reduced at once: large enough to be bound by bandwidth, small beside the model
@@ -57,7 +58,7 @@ def _add(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None = N
 
 def _here(tensor: Tensor) -> Tensor:
     """What of a tensor this process has, not copied."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tensor.to_local() if is_part(tensor) else tensor  # type: ignore[operator]  # a DTensor
 
 
 def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

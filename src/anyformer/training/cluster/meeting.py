@@ -1,6 +1,6 @@
 """A narrowed model made one of several that compute together: where the ranks meet, and which gradients they add up.
 
-There are three places: before what enters a split mixer, after what it writes, and at tables of the vocabulary, where the loss is.
+Three places: before what enters a split mixer, after what it writes, and at tables of the vocabulary, where the loss is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from anyformer.layers.linear import Linear
 from anyformer.layers.ranks import Ranks, SplitRows, alike, entering, summed
 from anyformer.layers.tokens import ForwardContext, Notes
 from anyformer.model import Transformer
-from anyformer.spec import ModelSpec
 from anyformer.training.cluster.narrowing import Cut
 
 Owned = tuple[nn.Module, str]  # a parameter: whose it is, and its name there
@@ -35,13 +34,17 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
     its heads. `vocabulary` is the whole one. Raises SpecError where what is read so is read outside of split mixers too.
     """
     cut = {_owned(model, name): each for name, each in cuts.items()}
-    mixers = {each.mixer: None for each in model.modules() if isinstance(each, Branch)}  # one may stand in several branches
+    mixers = {
+        each.mixer: None for each in model.modules() if isinstance(each, Branch)
+    }  # one may stand in several branches
     split = [mixer for mixer in mixers if any(cut[owned] for owned in _parameters(mixer))]
     within = {owned for mixer in split for owned in _parameters(mixer)}
     partial_ = {owned for owned in within if (each := cut[owned]) is None or each.shared}
     if both := partial_ & set(_parameters(model, beside=(*split, model.shared))):
         name = next(name for name in cuts if _owned(model, name) in both)
-        raise SpecError(f"tp = {ranks.size}: {name} is read by layers that can be split and by one that cannot; use dp or fsdp")
+        raise SpecError(
+            f"tp = {ranks.size}: {name} is read by layers that can be split and by one that cannot; use dp or fsdp"
+        )
     for mixer in split:
         mixer.register_forward_pre_hook(partial(_enter, ranks))
         mixer.register_forward_hook(partial(_leave, ranks))
@@ -52,7 +55,9 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
                 part.place = replace(part.place, heads=(ranks.rank * module.n_heads, ranks.size * module.n_heads))
         elif isinstance(module, Linear | StackedLinear) and module.bias is not None:
             matrix = cut[module, "weight"]
-            if matrix is not None and matrix.dim == module.weight.dim() - 1:  # its products are summed, and its bias is whole
+            if (
+                matrix is not None and matrix.dim == module.weight.dim() - 1
+            ):  # its products are summed, and its bias is whole
                 module.register_forward_hook(partial(_share_of_bias, ranks))
     for module in model.modules():
         if isinstance(module, Table | Unembedding) and (rows := cut[module, "weight"]) is not None:

@@ -73,7 +73,8 @@ def parse(text: str, processes: int) -> Mesh:
         mesh = replace(mesh, dp=processes // mesh.copy)
     if mesh.processes != processes:
         raise UsageError(
-            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{f' · tp {mesh.tp}' * (mesh.tp > 1)} is {mesh.processes} processes, and there "
+            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{f' · tp {mesh.tp}' * (mesh.tp > 1)} is {mesh.processes} "
+            "processes, and there "
             f"{'is 1' if processes == 1 else f'are {processes}'}; start so many (--nproc {mesh.processes}, or torchrun's), "
             "or change the mesh"
         )

@@ -1,4 +1,4 @@
-"""What each of several processes has of a model under tensor parallelism: a narrower specification, and where its weights are cut.
+"""What each of several processes has of a model: a narrower specification, and where its weights are cut.
 
 Shoeybi et al. 2019, arXiv:1909.08053. Pure arithmetic: nothing is built, nothing is sent.
 """
@@ -37,13 +37,17 @@ def narrowed(spec: ModelSpec, rank: int, ranks: int) -> ModelSpec:
             return value.but(rows=Vocab(rows.length)) if rows is not None and value.rows == spec.vocab_size else value
         if isinstance(value, StackSpec):
             place = Place(value.d_model, (value.d_model,), place.d_source)
-        fields = {name: (old, walked(old, place)) for name, old in value.values().items() if isinstance(old, Spec | tuple)}
+        fields = {
+            name: (old, walked(old, place)) for name, old in value.values().items() if isinstance(old, Spec | tuple)
+        }
         return value.but(**{name: new for name, (old, new) in fields.items() if new is not old and new != old})
 
     d_model, d_source = spec.stack.d_model, spec.encoder.d_model if spec.encoder else 0
     narrow = walked(spec, Place(d_model, (d_model,), d_source))
     if narrow == spec:
-        raise SpecError(f"tp = {ranks} has nothing to share out: no layer of this architecture can be split; use dp or fsdp")
+        raise SpecError(
+            f"tp = {ranks} has nothing to share out: no layer of this architecture can be split; use dp or fsdp"
+        )
     return narrow
 
 

@@ -1,7 +1,7 @@
 """Layers shared out over processes: each computes with its heads, features and rows of the vocabulary, on plain tensors.
 
-Shoeybi et al. 2019, arXiv:1909.08053. DTensors are how weights, gradients and moments are held, so that the optimiser, checkpoints
-and FSDP2 know the whole of which a process has a part; a pass is given what of them is here, and never meets a DTensor.
+Shoeybi et al. 2019, arXiv:1909.08053. DTensors are how weights, gradients and moments are held, so that the optimiser,
+checkpoints and FSDP2 know the whole of which a process has a part; a pass is given what is here, and never meets a DTensor.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def outlined(spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
         each, (module, last) = cut[name], _owner(model, name)
         if not weight.trainable:  # moved by what all know, and whole on all
             continue
-        whole = torch.empty(weight.shape, device="meta")
-        sharded = each is not None and not each.shared
-        local = whole.narrow(each.dim, each.start, each.length).contiguous() if sharded else whole
-        placement = Shard(each.dim) if each is not None and sharded else Replicate()
+        local = whole = torch.empty(weight.shape, device="meta")
+        placement: Shard | Replicate = Replicate()
+        if each is not None and not each.shared:
+            local, placement = whole.narrow(each.dim, each.start, each.length).contiguous(), Shard(each.dim)
         held = DTensor.from_local(local, mesh, [placement], run_check=False, shape=whole.shape, stride=whole.stride())
         module.register_parameter(last, nn.Parameter(held))
     return model

@@ -134,7 +134,9 @@ class World:
 
     def seed(self, *numbers: int) -> int:
         """A seed of the numbers and the reader; that of the first is one process's."""
-        mixed = np.random.SeedSequence((*numbers, *([self.reader] if self.reader else []))).generate_state(1, np.uint64)[0]
+        mixed = np.random.SeedSequence((*numbers, *([self.reader] if self.reader else []))).generate_state(
+            1, np.uint64
+        )[0]
         return int(mixed >> 1)
 
 

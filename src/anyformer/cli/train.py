@@ -34,7 +34,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 
 @click.command()
 @click.argument("spec", type=PresetName())
-@click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: the text to train on.")
+@click.option("--data", metavar="TEXT", help="A file, a folder, an address (s3://…), or stdlib: the text to train on.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
 @click.option(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,17 @@ class Corpus:
     def of(cls, documents: Iterable[Document]) -> Corpus:
         """The corpus of documents in memory."""
         return _found(Held(tuple(documents)))
+
+    @classmethod
+    def joined(cls, corpora: Mapping[str, Corpus]) -> Corpus:
+        """Corpora one after the other; a document is called by the name given to its corpus and its number there."""
+        parts = [np.arange(1, len(corpus) + 1) for corpus in corpora.values()]
+        return cls(
+            Corpora(tuple(corpora), tuple(corpora.values())),
+            np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+            np.concatenate(parts),
+            np.concatenate([corpus.document_nbytes for corpus in corpora.values()]),
+        )
 
     def __len__(self) -> int:
         return len(self.document_nbytes)
@@ -172,6 +183,23 @@ class Corpus:
             for a, b in ((0, cut), (cut, size))
         )
         return train, held_out
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Corpora as if each were a file, and each of its documents a line."""
+
+    names: tuple[str, ...]
+    corpora: tuple[Corpus, ...]
+
+    def __len__(self) -> int:
+        return len(self.corpora)
+
+    def name(self, number: int) -> str:
+        return self.names[number]
+
+    def pieces(self, number: int) -> Iterator[tuple[int, str]]:
+        return ((document + 1, text) for document, text in self.corpora[number].pieces())
 
 
 def read_corpus(source: str | Path) -> Corpus:

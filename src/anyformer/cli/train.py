@@ -34,7 +34,13 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 
 @click.command()
 @click.argument("spec", type=PresetName())
-@click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: the text to train on.")
+@click.option(
+    "--data",
+    metavar="TEXT",
+    multiple=True,
+    help="A file, a folder, an address (s3://…), or stdlib: the text to train on. Several with weights, --data a/=0.7 --data "
+    "b.jsonl=0.3, or the .yaml of a mixture.",
+)
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
 @click.option(
@@ -106,6 +112,7 @@ def command(
     out: Path | None,
     dry_run: bool,
     as_json: bool,
+    data: tuple[str, ...],
     nproc: int | None,
     mesh: str | None,
     max_restarts: int,
@@ -141,7 +148,7 @@ def command(
         if nproc not in (None, world.size):
             raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
         options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
-        training = prepare_training(spec, out=out, options=options, **given, **changes)
+        training = prepare_training(spec, data or None, out=out, options=options, **given, **changes)
         if dry_run:
             plan = training.plan()
             tell({"version": 1, **vars(plan)} if as_json else "\n".join(plan.lines()), as_json)

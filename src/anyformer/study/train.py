@@ -17,7 +17,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Recipe, dumps
+from anyformer.recipe import Contrastive, Mixture, Recipe, dumps
 from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
@@ -26,7 +26,17 @@ from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
-from anyformer.training.prepare import Say, Sources, held_out_of, read_data, recipe_for, resized, to_stderr, with_head
+from anyformer.training.prepare import (
+    Say,
+    Sources,
+    held_out_of,
+    read_data,
+    recipe_for,
+    resized,
+    sources_of,
+    to_stderr,
+    with_head,
+)
 from anyformer.training.run import Run, RunOptions, TrainingResult
 from anyformer.training.run.callbacks import WithCallbacks
 from anyformer.training.run.loggers import loggers
@@ -129,7 +139,7 @@ class Training:
 
 def prepare_training(
     architecture: Architecture,
-    data: str | Path | None = None,
+    data: str | Path | Sequence[str | Path] | Mixture | None = None,
     *,
     source: str | Path | None = None,
     target: str | Path | None = None,
@@ -156,7 +166,8 @@ def prepare_training(
 ) -> Training:
     """A run that is ready to be planned or made.
 
-    `data` is a text (a file, a folder, "stdlib", or labelled text), `source` and `target` are files of pairs, line by line; a
+    `data` is a text (a file, a folder, an address, "stdlib", or labelled text), several as "TEXT=WEIGHT", a mixture or its .yaml
+    file, by default the mixture of the recipe; `source` and `target` are files of pairs, line by line; a
     share `validation` of them is set aside, unless texts to validate on are named. `recipe` is a name, a file or a recipe;
     `lr` and `changes` are fields of it, such as tokens=2e6 or objective="masked-lm". The architecture is resized to `n_params`
     and to the vocabulary, and gets the head that the objective trains. Without a `tokenizer`, that of the run `out` or of the
@@ -172,12 +183,12 @@ def prepare_training(
         sealed(latest(place / CHECKPOINTS) or place, only=())  # before its tokenizer, its labels and any text are read
     if resume and (place is None or not is_run(place)):
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
-    given = Sources(data, source, target)
+    given = sources_of(data, source, target, recipe)
     unseen = (validation_data, validation_source, validation_target)
     own = Sources(*unseen, prefix="validation-") if any(each is not None for each in unseen) else None
     held_out = held_out_of(given.reads, validation, own)
     named = specification(architecture)
-    chosen = recipe_for(named, given.reads, recipe, changes, lr=lr, truncate=truncate)
+    chosen = recipe_for(named, given.reads, recipe, {**changes, "mixture": given.mixture}, lr=lr, truncate=truncate)
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     text, new, _ = read_data(
         chosen, given, held_out, tokenizer=tokenizer or begun, vocab_size=vocab_size, begun=place, init=weights, say=say

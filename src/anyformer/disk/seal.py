@@ -11,6 +11,7 @@ from typing import Any
 
 from anyformer.disk.run_layout import (
     AUXILIARY_SPEC,
+    BASE,
     LABELS,
     LOCK,
     MANIFEST,
@@ -160,7 +161,8 @@ def _found(directory: Path, files: Collection[str]) -> set[str]:
     """The files that a reader might take for those of a run or checkpoint."""
     folders = {directory, *((directory / name).parent for name in files)}
     beside = (path for folder in sorted(folders) for path in folder.iterdir())
-    inside = (directory / TOKENIZER).rglob("*") if is_run(directory) else beside
+    of_run = (path for name in (TOKENIZER, BASE) for path in (directory / name).rglob("*"))
+    inside = of_run if is_run(directory) else beside
     visible = (path.relative_to(directory) for path in inside if path.is_file())
     named = (name for name in _READ if is_run(directory) and (directory / name).is_file())
     return {*named, *(path.as_posix() for path in visible if not path.name.startswith("."))}

@@ -4,6 +4,8 @@ from anyformer.recipe.file import dumps as dumps
 from anyformer.recipe.file import loads as loads
 from anyformer.recipe.file import of_run as of_run
 from anyformer.recipe.file import read as read
+from anyformer.recipe.lora import LoRA as LoRA
+from anyformer.recipe.lora import lora_of as lora_of
 from anyformer.recipe.published import OLMO_1B_0724 as OLMO_1B_0724
 from anyformer.recipe.published import RECIPES as RECIPES
 from anyformer.recipe.published import SMALL as SMALL

@@ -59,8 +59,8 @@ def optimizer_of(
 
 
 def _decaying(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, bool]:
-    decays = decaying(spec)
-    return {p: decays[name] for name, p in model.named_parameters() if p.requires_grad}
+    decays = decaying(spec)  # an adapter's matrices, which the specification does not name, decay as matrices do
+    return {p: decays.get(name, True) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:

@@ -22,6 +22,7 @@ from anyformer.cli.options import (
     choice,
     device_option,
     json_option,
+    minutes_option,
     params_option,
     recipe_options,
 )
@@ -57,6 +58,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 )
 @click.option("--tokenizer", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise.")
 @recipe_options
+@minutes_option
 @click.option("--lr", type=ABOVE_ZERO, help="Peak learning rate.")
 @click.option(
     "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."
@@ -98,6 +100,12 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 @device_option
 @click.option("--init", type=PATH, help="Directory of weights to start from.")
 @click.option(
+    "--lora",
+    metavar="r=16,alpha=32,targets=attention",
+    help="Train an adapter of the weights in --init alone (LoRA, by PEFT): its rank, its factor, "
+    "and maps: attention, feed-forward, all, or names such as q,v.",
+)
+@click.option(
     "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row, instead of refusing them."
 )
 @click.option("--resume", is_flag=True, help="Refuse to start anew where --out holds no run.")
@@ -117,6 +125,7 @@ def command(
     mesh: str | None,
     max_restarts: int,
     time_limit: float,
+    lora: str | None,
     changes: dict[str, Any],
     **given: Any,
 ) -> int:
@@ -148,6 +157,7 @@ def command(
         if nproc not in (None, world.size):
             raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
         options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
+        changes |= {"lora": lora} if lora is not None else {}
         training = prepare_training(spec, data or None, out=out, options=options, **given, **changes)
         if dry_run:
             plan = training.plan()

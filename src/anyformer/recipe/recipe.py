@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
+from anyformer.recipe.lora import LoRA
 from anyformer.recipe.mixture import Mixture
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
 from anyformer.spec import NotNegative, Positive, Rate, ScaleSpec, Spec, Whole
@@ -121,6 +122,7 @@ class Recipe(Spec):
     # PaLM: Chowdhery et al. 2022, arXiv:2204.02311, section 5
     z_loss: Annotated[NotNegative, "Weight of log² Z, added to the loss."] = 0.0
     router: RouterTraining = RouterTraining()
+    lora: LoRA | None = None  # of given weights; None: all weights are trained
     # weights, gradients and optimiser state are float32 in both
     precision: Annotated[Precision, "Of matrix products."] = "float32"
     seed: Annotated[int, "Of the weights, the order of the text and dropout."] = 0
@@ -135,6 +137,8 @@ class Recipe(Spec):
                     "mixture", f"is of plain texts, and {self.objective.kind} reads {self.objective.reads}"
                 )
             self.require("mixture", self.memory is None, "has no rows that go on, which memory needs; give one text")
+        if self.lora is not None and self.router.correction_speed:
+            raise self.refusal("router", "moves the corrections of given weights, which an adapter leaves as they are")
         self.require("schedule", bool(self.schedule), "is empty; [Constant] keeps the learning rate as it is")
 
     @property

@@ -23,6 +23,7 @@ from anyformer.recipe import (
     Mixture,
     ObjectiveSpec,
     Recipe,
+    lora_of,
     mixture_of,
 )
 from anyformer.resizing import resize
@@ -159,7 +160,8 @@ def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
 def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: float | None = None) -> Recipe:
     """The recipe of a name, a file or itself, with fields changed; `lr` is the optimiser's, an objective may be named.
 
-    Raises SpecError, and UsageError for an objective that there is not, each with the nearest name.
+    `lora` may be written as `lora_of` reads it. Raises SpecError, and UsageError for an objective that there is not, each with
+    the nearest name.
     """
     chosen = _read(recipe)
     if unknown := next((name for name in changes if name not in Recipe.types()), None):
@@ -172,6 +174,8 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
             known = ", ".join(OBJECTIVES)
             raise UsageError(f"there is no objective {named!r}{did_you_mean(named, OBJECTIVES)}; there are {known}")
         typed["objective"] = OBJECTIVES[named]
+    if isinstance(written := typed.get("lora"), str):
+        typed["lora"] = lora_of(written)
     if lr is not None:
         typed["optimizer"] = typed.get("optimizer", chosen.optimizer).but(lr=lr)
     return chosen.but(**typed)

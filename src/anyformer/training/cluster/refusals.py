@@ -29,6 +29,11 @@ def refuse_on_mesh(
     if world.sharded and (tied or compiled):
         what = "--compile takes a whole pass, and FSDP2 gathers weights within it; leave it out" if compiled else _TIED
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh dp={world.size}")
+    if world.sharded and recipe.lora is not None:
+        raise UsageError(
+            f"an adapter cannot be trained on the mesh {world.mesh}: each process needs the weights that it is put on; "
+            f"use --mesh dp={world.size}"
+        )
     if reason := _reason(spec, recipe):
         raise UsageError(f"this cannot be trained by {world.size} processes: {reason}; train it in one (--nproc 1)")
 

@@ -91,4 +91,5 @@ def _on_one_memory(device: torch.device, world: World) -> int:
 
 def _state_nbytes(spec: ModelSpec, recipe: Recipe) -> float:
     moments = "adamw" if isinstance(recipe.optimizer, Adam | AdamW) else "sgd"
-    return state_nbytes(parameters(spec).total, optimizer=moments).total
+    state = state_nbytes(parameters(spec).total, optimizer=moments)
+    return state.weights if recipe.lora is not None else state.total  # an adapter's own is little

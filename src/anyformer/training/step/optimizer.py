@@ -67,7 +67,8 @@ def optimizer_of(
 def _ways(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple[bool, float]]:
     """(whether it decays, its share of the learning rate) of each weight that is trained."""
     ways = {name: (weight.role in DECAYING, _rate(spec, name, weight)) for name, weight in tensors(spec, Place())}
-    return {p: ways[name] for name, p in model.named_parameters() if p.requires_grad}
+    # An adapter's matrices, which the specification does not name, decay as matrices do.
+    return {p: ways.get(name, (True, 1.0)) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def _rate(spec: ModelSpec, name: str, weight: Weight) -> float:

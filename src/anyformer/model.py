@@ -17,7 +17,7 @@ from anyformer.errors import InputError, did_you_mean
 from anyformer.kernels import choose
 from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.block import KEEP_NOTHING, Stack
+from anyformer.layers.block import KEEP_NOTHING, Stack, mapped
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import mean_loss
 from anyformer.layers.head import Head
@@ -218,6 +218,21 @@ class Transformer(Part[ModelSpec]):
         """What the encoder makes [batch, source, width] of ids [batch, source], for `encoder_last_hidden_state`."""
         kernels = self._choose(self.kernel, self.runs_on or input_ids.device.type)
         return self._encode(input_ids, (attention_mask, None, None, None), kernels, None, self.kernel)[0]
+
+    def ahead_of(self, k: int, x: Tensor, later_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """What the k-th module of `ahead`, from 1, makes [1, token, width] of tokens that its cache does not hold yet, and the
+        logits [1, 1, vocab] that the first head reads from the last.
+
+        x [1, token, width] is what the stack, or the module before, made of these tokens, `later_ids` [1, token] stand k
+        places after them, and the cache is one of the module's block alone. One row, without padding.
+        """
+        module, kernels = self.ahead[k - 1], self._choose(self.kernel, self.runs_on or later_ids.device.type)
+        later = plain_tokens(x.shape[1], x.device, cache.n + k)
+        embedded = self.stack.embedding(later_ids, ForwardContext(later, kernels))
+        context = ForwardContext(make_tokens(later_ids, cache=cache), kernels)
+        cache.admit(context.tokens, 1)
+        x, _ = module(x, embedded, context, self.stack.residual, iter(cache.stores))
+        return x, self.head()(mapped(module.spec.norm, module.norm, x[:, -1:], context), context.tokens)
 
     @property
     def predicts_next(self) -> bool:

@@ -20,7 +20,7 @@ class AheadSpec(PartSpec):
 
     The k-th makes block(hidden(norm_hidden(x_i)) + token(norm_token(e_i+k))) of what the one before it made of token i (the
     first: the stack's last hidden state) and the embedding of token i + k; normed, the model's first head reads from it
-    token i + k + 1. For training: nothing else runs it.
+    token i + k + 1. Training runs it, and decoding that checks guesses.
     """
 
     counted_as: ClassVar[str | None] = "multi-token prediction"
@@ -52,7 +52,7 @@ class ModelSpec(PartSpec):
     encoder: StackSpec | None = None
     init: InitSpec = usual("ByRole")
     context: Length | None = None  # tokens it is published for; longer is not refused unless a part must
-    ahead: tuple[AheadSpec, ...] = ()  # each predicts one token further than the last; used in training alone
+    ahead: tuple[AheadSpec, ...] = ()  # each predicts one token further than the last, for training and guesses
     version: ClassVar[int] = 1  # of the language
 
     def __post_init__(self) -> None:

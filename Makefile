@@ -5,7 +5,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python -m
 INSTALL = $(RUN) pip install --disable-pip-version-check -c constraints.txt
 PYTEST_OPTIONS ?= -n 2
-DEMO ?= compare transformer-lm gpt2 llama2 --data stdlib
+DEMO ?= compare transformer-lm gpt2 llama2 --data stdlib --tokens 350k
 CHECKED = src tests $(wildcard benchmarks) $(wildcard examples) $(wildcard tools)
 
 .DEFAULT_GOAL := help

@@ -13,6 +13,8 @@ from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
 from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
 from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
 from anyformer.layers.disentangled import RelativeTableSpec as RelativeTableSpec
+from anyformer.layers.adjacent_blocks import AdjacentBlocks as AdjacentBlocks
+from anyformer.layers.embedding import AxialPositionsSpec as AxialPositionsSpec
 from anyformer.layers.embedding import FactorisedPositionsSpec as FactorisedPositionsSpec
 from anyformer.layers.embedding import LearnedPositionsSpec as LearnedPositionsSpec, SegmentsSpec as SegmentsSpec
 from anyformer.layers.embedding import SinusoidSpec as SinusoidSpec, TokensSpec as TokensSpec
@@ -29,6 +31,7 @@ from anyformer.layers.init import MuP as MuP, Xavier as Xavier
 from anyformer.layers.laurel import LaurelSpec as LaurelSpec
 from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec, LinearSpec as LinearSpec
 from anyformer.layers.linear import FactorSpec as FactorSpec, ShiftSpec as ShiftSpec
+from anyformer.layers.lsh import LSHAttentionSpec as LSHAttentionSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
 from anyformer.layers.lstm import LSTMSpec as LSTMSpec

@@ -129,7 +129,11 @@ def test_embeddings_of_a_layer_under_bert() -> None:
     model, ids = randomised(spec), torch.tensor([[3, 49, 50, 100, 0]])
     mixer = model.stack.blocks[1].sublayers[2].branches[0].mixer
     seen: dict[str, Tensor] = {}
-    model.stack.embedding.register_forward_hook(lambda _, __, out: seen.update({"input": out}))
+
+    def keep(_: Any, __: Any, out: Any) -> None:
+        seen["input"] = out
+
+    model.stack.embedding.register_forward_hook(keep)
     mixer.register_forward_hook(lambda _, given, out: seen.update(x=given[0], y=out[0]))
     with torch.no_grad():
         model(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
 from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
@@ -55,6 +56,18 @@ class BlockSpec(PartSpec):
 
     sublayers: tuple[SublayerSpec, ...]
 
+    def within(self, layer: int, n_layers: int) -> BlockSpec:
+        """The layer with this number of a stack of so many; itself where no mixer hangs on that."""
+        mixers = [branch.mixer for sublayer in self.sublayers for branch in sublayer.branches]
+        if all(mixer.within(layer, n_layers) is mixer for mixer in mixers):
+            return self
+
+        def placed(sublayer: SublayerSpec) -> SublayerSpec:
+            each = (branch.but(mixer=branch.mixer.within(layer, n_layers)) for branch in sublayer.branches)
+            return sublayer.but(branches=tuple(each))
+
+        return self.but(sublayers=tuple(map(placed, self.sublayers)))
+
 
 class StackSpec(PartSpec):
     """Embedding, blocks, final norm."""
@@ -70,11 +83,16 @@ class StackSpec(PartSpec):
         """How many branches write to the stream."""
         return sum(len(sublayer.branches) for block in self.blocks for sublayer in block.sublayers)
 
+    @cached_property
+    def layers(self) -> tuple[BlockSpec, ...]:
+        """The blocks as they stand: with what follows from their depth."""
+        return tuple(block.within(i, len(self.blocks)) for i, block in enumerate(self.blocks))
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         stream = Place(self.d_model, (self.d_model,), place.d_source, place.modules)
         return {
             "embedding": (self.embedding, stream),
-            "blocks": [(block, stream) for block in self.blocks],
+            "blocks": [(block, stream) for block in self.layers],
             "residual": (self.residual.within(self.n_branches), stream),
             "norm": self.norm and (self.norm, stream.at(self.residual.width(self.d_model))),
         }

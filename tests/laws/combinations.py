@@ -266,7 +266,14 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
     griffin = L.RGLRUSpec(
         width=Width(6 * heads), n_blocks=heads, convolution=convolution, activation=draw(activations), bias=bias
     )
-    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn]))
+    lightning = L.LightningAttentionSpec(
+        n_heads=heads,
+        head_dim=Width(6),
+        norm=draw(norms),
+        activation=draw(activations),
+        rate=draw(optional(st.just(0.3))),
+    )
+    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn, lightning]))
 
 
 @st.composite

@@ -171,6 +171,9 @@ def differences(both: Pair, given: Inputs) -> Differences:
         "mamba2",
     ):  # which give the last layer's in place of the embedding's
         ours, reference_states = ours[1:], [*reference_states[:-2], reference_states[-1]]
+    if both.family.hf_type == "minimax":  # which gives the stream before the norm that its next layer begins with
+        norms = (layer.input_layernorm for layer in both.theirs.model.layers)
+        reference_states = [*(norm(x) for norm, x in zip(norms, reference_states, strict=False)), reference_states[-1]]
     states = zip(ours, reference_states, strict=True)
     return Differences(
         logits,
@@ -200,8 +203,10 @@ def greedy(model: Transformer, start: Inputs, n: int) -> Tensor:
 
 def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
     """Return the rows and the n next tokens that transformers' `generate` writes, by default likewise."""
+    # MiniMax's class makes the mask of cached keys as long as its first layer's cache, which is a state and has none.
+    unmasked = both.family.hf_type == "minimax" and not bool(start.real.all())
     options = {
-        "use_cache": not waives(both.spec, "cache"),
+        "use_cache": not waives(both.spec, "cache") and not unmasked,
         "do_sample": False,
         "max_new_tokens": n,
         "pad_token_id": 0,

@@ -156,7 +156,7 @@ def both_ways(spec: ModelSpec) -> str:
 
 def too_far(line: str) -> bool:
     """Return whether a row of the page has a difference above the limit, or a continuation that differs."""
-    limit = FLOAT32_READ if re.search(r"\b(SSD|S6|RGLRU|GatedDeltaNet|AltUp)\b", line) else FLOAT32
+    limit = FLOAT32_READ if re.search(r"\b(SSD|S6|RGLRU|GatedDeltaNet|LightningAttention|AltUp)\b", line) else FLOAT32
     differs = (float(figure) > limit for figure in re.findall(r"\d\.\de[+-]\d\d", line))
     return "**differs**" in line or any(differs)
 

@@ -78,6 +78,7 @@ KINDS = {
     "S6": "Mamba (S6)",
     "SSD": "Mamba-2 (SSD)",
     "GatedDeltaNet": "gated DeltaNet",
+    "LightningAttention": "lightning attention",
     "MarkedKeys": "marked keys",
     "MarkedQueries": "marked queries",
     "FirstToken": "first token",

@@ -29,6 +29,7 @@ from anyformer.layers.head import Head as Head
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
 from anyformer.layers.init import MuP as MuP, Xavier as Xavier
 from anyformer.layers.laurel import LaurelSpec as LaurelSpec
+from anyformer.layers.lightning_attention import LightningAttentionSpec as LightningAttentionSpec
 from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec, LinearSpec as LinearSpec
 from anyformer.layers.linear import FactorSpec as FactorSpec, ShiftSpec as ShiftSpec
 from anyformer.layers.lsh import LSHAttentionSpec as LSHAttentionSpec

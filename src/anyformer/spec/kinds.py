@@ -83,6 +83,13 @@ class MixerSpec(PartSpec, abstract=True):
         """Why it cannot read what another mixer of the stack stores, or None."""
         return None
 
+    def within(self, layer: int, n_layers: int) -> MixerSpec:
+        """The mixer in this layer, counted from 0, of a stack of so many; by default the same in any.
+
+        What hangs on depth is left unsaid in a specification, so that layers stay alike and a stack may be resized.
+        """
+        return self
+
 
 class ResidualSpec(PartSpec, abstract=True):
     """How branches write to the stream.

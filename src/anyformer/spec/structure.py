@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
 from anyformer.errors import SpecError
@@ -64,6 +65,17 @@ class BlockSpec(PartSpec):
         """What its branches do, in turn."""
         return tuple(branch.mixer for sublayer in self.sublayers for branch in sublayer.branches)
 
+    def within(self, layer: int, n_layers: int) -> BlockSpec:
+        """The layer with this number of a stack of so many; itself where no mixer hangs on that."""
+        if all(mixer.within(layer, n_layers) is mixer for mixer in self.mixers):
+            return self
+
+        def placed(sublayer: SublayerSpec) -> SublayerSpec:
+            each = (branch.but(mixer=branch.mixer.within(layer, n_layers)) for branch in sublayer.branches)
+            return sublayer.but(branches=tuple(each))
+
+        return self.but(sublayers=tuple(map(placed, self.sublayers)))
+
 
 Lent = dict[str, MixerSpec]
 
@@ -107,11 +119,16 @@ class StackSpec(PartSpec):
         """How many branches write to the stream."""
         return sum(len(sublayer.branches) for block in self.blocks for sublayer in block.sublayers)
 
+    @cached_property
+    def layers(self) -> tuple[BlockSpec, ...]:
+        """The blocks as they stand: with what follows from their depth."""
+        return tuple(block.within(i, len(self.blocks)) for i, block in enumerate(self.blocks))
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         stream = Place(self.d_model, (self.d_model,), place.d_source, place.modules, n_streams=self.residual.n_streams)
         return {
             "embedding": (self.embedding, stream),
-            "blocks": [(block, stream) for block in self.blocks],
+            "blocks": [(block, stream) for block in self.layers],
             "residual": (self.residual.within(self.n_branches), stream),
             "norm": self.norm and (self.norm, stream.at(self.residual.width(self.d_model))),
         }

@@ -19,6 +19,7 @@ from anyformer.cli.options import (
     choice,
     device_option,
     json_option,
+    minutes_option,
     recipe_options,
 )
 from anyformer.cli.terminal import console, tell
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 @choice("--equal", ("tokens", "flops"), "tokens", "What is equal: flops gives each the first one's.")
 @click.option("--recipe", default="quick", show_default=True, metavar="NAME", help="A recipe, or its file.")
 @recipe_options
+@minutes_option
 @click.option(
     "--lr", "learning_rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
 )

@@ -22,6 +22,7 @@ from anyformer.cli.options import (
     choice,
     device_option,
     json_option,
+    minutes_option,
     params_option,
     recipe_options,
 )
@@ -51,6 +52,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 )
 @click.option("--tokenizer", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise.")
 @recipe_options
+@minutes_option
 @click.option("--lr", type=ABOVE_ZERO, help="Peak learning rate.")
 @click.option(
     "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."

@@ -30,6 +30,7 @@ from anyformer.disk.run_layout import (
 from anyformer.errors import CheckpointError
 
 FORMAT = 2  # raised when what is written, or what it means, changes; 1 sealed the files of checkpoints alone
+EXTENDED = "extended"  # in a record: the tokens, steps and records of the run before each time it went on beyond them
 _READ = (SPEC, RECIPE, LABELS, AUXILIARY_SPEC)  # of a run, beside its tokenizer: whether they are there matters too
 _told: set[tuple[str, Path]] = set()
 
@@ -117,7 +118,7 @@ def sealed(directory: Path, only: Collection[str] | None = None) -> Path:
         if (record := manifest.get("run")) is not None:
             if run is None:
                 raise CheckpointError(f"{directory} is not in its run, which says what it is of; move it back there")
-            if not (run / RECORD).is_file() or measure(run / RECORD) != record:
+            if not (run / RECORD).is_file() or record not in _records(run):
                 raise CheckpointError(
                     f"{run / RECORD} is missing or not the one by which {directory} was saved, which was edited or is of "
                     f"another run{_remedy(run)}"
@@ -132,6 +133,15 @@ def sealed(directory: Path, only: Collection[str] | None = None) -> Path:
         else:
             _compare(directory, record, _remedy(directory), record["files"])
     return directory
+
+
+def _records(run: Path) -> list[Any]:
+    """What the record of a run is, and what it was before the run went on beyond its recipe."""
+    try:
+        former = [each["record"] for each in read_record(run).get(EXTENDED, ())]
+    except CheckpointError:
+        former = []
+    return [measure(run / RECORD), *former]
 
 
 def _compare(directory: Path, seal: Mapping[str, Any], remedy: str, names: Collection[str]) -> None:

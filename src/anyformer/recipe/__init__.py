@@ -1,6 +1,7 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
 from anyformer.recipe.file import dumps as dumps
+from anyformer.recipe.file import extended as extended
 from anyformer.recipe.file import loads as loads
 from anyformer.recipe.file import of_run as of_run
 from anyformer.recipe.file import read as read

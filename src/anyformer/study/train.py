@@ -17,7 +17,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Recipe, dumps
+from anyformer.recipe import Contrastive, Recipe, dumps, of_run
 from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
@@ -28,6 +28,7 @@ from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.prepare import Say, Sources, held_out_of, read_data, recipe_for, resized, to_stderr, with_head
 from anyformer.training.run import Run, RunOptions, TrainingResult
+from anyformer.training.run.budget import refuse_both, seconds_a_step, tokens_in
 from anyformer.training.run.callbacks import WithCallbacks
 from anyformer.training.run.loggers import loggers
 from anyformer.training.run.plan import RunPlan
@@ -146,6 +147,7 @@ def prepare_training(
     truncate: bool = False,
     recipe: str | Path | Recipe = "small",
     lr: float | None = None,
+    minutes: float | None = None,
     device: str | None = None,
     options: RunOptions | None = None,
     watcher: Watcher | None = None,
@@ -161,8 +163,9 @@ def prepare_training(
     `lr` and `changes` are fields of it, such as tokens=2e6 or objective="masked-lm". The architecture is resized to `n_params`
     and to the vocabulary, and gets the head that the objective trains. Without a `tokenizer`, that of the run `out` or of the
     weights `init` is taken, else one is trained. `truncate` cuts labelled texts, or pairs, longer than a row. `resume`
-    refuses to start anew. `log` names loggers ("tensorboard", "wandb", "mlflow", "csv"), which write below `out`, and `callbacks`
-    are watchers beside `watcher`; one that fails is told of, and the run goes on as if it were not there.
+    refuses to start anew. `minutes` is a budget in the place of tokens: as many as steps timed here leave time for, and of a run
+    that is gone on with those that it has. `log` names loggers ("tensorboard", "wandb", "mlflow", "csv"), which write below
+    `out`, and `callbacks` are watchers beside `watcher`; one that fails is told of, and the run goes on as if it were not there.
     `device` is "cpu", "cuda" …, the best there is by default; `options` say how the run runs.
 
     Raises an AnyformerError of exit status 2, before anything is written.
@@ -176,6 +179,7 @@ def prepare_training(
     unseen = (validation_data, validation_source, validation_target)
     own = Sources(*unseen, prefix="validation-") if any(each is not None for each in unseen) else None
     held_out = held_out_of(given.reads, validation, own)
+    refuse_both(minutes, changes)
     named = specification(architecture)
     chosen = recipe_for(named, given.reads, recipe, changes, lr=lr, truncate=truncate)
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
@@ -188,12 +192,33 @@ def prepare_training(
     fitted, notice = with_head(sized, chosen, text)
     how = options or RunOptions()
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
+    if minutes is not None:
+        chosen = _in_time(minutes, fitted, chosen, text, place, weights, how, say)
     title = label(architecture) if isinstance(architecture, str | Path) else None
     settings = {"architecture": title or "", "recipe": dumps(chosen)}
     told = [*loggers(log, place, place.name if place is not None else "", settings), *callbacks]
     view = watcher or live_view()
     shown = WithCallbacks(view, told, say) if told else view
     return Training(fitted, chosen, text, place, weights, how, shown, title, notice, say)
+
+
+def _in_time(
+    minutes: float,
+    spec: ModelSpec,
+    recipe: Recipe,
+    data: TrainingData,
+    out: Path | None,
+    init: Path | None,
+    options: RunOptions,
+    say: Say,
+) -> Recipe:
+    """The recipe with the tokens that there is time for, or that the run in `out` was begun with."""
+    if out is not None and (begun := of_run(out)) is not None:
+        return recipe.but(tokens=begun.tokens)
+    seconds = seconds_a_step(spec, recipe, data, options, init)
+    chosen = recipe.but(tokens=tokens_in(minutes, seconds, recipe))
+    say(f"{minutes:g} min: {counted(chosen.steps, 'step')} of {seconds:,.2g} s as timed here, {chosen.tokens:,} tokens")
+    return chosen
 
 
 P = ParamSpec("P")

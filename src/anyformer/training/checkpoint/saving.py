@@ -23,6 +23,7 @@ from anyformer.disk.run_layout import (
     TOKENIZER,
     WEIGHTS,
 )
+from anyformer.disk.seal import EXTENDED, read_record
 from anyformer.errors import CheckpointError
 from anyformer.hub.labels import labels_json, with_types
 from anyformer.hub.weights import Weights, write_tensors
@@ -107,6 +108,13 @@ class Saving:
                 write_tensors(directory / BASE, ((name, p.detach()) for name, p in self.adapter.base().items()))
             except SafetensorError as error:
                 raise OSError(str(error)) from None
+
+    def former(self) -> Recipe | None:
+        """The recipe that the run had before it went on beyond its end; None of a run that never did, or is not saved."""
+        if self.out is None or not (self.out / RECORD).is_file():
+            return None
+        times = read_record(self.out).get(EXTENDED)
+        return self.recipe.but(tokens=times[-1]["tokens"]) if times else None
 
     def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:
         """Bring all to where the last checkpoint left it; without one, leave it as it is. Raises CheckpointError."""

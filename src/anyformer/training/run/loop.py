@@ -184,7 +184,8 @@ class Run:
                         self.saving.save(self.saved, self.trainer, self.feed, self.log)
                     if stopping and step < self.steps:
                         name = signal.Signals(stopping).name
-                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", stopping)
+                        more = "; the same command goes on from there" if self.saving.out is not None else ""
+                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}{more}", stopping)
             evaluation = self._validate_whole()
             if self.trainer.adapter is not None:
                 self.trainer.adapter.merge()
@@ -216,6 +217,7 @@ class Run:
             n_params=self.n_params,
             n_beside=self.n_beside,
             n_adapted=None if adapter is None else sum(p.numel() for p in adapter.parameters()),
+            beyond=self._beyond(done),
             unadapted=() if adapter is None else adapter.left_out(),
             mesh=str(self.world.mesh) if self.world.size > 1 else None,
             steps=self.steps,
@@ -229,6 +231,18 @@ class Run:
             memory_nbytes=memory,
             peak_flops=self.peak,
             fresh=self.fresh,
+        )
+
+    def _beyond(self, done: int) -> str | None:
+        """How the learning rate goes on where the run goes beyond what it was; None of any other run, or once it has."""
+        former = self.saving.former()
+        if former is None or done > former.steps:
+            return None
+        before, after = (each.learning_rates(self.model.spec.stack.d_model) for each in (former, self.recipe))
+        was = f"from {before(done):.3g} " if done else ""
+        return (
+            f"it was to end after step {former.steps:,}; the schedule of {self.steps:,} steps takes the learning rate {was}"
+            f"to {after(done + 1):.3g} at step {done + 1:,}"
         )
 
     def _step(self, step: int, batches: Feed | Iterator[Rows]) -> None:
@@ -273,7 +287,7 @@ class Run:
         if self.validation is None:
             return None
         evaluation = self._evaluate(self.validation)
-        if not any(entry.whole for entry in self.log.validations):
+        if not any(entry.whole and entry.step == self.steps for entry in self.log.validations):
             known = evaluation.frequency_loss
             trivial = trivial_loss(self.recipe, self.data, self.validation) if known is None else known
             self._validated(evaluation.loss, True, trivial)

@@ -42,6 +42,7 @@ class RunPlan:
     fresh: tuple[str, ...] = ()  # tensors that given weights lack: those of a new head
     n_beside: int = 0  # parameters of what is trained beside the model, without those that they share
     n_adapted: int | None = None  # parameters of an adapter, which are trained in the place of the model's
+    beyond: str | None = None  # of a run that goes on beyond what it was: how its learning rate goes on
     unadapted: tuple[str, ...] = ()  # kinds of parts with matrices that an adapter cannot be put on, among its targets
     mesh: str | None = None  # how processes share the run; None: it is one
 
@@ -56,6 +57,7 @@ class RunPlan:
             needs.append(f"{nbytes(self.memory_nbytes)} of memory{' a process' if self.mesh else ''}")
         needs.append(f"{nbytes(self.disk_nbytes)} of disk" if self.disk_nbytes else "no disk")
         new = [f"not in the given weights, so new: {', '.join(self.fresh)}"] if self.fresh else []
+        new += [self.beyond] if self.beyond else []
         if self.n_adapted is not None:
             beyond = f"; {', '.join(self.unadapted)} stay as they are" if self.unadapted else ""
             new.append(f"an adapter of {self.n_adapted / 1e6:,.3f} M parameters is trained{beyond}")

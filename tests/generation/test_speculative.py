@@ -179,14 +179,17 @@ def test_who_guesses_is_told_what_the_model_made_of_each_token_that_stands() -> 
 
     class Listening:
         most = 3
+        text: Sequence[int] = ()
 
         def begin(self, model: Transformer, prompt: Prompt) -> Guesser:
             inner = DraftModel(like(model, 0.05), 3).begin(model, prompt)
 
-            def guess(text: Sequence[int], hidden: torch.Tensor | None, *rest: Any) -> Guessed:
+            def guess(
+                text: Sequence[int], hidden: torch.Tensor | None, n: int, sampling: Sampling, generator: torch.Generator
+            ) -> Guessed:
                 told.extend([] if hidden is None else [hidden])
-                self.text = list(text)
-                return inner(text, hidden, *rest)
+                self.text = [*text]
+                return inner(text, hidden, n, sampling, generator)
 
             return guess
 
@@ -194,7 +197,7 @@ def test_who_guesses_is_told_what_the_model_made_of_each_token_that_stands() -> 
     passes = grown(model, ids_for(model.spec, 1, 5), way, max_new_tokens=12)[1][0]
     assert passes < 12, "some guesses should stand, and some fall"
     with torch.no_grad():
-        whole = model(torch.tensor([way.text[:-1]])).last_hidden_state
+        whole = model(torch.tensor([[*way.text][:-1]])).last_hidden_state
     torch.testing.assert_close(torch.cat(told, 1), whole)
 
 

@@ -44,6 +44,9 @@ def test_a_straight_line_falls_evenly() -> None:
 def test_a_column_is_the_mean_of_its_steps() -> None:
     curves = filled(*[4.0, 2.0] * COLUMNS)
     assert plot(curves)[0] == "o" * COLUMNS  # all of them 3: one row
+    chart = curves.drawn(80)
+    assert chart is not None
+    assert chart.plain.endswith("a 3.000")
 
 
 def test_what_is_steep_lies_above_the_plot() -> None:

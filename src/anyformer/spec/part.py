@@ -72,7 +72,9 @@ class Place:
     shape: tuple[int, ...] = ()  # of the vectors it maps; statistics and projections run over the last axis
     d_source: int = 0  # width of the stream that cross-attention reads
     modules: Any = field(default_factory=dict, compare=False, repr=False)  # by name, the shared ones built so far
-    heads: tuple[int, int] | None = None  # (the first, of how many) where a process has some of a layer's heads; None: all
+    heads: tuple[int, int] | None = (
+        None  # (the first, of how many) where a process has some of a layer's heads; None: all
+    )
     n_streams: int = 1  # side by side in the state of the stack's residual
 
     def at(self, *shape: int) -> Place:

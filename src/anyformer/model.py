@@ -212,6 +212,11 @@ class Transformer(Part[ModelSpec]):
             raise InputError("this model has no head; what it gives is last_hidden_state")
         raise InputError(f"there is no head {name!r}{did_you_mean(name or '', known)}; there are {', '.join(known)}")
 
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the dtype and on the device that the model computes in; weights may be packed in others."""
+        return next(each for each in self.parameters() if each.is_floating_point())
+
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """What the encoder makes [batch, source, width] of ids [batch, source], for `encoder_last_hidden_state`."""
         kernels = self._choose(self.kernel, self.runs_on or input_ids.device.type)

@@ -136,7 +136,7 @@ class Reader:
 
     def __init__(self, model: Transformer, prompt: Prompt, slack: int) -> None:
         """`slack`: tokens that may be taken back at once."""
-        weight, self.n_prompt = model.head().table.weight, prompt.ids.shape[1]
+        weight, self.n_prompt = model.like, prompt.ids.shape[1]
         length = self.n_prompt + prompt.max_new_tokens
         self.model, self.source = model, prompt.source
         self.cache = KVCache(model.spec, 1, length, slack=slack, dtype=weight.dtype, device=weight.device)
@@ -208,7 +208,7 @@ class _Own:
 
     def __init__(self, model: Transformer, prompt: Prompt, n: int) -> None:
         self.model = model
-        weight, length = model.head().table.weight, prompt.ids.shape[1] + prompt.max_new_tokens
+        weight, length = model.like, prompt.ids.shape[1] + prompt.max_new_tokens
         self.caches: list[KVCache] = []
         for module in model.spec.ahead[:n]:
             alone = model.spec.but(stack=model.spec.stack.but(blocks=(module.block,)), heads=(), ahead=())

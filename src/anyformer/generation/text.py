@@ -74,7 +74,7 @@ def generate_text(
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens and the model {limit}; they do not belong together"
         )
-    device = model.head().table.weight.device
+    device = model.like.device
     width = max(map(len, ids))
     input_ids = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device)

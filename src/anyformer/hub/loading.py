@@ -14,6 +14,7 @@ from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
 from anyformer.hub.labels import labels_of
 from anyformer.hub.source import Source, find, find_auxiliary
+from anyformer.layers.packed import Packing, pack
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, first_difference, short
 from anyformer.text import Tokenizer
@@ -21,13 +22,14 @@ from anyformer.text.companions import GENERATION
 
 
 def load(
-    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | Packing | None = None
 ) -> tuple[Transformer, Tokenizer | None]:
     """The model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
 
     `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is
-    the CPU. Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another.
-    Raises CheckpointError, naming the file, setting or tensor.
+    the CPU. "int8" and "int4" pack what linear maps multiply by, on a CPU, for inference alone; all else is in float32.
+    Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another.
+    Raises CheckpointError, naming the file, setting or tensor, and KernelError for weights that cannot be packed.
     """
     source = find(path)
     tokenizer, n = tokenizer_of(source), source.spec.vocab_size if source.spec.encoder else None
@@ -41,9 +43,10 @@ def load_auxiliary(path: str | Path, *, device: torch.device | str | None = None
     return _filled(find_auxiliary(path), device, None)
 
 
-def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtype | None) -> Transformer:
+def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtype | Packing | None) -> Transformer:
     held = contents(source)
-    kept = dtype or held.dtype()
+    packing = dtype if isinstance(dtype, str) else None
+    kept = torch.float32 if isinstance(dtype, str) else dtype or held.dtype()
     model = build(source.spec, seed=None, device="meta")
     nbytes = sum(each.numel() for each in model.parameters()) * kept.itemsize
     refuse_beyond_memory(
@@ -52,6 +55,9 @@ def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtyp
     filled = {name: tensor.to(device=device or "cpu", dtype=kept) for name, tensor in held.ours()}
     model.load_state_dict(filled, assign=True)
     model.labels = labels_of(source)
+    if packing is not None:
+        del filled
+        pack(model, packing)
     return model
 
 

@@ -29,6 +29,7 @@ from anyformer.hub.sentences import without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, find
 from anyformer.hub.weights import SHARD_NBYTES, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
+from anyformer.layers.packed import PackedLinear
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -121,6 +122,10 @@ def save(
     """
     path = Path(path)
     refuse_in_use(path)
+    if any(isinstance(each, PackedLinear) for each in model.modules()):
+        raise CheckpointError(
+            "a model whose weights are packed (dtype int8, int4) cannot be saved; load it without that"
+        )
     weights = dict(model.named_parameters())
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)

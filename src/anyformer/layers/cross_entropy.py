@@ -85,7 +85,7 @@ def _called(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> t
             loss = loss + options.z_loss * logits.logsumexp(-1).square().masked_fill(labels == NOT_PREDICTED, 0.0)
         return loss.sum(), nats.detach()
 
-    size = rows_at_once(len(rows), len(head.table.weight))
+    size = rows_at_once(len(rows), head.spec.table.rows)
     each = [checkpoint(losses, rows[here], labels[here], use_reentrant=False) for here in chunks_of(len(rows), size)]
     return torch.stack([total for total, _ in each]).sum(), torch.cat([nats for _, nats in each])
 

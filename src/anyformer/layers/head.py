@@ -79,6 +79,7 @@ class Head(Part[HeadSpec]):
     transform: Any
     table: Any  # None: what `transform` gives is the answer
     bias: Tensor | None
+    product: nn.Module | None = None  # what multiplies by a tied table where that stays for looking up rows alone
 
     def forward(self, x: Tensor, tokens: Tokens | None = None) -> Tensor:
         """The answer [batch, token, rows] to x [batch, token, width], or [batch, rows] where the head pools.
@@ -93,16 +94,19 @@ class Head(Part[HeadSpec]):
         return x if self.table is None else self.logits(x)
 
     def matrix(self) -> Tensor | None:
-        """The table [rows, width]; None: an adapter or a hook is there, which only a call reaches."""
+        """The table [rows, width]; None: an adapter or a hook is there, or a product, which only a call reaches."""
+        if self.product is not None:
+            return None
         return self.table.weight if is_plain(self.table, Table if self.spec.tied else Unembedding) else None
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits […, rows] of x […, width], transformed already."""
+        table = self.table if self.product is None else self.product
         matrix = self.matrix()
-        if matrix is None and self.spec.table is not None and self.spec.tied:
+        if matrix is None and self.product is None and self.spec.table is not None and self.spec.tied:
             matrix = self.table(torch.arange(self.spec.table.rows, device=x.device))
         if matrix is None:
-            logits = self.table(x) if self.bias is None else self.table(x) + self.bias
+            logits = table(x) if self.bias is None else table(x) + self.bias
         else:
             logits = F.linear(x, matrix, self.bias)
         if self.spec.scale is not None:

@@ -5,12 +5,12 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python -m
 INSTALL = $(RUN) pip install --disable-pip-version-check -c constraints.txt
 PYTEST_OPTIONS ?= -n 2
-DEMO ?= compare transformer-lm gpt2 llama2 --data stdlib
-CHECKED = src tests $(wildcard benchmarks) $(wildcard examples) $(wildcard tools)
+DEMO ?= compare transformer-lm gpt2 llama2 --data stdlib --tokens 350k
+CHECKED = src tests docs/site $(wildcard benchmarks) $(wildcard examples) $(wildcard tools)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo env test test-all hostile lint format bench catalogue clean
+.PHONY: help demo env test test-all hostile lint format bench catalogue site clean
 
 help:  ## what there is
 	@echo 'make demo      compare three architectures on real text, in a fresh environment (minutes)'
@@ -21,6 +21,7 @@ help:  ## what there is
 	@echo 'make format    put the code into its one format'
 	@echo 'make bench     the benchmarks, quick form'
 	@echo 'make catalogue docs/catalogue.md and the list of presets, from the specifications'
+	@echo 'make site      the documentation as a site, in build/site'
 	@echo 'make env       only the environment for developing ($(VENV))'
 	@echo 'make clean     remove the environment and every cache'
 	@echo
@@ -53,6 +54,10 @@ format: $(VENV)/.installed-dev
 catalogue: $(VENV)/.installed-dev
 	$(VENV)/bin/python tools/catalogue.py
 
+site: $(VENV)/.installed-docs
+	PYTHONPATH=src $(RUN) sphinx -W --keep-going -q -b html -c docs/site . build/site
+	@echo 'build/site/index.html'
+
 bench: $(VENV)/.installed-dev
 	$(RUN) benchmarks.training --quick
 	$(RUN) benchmarks.generation --quick
@@ -76,3 +81,7 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml constraints.txt
 	$(INSTALL) -e '.[test,dev]'
 	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(INSTALL) -e '.[docs]'
+	touch $@

@@ -21,6 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "capacity": set(),
     "notebook": set(),
     "screen": set(),
+    "tables": set(),
     "disk": set(),
     "spec": {"disk"},
     "layers": {"spec"},

@@ -246,6 +246,9 @@ class KVCache:
             )
         amounts = torch.tensor(drops, device=self.last.device)
         for slot_index in self.slot_indexes.values():
+            if not slot_index.ring and min(drops) == max(drops):  # what is forgotten is written over
+                slot_index.n -= drops[0]
+                continue
             index, alive = slot_index.rewound(amounts, min(drops))
             slot_index.facts = {fact: value.gather(1, index) for fact, value in slot_index.facts.items()}
             slot_index.facts["document"] *= alive

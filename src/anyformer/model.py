@@ -17,7 +17,7 @@ from anyformer.errors import InputError, did_you_mean
 from anyformer.kernels import choose
 from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.block import KEEP_NOTHING, Stack
+from anyformer.layers.block import KEEP_NOTHING, Stack, mapped
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import mean_loss
 from anyformer.layers.head import Head
@@ -98,6 +98,7 @@ class Transformer(Part[ModelSpec]):
         # what the rows of a head that classifies stand for, where files say it
         self.labels: tuple[str, ...] | None = None
         self.recompute: Recompute = "none"
+        self.shares: Any = None  # how processes share its layers, where they do (training.cluster.tensor_parallel)
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
         keys = {value.key: value for value in spec.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
@@ -170,7 +171,8 @@ class Transformer(Part[ModelSpec]):
         context = ForwardContext(
             tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name)
         )
-        context.recompute = self.recompute if torch.is_grad_enabled() and cache is None else "none"
+        context.trains = torch.is_grad_enabled() and cache is None
+        context.recompute = self.recompute if context.trains else "none"
         hidden: list[Tensor] | None = [] if output_hidden_states else None
         asked = list(self.heads) if heads is None else [self.head(one) for one in heads]
         # A cache holds what the layers of every head keep of every token.
@@ -217,6 +219,21 @@ class Transformer(Part[ModelSpec]):
         kernels = self._choose(self.kernel, self.runs_on or input_ids.device.type)
         return self._encode(input_ids, (attention_mask, None, None, None), kernels, None, self.kernel)[0]
 
+    def ahead_of(self, k: int, x: Tensor, later_ids: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """What the k-th module of `ahead`, from 1, makes [1, token, width] of tokens that its cache does not hold yet, and the
+        logits [1, 1, vocab] that the first head reads from the last.
+
+        x [1, token, width] is what the stack, or the module before, made of these tokens, `later_ids` [1, token] stand k
+        places after them, and the cache is one of the module's block alone. One row, without padding.
+        """
+        module, kernels = self.ahead[k - 1], self._choose(self.kernel, self.runs_on or later_ids.device.type)
+        later = plain_tokens(x.shape[1], x.device, cache.n + k)
+        embedded = self.stack.embedding(later_ids, ForwardContext(later, kernels))
+        context = ForwardContext(make_tokens(later_ids, cache=cache), kernels)
+        cache.admit(context.tokens, 1)
+        x, _ = module(x, embedded, context, self.stack.residual, iter(cache.stores))
+        return x, self.head()(mapped(module.spec.norm, module.norm, x[:, -1:], context), context.tokens)
+
     @property
     def predicts_next(self) -> bool:
         """Whether a token is told what comes after it, so that labels are shifted: in a decoder alone."""
@@ -235,7 +252,8 @@ class Transformer(Part[ModelSpec]):
         assert self.encoder is not None
         tokens = make_tokens(ids, *known)
         context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
-        context.recompute = self.recompute if torch.is_grad_enabled() else "none"
+        context.trains = torch.is_grad_enabled()
+        context.recompute = self.recompute if context.trains else "none"
         memory, notes = self.encoder(ids, context, repeat(KEEP_NOTHING))
         return memory, replace(tokens, name="memory"), notes
 

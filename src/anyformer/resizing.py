@@ -59,7 +59,10 @@ class Proportional(Sizes):
         return max(1, round(old * self.context / self.old.context))
 
     def vocab(self, old: int) -> int:
-        return old if self.vocab_size is None or old != self.old.vocab_size else self.vocab_size
+        """Tables of all tokens have the new size; what has fewer rows, as of labels, keeps them; none has more."""
+        if self.vocab_size is None:
+            return old
+        return self.vocab_size if old == self.old.vocab_size else min(old, self.vocab_size)
 
 
 # That shrinking leaves: T5-11B's feed-forward is 64 × d_model, Switch-C has 2,048 experts.

@@ -69,6 +69,19 @@ class Screen:
             self.write(line)
 
 
+class Unpadded:
+    """A text stream that writes lines without spaces at their ends: tables fill their columns, which no file needs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.raw = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+    def write(self, text: str) -> int:
+        return self.raw.write(re.sub(r" +(?=\n|\Z)", "", text))
+
+
 @contextmanager
 def _to_a_reader(stream: TextIO) -> Iterator[None]:
     """End the program where who reads (head, less) has what it wanted and is gone."""
@@ -124,9 +137,9 @@ def raw(stream: TextIO) -> TextIO:
 
 def console(width: int | None = None, *, stderr: bool = False) -> Console:
     """Where tables and bars are printed, `width` columns wide or as the terminal is; words are no markup."""
-    return _console()(
-        file=raw(sys.stderr if stderr else sys.stdout), width=width, markup=False, emoji=False, highlight=False
-    )
+    stream = raw(sys.stderr if stderr else sys.stdout)
+    file: Any = stream if stream.isatty() else Unpadded(stream)
+    return _console()(file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
 @cache

@@ -113,7 +113,7 @@ CORPORA: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "binary": (lambda p: p.write_bytes(b"ab\0cd"), ("is binary", "byte 0 at offset 2")),
     "undecodable": (lambda p: p.write_bytes(b"abc\xff"), ("not UTF-8", "0xff at offset 3", "convert it")),
     "an empty folder": (lambda p: p.mkdir(), ("no documents in", ".txt")),
-    "missing": (lambda p: None, ("no corpus at", "give a file, a folder, or the word stdlib")),
+    "missing": (lambda p: None, ("no corpus at", "give a file, a folder, an address", "or the word stdlib")),
     "one line": (lambda p: p.write_text("one line, no more"), ("validation split is empty", "several lines")),
     "less than a batch": (lambda p: p.write_text("ab\ncd\n" * 5), ("less than one batch of 8", "give more text")),
 }

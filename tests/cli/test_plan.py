@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("_quick")
         (("plan", "gpt2", "--hardware", "this"), ("run `anyformer calibrate` first",)),
         (("plan", "gpt2", "--hardware", "nowhere/mine.yaml"), ("cannot read the device",)),
         (
-            ("plan", "gpt2", "--hardware", "8xH100", "--mesh", "dp=4,tp=2", "--write", "recipe.yaml"),
-            ("tp = 2", "--mesh dp=8,zero=3"),
+            ("plan", "gpt2", "--hardware", "8xH100", "--mesh", "dp=4,pp=2", "--write", "recipe.yaml"),
+            ("pp = 2", "--mesh dp=8,zero=3"),
         ),
         (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
         (("plan", "gpt2"), ("--hardware",)),

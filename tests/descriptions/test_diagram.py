@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections import Counter
 from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import pytest
 
-from anyformer.descriptions import Diagram, as_svg, as_text, diagram
+from anyformer.descriptions import Diagram, as_picture, as_svg, as_text, diagram
 from anyformer.descriptions.diagram.grid import Box, Frame, Label, Stroke, wrapped
+from anyformer.descriptions.diagram.picture import SCALE
 from anyformer.descriptions.diagram.svg import CELL, DARK, FONT, LIGHT
 from anyformer.descriptions.grouping import distinct_layers
+from anyformer.errors import UsageError
 from anyformer.families import preset
 from anyformer.layers import AttentionSpec
 from anyformer.spec import ModelSpec, SublayerSpec
@@ -118,7 +122,7 @@ def norms_between(spec: ModelSpec) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", "gptj-6b", "gpt-neox-20b", "gemma3-27b", "olmo2-7b", "transformer-base", "bloom-7b1"]
+    "name", ["gpt2", "gptj-6b", "gpt-neox-20b", "gemma-7b", "olmo2-7b", "transformer-base", "bloom-7b1"]
 )
 def test_each_part_is_drawn(name: str) -> None:
     spec = preset(name).spec
@@ -139,9 +143,55 @@ def test_layers_are_counted() -> None:
     }
     assert labels == {
         "gpt2": ["× 12"],
-        "gemma3-27b": ["× 5", "× 1", "repeats to 62 layers"],
+        "gemma3-27b": [
+            "× 62",
+            "10 layers (5, 11, 17, 23 …): RoPE θ",
+            "1,000,000, linear scaling, no window",
+            "of 1,024",
+        ],
         "deepseek-v3": ["× 3, layers 0–2", "× 58, layers 3–60"],
     }
+
+
+def test_layers_that_differ_in_structure_are_each_drawn_once() -> None:
+    """Jamba: Mamba with a feed-forward, Mamba with experts, attention with a feed-forward; 32 layers in all."""
+    drawn = diagram(preset("jamba-v0.1"))
+    kinds = [box.kind for box in drawn.boxes if box.kind in ("state", "attention", "router", "feed-forward")]
+    assert kinds == ["state", "feed-forward", "state", "router", "feed-forward", "attention", "feed-forward"]
+    labels = [label.text for label in drawn.labels]
+    assert labels == ["12 layers (0, 2, 6, 8 …)", "16 layers (1, 3, 5, 7 …)", "layers 4, 12, 20, 28"]
+
+
+def test_states_and_convolutions_are_said() -> None:
+    """Qwen3-Next: 32 heads of values, each with a state of 128 × 128; its convolution sees four tokens."""
+    (box,) = (box for box in diagram(preset("qwen3-next-80b-a3b")).boxes if box.kind == "state")
+    assert box.lines[0] == "Gated DeltaNet"
+    assert {"convolution of 4", "state 32 × 128 × 128"} <= set(box.lines)
+    (short,) = (box for box in diagram(preset("lfm2-1.2b")).boxes if box.kind == "state")
+    assert short.lines == ("Short convolution", "convolution of 3")
+
+
+def test_experts_and_the_shared_one_lead_to_a_sum() -> None:
+    """Both ways end in one circle, below that of the residual stream; without a shared expert there is but that one."""
+    drawn = diagram(preset("deepseek-v3"))
+    routed, shared = (
+        next(box for box in drawn.boxes if box.lines[0] == name) for name in ("256 experts", "Shared expert")
+    )
+    (joined,) = (
+        box
+        for box in drawn.boxes
+        if box.kind == "sum"
+        and all(
+            any(
+                line.points[0] == (way.x + way.width // 2, way.y) and line.points[-1] == (box.x, box.y)
+                for line in drawn.lines
+            )
+            for way in (routed, shared)
+        )
+    )
+    assert joined.y < min(routed.y, shared.y)
+    mixtral = diagram(preset("mixtral-8x7b"))
+    assert sum(box.kind == "sum" for box in mixtral.boxes) == 2
 
 
 def test_branches_stand_side_by_side() -> None:
@@ -235,3 +285,42 @@ def test_colours_are_written_out() -> None:
     for kind in kinds:
         assert re.search(rf"\.{kind} {{ fill: #[0-9a-f]{{6}};", light), kind
         assert re.search(rf"\.{kind} {{ fill: #[0-9a-f]{{6}};", dark), kind
+
+
+def test_forms_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = diagram(preset("gpt2"))
+    assert as_picture(drawn, ".svg", "a").decode() == as_svg(drawn, "a")
+    with pytest.raises(UsageError, match=r"\.svg, \.png, \.pdf, not '\.gif'"):
+        as_picture(drawn, ".gif")
+    monkeypatch.setitem(sys.modules, "cairosvg", None)
+    for form in (".png", ".pdf"):
+        with pytest.raises(UsageError, match=r"pip install 'anyformer\[pictures\]'"):
+            as_picture(drawn, form)
+
+
+def test_a_png_has_the_colours_of_the_boxes_where_they_stand() -> None:
+    """Read back by Pillow: each box's edge is a line around its own colour; the page is white."""
+    pytest.importorskip("cairosvg", reason="cairosvg is not installed (the extra pictures)", exc_type=ImportError)
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    drawn = diagram(preset("qwen3-next-80b-a3b"))
+    with image.open(io.BytesIO(as_picture(drawn, ".png"))) as opened:
+        picture = opened.convert("RGB")
+    scale = picture.width / (drawn.width * CELL[0])
+    assert scale == pytest.approx(SCALE, rel=0.01)
+    for box in drawn.boxes:
+        if box.width:
+            # Between the edge and the text, three pixels inside.
+            at = round((box.x + 0.5) * CELL[0] * scale), round((box.y + box.height / 2) * CELL[1] * scale)
+            assert "#{:02x}{:02x}{:02x}".format(*picture.getpixel(at)) == LIGHT[box.kind], box
+    assert picture.getpixel((1, 1)) == (255, 255, 255)
+
+
+def test_a_pdf_is_one_page_of_the_same_shape() -> None:
+    pytest.importorskip("cairosvg", reason="cairosvg is not installed (the extra pictures)", exc_type=ImportError)
+    drawn = diagram(preset("gpt2"))
+    content = as_picture(drawn, ".pdf")
+    assert content.startswith(b"%PDF-")
+    found = re.search(rb"/MediaBox \[ *0 0 ([\d.]+) ([\d.]+) *\]", content)
+    assert found is not None
+    width, height = map(float, found.groups())
+    assert width / height == pytest.approx(drawn.width * CELL[0] / (drawn.height * CELL[1]), rel=0.01)

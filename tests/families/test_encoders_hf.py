@@ -31,6 +31,7 @@ MODERN = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
     "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 3e5},
 }
+DISTANCES = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}  # beside absolute positions at the input
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("xlm-roberta", {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     ("camembert", {}),
@@ -40,6 +41,9 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("gte", {}),
     ("gte", {"type_vocab_size": 0}),
     ("gte", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e4}}),
+    ("deberta", {**UNMARKED, **DISTANCES}),
+    ("deberta", {**UNMARKED, **DISTANCES, "position_biased_input": False}),
+    ("deberta-v2", {**UNMARKED, **DISTANCES, "position_buckets": 8, "max_relative_positions": 24}),
     ("eurobert", {"pad_token_id": 0, "num_key_value_heads": 2, "attention_bias": True}),
     ("eurobert", {"pad_token_id": 0, "classifier_pooling": "bos"}),
     ("mpnet", {}),

@@ -76,6 +76,10 @@ MULTIPLIERS = {
     "mlp_multipliers": [0.9, 0.5],
 }
 GRIFFIN = {**SIZES, "hidden_activation": "gelu"}
+MINIMAX = {**SIZES, "num_local_experts": 4}
+ALPHAS, BETAS = (
+    tuple(f"{at}_{word}_factor" for at in ("full_attn", "linear_attn", "mlp")) for word in ("alpha", "beta")
+)
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("mamba", S6),
     ("mamba", {**S6, "expand": 3, "conv_kernel": 3, "use_bias": True, "use_conv_bias": False, "time_step_rank": 5}),
@@ -116,6 +120,20 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         {**GRIFFIN, "lru_width": 48, "attention_bias": True, "block_types": ["attention", "recurrent"]},
     ),
     ("recurrent_gemma", {**GRIFFIN, "conv1d_width": 2, "attention_window_size": 5, "logits_soft_cap": 3.0}),
+    ("minimax", MINIMAX),
+    (
+        "minimax",
+        {
+            **MINIMAX,
+            **dict.fromkeys(ALPHAS, 3.5),
+            **dict.fromkeys(BETAS, 0.7),
+            "head_dim": 12,
+            "rms_norm_eps": 1e-3,
+            "hidden_act": "gelu",
+            "sliding_window": 5,
+            "layer_types": ["linear_attention"] * 2 + ["full_attention", "linear_attention"],
+        },
+    ),
 ]
 each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 
@@ -147,6 +165,20 @@ def test_its_own_class_computes_alike_to_rounding(
     spec = read(hf_type, settings)
     found = in_double(spec, inputs("right", spec.vocab_size), tmp_path)
     assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
+
+
+def test_tables_of_decays_are_those_that_minimax_makes() -> None:
+    """Its class is compared with these in their places, so they are held against its own."""
+    family, spec = (
+        FAMILIES["minimax"],
+        read("minimax", {**MINIMAX, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8}),
+    )
+    config = transformers.AutoConfig.for_model("minimax", **family.to_config(spec))
+    own = dict(transformers.AutoModelForCausalLM.from_config(config).named_buffers())
+    tables = {row.theirs[0]: row.save(())[0] for row in family.rows(spec) if not row.ours and row.theirs}
+    assert {name for name in own if "rotary" not in name} == set(tables)
+    for name, table in tables.items():
+        torch.testing.assert_close(table, own[name], atol=1e-6, rtol=1e-4)
 
 
 def kinds(spec: ModelSpec, *wanted: type[Spec]) -> str:
@@ -203,6 +235,10 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("falcon_h1", {**H1, "projectors_bias": True}, "projectors_bias = True must be mamba_proj_bias = False"),
         ("falcon_h1", {**H1, **MULTIPLIERS, "mlp_bias": True}, "mlp_bias = True goes with no multiplier of gates here"),
         ("falcon_h1", {**H1, "hidden_act": "gelu", "mlp_multipliers": [0.5, 1.0]}, "hidden_act = 'gelu' goes with"),
+        ("minimax", {**MINIMAX, "block_size": 64}, "block_size = 64 is not computed here"),
+        ("minimax", {**MINIMAX, "mlp_alpha_factor": 2}, "mlp_alpha_factor = 2 must be full_attn_alpha_factor = 1.0"),
+        ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 0 or 1"),
+        ("minimax", {**MINIMAX, "layer_types": ["conv"] * 4}, "layer_types = .* must be 4 times linear_attention or"),
     ],
 )
 def test_refused_in_a_line(hf_type: str, settings: dict[str, Any], says: str) -> None:

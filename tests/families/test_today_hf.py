@@ -67,6 +67,12 @@ LATENT_OF_MISTRAL = {
     "v_head_dim": 8,
 }
 ERNIE = {"moe_intermediate_size": 16, "moe_k": 2, "moe_num_experts": 4}
+GEMMA3N = {
+    "vocab_size_per_layer_input": 90,
+    "hidden_size_per_layer_input": 12,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 WINDOWS = ["sliding_attention"] * 2
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
@@ -122,6 +128,22 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("llama4_text", {**SIZES, "moe_layers": [1], "attention_chunk_size": 8, "floor_scale": 16, "head_dim": 8}),
     ("vaultgemma", {**SIZES, "head_dim": 8}),
     ("vaultgemma", {**SIZES, "head_dim": 16, "attn_logit_softcapping": None, "sliding_window": 7}),
+    ("gemma3n_text", {**SIZES, **GEMMA3N}),
+    (
+        "gemma3n_text",
+        {
+            **SIZES,
+            **GEMMA3N,
+            "head_dim": 8,
+            "intermediate_size": [32, 48, 48, 64],
+            "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.5],
+            "layer_types": ["full_attention", "sliding_attention"] * 2,
+            "altup_num_inputs": 3,
+            "laurel_rank": 8,
+            "sliding_window": 7,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
     ("bitnet", SIZES),
     ("bitnet", {**SIZES, "attention_bias": True, "tie_word_embeddings": True}),
     ("apertus", SIZES),
@@ -263,6 +285,17 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ),
         ("ernie4_5_moe", {**ERNIE, "use_bias": True}, "use_bias = True is not computed here"),
         ("afmoe", {**EXPERTS, "layer_types": ["sliding_attention"] * 3}, "layer_types = .* must be 4 times"),
+        (
+            "gemma3n_text",
+            {**GEMMA3N, "num_kv_shared_layers": 3},
+            "num_kv_shared_layers = 3 leaves no layer of some kind",
+        ),
+        (
+            "gemma3n_text",
+            {**GEMMA3N, "intermediate_size": [32]},
+            "intermediate_size = .* must be a number, or 4 of them",
+        ),
+        ("gemma3n_text", {**GEMMA3N, "altup_active_idx": 1}, "altup_active_idx = 1 is not computed here"),
         ("dbrx", {**DBRX, "attn_config": 3}, "attn_config = 3 must be a table"),
         ("stablelm", {"head_dim": 8}, "head_dim = 8 is not computed here; only 16 is"),
         ("helium", {"head_dim": 8}, "head_dim = 8 is not computed here; only 16 is"),

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click.utils
 
@@ -103,6 +103,8 @@ class Arena:
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             file = Path(folder, "tiny.yaml")
             file.write_text(dumps(shrink(preset("gpt2"))), encoding="utf-8")
+            text = str(file.with_suffix(".txt"))
+            Path(text).write_text(file.read_text("utf-8"), encoding="utf-8")
             tiny, dry = (
                 str(file),
                 ("--dry-run", "--device=cpu", "--vocab=300", "--seq-len=16", "--batch-tokens=16", "--tokens=64"),
@@ -114,10 +116,14 @@ class Arena:
                 ("plan", tiny, "--hardware", "H100", "--seq-len", "8"),
                 ("runs", folder),
                 # Measures how fast this machine multiplies, once for all inputs.
-                ("train", tiny, "--data", tiny, "--out", f"{folder}/out", *dry),
+                ("train", tiny, "--data", text, "--out", f"{folder}/out", *dry),
             ):
-                with contextlib.suppress(SystemExit):
+                status: Any = 0
+                try:
                     main(list(words), "anyformer")
+                except SystemExit as ended:
+                    status = ended.code
+                assert not status, words
         shutil.rmtree(self.root / "cache" / "encoded", ignore_errors=True)
         for name in ("rich.table", "rich.console", "rich.markup", "yaml", "gguf", "torch.utils.checkpoint"):
             importlib.import_module(name)

@@ -105,6 +105,7 @@ def grouped(draw: st.DrawFn) -> L.GQASpec:
         head_dim=draw(st.sampled_from([Width(8), None])),
         norm_query=qk_norm,
         norm_key=qk_norm,
+        norm_value=draw(st.sampled_from([None, None, qk_norm])),
         norm_over=over,
         norm_last=over != "projection" and draw(st.booleans()),
         clip=draw(optional(st.just(2.0))),
@@ -186,6 +187,7 @@ def feed_forwards(draw: st.DrawFn, *, learning: bool = True) -> MixerSpec:
     if draw(st.booleans()):
         return L.FeedForwardSpec(d_ff=Width(20), activation=activation, **bias)
     limit, offset = draw(optional(st.just(1.0))), draw(st.sampled_from([0.0, 1.0]))
+    bias["sparsity"] = draw(st.sampled_from([None, None, 0.3]))
     return L.GatedFeedForwardSpec(d_ff=Width(20), activation=activation, limit=limit, up_offset=offset, **bias)
 
 
@@ -264,7 +266,14 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
     griffin = L.RGLRUSpec(
         width=Width(6 * heads), n_blocks=heads, convolution=convolution, activation=draw(activations), bias=bias
     )
-    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn]))
+    lightning = L.LightningAttentionSpec(
+        n_heads=heads,
+        head_dim=Width(6),
+        norm=draw(norms),
+        activation=draw(activations),
+        rate=draw(optional(st.just(0.3))),
+    )
+    return draw(st.sampled_from([short, mamba2, delta, mamba, griffin, rnn, lightning]))
 
 
 @st.composite
@@ -302,25 +311,46 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         terms=(L.TokensSpec(table=table, scale=scale), *draw(positions)), norm=draw(optional(norms))
     )
     head = HeadSpec(table=table, bias=draw(st.booleans()), softcap=draw(optional(st.just(4.0))))
-    stack = StackSpec(
-        d_model=Width(D_MODEL),
-        embedding=embedding,
-        blocks=(draw(blocks(masks)), draw(blocks(masks))),
-        residual=draw(
-            st.sampled_from(
-                [L.AddSpec(), L.AddSpec(scale=0.7, branch=0.6), L.AddByDepthSpec(power=0.1), L.ReversibleSpec()]
-            )
-        ),
-        norm=draw(norms),
+    each = draw(two_layers(masks))
+    if draw(st.sampled_from([False, False, False, True])):  # streams side by side, of which the layers run on one
+        inside = draw(st.sampled_from([None, 1]))
+        norm = draw(optional(norms))
+        joined = L.AltUpSpec(
+            inside=inside, norm=norm, residual=draw(st.sampled_from([L.AddSpec(), L.AddSpec(scale=0.7)]))
+        )
+        joint = each if inside is None else map(_without_norm_sum, each)
+        streams = StackSpec(
+            d_model=Width(D_MODEL),
+            embedding=embedding,
+            blocks=tuple(block.but(connection=joined) for block in joint),
+            residual=L.StreamsSpec(n=draw(st.sampled_from([Count(2), Count(3)]))),
+            norm=draw(norms),
+        )
+        return ModelSpec(stack=streams, heads=(head,), init=L.ByRole())
+    residual = draw(
+        st.sampled_from(
+            [
+                L.AddSpec(),
+                L.AddSpec(scale=0.7, branch=0.6),
+                L.AddByDepthSpec(power=0.1),
+                L.ReversibleSpec(),
+                L.ReversibleSpec(output="both"),
+            ]
+        )
     )
-    if isinstance(stack.residual, L.ReversibleSpec):
-        stack = stack.but(blocks=tuple(_without_norm_sum(block) for block in stack.blocks))
+    if not residual.sums_normed:
+        each = tuple(_without_norm_sum(block) for block in each)
+    stack = StackSpec(d_model=Width(D_MODEL), embedding=embedding, blocks=each, residual=residual, norm=draw(norms))
+    if residual.width(D_MODEL) > D_MODEL:
         head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
     elif draw(st.sampled_from([False, False, True])):
         layers = draw(head_layers(masks))
+        if not residual.sums_normed:
+            layers = layers.but(blocks=tuple(map(_without_norm_sum, layers.blocks)))
         return ModelSpec(stack=stack, heads=(head.but(layers=layers),), init=L.ByRole())
     model = ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
-    return predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
+    lent = any(isinstance(v, L.AttentionSpec) and v.reads == "layer" for v in each[1].nested())
+    return model if lent else predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
 
 
 @st.composite
@@ -332,6 +362,28 @@ def head_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks
     return HeadLayersSpec(blocks=(layer,), terms=terms)  # layers of the stack that no head reads learn nothing
 
 
+@st.composite
+def two_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> tuple[BlockSpec, BlockSpec]:
+    """Draw two unequal layers; the second may read the first's keys, and add embeddings of its own to the stream."""
+    first, second = draw(blocks(masks)), draw(blocks(masks))
+    mixer = first.sublayers[0].branches[0].mixer
+    if (
+        isinstance(mixer, L.AttentionSpec)
+        and not isinstance(mixer.projection, L.LocalAndGlobalSpec)
+        and draw(st.booleans())
+    ):
+        first, second = (changed(first, L.AttentionSpec, keys="k", reads=reads) for reads in ("self", "layer"))
+    if draw(st.booleans()):
+        table = TableSpec(rows=draw(st.sampled_from([Vocab(37), Vocab(20)])), width=Width(8))
+        mixer = L.PerLayerEmbeddingSpec(table=table, activation=draw(activations), norm=draw(optional(norms)))
+        around = BranchSpec(
+            mixer=L.LaurelSpec(rank=Width(4), norm=draw(optional(norms))), norm_out=draw(optional(norms))
+        )
+        branches = (BranchSpec(mixer=mixer, norm_out=draw(norms)), around)
+        second = second.but(sublayers=(*second.sublayers, SublayerSpec(branches=branches, norm_in=draw(norms))))
+    return first, second
+
+
 def _without_norm_sum(block: BlockSpec) -> BlockSpec:
-    """The norm of the sum is as wide as d_model; a reversible stream is twice as wide."""
+    """Without norms of sums: what can be undone, and what streams side by side take."""
     return block.but(sublayers=tuple(sublayer.but(norm_sum=None) for sublayer in block.sublayers))

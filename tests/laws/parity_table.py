@@ -39,7 +39,8 @@ the CPU. Each row is one structure, shrunk to a width of 32, under the presets t
   number compared, over its eager and sdpa attention and plain, right-padded, left-padded and packed inputs (theirs is given
   packed documents one by one, since not all of its classes keep them apart; where documents compete for an expert's places
   they are not packed). The limit is {limit:g}, in the tests too: a page with more is not written. It is {read:g} where a norm
-  reads what a state gives, which may be nearly nothing and then enlarges rounding (in float64 both agree to 1e-12). Families
+  reads what a state or sparse activations give, which may be nearly nothing and then enlarges rounding (in float64 both agree
+  to 1e-12, where activations are sparse to 1e-11). Families
   without a class are held against the slow implementation that their test names.
 - **greedy**: twelve tokens, one after the other, are those that transformers' `generate` writes.
 - **cached**: the largest difference between decoding token by token and one pass; "waived" where a part of the
@@ -155,7 +156,7 @@ def both_ways(spec: ModelSpec) -> str:
 
 def too_far(line: str) -> bool:
     """Return whether a row of the page has a difference above the limit, or a continuation that differs."""
-    limit = FLOAT32_READ if re.search(r"\b(SSD|S6|RGLRU|GatedDeltaNet)\b", line) else FLOAT32
+    limit = FLOAT32_READ if re.search(r"\b(SSD|S6|RGLRU|GatedDeltaNet|LightningAttention|AltUp)\b", line) else FLOAT32
     differs = (float(figure) > limit for figure in re.findall(r"\d\.\de[+-]\d\d", line))
     return "**differs**" in line or any(differs)
 

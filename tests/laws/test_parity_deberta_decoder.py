@@ -114,8 +114,10 @@ def test_what_cannot_be_is_refused() -> None:
         with_layers(spec, before=-1)
     with pytest.raises(SpecError, match=r"HeadLayers.blocks = \(\) is empty"):
         with_layers(spec, blocks=())
+    pre_norm = shrink(preset("llama2-7b").spec)
+    layered = (pre_norm.heads[0].but(layers=HeadLayersSpec(blocks=pre_norm.stack.blocks)),)
     with pytest.raises(SpecError, match="Reversible gives another width; take Add"):
-        spec.but(stack=spec.stack.but(residual=ReversibleSpec()))
+        pre_norm.but(stack=pre_norm.stack.but(residual=ReversibleSpec(output="both")), heads=layered)
     with pytest.raises(SpecError, match="no class of transformers computes this model"):
         fitting(FAMILIES.values(), spec)
 

@@ -236,7 +236,7 @@ def test_deberta_v2_with_other_settings(change: dict[str, Any]) -> None:
         ("deberta-base", {"pos_att_type": ["c2p"]}, r"pos_att_type = \['c2p'\]"),
         ("deberta-base", {"talking_head": True}, "talking_head = True"),
         ("deberta-v2-xlarge", {"conv_kernel_size": 4}, "conv_kernel_size = 4 must be odd"),
-        ("deberta-v2-xlarge", {"position_biased_input": True}, "position_biased_input = True"),
+        ("deberta-v2-xlarge", {"relative_attention": False}, "relative_attention = False"),
     ],
 )
 def test_settings_that_are_not_computed_are_refused(name: str, change: dict[str, Any], said: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.cache import KVCache
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
-from anyformer.families.hf.mapping import spec_of
+from anyformer.families.hf.mapping import misfits, spec_of
 from anyformer.layers import BySegmentSpec, Causal, RelativeSinusoidSpec, ScoreSpec, TwoStreams
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec
@@ -126,6 +126,79 @@ def test_memories_are_a_cache() -> None:
             mems = theirs.mems
 
 
+def one_way(**settings: Any) -> ModelSpec:
+    """Return XLNet as a decoder, as their configuration says it."""
+    config = {"model_type": "xlnet", **FAMILIES["xlnet"].to_config(shrink(preset("xlnet-base").spec))}
+    return spec_of(FAMILIES, config | {"attn_type": "uni", **settings}, "config.json")[1]
+
+
+def test_one_way_is_a_decoder() -> None:
+    """Two rows as they are, with gradients; their class takes no padding and no order of two rows this way."""
+    spec = one_way()
+    both, ids = pair(spec), streams(spec, "any order", "none").ids
+    assert not misfits(both.family, spec)[1]
+    assert both.ours.predicts_next
+    weight = torch.randn(2, N, spec.vocab_size, generator=torch.Generator().manual_seed(1))
+    logits = both.ours(ids).logits, both.theirs(ids).logits
+    close(*logits)
+    for model, each in zip((both.ours, both.theirs), logits, strict=True):
+        model.zero_grad(set_to_none=True)
+        (each * weight).sum().backward()
+    theirs = both.gradients()
+    blank = next(name for name in theirs if name.endswith("blank"))  # which nobody asked
+    mine = both.our_gradients()
+    assert (
+        gradient_distance(
+            {n: g for n, g in mine.items() if n != blank}, {n: g for n, g in theirs.items() if n != blank}
+        )
+        < FLOAT32
+    )
+    assert distance(filled(shrink(preset("xlnet-base").spec), telling(spec))(ids).logits, logits[1]) > VISIBLE * FLOAT32
+
+
+@torch.no_grad()
+def test_one_way_has_both_streams() -> None:
+    """One row in an order of its own, of which a token sees what stands before it too."""
+    spec = one_way()
+    both, given = pair(spec), streams(spec, "any order", "none")
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(8))[None]
+    order = torch.where(order == 0, N, order).scatter(1, torch.tensor([[0]]), 0)  # so that every query sees a key
+    hidden = (order[:, None, :] >= order[:, :, None]).float()
+    row = Streams(given.ids[:1], given.real[:1], given.segments[:1], order, hidden)
+    targets = TARGETS[:1]
+    marks = torch.cat((torch.zeros_like(row.ids), torch.ones_like(targets)), 1)
+
+    def twice(fact: Tensor) -> Tensor:
+        return torch.cat((fact, fact.gather(1, targets)), 1)
+
+    facts = {"order": twice(order), "mark": marks}
+    positions = torch.arange(N)[None]
+    ours = both.ours(
+        twice(row.ids), twice(torch.ones_like(row.ids)), twice(positions), twice(row.segments), facts=facts
+    )
+    alike = {"perm_mask": hidden, "token_type_ids": row.segments}
+    chosen = nn.functional.one_hot(targets, N).float()
+    close(ours.logits[:, :N], both.theirs(row.ids, **alike).logits)
+    close(ours.logits[:, N:], both.theirs(row.ids, target_mapping=chosen, **alike).logits)
+
+
+@torch.no_grad()
+def test_of_the_same_length_each_token_sees_as_many() -> None:
+    """Token by token, and in one piece once their memory is full; our whole pass knows nothing of pieces."""
+    spec, other = one_way(same_length=True, mem_len=6), one_way()
+    both, ids = pair(spec), streams(spec, "any order", "none").ids
+    assert not misfits(both.family, spec)[1]
+    cache, mems, theirs, ours = KVCache(spec, batch=2, length=N), None, [], []
+    for piece in ids.split([*[1] * 9, 5, 1, 8], 1):
+        found = both.theirs(piece, mems=mems, use_mems=True)
+        mems = found.mems
+        theirs.append(found.logits)
+        ours.append(both.ours(piece, cache=cache).logits)
+    close(torch.cat(ours, 1), torch.cat(theirs, 1))
+    close(both.ours(ids).logits, torch.cat(theirs, 1))
+    assert distance(filled(other, telling(spec))(ids).logits, torch.cat(theirs, 1)) > VISIBLE * FLOAT32
+
+
 EDITS: dict[str, tuple[type[Any], Any]] = {
     "the order": (TwoStreams, lambda _: Causal()),
     "keys that come after": (RelativeSinusoidSpec, lambda score: score.but(bidirectional=False)),
@@ -157,10 +230,10 @@ def test_segments_are_scored_by_content() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"attn_type": "uni"}, "attn_type = 'uni' is not computed here"),
+        ({"attn_type": "both"}, "attn_type = 'both' is neither 'bi' nor 'uni'"),
+        ({"attn_type": "uni", "same_length": True, "mem_len": None}, "same_length = True needs mem_len"),
         ({"bi_data": True}, "bi_data = True is not computed here"),
         ({"clamp_len": 30}, "clamp_len = 30 is not computed here"),
-        ({"same_length": True}, "same_length = True is not computed here"),
         ({"summary_type": "mean"}, "summary_type = 'mean' is not computed here"),
         ({"d_head": 5}, "d_head = 5 is not computed here"),
         ({"architectures": ["XLNetForQuestionAnswering"]}, "has no class that is read here"),

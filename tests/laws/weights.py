@@ -33,7 +33,7 @@ def telling(
         if weight.role == "gain":
             found[name] = torch.tensor(weight.fill or 0.0) + 0.3 * uniform  # what is stored may be the gain minus one
             if name.endswith("projection.norm_query.weight"):  # normed queries' scores would be nearly alike
-                found[name] += 0.5
+                found[name] = (found[name] + 0.5) * min(1.0, query)  # less of those that are not scaled (Gemma 3n)
         elif weight.role == "bias":
             found[name] = 0.3 * uniform
         elif weight.role == "table":

@@ -112,7 +112,7 @@ def test_deepnorm_starts_as_its_paper_says() -> None:
 def test_deepnorms_residual_follows_the_depth(n_layers: int) -> None:
     deep = resize(MODELS["deepnorm"], d_model=D, n_layers=n_layers)
     model, state = build(deep, seed=0), torch.ones(1, 1, D)
-    written = model.stack.residual.write(state, torch.zeros_like(state))
+    written, _ = model.stack.residual.step(state, lambda x, _: (torch.zeros_like(x), []), None)
     assert written[0, 0, 0].item() == pytest.approx((2 * n_layers) ** 0.25, rel=1e-6)
     assert loads(dumps(deep)) == deep
     assert deep.stack.residual == MODELS["deepnorm"].stack.residual

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -161,6 +161,7 @@ def _no_store() -> Any:
 @settings(max_examples=40, deadline=None)
 def test_absorbed_is_expanded_forward_and_backward(spec: ModelSpec, left: int, right: int, kernel: str | None) -> None:
     """With any mask, sink, cap, score, norm and padding; in float64, since some random networks enlarge rounding."""
+    assume(not spec.stack.residual.undoes)  # a backward pass runs layers again, outside of InDouble
     absorbed, expanded = (randomised(forced(spec, kind)).double() for kind in (AlwaysAbsorbed, NeverAbsorbed))
     ids = ids_for(spec, 2, 11)
     mask = torch.ones_like(ids)

@@ -8,6 +8,7 @@ import torch
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import AddSpec
+from anyformer.layers.tokens import ForwardContext, Notes, plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Place
 from tests.laws.models import ids_for, randomised
@@ -19,8 +20,14 @@ def test_a_sum_of_two_products(scale: float, branch: float) -> None:
     state, y = torch.arange(12.0).view(1, 3, 4), torch.full((1, 3, 4), 10.0)
     module = AddSpec(scale=scale, branch=branch).build(Place(d_model=4))
     expected = [[[scale * (4 * i + j) + branch * 10 for j in range(4)] for i in range(3)]]
-    close(module.write(state, y), torch.tensor(expected))
-    assert module.open(state) is module.read(state) is module.close(state) is state
+    context = ForwardContext(plain_tokens(3, state.device), {})
+
+    def branches(x: torch.Tensor, context: ForwardContext) -> tuple[torch.Tensor, list[Notes]]:
+        assert x is state
+        return y, []
+
+    close(module.step(state, branches, context)[0], torch.tensor(expected))
+    assert module.open(state, context) is module.close(state)[0] is state
 
 
 def test_the_factor_is_of_what_each_branch_writes() -> None:

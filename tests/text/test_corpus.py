@@ -110,7 +110,7 @@ def test_the_fingerprint_is_of_names_texts_and_their_borders(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("files", "source", "message"),
     [
-        ({}, "nowhere", "no corpus at .*nowhere: give a file, a folder, or the word stdlib"),
+        ({}, "nowhere", "no corpus at .*nowhere: give a file, a folder, an address .*, or the word stdlib"),
         ({"a.txt": ""}, "a.txt", "a.txt is empty"),
         ({"a.txt": "", "b.md": ""}, ".", "is empty"),
         ({"a.csv": "x", "b": "y"}, ".", r"no documents in .*: no file ends in \.txt, \.md, \.py, \.jsonl"),

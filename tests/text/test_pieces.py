@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer as HuggingFace
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from anyformer.errors import TextError
-from anyformer.text import SCHEMES, Corpus, Tokenizer, learning, pieces, read_corpus, scheme, sources
+from anyformer.text import SCHEMES, Corpus, Tokenizer, learning, pieces, places, read_corpus, scheme, sources
 from anyformer.text.learning import Lesson
 from anyformer.text.pieces import encode_pieces
 from anyformer.text.sources import Document
@@ -125,18 +126,18 @@ def test_how_much_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         __slots__ = ("__weakref__",)
 
     alive, most = weakref.WeakSet(), [0]  # type: ignore[var-annotated]
-    read = sources.read_pieces
+    read = sources.decoded
 
-    def counted(path: Path) -> Iterator[str]:
-        for text in read(path):
+    def counted(file: BinaryIO, where: str) -> Iterator[str]:
+        for text in read(file, where):
             piece = Piece(text)
             alive.add(piece)
             most[0] = max(most[0], len(alive))
             yield piece
 
     (tmp_path / "a.txt").write_text("some words and more of them\n" * 20_000, encoding="utf-8")
-    monkeypatch.setattr(sources, "BLOCK", 1 << 12)
-    monkeypatch.setattr(sources, "read_pieces", counted)
+    monkeypatch.setattr(places, "BLOCK", 1 << 12)
+    monkeypatch.setattr(sources, "decoded", counted)
     corpus = read_corpus(tmp_path)
     train, _ = corpus.split(0.1)
     assert len(train.fingerprint) == 64

@@ -12,7 +12,7 @@ from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED, Batch
 from anyformer.training.objectives.objective import objective_of
 from anyformer.training.step import Trainer, split
-from anyformer.training.step.optimizer import clip, decaying
+from anyformer.training.step.optimizer import clip, ways
 from tests.training.models import VOCAB, decoder, encoder_decoder
 
 ROWS, LENGTH = 6, 10
@@ -108,7 +108,7 @@ def test_steps_equal_adam_by_hand(optimizer: AdamW | Adam) -> None:
 )
 def test_matrices_decay_and_nothing_else(spec: ModelSpec) -> None:
     model = build(spec)
-    decays = decaying(spec)
+    decays = {name: decays for name, (decays, _) in ways(spec).items()}
     assert decays.keys() == dict(model.named_parameters()).keys()
     for name, parameter in model.named_parameters():
         table = "table" in name or "terms" in name or "shared" in name

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from anyformer.cli.diff import table as differences
+from anyformer.cli.diff import totals
 from anyformer.cli.names import PresetName, import_option
 from anyformer.cli.options import (
     DIRECTORY,
@@ -19,11 +22,13 @@ from anyformer.cli.options import (
     choice,
     device_option,
     json_option,
+    minutes_option,
     recipe_options,
 )
 from anyformer.cli.terminal import console, tell
 
 if TYPE_CHECKING:
+    from anyformer.spec import ModelSpec
     from anyformer.study.comparison import Comparison
 
 
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
 @choice("--equal", ("tokens", "flops"), "tokens", "What is equal: flops gives each the first one's.")
 @click.option("--recipe", default="quick", show_default=True, metavar="NAME", help="A recipe, or its file.")
 @recipe_options
+@minutes_option
 @click.option(
     "--lr", "learning_rates", type=Rates(), default=(), help="Learning rates: each architecture gets the best of them."
 )
@@ -82,13 +88,23 @@ def command(
     from anyformer.study.comparison import compare
 
     given["count"] = given["count"].replace("-", "_")
-    found = compare(models, n_params=None if as_they_are else n_params, **given, **changes)
+    begin = None if as_json else _show_differences
+    found = compare(models, n_params=None if as_they_are else n_params, begin=begin, **given, **changes)
     if as_json:
         tell(found, as_json)
     else:
         _show(found)
     if any(run.failure for run in found.study.runs):
         sys.exit(1)
+
+
+def _show_differences(architectures: Mapping[str, ModelSpec]) -> None:
+    """The architectures side by side as they will be trained: what there is to read meanwhile."""
+    from anyformer.descriptions import side_by_side
+
+    if len(architectures) > 1:
+        found, out = side_by_side(*architectures.values(), names=tuple(architectures)), console()
+        out.print(differences(found), totals(found), "", sep="\n")
 
 
 def _show(found: Comparison) -> None:

@@ -42,6 +42,7 @@ from anyformer.screen import say
     type=click.Choice(["f32", "f16", "bf16", "q8_0", "q4_0"]),
     help="The type of a GGUF file's matrices; by default that of SRC.",
 )
+@click.option("--merge", is_flag=True, help="Of a run with --lora, write weights in which the adapter is.")
 @import_option
 def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None:
     """Bring weights from one format into another.
@@ -55,6 +56,7 @@ def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None
     anyformer convert path/to/mistral as-llama --class llama --shard-size 2GB
     anyformer convert runs/first first.gguf --quantise q8_0
     anyformer convert runs/first first-for-transformers --to transformers
+    anyformer convert runs/adapted merged --merge
     """  # noqa: D301
     import torch
 

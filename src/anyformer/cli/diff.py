@@ -138,7 +138,7 @@ def _print_lineage(models: tuple[str, ...], as_json: bool) -> None:
         out.print(table)
 
 
-def table(found: Comparison, *, everything: bool) -> Table:
+def table(found: Comparison, *, everything: bool = False) -> Table:
     """The rows, each with what its difference does where that was measured."""
     effects = getattr(found, "effects", None)
     cells = [{"header": name, "overflow": "fold", "ratio": 1} for name in found.names]
@@ -241,4 +241,5 @@ def _keys(out: Console, keys: tuple[KeyChange, ...], listed: bool) -> None:
     for key in keys if listed or len(keys) <= FEW else ():
         shape = " → ".join("×".join(map(str, shape)) for shape in (key.before, key.after) if shape is not None)
         layers = f"  i = {key.layers}" if key.layers else ""
-        out.print(f"  {SIGNS[key.change]} {key.key}  {shape}{layers}", soft_wrap=True)
+        lines = [f"  {SIGNS[key.change]} {key.key}", f"  {shape}{layers}"]
+        say(("\n      " if sum(map(len, lines)) > out.width else "").join(lines))

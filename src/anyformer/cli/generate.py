@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import DTYPES, ONE_FILE, SEED, SHARE, Number, choice, device_option, json_option
+from anyformer.cli.options import DTYPES, ONE_FILE, PATH, SEED, SHARE, Number, choice, device_option, json_option
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
 if TYPE_CHECKING:
-    from anyformer.generation import BeamSearch, Continuation, Stopping
+    from anyformer.generation import BeamSearch, Continuation, Guessing, Stopping
     from anyformer.inference.opened import Opened
 
 JSON_VERSION = 1
@@ -64,6 +64,16 @@ DEFAULT = 50  # new tokens
 @click.option("--data", type=ONE_FILE, help="A file of lines to translate, each to one line; for encoder–decoders.")
 @click.option("--chat", is_flag=True, help="PROMPT is what a user says: put it as the checkpoint's chat template does.")
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
+@click.option(
+    "--draft", type=PATH, metavar="DIR", help="A smaller model of the same vocabulary guesses; the text is the same."
+)
+@click.option(
+    "--draft-tokens", type=click.IntRange(1, 1000), help="That it guesses before they are checked.  [default: 4]"
+)
+@click.option(
+    "--lookup", type=click.IntRange(1, 1000), metavar="N", help="Guess N tokens by what the text said before."
+)
+@click.option("--ahead", is_flag=True, help="The model's own modules for later tokens guess.")
 @device_option
 @click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and cache; as the weights are stored by default.")
 @json_option(help="Print one JSON object when all is written.")
@@ -77,6 +87,10 @@ def command(
     data: Path | None,
     chat: bool,
     system: str | None,
+    draft: Path | None,
+    draft_tokens: int | None,
+    lookup: int | None,
+    ahead: bool,
     device: str | None,
     dtype: str | None,
     as_json: bool,
@@ -85,17 +99,22 @@ def command(
     """Continue PROMPT with a model; without one, begin a text. A model with an encoder reads PROMPT and answers.
 
     The text goes to stdout as it is written, with control characters spelled out. `--json` has them as they are; it
-    gives version, prompt, text, token_ids, ended_by ("length", "end_of_text" or "stop"), seconds, tokens_per_second.
+    gives version, prompt, text, token_ids, ended_by ("length", "end_of_text" or "stop"), passes (null without guesses),
+    seconds, tokens_per_second.
 
     With `--data` it answers a file line by line, in batches, `--json` then giving version, lines, seconds:
 
       anyformer generate --model RUN --data source.txt --beams 4 --length-penalty 0.6
 
     With `--chat` PROMPT is answered, by the chat template of the checkpoint.
+
+    With `--draft`, `--lookup` or `--ahead` a pass checks several guesses: the greedy text is the same, a drawn one is another of
+    the same distribution. How many tokens came of a pass is said on stderr.
     """
     import torch
 
     from anyformer.generation import BeamSearch, lay_out_for_decoding
+    from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
 
     options = BeamSearch(beams, length_penalty, stopping)
@@ -112,18 +131,31 @@ def command(
         raise UsageError("--system is said in a conversation; give --chat too, or put it into PROMPT")
     if chat and (search is not None or data is not None):
         raise UsageError("--chat answers one PROMPT token by token; leave --beams and --data out")
+    guessed = draft is not None or lookup is not None or ahead
+    if guessed and (search is not None or data is not None or chat):
+        raise UsageError("--draft, --lookup and --ahead continue one PROMPT; leave --beams, --data and --chat out")
     kind = None if dtype is None else getattr(torch, dtype)
-    found = opened(model, device=device, dtype=kind, prepare=lay_out_for_decoding)
+    how: dict[str, Any] = {"device": device, "dtype": kind, "prepare": lay_out_for_decoding}
+    found = opened(model, **how)
+    beside = None if draft is None else found.beside(draft, **how)
+    guesses = guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead)
     if data is not None:
         _answer(data, found, search, given["max_new_tokens"], as_json)
     elif chat:
         _converse(prompt, found, system, as_json, **given)
     else:
-        _continue(prompt, found, search, as_json, **given)
+        _continue(prompt, found, search, guesses, as_json, **given)
 
 
 def _continue(
-    prompt: str, found: Opened, search: BeamSearch | None, as_json: bool, *, max_new_tokens: int | None, **sampling: Any
+    prompt: str,
+    found: Opened,
+    search: BeamSearch | None,
+    guesses: Guessing | None,
+    as_json: bool,
+    *,
+    max_new_tokens: int | None,
+    **sampling: Any,
 ) -> None:
     """Print what follows a prompt, as it is written."""
     from anyformer.generation import generate_text
@@ -137,11 +169,13 @@ def _continue(
 
     start = time.perf_counter()
     n_tokens = DEFAULT if max_new_tokens is None else max_new_tokens
-    (written,) = generate_text(
-        found.model, found.tokenizer, [prompt], max_new_tokens=n_tokens, on_text=show, search=search, **sampling
-    )
+    options = {"max_new_tokens": n_tokens, "search": search, "guessing": guesses, **sampling}
+    (written,) = generate_text(found.model, found.tokenizer, [prompt], on_text=show, **options)
     show(0, "")
     _end(prompt, written, time.perf_counter() - start, as_json)
+    if written.passes and not as_json:
+        n = len(written.token_ids)
+        say(f"{n} tokens in {written.passes} passes, {n / written.passes:.2f} a pass", stderr=True)
 
 
 def _converse(

@@ -122,6 +122,11 @@ class Number(click.ParamType):
         return number
 
 
+minutes_option = click.option(
+    "--minutes",
+    type=Number(0.01, 1e6),
+    help="A budget in the place of --tokens: what steps timed here leave time for.",
+)
 SHARE, ABOVE_ZERO = Number(0, 1), Number(1e-30)
 SEED = click.IntRange(0, 2**62)
 

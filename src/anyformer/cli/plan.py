@@ -17,6 +17,7 @@ from anyformer.errors import UsageError
 from anyformer.screen import counted, say
 
 if TYPE_CHECKING:
+    from anyformer.costs.hardware.inference import InferencePlan
     from anyformer.costs.hardware.plan import Plan
 
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 @params_option
 @vocab_option
 @click.option("--price-per-hour", type=Number(0), help="Of one device, in your currency.")
+@click.option(
+    "--inference", is_flag=True, help="Not to train but to serve: tp, bits, sequences at once, seconds, speed."
+)
 @click.option("--write", type=NEW_FILE, help="A recipe for `train`, where it can run the mesh.")
 @json_option(help="One JSON object with the same figures.")
 @import_option
@@ -44,16 +48,18 @@ def command(
     hardware: str,
     n_params: int | None,
     vocab_size: int | None,
-    write: Path | None,
     as_json: bool,
+    inference: bool,
+    write: Path | None,
     **given: Any,
 ) -> None:
-    """Say whether and how MODEL can be trained on some hardware, how long it takes, and what it needs.
+    """Say whether and how MODEL can be trained, or served, on some hardware, how fast, and what it needs.
 
     All meshes, micro-batches and recomputations are worked out; nothing is run. Exit status 1: it does not fit.
     """
     from anyformer.hub import load_spec
     from anyformer.measure import plan
+    from anyformer.measure.here import found_device
 
     if write is not None and write.suffix.lower() not in (".yaml", ".yml", ".json"):
         raise UsageError(f"--write {write}: a recipe is a file that ends in .yaml or .json; name one")
@@ -62,6 +68,19 @@ def command(
         from anyformer.resizing import resize
 
         spec = resize(spec, n_params=n_params, vocab_size=vocab_size)
+    if inference:
+        from anyformer.costs.hardware.inference import plan_inference
+        from anyformer.costs.hardware.plan import hardware as hardware_of
+
+        seq_len = given.pop("seq_len")
+        if other := next((name for name, value in {**given, "write": write}.items() if value is not None), None):
+            raise UsageError(f"--{other.replace('_', '-')} is of training; leave it out with --inference")
+        served = plan_inference(spec, hardware_of(hardware, found_device), seq_len=seq_len)
+        if as_json:
+            tell({"model": model, **served.as_json()}, as_json)
+        else:
+            _show_served(served, model)
+        ctx.exit(0 if served.best else 1)
     found, train = plan(spec, hardware, **given), None
     if write is not None and found.best is not None:
         train = _write(found, write, model, {"--params": n_params, "--vocab": vocab_size})
@@ -130,6 +149,39 @@ def _show(plan: Plan, model: str) -> None:
     out.print(step)
 
 
+def _show_served(plan: InferencePlan, model: str) -> None:
+    out, where = console(), plan.hardware.device
+    said = figures(f"{model} served by {plan.hardware}, sequences of {plan.seq_len:,} tokens")
+    if not plan.best:
+        leanest = min(plan.ways, key=lambda way: way.weights_nbytes)
+        held = f"{gigabytes(leanest.weights_nbytes)} of weights in {leanest.weight_bits} bits"
+        said.add_row("fits", "no", f"{held} a device at tp={leanest.tp}; take more devices, or larger ones")
+        out.print(said)
+        return
+    for way in plan.best:
+        bits = f"weights {way.weight_bits} bits, cache {way.cache_bits}"
+        replicas = counted(way.replicas, "replica")
+        least = plan.least_tp(way.weight_bits, way.cache_bits)
+        said.add_row(bits, f"tp={way.tp}", f"{replicas}; fits from tp={least} on")
+        memory = (
+            f"{gigabytes(way.weights_nbytes)} of weights, {gigabytes(way.cache_nbytes)} of cache a sequence, a device"
+        )
+        said.add_row("  sequences", f"{way.sequences * way.replicas:,}", memory)
+        alone = f"then {1 / way.alone_seconds:,.0f} tokens/s, one sequence alone"
+        said.add_row("  first token", seconds(way.first_token_seconds), alone)
+        step = f"{seconds(way.token_seconds)} a token of each, most of it {way.bound}"
+        said.add_row("  all together", f"{short(way.tokens_per_second)}tokens/s", step)
+        if way.experts_touched is not None and way.expert_nbytes is not None:
+            traffic = f"{way.expert_nbytes / 1e6:,.2f} MB a token sent, were experts spread over the devices"
+            said.add_row(
+                "  experts", f"{way.experts_touched:,.1f}", f"of a layer touched by a token of each; {traffic}"
+            )
+    e = plan.efficiency
+    shares = f"{e.products:.0%} of the peak in products, {e.attention:.0%} in attention, {e.memory:.0%} of bandwidth"
+    said.add_row("at", where.name, f"{shares}; {gigabytes(plan.as_json()['usable_nbytes'])} to use")
+    out.print(said)
+
+
 def _write(plan: Plan, path: Path, model: str, sizes: Mapping[str, int | None]) -> str:
     """Write the recipe and return the command that trains by it. Raises UsageError where `train` cannot do it."""
     from anyformer.recipe import RECIPES
@@ -171,14 +223,16 @@ def _processes(plan: Plan) -> _Processes:
     assert best is not None
     if n == 1:
         return _Processes(("anyformer",))
-    beyond = [f"{axis} = {size}" for axis in ("tp", "pp", "cp", "ep") if (size := getattr(best.mesh, axis)) > 1]
+    beyond = [f"{axis} = {size}" for axis in ("pp", "cp", "ep") if (size := getattr(best.mesh, axis)) > 1]
     if beyond:
         raise UsageError(
             f"--write: the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
             f"with --mesh dp={n},zero=3"
         )
     # Of moments alone (ZeRO 1) `train` knows nothing: gradients are shared out too, which takes less memory.
-    mesh = {0: f"dp={n}", 3: f"fsdp={n}"}.get(best.mesh.zero, f"fsdp={n},zero=2")
+    rows = n // best.mesh.tp
+    copies = {0: f"dp={rows}", 3: f"fsdp={rows}"}.get(best.mesh.zero, f"fsdp={rows},zero=2")
+    mesh = ",".join([*([copies] if rows > 1 else []), *([f"tp={best.mesh.tp}"] if best.mesh.tp > 1 else [])])
     node = plan.hardware.device.devices_per_node
     if n <= node:
         return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", mesh))

@@ -4,11 +4,11 @@ import click
 
 from anyformer.cli.names import catalogue
 from anyformer.cli.options import json_option
-from anyformer.cli.terminal import console, plain_table, tell
+from anyformer.cli.terminal import FIGURE, console, plain_table, tell
 from anyformer.errors import UsageError, did_you_mean
-from anyformer.screen import say
 
 GAP = 2  # columns of a table
+LEAST_SOURCE = 24  # columns of a source that is worth showing
 SIZES = ("parameters", "layers", "d_model", "context")
 
 
@@ -32,19 +32,15 @@ def command(family: str | None, as_json: bool) -> None:
         (", ".join((p["name"], *p["aliases"])), *(f"{p[size] or 0:,}" for size in SIZES), p["source"]) for p in chosen
     ]
     widths = [max(map(len, cells)) for cells in zip(("name", *SIZES, "source"), *rows, strict=True)]
-    # A terminal shows as much of the source as it has room for; a file or a pipe gets all of it.
+    # A terminal shows the sources where it has room for them; a file or a pipe gets all of it.
     out = console(sum(widths) + GAP * len(widths))
-    room = max(out.width - sum(widths[:-1]) - GAP * len(SIZES) - GAP, 10)
-    looks = [
-        {"header": name, "justify": "right", "min_width": width} for name, width in zip(SIZES, widths[1:], strict=False)
-    ]
-    looks = [{"header": "name", "min_width": widths[0]}, *looks]
-    source = {"header": "source", "overflow": "ellipsis", "no_wrap": True, "max_width": room}
-    table = plain_table("", *looks, source, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    looks = [{"header": "name"}, *({"header": name, **FIGURE} for name in SIZES), {"header": "source"}]
+    looks = looks if out.width >= sum(widths[:-1]) + GAP * len(widths) + LEAST_SOURCE else looks[:-1]
+    table = plain_table("", *looks, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*row[: len(looks)])
     out.print(table)
     if family is None:
-        say("\nNot public, so not to be built or costed; `anyformer show NAME` says what is known:")
+        out.print("\nNot public, so not to be built or costed; `anyformer show NAME` says what is known:")
         for model in catalogue("undisclosed"):
-            say(f"{model['name']}  {model['source']}")
+            out.print(f"{model['name']}  {model['source']}")

@@ -45,9 +45,11 @@ def command(directory: Path, as_json: bool) -> None:
     }
     out = console()
     widths = {name: max(map(len, (name, *cells))) + GAP for name, cells in shown.items()}
+    told = dict(shown)
     for name in LESS:
-        if sum(widths[name] for name in shown) > out.width:
-            del shown[name]
+        if sum(widths[name] for name in told) > out.width:
+            del told[name]
+    shown = shown if sum(widths[name] for name in told) > out.width else told  # as paragraphs there is room for all
     table = columns("", *shown)
     for column in table.columns[1:]:
         column.no_wrap = True

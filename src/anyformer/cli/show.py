@@ -24,7 +24,13 @@ JSON_VERSION = 2
 @click.command()
 @click.argument("model", type=PresetName())
 @click.option("--spec", "form", type=click.Choice(["yaml", "json"]), help="Print the specification, to be changed.")
-@click.option("--diagram", "picture", type=PATH, metavar="FILE.svg", help="Draw it into a picture as well.")
+@click.option(
+    "--diagram",
+    "picture",
+    type=PATH,
+    metavar="FILE",
+    help="Draw it as well, into a file that ends in .svg, .png or .pdf.",
+)
 @click.option("--no-diagram", "plain", is_flag=True, help="Print the card alone, without the diagram in text.")
 @json_option(help="One JSON object: {version, name, card, recipe, specification, …}.")
 @import_option
@@ -36,15 +42,15 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
 
     anyformer show gemma3-27b --diagram gemma3.svg
     """
-    from anyformer.descriptions import card, diagram
+    from anyformer.descriptions import FORMS, card, diagram
     from anyformer.families import UNDISCLOSED, find
     from anyformer.hub import load_spec
     from anyformer.recipe import dumps as dumps_recipe
     from anyformer.recipe import of_run
     from anyformer.spec import dumps, is_path
 
-    if picture is not None and picture.suffix.lower() != ".svg":
-        raise UsageError(f"--diagram {picture}: pictures are written as SVG; give a name that ends in .svg")
+    if picture is not None and picture.suffix.lower() not in FORMS:
+        raise UsageError(f"--diagram {picture}: pictures are .svg, .png or .pdf; give a name that ends in one of these")
     if model in UNDISCLOSED and form is None:
         if picture is not None:
             raise UNDISCLOSED[model].refusal()
@@ -70,10 +76,12 @@ def command(model: str, form: str | None, picture: Path | None, plain: bool, as_
 
 
 def _draw(drawn: "Diagram", path: Path, title: str) -> None:
-    from anyformer.descriptions import as_svg
+    from anyformer.descriptions import as_picture
+    from anyformer.disk.atomic import replace_file
 
+    content = as_picture(drawn, path.suffix.lower(), title)
     try:
-        path.write_text(as_svg(drawn, title), encoding="utf-8")
+        replace_file(path, content)
     except OSError as error:
         raise UsageError(f"--diagram {path}: {error.strerror or error}; give a place that can be written") from None
 
@@ -95,7 +103,7 @@ def _print_diagram(drawn: "Diagram") -> None:
 
     lines, width = as_text(drawn), console().width
     if max(map(len, lines.splitlines())) > width:
-        say(f"\nThe diagram is wider than {width} columns; --diagram FILE.svg draws it as a picture.")
+        console().print(f"\nThe diagram is wider than {width} columns; --diagram FILE.svg draws it as a picture.")
         return
     say(f"\n{lines}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -33,15 +34,16 @@ def _json(told: Mapping[str, Any]) -> str:
 
 
 def console(width: int = WIDTH) -> Console:
-    """Where tables are printed: as wide as the terminal, or `width` columns into a file."""
-    return screen.console(None if sys.stdout.isatty() else width)
+    """Where tables are printed: as wide as the terminal; into a file or a pipe as $COLUMNS says, or `width` columns."""
+    told = os.environ.get("COLUMNS", "")
+    return screen.console(None if sys.stdout.isatty() else int(told) if told.isdecimal() and int(told) else width)
 
 
 def plain_table(title: str = "", *columns: Mapping[str, Any], **options: Any) -> Table:
     """A table without a frame; `columns`, more of which may be added, and `options` are rich's."""
-    from rich.table import Table
+    from anyformer.tables import FittedTable
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, **options)
+    table = FittedTable(title=title or None, title_justify="left", title_style="bold", box=None, **options)
     for column in columns:
         table.add_column(**column)
     return table

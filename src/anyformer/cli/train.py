@@ -22,6 +22,7 @@ from anyformer.cli.options import (
     choice,
     device_option,
     json_option,
+    minutes_option,
     params_option,
     recipe_options,
 )
@@ -34,7 +35,13 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 
 @click.command()
 @click.argument("spec", type=PresetName())
-@click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib: the text to train on.")
+@click.option(
+    "--data",
+    metavar="TEXT",
+    multiple=True,
+    help="A file, a folder, an address (s3://…), or stdlib: the text to train on. Several with weights, --data a/=0.7 --data "
+    "b.jsonl=0.3, or the .yaml of a mixture.",
+)
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
 @click.option(
@@ -51,6 +58,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 )
 @click.option("--tokenizer", type=FILE, help="A tokenizer.json or its directory; one is trained otherwise.")
 @recipe_options
+@minutes_option
 @click.option("--lr", type=ABOVE_ZERO, help="Peak learning rate.")
 @click.option(
     "--micro-tokens", type=Amount(), help="Tokens computed at once, to need less memory; the result is the same."
@@ -71,7 +79,9 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 @click.option(
     "--nproc", type=click.IntRange(1, 4096), help="Start so many processes here (torchrun) that share the run."
 )
-@click.option("--mesh", metavar="AXES", help="How processes share it: dp=2,fsdp=4, zero=2 or 3; auto.  [default: auto]")
+@click.option(
+    "--mesh", metavar="AXES", help="How processes share it: dp=2,fsdp=4,tp=2, zero=2 or 3; auto.  [default: auto]"
+)
 @click.option(
     "--max-restarts",
     type=click.IntRange(0, 10**6),
@@ -90,6 +100,12 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
 @device_option
 @click.option("--init", type=PATH, help="Directory of weights to start from.")
 @click.option(
+    "--lora",
+    metavar="r=16,alpha=32,targets=attention",
+    help="Train an adapter of the weights in --init alone (LoRA, by PEFT): its rank, its factor, "
+    "and maps: attention, feed-forward, all, or names such as q,v.",
+)
+@click.option(
     "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row, instead of refusing them."
 )
 @click.option("--resume", is_flag=True, help="Refuse to start anew where --out holds no run.")
@@ -104,10 +120,12 @@ def command(
     out: Path | None,
     dry_run: bool,
     as_json: bool,
+    data: tuple[str, ...],
     nproc: int | None,
     mesh: str | None,
     max_restarts: int,
     time_limit: float,
+    lora: str | None,
     changes: dict[str, Any],
     **given: Any,
 ) -> int:
@@ -139,7 +157,8 @@ def command(
         if nproc not in (None, world.size):
             raise UsageError(f"--nproc {nproc}: torchrun has started {world.size} processes; leave --nproc out")
         options = RunOptions(world=world, **{name: given.pop(name) for name in HOW})
-        training = prepare_training(spec, out=out, options=options, **given, **changes)
+        changes |= {"lora": lora} if lora is not None else {}
+        training = prepare_training(spec, data or None, out=out, options=options, **given, **changes)
         if dry_run:
             plan = training.plan()
             tell({"version": 1, **vars(plan)} if as_json else "\n".join(plan.lines()), as_json)

@@ -39,6 +39,7 @@ class Convention:
 
     def training(self, spec: ModelSpec, workload: Workload, recompute: Recompute = "none") -> Flops:
         """What forward and backward cost, and what is made again under the policy."""
+        recompute = "full" if spec.stack.residual.undoes else recompute
         flops = {part: flops * self._times(part, recompute) for part, flops in self.forward(spec, workload).items()}
         # Whole layers are made again of stacks alone.
         policy: Recompute = "none" if recompute == "full" else recompute

@@ -37,7 +37,8 @@ def sections(report: CostReport) -> Iterator[Section]:
     yield Section(f"{report.unit} by part, {report.convention}", tuple(_flops(report)))
     yield Section("inference memory", tuple(_inference(report)))
     yield Section("training memory, activations beside", tuple(_state(report)))
-    title = f"activations by part, the whole batch at once, {AGAIN[report.recompute]}"
+    recompute = "full" if report.spec.stack.residual.undoes else report.recompute
+    title = f"activations by part, the whole batch at once, {AGAIN[recompute]}"
     yield Section(title, tuple(_activations(report)))
 
 

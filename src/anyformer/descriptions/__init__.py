@@ -5,6 +5,7 @@ from anyformer.descriptions.check.check import Finding, check
 from anyformer.descriptions.check.field_comparison import FieldPosition, field_comparison
 from anyformer.descriptions.diagram.grid import Diagram
 from anyformer.descriptions.diagram.model import diagram
+from anyformer.descriptions.diagram.picture import FORMS, as_picture
 from anyformer.descriptions.diagram.svg import as_svg
 from anyformer.descriptions.diagram.text import as_text
 from anyformer.descriptions.diff.as_variant import as_variant
@@ -18,10 +19,12 @@ __all__ = [
     "Diff",
     "DiffRow",
     "Effect",
+    "FORMS",
     "FieldPosition",
     "Finding",
     "History",
     "Measure",
+    "as_picture",
     "as_svg",
     "as_text",
     "as_variant",

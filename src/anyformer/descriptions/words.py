@@ -13,6 +13,7 @@ from anyformer.layers import (
     GELU,
     AddSpec,
     And,
+    AttentionSpec,
     ByRole,
     Causal,
     Everything,
@@ -40,6 +41,7 @@ from anyformer.layers import (
     RotarySpec,
     RouterSpec,
     SegmentsSpec,
+    StreamsSpec,
     Xavier,
 )
 from anyformer.layers.causality import sees_later_tokens
@@ -51,6 +53,8 @@ KINDS = {
     "Sinusoid": "sinusoids",
     "LearnedPositions": "learned",
     "FactorisedPositions": "learned, factorised",
+    "AxialPositions": "learned, axial",
+    "LSHAttention": "LSH attention",
     "RelativeBuckets": "relative position bias (T5)",
     "BySegment": "relative segments",
     "FirstBlockAgain": "first block again (BigBird)",
@@ -66,12 +70,15 @@ KINDS = {
     "RelativeTable": "relative embeddings",
     "Add": "x + branch",
     "Reversible": "reversible, two streams",
+    "Laurel": "LAuReL",
+    "PerLayerEmbedding": "per-layer embedding",
     "CausalConvolution": "causal convolution",
     "ShortConvolution": "short convolution",
     "RGLRU": "RG-LRU",
     "S6": "Mamba (S6)",
     "SSD": "Mamba-2 (SSD)",
     "GatedDeltaNet": "gated DeltaNet",
+    "LightningAttention": "lightning attention",
     "MarkedKeys": "marked keys",
     "MarkedQueries": "marked queries",
     "FirstToken": "first token",
@@ -103,6 +110,7 @@ MASKS = {  # of the fields of each
     "SymmetricWindow": "window of {radius:,} to each side",
     "Strided": "every {stride:,}th",
     "SameBlock": "blocks of {size:,}",
+    "AdjacentBlocks": "blocks of {size:,}, {before:,} before and {after:,} after",
     "BlockEnds": "the last {last:,} of each block of {size:,}",
     "Prefix": "prefix of {size:,}",
     "LocalAndVertical": "blocks of {size:,}, {near:,} near ones and every {stride:,}th",
@@ -178,6 +186,8 @@ def scale(value: ScaleSpec, width: str) -> str:
 
 def residual(value: ResidualSpec) -> str:
     """What becomes of the stream x when a branch writes to it."""
+    if isinstance(value, StreamsSpec):
+        return phrase(value, f"{value.n} streams", without=("n",))
     if not isinstance(value, AddSpec):
         return phrase(value)
     x, y = (f"{number(n)} · " if n != 1 else "" for n in (value.scale, value.branch))
@@ -296,6 +306,17 @@ def heads(projection: Any) -> str:
     return SHARING[sharing] + (", local and global" if isinstance(projection, LocalAndGlobalSpec) else "")
 
 
+def keys(value: AttentionSpec) -> str | None:
+    """Whose keys and values attention reads, or who reads its own: "read by later layers (local)"."""
+    if value.keys is None:
+        return None
+    return (
+        f"those of an earlier layer ({value.keys})"
+        if value.reads == "layer"
+        else f"read by later layers ({value.keys})"
+    )
+
+
 def gate(value: OutputGateSpec) -> str:
     """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
     over = "a number a feature" if value.over == "features" else "one a head"
@@ -329,6 +350,7 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
     said = [GATED.get(name, f"gated {name}") + form]
     said += [f"clamped at {number(mixer.limit)}"] if exact and mixer.limit is not None else []
     said += [f"up + {number(mixer.up_offset)}"] if exact and mixer.up_offset else []
+    said += [f"{number(100 * mixer.sparsity)} % at 0"] if exact and mixer.sparsity is not None else []
     return ", ".join([*said, *inner])
 
 

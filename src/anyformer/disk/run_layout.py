@@ -11,12 +11,15 @@ from pathlib import Path
 RECORD, SPEC, RECIPE, METRICS = "run.json", "spec.yaml", "recipe.yaml", "metrics.jsonl"
 LOCK, TOKENIZER = "lock", "tokenizer"
 CHECKPOINTS = "checkpoints"
+BASE = "base"  # the weights that an adapter is put on, as long as it is trained
 LABELS = "labels.json"  # the classes that its head tells apart, if it does
 # What was trained beside the model, if anything was; its tensors in a checkpoint are called so too.
 AUXILIARY, AUXILIARY_SPEC, AUXILIARY_WEIGHTS = "companion", "companion.yaml", "companion.safetensors"
 # Of a checkpoint: a manifest, which is there when all else is.
 MANIFEST, WEIGHTS, MOMENTS = "manifest.json", "model.safetensors", "optimizer.safetensors"
 RANDOM, STATE = "random.safetensors", "state.json"
+# Of one whose run trains an adapter, in the place of its weights: PEFT's names.
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 # Of one whose weights the processes of a run share, folders of each process's parts in the place of these files.
 MODEL_PARTS, MOMENT_PARTS, AUXILIARY_PARTS = "model", "optimizer", AUXILIARY
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from anyformer.disk.run_layout import (
     AUXILIARY_SPEC,
+    BASE,
     LABELS,
     LOCK,
     MANIFEST,
@@ -29,6 +30,7 @@ from anyformer.disk.run_layout import (
 from anyformer.errors import CheckpointError
 
 FORMAT = 2  # raised when what is written, or what it means, changes; 1 sealed the files of checkpoints alone
+EXTENDED = "extended"  # in a record: the tokens, steps and records of the run before each time it went on beyond them
 _READ = (SPEC, RECIPE, LABELS, AUXILIARY_SPEC)  # of a run, beside its tokenizer: whether they are there matters too
 _told: set[tuple[str, Path]] = set()
 
@@ -116,7 +118,7 @@ def sealed(directory: Path, only: Collection[str] | None = None) -> Path:
         if (record := manifest.get("run")) is not None:
             if run is None:
                 raise CheckpointError(f"{directory} is not in its run, which says what it is of; move it back there")
-            if not (run / RECORD).is_file() or measure(run / RECORD) != record:
+            if not (run / RECORD).is_file() or record not in _records(run):
                 raise CheckpointError(
                     f"{run / RECORD} is missing or not the one by which {directory} was saved, which was edited or is of "
                     f"another run{_remedy(run)}"
@@ -131,6 +133,15 @@ def sealed(directory: Path, only: Collection[str] | None = None) -> Path:
         else:
             _compare(directory, record, _remedy(directory), record["files"])
     return directory
+
+
+def _records(run: Path) -> list[Any]:
+    """What the record of a run is, and what it was before the run went on beyond its recipe."""
+    try:
+        former = [each["record"] for each in read_record(run).get(EXTENDED, ())]
+    except CheckpointError:
+        former = []
+    return [measure(run / RECORD), *former]
 
 
 def _compare(directory: Path, seal: Mapping[str, Any], remedy: str, names: Collection[str]) -> None:
@@ -160,7 +171,8 @@ def _found(directory: Path, files: Collection[str]) -> set[str]:
     """The files that a reader might take for those of a run or checkpoint."""
     folders = {directory, *((directory / name).parent for name in files)}
     beside = (path for folder in sorted(folders) for path in folder.iterdir())
-    inside = (directory / TOKENIZER).rglob("*") if is_run(directory) else beside
+    of_run = (path for name in (TOKENIZER, BASE) for path in (directory / name).rglob("*"))
+    inside = of_run if is_run(directory) else beside
     visible = (path.relative_to(directory) for path in inside if path.is_file())
     named = (name for name in _READ if is_run(directory) and (directory / name).is_file())
     return {*named, *(path.as_posix() for path in visible if not path.name.startswith("."))}

@@ -1,10 +1,12 @@
-"""Generation: sampling, cached decoding, rows that come and go, stop strings, text piece by piece."""
+"""Generation: sampling, cached decoding, guesses that are checked, rows that come and go, stop strings, text piece by piece."""
 
 from anyformer.generation.batch import Batch, Chosen, Row, Wanted
 from anyformer.generation.beam import BeamSearch, Hypothesis, Stopping, search_ids
 from anyformer.generation.decode import Decoding, generate_ids
+from anyformer.generation.guesses import DraftModel, Guessing, OwnModules, PromptLookup
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import GREEDY, Sampling
+from anyformer.generation.speculative import SpeculativeDecoding
 from anyformer.generation.text import Continuation, GrowingText, StopStrings, encode_prompt, generate_text
 
 __all__ = [
@@ -14,10 +16,15 @@ __all__ = [
     "Chosen",
     "Continuation",
     "Decoding",
+    "DraftModel",
     "GrowingText",
+    "Guessing",
     "Hypothesis",
+    "OwnModules",
+    "PromptLookup",
     "Row",
     "Sampling",
+    "SpeculativeDecoding",
     "StopStrings",
     "Stopping",
     "Wanted",

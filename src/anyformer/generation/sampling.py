@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from anyformer.errors import InputError
 
@@ -36,14 +37,18 @@ class Sampling:
 
     def __call__(self, logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Token ids [batch] for logits [batch, vocab]; row b draws from generators[b]."""
+        return logits.argmax(-1) if self.temperature == 0 else pick(self.probabilities(logits), generators)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """How likely each token is to be taken, float64 [batch, vocab], for logits of that shape."""
         if self.temperature == 0:
-            return logits.argmax(-1)
+            return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
         logits = logits.double() / self.temperature
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None:
             logits = top_p(logits, self.top_p)
-        return draw(logits, generators)
+        return logits.softmax(-1)
 
 
 GREEDY = Sampling()
@@ -64,15 +69,15 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     return torch.full_like(logits, -math.inf).scatter(-1, index, ordered.masked_fill(before >= p, -math.inf))
 
 
-def draw(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """Ids [batch] drawn with probabilities softmax(logits), one number of each row's own generator.
+def pick(weights: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """Ids [batch] drawn in proportion to `weights`, float64 [batch, vocab], one number of each row's own generator.
 
     The number is looked up in the cumulative distribution, so a row's draw depends on nothing else in the batch.
     """
-    cumulative = logits.double().softmax(-1).cumsum(-1)
+    cumulative = weights.cumsum(-1)
     numbers = torch.cat([torch.rand(1, generator=g, device=g.device, dtype=torch.float64) for g in generators])
-    levels = numbers.to(logits.device)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, levels, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+    levels = numbers.to(weights.device)[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, levels, right=True)[:, 0].clamp(max=weights.shape[-1] - 1)
 
 
 def generators(seed: int, n_rows: int) -> list[torch.Generator]:

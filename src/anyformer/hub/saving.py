@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 
 from anyformer.disk.atomic import new_directory
-from anyformer.disk.run_layout import SPEC
+from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG, SPEC
 from anyformer.errors import CheckpointError, RunFailed, SpecError, UsageError, did_you_mean
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import TensorRow, fitting, theirs_of
@@ -26,7 +27,7 @@ from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
 from anyformer.hub.loading import tokenizer_of
 from anyformer.hub.sentences import without_pooling, write_json, write_modules
-from anyformer.hub.source import CONFIG, find
+from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
 from anyformer.model import Transformer
@@ -34,7 +35,7 @@ from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
 from anyformer.text.companions import GENERATION, read_companions, write_companions
 
-Form = Literal["hf", "anyformer", "transformers"]
+Form = Literal["hf", "anyformer", "transformers", "adapter"]
 FILES = (SUFFIX, ".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".yml")  # what is no name of a directory
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -50,6 +51,7 @@ class SavedDirectory(NamedTuple):
         kind = {
             "hf": "a Hugging Face directory",
             "anyformer": "a directory of ours",
+            "adapter": "an adapter, which PEFT's PeftModel.from_pretrained puts on the model that it was trained on",
             "transformers": "a directory that transformers reads by `import anyformer.integrations.transformers`",
         }[self.form]
         return f"{self.path} is {kind}" + (f": {self.reason}" if self.reason else "")
@@ -142,6 +144,7 @@ def convert(
     dtype: torch.dtype | None = None,
     shard_nbytes: int = SHARD_NBYTES,
     quantise: Quantisation | None = None,
+    merge: bool = False,
 ) -> SavedDirectory | SavedFile:
     """Write a checkpoint (Hugging Face's, ours, a run's, GGUF) anew in a new directory, without ever holding the model.
 
@@ -150,15 +153,22 @@ def convert(
     `form` None takes "hf" where a class of transformers computes the model, its own if it has one; `hf_type` asks for
     that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes`, or one tensor; the memory
     needed is about that, or what the largest row of either side's table takes. Tokenizer, chat template and defaults for
-    generation are copied byte for byte. Raises what `load` and `save` do.
+    generation are copied byte for byte. Of a run that trained an adapter this alone is written, as PEFT reads it, unless
+    `merge` asks for weights in which it is. Raises what `load` and `save` do.
     """
     target = Path(target)
+    found = find(source)
+    if (with_adapter(found.weights) is not None) != merge:
+        if merge:
+            raise UsageError(f"{source} has no adapter to merge; leave --merge out")
+        if target.suffix.lower() == SUFFIX or not (form is hf_type is dtype is quantise is None):
+            raise UsageError(f"{source} is an adapter, which goes into its weights by --merge; give that too")
+        return _write_adapter(found, target)
     if target.suffix.lower() == SUFFIX:
         if form is not None or hf_type is not None or dtype is not None:
             raise UsageError(f"{target} is one GGUF file: leave --to and --class out, and give --quantise for --dtype")
         if target.exists():
             raise CheckpointError(f"{target} exists already; give a new name")
-        found = find(source)
         tokenizer = tokenizer_of(found)
         refuse_larger(tokenizer, found.spec)
         return write_gguf(found, tokenizer, target, quantise)
@@ -169,7 +179,6 @@ def convert(
         raise UsageError(
             f"a class of transformers ({hf_type}) is only for Hugging Face's form; leave one of the two out"
         )
-    found = find(source)
     held = contents(found)
     widest = held.dtype()
     plan = planned(found.spec, form, hf_type, found.family)
@@ -190,6 +199,17 @@ def convert(
         tokens |= {name: found.settings[name] for name in TOKEN_IDS if name in found.settings}
         plan.describe(aside, dtype or _named(found.settings) or widest, tokens, labels_of(found), tokenizer)
     return SavedDirectory(target, plan.form, plan.reason)
+
+
+def _write_adapter(source: Source, target: Path) -> SavedDirectory:
+    """The adapter of a run's checkpoint, and its tokenizer, in a new directory."""
+    refuse_in_use(target)
+    with whole(target) as aside:
+        for name in (ADAPTER, ADAPTER_CONFIG):
+            copyfile(source.weights / name, aside / name)
+        if source.tokenizer is not None:
+            write_companions(read_companions(source.tokenizer), aside)
+    return SavedDirectory(target, "adapter", "--merge writes the whole model")
 
 
 @contextmanager

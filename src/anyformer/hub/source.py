@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from anyformer.disk.foreign import inside
 from anyformer.disk.hub_cache import located
 from anyformer.disk.run_layout import (
+    ADAPTER,
     AUXILIARY_PARTS,
     AUXILIARY_SPEC,
     AUXILIARY_WEIGHTS,
+    BASE,
     CHECKPOINTS,
     MODEL_PARTS,
     SPEC,
@@ -25,6 +27,7 @@ from anyformer.disk.seal import latest, sealed
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.mapping import spec_of
+from anyformer.hub.adapted import AdaptedWeights
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
 from anyformer.hub.sentences import folder_of, read_table, with_pooling
@@ -119,10 +122,20 @@ def find_auxiliary(directory: str | Path) -> Source:
 
 
 def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
-    """The tensors of a directory, unpacked where its configuration says that they are packed, joined where they are in parts."""
+    """The tensors of a directory, unpacked where its configuration says that they are packed, joined where they are in parts.
+
+    Those of a checkpoint that is an adapter are what it and the weights in its run make together.
+    """
+    if (run := with_adapter(directory)) is not None:
+        return AdaptedWeights(run / BASE, directory)
     if directory.is_dir() and is_checkpoint(directory.parent):
         return ShardedWeights(directory)
     return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
+
+
+def with_adapter(weights: Path) -> Path | None:
+    """The run of a checkpoint that is an adapter; None for the weights of any other model."""
+    return run_of(weights) if is_checkpoint(weights) and (weights / ADAPTER).is_file() else None
 
 
 def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from anyformer.errors import UsageError
 from anyformer.families import find as find_preset
 from anyformer.hub import load
+from anyformer.hub.loading import load_tokenizer
 from anyformer.model import Transformer
 from anyformer.recipe import FramedTexts, Recipe, of_run
 from anyformer.text import Tokenizer
@@ -32,6 +33,11 @@ class Opened(NamedTuple):
         if self.recipe is None or not isinstance(self.recipe.objective, objective):
             return None, truncate
         return self.recipe.seq_len, truncate or self.recipe.objective.truncate
+
+    def beside(self, model: TrainedModel, **options: Any) -> Opened:
+        """A second model, of the first one's tokenizer where it comes without; the options are those of `opened`."""
+        own = None if isinstance(model, Transformer) else load_tokenizer(model)
+        return opened(model, self.tokenizer if own is None else own, **options)
 
 
 def opened(

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from anyformer.errors import InputError, TextError, UsageError
 from anyformer.generation import BeamSearch, Stopping, generate_text, lay_out_for_decoding
 from anyformer.generation.text import encode_source
+from anyformer.inference.guessing import guessing
 from anyformer.inference.opened import TrainedModel, opened
 from anyformer.layers.embedding import learned_positions
 from anyformer.text import Tokenizer
@@ -33,14 +34,21 @@ def generate(
     beams: int = 1,
     length_penalty: float = 1.0,
     stopping: Stopping = "estimate",
+    draft: TrainedModel | None = None,
+    draft_tokens: int | None = None,
+    lookup: int | None = None,
+    ahead: bool = False,
     device: str | None = None,
 ) -> Prompt:
     """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
 
     `model` is a model, or a directory, which has its tokenizer. `beams` above 1 search for the likeliest text; see
-    `BeamSearch` for them, `length_penalty` and `stopping`.
+    `BeamSearch` for them, `length_penalty` and `stopping`. `draft`, a smaller model of the same vocabulary, guesses
+    `draft_tokens` at a time (4), `lookup` as many from what the text said before, `ahead` lets the model's own modules guess:
+    the same text in fewer passes (`SpeculativeDecoding`).
     """
     found = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
+    beside = None if draft is None else found.beside(draft, device=device, prepare=lay_out_for_decoding)
     prompts: list[str] = [prompt] if isinstance(prompt, str) else prompt
     written = generate_text(
         found.model,
@@ -54,6 +62,7 @@ def generate(
         stop=stop,
         on_text=on_text,
         search=BeamSearch(beams, length_penalty, stopping) if beams > 1 else None,
+        guessing=guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead),
     )
     if isinstance(prompt, str):
         return written[0].text

@@ -4,6 +4,7 @@
 from anyformer.layers.activation import ActivationSpec as ActivationSpec, ELU as ELU, GELU as GELU, Identity as Identity
 from anyformer.layers.activation import ReLU as ReLU, ReLU2 as ReLU2, SELU as SELU, SiLU as SiLU, Sigmoid as Sigmoid
 from anyformer.layers.activation import Softplus as Softplus, Swish as Swish, Tanh as Tanh, XIELU as XIELU
+from anyformer.layers.altup import AltUpSpec as AltUpSpec, StreamsSpec as StreamsSpec
 from anyformer.layers.attention import AttentionSpec as AttentionSpec
 from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack
@@ -12,6 +13,8 @@ from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
 from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
 from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
 from anyformer.layers.disentangled import RelativeTableSpec as RelativeTableSpec
+from anyformer.layers.adjacent_blocks import AdjacentBlocks as AdjacentBlocks
+from anyformer.layers.embedding import AxialPositionsSpec as AxialPositionsSpec
 from anyformer.layers.embedding import FactorisedPositionsSpec as FactorisedPositionsSpec
 from anyformer.layers.embedding import LearnedPositionsSpec as LearnedPositionsSpec, SegmentsSpec as SegmentsSpec
 from anyformer.layers.embedding import SinusoidSpec as SinusoidSpec, TokensSpec as TokensSpec
@@ -25,8 +28,11 @@ from anyformer.layers.gru import GRUSpec as GRUSpec
 from anyformer.layers.head import Head as Head
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
 from anyformer.layers.init import MuP as MuP, Xavier as Xavier
+from anyformer.layers.laurel import LaurelSpec as LaurelSpec
+from anyformer.layers.lightning_attention import LightningAttentionSpec as LightningAttentionSpec
 from anyformer.layers.linear import ChainSpec as ChainSpec, GainSpec as GainSpec, LinearSpec as LinearSpec
 from anyformer.layers.linear import FactorSpec as FactorSpec, ShiftSpec as ShiftSpec
+from anyformer.layers.lsh import LSHAttentionSpec as LSHAttentionSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
 from anyformer.layers.lstm import LSTMSpec as LSTMSpec
@@ -41,6 +47,7 @@ from anyformer.layers.moe import FixedCapacity as FixedCapacity, MoESpec as MoES
 from anyformer.layers.norm import LayerNormSpec as LayerNormSpec, NormSpec as NormSpec, RMSNormSpec as RMSNormSpec
 from anyformer.layers.output_gate import OutputGateSpec as OutputGateSpec
 from anyformer.layers.part import Part as Part
+from anyformer.layers.per_layer_embedding import PerLayerEmbeddingSpec as PerLayerEmbeddingSpec
 from anyformer.layers.pool import FirstTokenSpec as FirstTokenSpec, LastTokenSpec as LastTokenSpec
 from anyformer.layers.pool import MeanTokensSpec as MeanTokensSpec, UnitLengthSpec as UnitLengthSpec
 from anyformer.layers.query_scale import LogN as LogN, LogSteps as LogSteps, QueryScaleSpec as QueryScaleSpec
@@ -48,7 +55,7 @@ from anyformer.layers.recurrence import Recurrent as Recurrent, RecurrentSpec as
 from anyformer.layers.relative import RelativeSinusoidSpec as RelativeSinusoidSpec, ShawKeysSpec as ShawKeysSpec
 from anyformer.layers.relative import ShawValuesSpec as ShawValuesSpec
 from anyformer.layers.residual import AddByDepthSpec as AddByDepthSpec, AddSpec as AddSpec
-from anyformer.layers.residual import ReversibleSpec as ReversibleSpec
+from anyformer.layers.reversible import ReversibleSpec as ReversibleSpec
 from anyformer.layers.rg_lru import RGLRUSpec as RGLRUSpec
 from anyformer.layers.rope_scaling import DynamicNTK as DynamicNTK, LinearScaling as LinearScaling
 from anyformer.layers.rope_scaling import Llama3Scaling as Llama3Scaling, LongRoPE as LongRoPE

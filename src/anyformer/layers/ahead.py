@@ -1,8 +1,8 @@
-"""Multi-token prediction: what predicts tokens further ahead, for training. DeepSeek-V3: arXiv:2412.19437, section 2.2."""
+"""Multi-token prediction: what predicts tokens further ahead, in training and as guesses. DeepSeek-V3: arXiv:2412.19437, 2.2."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.errors import InputError
 from anyformer.layers.block import KEEP_NOTHING, Block, mapped
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Tokens
+from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import AheadSpec
 
 
@@ -24,14 +24,16 @@ class Ahead(Part[AheadSpec]):
     norm_token: nn.Module | None
     norm: nn.Module | None
 
-    def forward(self, x: Tensor, token: Tensor, context: ForwardContext, residual: Any) -> tuple[Tensor, list[Notes]]:
+    def forward(
+        self, x: Tensor, token: Tensor, context: ForwardContext, residual: Any, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
         """What its block makes of x [batch, token, width] and the embeddings of later tokens [batch, token, d_model]."""
         spec = self.spec
         x = mapped(spec.hidden, self.hidden, mapped(spec.norm_hidden, self.norm_hidden, x, context), context)
         token = mapped(spec.norm_token, self.norm_token, token, context)
         context.input = x + mapped(spec.token, self.token, token, context)
-        state, notes = self.block(residual.open(context.input), residual, context, repeat(KEEP_NOTHING))
-        return residual.close(state), notes
+        state, notes = self.block(residual.open(context.input, context), residual, context, stores)
+        return residual.close(state)[0], notes
 
 
 def run_ahead(
@@ -46,8 +48,13 @@ def run_ahead(
     for k, module in enumerate(modules, 1):
         if embedded.shape[1] <= k:
             raise InputError(f"rows of {embedded.shape[1]} tokens have nothing {k} further ahead; give longer rows")
-        here = replace(context, tokens=_with_successor(context.tokens, k), memo={})
-        x, more = module(x[:, :-1], embedded[:, k:], here, residual)
+        here = replace(
+            context,
+            tokens=_with_successor(context.tokens, k),
+            memo={},
+            ids=context.ids if context.ids is None else context.ids[:, k:],
+        )
+        x, more = module(x[:, :-1], embedded[:, k:], here, residual, repeat(KEEP_NOTHING))
         each.append(mapped(module.spec.norm, module.norm, x, here))  # what the head reads
         notes += more
     return each, notes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.mask import Everything, Mask, Prefix
+from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
@@ -35,7 +35,8 @@ from anyformer.spec import (
 
 
 class AttentionSpec(MixerSpec):
-    """Attention over the layer's own input, the encoder's output (memory), or the embedding's output (input)."""
+    """Attention over the layer's own input, the encoder's output (memory), the embedding's output (input), or the keys and values
+    that an earlier layer stored (layer): Brandon et al. 2024, arXiv:2405.12981 (cross-layer attention), as in Gemma 3n."""
 
     counted_as: ClassVar[str | None] = "attention"
     projection: ProjectionSpec
@@ -47,12 +48,18 @@ class AttentionSpec(MixerSpec):
     sink: bool = False  # a learned score for each head that takes weight and gives no value (gpt-oss)
     gate: OutputGateSpec | None = None  # of what attention gives, before the map of all heads (Qwen3-Next)
     norm: MapSpec | None = None  # of what all heads give as one vector, gated or not, before that map (BitNet)
-    reads: Literal["self", "memory", "input"] = "self"
+    reads: Literal["self", "memory", "input", "layer"] = "self"
+    # the name under which later layers find what this one stores; of one that reads "layer", the name of what it reads
+    keys: str | None = None
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
             raise self.refusal("reads", "has no distances to rotate by: leave the projection's rotary out")
+        if self.reads == "layer" and self.keys is None:
+            raise self.refusal("keys", "does not say what is read; give the name under which an earlier layer keeps it")
+        if self.reads in ("memory", "input") and self.keys is not None:
+            raise self.refusal("keys", f"names keys of the layer's own, and it reads {self.reads!r}; leave one out")
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         n_heads = self.projection.sizes(self._place(place))[0]
@@ -72,10 +79,26 @@ class AttentionSpec(MixerSpec):
     def _place(self, place: Place) -> Place:
         if self.reads == "memory" and not place.d_source:
             raise SpecError("Attention.reads = 'memory' needs an encoder to read from; give the model one")
-        return dataclasses.replace(place, d_source=place.d_source if self.reads == "memory" else place.d_model)
+        source = {"memory": place.d_source, "layer": 0}.get(self.reads, place.d_model)
+        return dataclasses.replace(place, d_source=source)
 
-    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
-        return self.projection.cache_shapes(self._place(place))
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
+        return None if self.reads == "layer" else self.projection.cache_shapes(self._place(place))
+
+    def lends(self) -> str | None:
+        return self.keys if self.reads == "self" else None
+
+    def borrows(self) -> str | None:
+        return self.keys if self.reads == "layer" else None
+
+    def unfit(self, lender: MixerSpec, place: Place) -> str | None:
+        own, its = self.projection.cache_shapes(place), lender.cache_shapes(place)
+        if own != its:
+            return f"those are of {its}, and its projection reads {own}"
+        mine, there = self.mask.reach(), lender.reach()
+        if there is not None and (mine is None or mine > there):
+            return f"its mask sees {'all' if mine is None else mine}, and the last {there} tokens are kept"
+        return None
 
     def reach(self) -> int | None:
         return self.mask.reach()
@@ -106,6 +129,14 @@ class AttentionSpec(MixerSpec):
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
+
+    def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
+        """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
+        added = (*self.scores, *([self.relative_values] if self.relative_values else []))
+        if self.norm is not None or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
+            return None
+        projection = self.projection.narrowed(self._place(place), ranks)
+        return projection and self.but(projection=projection)
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Whether keys are read as they are stored; scores of content are of the queries and keys of each head."""
@@ -155,9 +186,13 @@ class Attention(Part[AttentionSpec]):
         elif spec.reads == "input":
             q, new = p.query(x, context), p.store(context.given("input"), context)
             stored, keys = store.extend(new), store.keys
+        elif spec.reads == "layer":
+            q, (stored, keys) = p.query(x, context), context.memo[f"keys {spec.keys}"]
         else:
             q, new = p.project(x, context)
             stored, keys = store.extend(new), store.keys
+            if spec.keys is not None:
+                context.memo[f"keys {spec.keys}"] = stored, keys
         keys = context.tokens if keys is None else keys
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()

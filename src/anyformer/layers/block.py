@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.embedding import Embedding
-from anyformer.layers.memory_efficient import checkpointed_layer
+from anyformer.layers.memory_efficient import made_again
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
@@ -49,32 +49,49 @@ class Sublayer(Part[SublayerSpec]):
     norm_sum: nn.Module | None
 
     def forward(
-        self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
-    ) -> tuple[Tensor, list[Notes]]:
-        """The state [batch, token, width of the residual's] after its branches, and a note of each."""
-        x = mapped(self.spec.norm_in, self.norm_in, residual.read(state), context)
-        total, notes = None, []
-        for branch in self.branches:
+        self, state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Any, list[Notes]]:
+        """The residual's state of a stream [batch, token, d_model] after its branches, and a note of each."""
+        state, notes = residual.step(state, lambda x, context: self._branches(x, context, stores), context)
+        return mapped(self.spec.norm_sum, self.norm_sum, state, context), notes
+
+    def _branches(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
+        """What they write [batch, token, d_model], summed, having read x of that shape, and a note of each."""
+        x = mapped(self.spec.norm_in, self.norm_in, x, context)
+        first, *others = self.branches
+        total, note = first(x, context, stores)
+        notes = [note]
+        for branch in others:
             y, note = branch(x, context, stores)
-            total = y if total is None else total + y
+            total = total + y
             notes.append(note)
-        return mapped(self.spec.norm_sum, self.norm_sum, residual.write(state, total), context), notes
+        return total, notes
+
+
+def in_turn(
+    sublayers: Iterable[Sublayer], state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+) -> tuple[Any, list[Notes]]:
+    """The residual's state of a stream [batch, token, d_model] after these sublayers, and their notes."""
+    notes: list[Notes] = []
+    for sublayer in sublayers:
+        state, more = sublayer(state, residual, context, stores)
+        notes += more
+    return state, notes
 
 
 class Block(Part[BlockSpec]):
     sublayers: Any
+    connection: Any
 
     def forward(
-        self, state: Tensor, residual: Any, context: ForwardContext, stores: Iterator[Store]
-    ) -> tuple[Tensor, list[Notes]]:
-        """The state [batch, token, width of the residual's] after its sublayers, and their notes."""
-        if context.recompute == "full":
-            return checkpointed_layer(lambda state, context: self(state, residual, context, stores), state, context)
-        notes: list[Notes] = []
-        for sublayer in self.sublayers:
-            state, more = sublayer(state, residual, context, stores)
-            notes += more
-        return state, notes
+        self, state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Any, list[Notes]]:
+        """The residual's state of a stream [batch, token, d_model] after its sublayers, and their notes."""
+        if context.recompute == "full" and not residual.spec.undoes:
+            return made_again(lambda state, context: self(state, residual, context, stores), state, context=context)
+        if self.connection is not None:
+            return self.connection(state, self.sublayers, residual, context, stores)
+        return in_turn(self.sublayers, state, residual, context, stores)
 
 
 class Stack(Part[StackSpec]):
@@ -96,18 +113,18 @@ class Stack(Part[StackSpec]):
         `early`: at each number of layers in it is put what the stack would give if it had no more.
         """
         x = context.input = self.embedding(ids, context)
-        state, notes = self.residual.open(x), []
+        context.ids = ids
+        state, notes = self.residual.open(x, context), []
         for i, block in enumerate(self.blocks):
-            if hidden is not None:
-                hidden.append(state)
-            if early is not None and i in early:
-                early[i] = self._closed(state, context)
+            if hidden is not None or (early is not None and i in early):
+                x, state = self.residual.close(state)
+                if hidden is not None:
+                    hidden.append(state if isinstance(state, Tensor) else x)
+                if early is not None and i in early:
+                    early[i] = mapped(self.spec.norm, self.norm, x, context)
             state, more = block(state, self.residual, context, stores)
             notes += more
-        x = self._closed(state, context)
+        x = mapped(self.spec.norm, self.norm, self.residual.close(state)[0], context)
         if hidden is not None:
             hidden.append(x)
         return x, notes
-
-    def _closed(self, state: Tensor, context: ForwardContext) -> Tensor:
-        return mapped(self.spec.norm, self.norm, self.residual.close(state), context)

@@ -8,6 +8,7 @@ import torch
 
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.convolution import ConvolutionSpec
+from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.mask import Mask, visible
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import Spec
@@ -34,13 +35,15 @@ def sees_later_tokens(mask: Mask, *, after_prefix: bool = False) -> bool:
 
 
 def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
-    """The kind of the first mask or convolution in a stack, a head, … that shows a token later ones; None: it can be a decoder.
+    """The kind of the first part of a stack, a head, … that shows a token later ones; None: it can be a decoder.
 
     Cross-attention reads another text and is left out. With `after_prefix` a prefix may be seen from both sides, as generation
     and caches allow.
     """
     for value in (value for part in parts for value in part.nested()):
         if isinstance(value, ConvolutionSpec) and value.size > 1:
+            return value.kind
+        if isinstance(value, LSHAttentionSpec) and not value.causal:
             return value.kind
         if not isinstance(value, AttentionSpec) or value.reads == "memory":
             continue

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.errors import InputError
 from anyformer.layers.head import Head, chunks_of, rows_at_once
+from anyformer.layers.ranks import SplitRows, entering
 
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
 
@@ -45,8 +46,9 @@ def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptio
     if matrix is None:
         total, each = _called(head, rows, labels.reshape(-1), options)
         return total, each.view(labels.shape)
-    scale = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model)
-    total, each = _HeadCrossEntropy.apply(rows, matrix, head.bias, labels.reshape(-1), scale, spec.softcap, options)
+    scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split
+    rows, labels_ = rows if split is None else entering(rows, split.ranks), labels.reshape(-1)
+    total, each = _HeadCrossEntropy.apply(rows, matrix, head.bias, labels_, scale, spec.softcap, options, split)
     return total, each.view(labels.shape)
 
 
@@ -101,8 +103,12 @@ class _HeadCrossEntropy(torch.autograd.Function):
         scale: float,
         softcap: float | None,
         options: LossOptions,
+        split: SplitRows | None,
     ) -> tuple[Tensor, Tensor]:
-        """(the sum, each row's) of hidden [row, width], weight [vocab, width], bias [vocab] and labels [row]."""
+        """(the sum, each row's) of hidden [row, width], weight [vocab, width], bias [vocab] and labels [row].
+
+        Where the table is `split`, vocab is this rank's, and the result that of all.
+        """
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, weight.dtype)
@@ -124,7 +130,8 @@ class _HeadCrossEntropy(torch.autograd.Function):
             for here in chunks_of(n, size):
                 logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
                 work = workspace[: len(logits)]
-                loss, grad = _chunk(logits, work, bias, labels[here], scale, softcap, options, each[here], any(wanted))
+                how = (scale, softcap, options, split)
+                loss, grad = _chunk(logits, work, bias, labels[here], *how, each[here], any(wanted))
                 total += loss
                 if grad is not None:
                     _accumulate(grad, x[here], w, here, grads)
@@ -141,7 +148,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
         if ctx.grads is None:
             raise RuntimeError("the gradients of the cross-entropy were used up by the first backward pass")
         grads, ctx.grads = ctx.grads, None
-        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), None, None, None, None)
+        return (*(None if g is None else g.mul_(grad_outputs[0]) for g in grads), *(None,) * 5)
 
 
 def _chunk(
@@ -152,6 +159,7 @@ def _chunk(
     scale: float,
     softcap: float | None,
     options: LossOptions,
+    split: SplitRows | None,
     each: Tensor,
     with_grad: bool,
 ) -> tuple[Tensor, Tensor | None]:
@@ -167,12 +175,20 @@ def _chunk(
         slope = 1 - logits.square() if with_grad else None
         logits *= softcap
     real = labels != NOT_PREDICTED
-    index = labels.masked_fill(~real, 0)[:, None]
+    index, here, vocab = labels.masked_fill(~real, 0), real, logits.shape[1]
+    if split is not None:
+        here, index, vocab = *split.places(index, vocab), split.total
+    index = index[:, None]
     picked = logits.gather(1, index)[:, 0]
-    mean = logits.mean(1) if options.label_smoothing else None
+    mean = logits.sum(1) / vocab if options.label_smoothing else None
     logs = torch.log_softmax(logits, 1, out=work) if logits is products else logits.log_softmax(1)
     nats = -logs.gather(1, index)[:, 0]
     norm = picked + nats  # log Z
+    if split is not None:
+        own, sums = norm, torch.zeros_like(norm) if mean is None else mean
+        norm, picked, sums = split.joined(own, picked.masked_fill(~here, 0.0), sums)
+        logs += (own - norm)[:, None]
+        nats, mean = norm - picked, None if mean is None else sums
     each.copy_(nats).masked_fill_(~real, 0.0)
     loss, s = nats, options.label_smoothing
     if mean is not None:
@@ -186,8 +202,8 @@ def _chunk(
     if options.z_loss:
         grad *= (1 + 2 * options.z_loss * norm)[:, None]
     if s:
-        grad -= s / grad.shape[1]
-    grad.scatter_add_(1, index, torch.full_like(index, s - 1.0, dtype=grad.dtype))
+        grad -= s / vocab
+    grad.scatter_add_(1, index, torch.full_like(index, s - 1.0, dtype=grad.dtype).masked_fill_(~here[:, None], 0.0))
     if slope is not None:
         grad *= slope
     if scale != 1.0:

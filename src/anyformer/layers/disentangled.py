@@ -68,6 +68,7 @@ class RelativeTable(Part[RelativeTableSpec]):
 class DisentangledSpec(ScoreSpec, abstract=True):
     """A summand of the scores between a token's content and a distance, scaled as q · k is."""
 
+    heads_apart = True
     table: RelativeTableSpec
     # of the table's vectors, to all heads; None: the layer's own, as many heads of k
     projection: LinearSpec | None = None

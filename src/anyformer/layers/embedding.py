@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
+from anyformer.layers.ranks import SplitRows
 from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import (
     Count,
@@ -22,11 +23,13 @@ from anyformer.spec import (
     Placed,
     Positive,
     ScaleSpec,
+    Sizes,
     Spec,
     TableSpec,
     TermSpec,
     Weight,
     Whole,
+    Width,
 )
 
 
@@ -34,6 +37,7 @@ class Table(Part[TableSpec], nn.Embedding):
     """Rows of vectors, PyTorch's embedding to whoever looks for one."""
 
     weight: Any
+    split: SplitRows | None = None  # of a table of which other processes have the other rows
 
     def __init__(self, spec: TableSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -44,12 +48,11 @@ class Table(Part[TableSpec], nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         """The rows of ids [batch, token] as [batch, token, width]. Raises InputError for an id without a row (on a CPU)."""
         try:
-            return F.embedding(input, self.weight)
+            return F.embedding(input, self.weight) if self.split is None else self.split.lookup(input, self.weight)
         except IndexError:
-            wrong = input[(input < 0) | (input >= self.spec.rows)]
-            raise InputError(
-                f"there is no token {int(wrong[0])}; this table has those from 0 to {self.spec.rows - 1}"
-            ) from None
+            rows = self.spec.rows if self.split is None else self.split.total
+            wrong = input[(input < 0) | (input >= rows)]
+            raise InputError(f"there is no token {int(wrong[0])}; this table has those from 0 to {rows - 1}") from None
 
 
 class TokensSpec(TermSpec):
@@ -148,17 +151,57 @@ class FactorisedPositionsSpec(TermSpec):
 class FactorisedPositions(Part[FactorisedPositionsSpec]):
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
         """Vectors [batch or 1, token, width] of the tokens' positions. Raises InputError beyond the last."""
-        shape, left, total = self.spec.shape, tokens.position, None
-        end = tokens.span[1] if tokens.span else 0
-        if end > math.prod(shape):
-            raise InputError(
-                f"a sequence of {end} tokens goes beyond the {math.prod(shape)} positions of shape {shape}"
-            )
-        for i in range(len(shape) - 1, -1, -1):
-            vectors = F.embedding(left % shape[i], getattr(self, f"weight_{i}"))
-            left, total = left // shape[i], vectors if total is None else total + vectors
-        assert total is not None
+        first, *others = digits_of(tokens, self.spec.shape)
+        total = F.embedding(first, self.get_parameter("weight_0"))
+        for i, at in enumerate(others, 1):
+            total = total + F.embedding(at, getattr(self, f"weight_{i}"))
         return total
+
+
+def digits_of(tokens: Tokens, shape: tuple[int, ...]) -> list[Tensor]:
+    """Positions as numbers of so many values a digit, each [batch or 1, token], the last changing fastest. Raises InputError."""
+    left, digits = tokens.position, []
+    end = tokens.span[1] if tokens.span else 0
+    if end > math.prod(shape):
+        raise InputError(f"a sequence of {end} tokens goes beyond the {math.prod(shape)} positions of shape {shape}")
+    for size in reversed(shape):
+        digits.insert(0, left % size)
+        left = left // size
+    return digits
+
+
+class AxialPositionsSpec(TermSpec):
+    """A vector for each digit of a position, as `FactorisedPositions` has, but side by side: Reformer.
+
+    `shape` is how many of each there are, the last changing fastest; `widths` are those of their vectors, whose sum is the
+    embedding's width but for the last, which has the rest.
+    """
+
+    shape: tuple[Whole, ...]
+    widths: tuple[Width, ...]  # of all digits but the last
+
+    def __post_init__(self) -> None:
+        self.require(
+            "widths", len(self.widths) + 1 == len(self.shape), "is one fewer than shape: the last has the rest"
+        )
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        axes = ("position", "d_model")
+        widths = (*self.widths, place.shape[-1] - sum(self.widths))
+        return {
+            f"weight_{i}": Weight((n, width), axes, "table")
+            for i, (n, width) in enumerate(zip(self.shape, widths, strict=True))
+        }
+
+    def resized(self, to: Sizes) -> AxialPositionsSpec:
+        return self.but(widths=tuple(Width(to.width(width)) for width in self.widths))
+
+
+class AxialPositions(Part[AxialPositionsSpec]):
+    def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
+        """Vectors [batch or 1, token, width] of the tokens' positions. Raises InputError beyond the last."""
+        digits = digits_of(tokens, self.spec.shape)
+        return torch.cat([F.embedding(at, getattr(self, f"weight_{i}")) for i, at in enumerate(digits)], -1)
 
 
 class SinusoidSpec(TermSpec):

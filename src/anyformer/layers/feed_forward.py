@@ -12,8 +12,9 @@ from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
 from anyformer.layers.part import Part, is_plain
+from anyformer.layers.sparsity import largest
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, Width, Workload
+from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
 
 
 class ExpertSpec(MixerSpec, abstract=True):
@@ -49,6 +50,10 @@ class FeedForwardSpec(ExpertSpec):
             "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
 
+    def narrowed(self, place: Place, ranks: int) -> FeedForwardSpec | None:
+        """Its share of the features; None where all are normed together."""
+        return self.but(d_ff=self.divided("d_ff", ranks)) if self.norm is None else None
+
     def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         (up,) = hidden
         return _dropped(_normed(module, module.activation(up)), context)
@@ -75,6 +80,7 @@ class GatedFeedForwardSpec(ExpertSpec):
     bias_out: bool = False
     limit: Positive | None = None  # gate ≤ limit, -limit ≤ up ≤ limit
     up_offset: float = 0.0
+    sparsity: TrueShare | None = None  # of the gate's features, what goes into the activation as 0 (Gemma 3n)
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         into = LinearSpec(d_out=self.d_ff, bias=self.bias_in, role="inner", axes=("d_ff", "d_model"))
@@ -86,14 +92,19 @@ class GatedFeedForwardSpec(ExpertSpec):
             "down": (_down(self.bias_out), place.at(self.d_ff)),
         }
 
+    def narrowed(self, place: Place, ranks: int) -> GatedFeedForwardSpec | None:
+        """Its share of the features; None where all are normed together."""
+        return self.but(d_ff=self.divided("d_ff", ranks)) if self.norm is None else None
+
     def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         gate, up = self.bounded(*hidden)
         return _dropped(_normed(module, module.activation(gate) * up), context)
 
     def bounded(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        """Gate and up, clamped and offset."""
+        """Gate and up, clamped, offset, and thinned out."""
         if self.limit is not None:
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        gate = gate if self.sparsity is None else largest(gate, self.sparsity)
         return gate, up + self.up_offset if self.up_offset else up
 
 

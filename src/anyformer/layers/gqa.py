@@ -18,7 +18,7 @@ from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Positi
 class ProjectionSpec(PartSpec, abstract=True):
     """Where queries, keys and values come from, and what of them decoding keeps; its place knows d_model and d_source.
 
-    Its module is a `Projection`.
+    Where d_source is 0 it stores nothing, and has no weights to: it reads what another's stored. Its module is a `Projection`.
     """
 
     observed_as: ClassVar[str | None] = "projections"
@@ -38,6 +38,10 @@ class ProjectionSpec(PartSpec, abstract=True):
     def absorbed_sizes(self) -> tuple[int, int]:
         """The widths of (queries and keys, values) where what is stored is read as it is."""
         raise TypeError(f"{self.kind} cannot read what it stores as it is")
+
+    def narrowed(self, place: Place, ranks: int) -> ProjectionSpec | None:
+        """That of each rank's heads, as `MixerSpec.narrowed`: what the ranks' `output` gives adds up."""
+        return None
 
     def between(self, query: int, keys: int, *, absorbed: bool) -> int:
         """The FLOPs a row from what is stored to the kernel, and from the kernel to `output`."""
@@ -98,6 +102,7 @@ class GQASpec(ProjectionSpec):
     bias_output: bool = False
     norm_query: MapSpec | None = None
     norm_key: MapSpec | None = None
+    norm_value: MapSpec | None = None
     # one weight for all heads, one each, or all as one vector
     norm_over: Literal["head", "heads", "projection"] = "head"
     norm_last: bool = False  # the norms read what the rotary positions have turned (Hunyuan)
@@ -130,10 +135,10 @@ class GQASpec(ProjectionSpec):
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n_heads, head_dim, value_dim = self.sizes(place)
         width, kv_width = n_heads * head_dim, self.kv_heads * head_dim
-        source = place.at(place.d_source)
+        source, own = place.at(place.d_source), place.d_source > 0
 
-        def norm(spec: MapSpec | None, n: int) -> Placed:
-            shapes = {"head": (head_dim,), "heads": (n, head_dim), "projection": (n * head_dim,)}
+        def norm(spec: MapSpec | None, n: int, width: int = head_dim) -> Placed:
+            shapes = {"head": (width,), "heads": (n, width), "projection": (n * width,)}
             return spec and (spec, place.at(*shapes[self.norm_over]))
 
         def into(d_out: int, bias: bool, role: Literal["matrix", "query", "inner"] = "matrix") -> LinearSpec:
@@ -142,11 +147,12 @@ class GQASpec(ProjectionSpec):
         out = LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads"))
         return {
             "q": (into(width, self.bias_query, "query"), place),
-            "k": (into(kv_width, self.bias_key), source),
-            "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source),
+            "k": (into(kv_width, self.bias_key), source) if own else None,
+            "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source) if own else None,
             "o": (out, place.at(n_heads * value_dim)),
             "norm_query": norm(self.norm_query, n_heads),
-            "norm_key": norm(self.norm_key, self.kv_heads),
+            "norm_key": norm(self.norm_key, self.kv_heads) if own else None,
+            "norm_value": norm(self.norm_value, self.kv_heads, value_dim) if own else None,
         }
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
@@ -159,6 +165,16 @@ class GQASpec(ProjectionSpec):
         per_query = 2 * place.d_model * n_heads * (head_dim + value_dim)
         per_key = 2 * place.d_source * self.kv_heads * (head_dim + value_dim)
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
+
+    def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
+        """Where ranks are more than key/value heads, several have one. None where a norm is of all heads as one vector."""
+        if self.norm_over == "projection" and (self.norm_query or self.norm_key):
+            return None
+        _, head_dim, _ = self.sizes(place)
+        kept = self.n_kv_heads
+        if kept is not None:
+            kept = Count(1) if ranks % kept == 0 else self.divided("n_kv_heads", ranks)
+        return self.but(n_heads=self.divided("n_heads", ranks), n_kv_heads=kept, head_dim=Width(head_dim))
 
     def resized(self, to: Sizes) -> GQASpec:
         n_heads, n_kv_heads, head_dim = to.heads(self.n_heads, self.kv_heads, self.head_dim)
@@ -176,15 +192,17 @@ class GQASpec(ProjectionSpec):
             rotary=rotary,
             norm_query=to.field(MapSpec, self.norm_query),
             norm_key=to.field(MapSpec, self.norm_key),
+            norm_value=to.field(MapSpec, self.norm_value),
         )
 
 
 class GQA(Projection[GQASpec]):
     q: Linear
-    k: Linear
+    k: Linear  # none, nor v, where another layer's keys and values are read
     v: Linear
     norm_query: nn.Module | None
     norm_key: nn.Module | None
+    norm_value: nn.Module | None
 
     def __init__(self, spec: GQASpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -211,7 +229,8 @@ class GQA(Projection[GQASpec]):
         return self._turned(q, self.n_heads, self.norm_query, context)
 
     def _kept(self, k: Tensor, v: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
-        return {"key": self._turned(k, self.kv_heads, self.norm_key, context), "value": self._heads(v, self.kv_heads)}
+        value = self._heads(v, self.kv_heads, self.norm_value)
+        return {"key": self._turned(k, self.kv_heads, self.norm_key, context), "value": value}
 
     def _turned(self, x: Tensor, n_heads: int, norm: nn.Module | None, context: ForwardContext) -> Tensor:
         last = self.spec.norm_last and norm is not None

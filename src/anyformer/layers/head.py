@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.embedding import Table
 from anyformer.layers.part import Part, is_plain
+from anyformer.layers.ranks import SplitRows, entering
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import HeadLayersSpec, HeadSpec, Place, UnembeddingSpec
 
@@ -44,6 +45,7 @@ class Unembedding(Part[UnembeddingSpec], nn.Linear):
 
     weight: Any
     bias: None  # the head's, which is added once also where a table is shared
+    split: SplitRows | None = None  # where other processes have the other rows
 
     def __init__(self, spec: UnembeddingSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -66,11 +68,11 @@ class HeadLayers(Part[HeadLayersSpec]):
         here, notes = replace(context, input=x), []
         for term in self.terms:
             x = x + term(ids, context.tokens).to(x.dtype)
-        state = residual.open(x)
+        state = residual.open(x, here)
         for block in self.blocks:
             state, more = block(state, residual, here, stores)
             notes += more
-        return residual.close(state), notes
+        return residual.close(state)[0], notes
 
 
 class Head(Part[HeadSpec]):
@@ -96,9 +98,15 @@ class Head(Part[HeadSpec]):
         """The table [rows, width]; None: an adapter or a hook is there, which only a call reaches."""
         return self.table.weight if is_plain(self.table, Table if self.spec.tied else Unembedding) else None
 
+    @property
+    def split(self) -> SplitRows | None:
+        """Which rows of the table are here, where other processes have the others."""
+        return getattr(self.table, "split", None)
+
     def logits(self, x: Tensor) -> Tensor:
         """The logits […, rows] of x […, width], transformed already."""
-        matrix = self.matrix()
+        matrix, split = self.matrix(), self.split
+        x = x if split is None else entering(x, split.ranks)
         if matrix is None and self.spec.table is not None and self.spec.tied:
             matrix = self.table(torch.arange(self.spec.table.rows, device=x.device))
         if matrix is None:
@@ -109,4 +117,4 @@ class Head(Part[HeadSpec]):
             logits = logits * self.spec.scale.value(self.place.d_model)
         if self.spec.softcap is not None:
             logits = self.spec.softcap * (logits / self.spec.softcap).tanh()
-        return logits
+        return logits if split is None else split.whole(logits)

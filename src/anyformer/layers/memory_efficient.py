@@ -85,14 +85,14 @@ def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: For
     return checkpoint(step, *tensors, use_reentrant=False, preserve_rng_state=context.dropout is not None)
 
 
-def checkpointed_layer(step: Callable[[Tensor, ForwardContext], Any], state: Tensor, context: ForwardContext) -> Any:
-    """step(state [batch, token, width], context) likewise; what layers share the first time makes and the second finds."""
+def made_again(step: Callable[..., Any], *tensors: Tensor, context: ForwardContext) -> Any:
+    """step(*tensors, context) likewise, of a layer: what layers share the first time makes and the second finds."""
     known, compiling = dict(context.memo), torch.compiler.is_compiling()
     passes = iter((context,)) if not compiling else iter(())
 
-    def run(state: Tensor, memory: Tensor | None) -> Any:
+    def run(memory: Tensor | None, *tensors: Tensor) -> Any:
         # The second time starts from what the first found in the memo: autograd asks for the same steps again.
         here = next(passes, None) or replace(context, memo=dict(known), again=not compiling)
-        return step(state, replace(here, memory=memory, recompute="none"))
+        return step(*tensors, replace(here, memory=memory, recompute="none"))
 
-    return checkpointed(run, state, context.memory, context=context)
+    return checkpointed(run, context.memory, *tensors, context=context)

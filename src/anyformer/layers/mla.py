@@ -64,17 +64,17 @@ class MLASpec(ProjectionSpec):
         def up(width: int, rank: str) -> LinearSpec:
             return LinearSpec(d_out=Width(n_heads * width), axes=("heads", rank))
 
-        latent = place.at(self.kv_rank)
+        latent, own = place.at(self.kv_rank), place.d_source > 0
         out = LinearSpec(bias=self.bias_output, role="output", axes=("d_model", "heads"))
         return {
             "q_down": (down(narrow, "query_rank"), place) if narrow else None,
             "norm_query": self.norm_query and (self.norm_query, place.at(narrow)) if narrow else None,
             "q": (up(width, "query_rank" if narrow else "d_model"), place.at(narrow) if narrow else place),
-            "kv_down": (down(self.kv_rank, "kv_rank"), source),
-            "norm_kv": self.norm_kv and (self.norm_kv, latent),
+            "kv_down": (down(self.kv_rank, "kv_rank"), source) if own else None,
+            "norm_kv": self.norm_kv and (self.norm_kv, latent) if own else None,
             "k": (up(self.head_dim, "kv_rank"), latent),
             "v": (up(value, "kv_rank"), latent),
-            "k_rotary": (down(self.turning, "head_dim"), source) if self.turning else None,
+            "k_rotary": (down(self.turning, "head_dim"), source) if self.turning and own else None,
             "o": (out, place.at(n_heads * value)),
         }
 
@@ -103,6 +103,10 @@ class MLASpec(ProjectionSpec):
         per_key = 2 * place.d_source * (self.kv_rank + self.turning)
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
+    def narrowed(self, place: Place, ranks: int) -> MLASpec:
+        """The latents are whole on every rank: all heads read them."""
+        return self.but(n_heads=self.divided("n_heads", ranks))
+
     def resized(self, to: Sizes) -> MLASpec:
         """Heads and head_dim follow their rule; all other widths stay in proportion to head_dim, as in the papers."""
         n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
@@ -129,7 +133,7 @@ class MLA(Projection[MLASpec]):
     q_down: Linear | None
     norm_query: nn.Module | None
     q: Linear
-    kv_down: Linear
+    kv_down: Linear  # none, nor k_rotary, where another layer's latents are read
     norm_kv: nn.Module | None
     k: Linear
     v: Linear

@@ -84,6 +84,14 @@ class MoESpec(MixerSpec):
             "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), place) if self.shared_gate else None,
         }
 
+    def narrowed(self, place: Place, ranks: int) -> MoESpec | None:
+        """Every expert's share of its features: the router chooses alike on all ranks."""
+        expert, shared = self.expert.narrowed(place, ranks), self.shared_expert
+        narrow = shared and shared.narrowed(place, ranks)
+        if expert is None or (shared is not None and narrow is None):
+            return None
+        return self.but(expert=expert, shared_expert=narrow)
+
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The router's, the shared expert's and as many experts' as a token chooses; drops are not foreseen."""
         router = self.router.cost(place, workload)

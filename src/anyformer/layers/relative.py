@@ -22,6 +22,7 @@ class RelativeSinusoidSpec(ScoreSpec):
     so that no distance exceeds the number of keys.
     """
 
+    heads_apart = True
     base: Positive = 10_000.0
     bidirectional: bool = False  # distances of keys that come after are told apart too
     reads_content = True
@@ -136,6 +137,7 @@ class NearestSpec(PartSpec, abstract=True):
 class ShawKeysSpec(NearestSpec, ScoreSpec):
     """q · a, scaled as q · k is: a vector for each distance up to `farthest` either way, one for all heads (equation 5)."""
 
+    heads_apart = True
     reads_content = True
 
 
@@ -150,6 +152,8 @@ class ShawKeys(Part[ShawKeysSpec]):
 
 class ShawValuesSpec(NearestSpec, ValueSpec):
     """Σ weight · a: a vector for each distance up to `farthest` either way, added to the key's value (equation 3)."""
+
+    heads_apart = True
 
 
 class ShawValues(Part[ShawValuesSpec]):

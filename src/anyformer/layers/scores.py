@@ -39,6 +39,8 @@ class ScoreSpec(PartSpec, abstract=True):
     """
 
     reads_content: ClassVar[bool] = False
+    # Whether what it adds to some heads can be made without the others, its weights cut by heads; `place.heads` says which.
+    heads_apart: ClassVar[bool] = False
 
 
 class ValueSpec(PartSpec, abstract=True):
@@ -48,6 +50,8 @@ class ValueSpec(PartSpec, abstract=True):
     [batch, heads, query, width].
     """
 
+    heads_apart: ClassVar[bool] = False  # as a score's
+
 
 class ALiBiSpec(ScoreSpec):
     """slope · (key position - query position), a slope for each head.
@@ -55,6 +59,7 @@ class ALiBiSpec(ScoreSpec):
     Falcon scales it as it scales q · k, and rounds slopes and products with the key's position to bfloat16.
     """
 
+    heads_apart = True
     scale: ScaleSpec | None = None  # of head_dim
     rounding: Literal["none", "bfloat16"] = "none"
 
@@ -69,7 +74,8 @@ class ALiBi(Part[ALiBiSpec]):
     def forward(self, content: Content | None, query: Tokens, key: Tokens) -> Tensor:
         """Scores [batch or 1, heads, query, key]."""
         spec, (n_heads, head_dim) = self.spec, self.place.shape
-        slopes = torch.tensor(spec.slopes(n_heads), device=key.position.device).view(1, -1, 1, 1)
+        first, of = self.place.heads or (0, n_heads)
+        slopes = torch.tensor(spec.slopes(of)[first : first + n_heads], device=key.position.device).view(1, -1, 1, 1)
         if spec.rounding == "none":
             bias = slopes * (key.position - query.position)
         else:  # of the key alone, as theirs: a query's own position adds the same to all its scores
@@ -80,6 +86,7 @@ class ALiBi(Part[ALiBiSpec]):
 class RelativeBucketsSpec(ScoreSpec):
     """T5's learned number for each head and bucket of distance; buckets are exact near, logarithmic far."""
 
+    heads_apart = True
     n_buckets: Count = Count(32)
     max_distance: Window = Window(128)
     bidirectional: bool = False  # half of the buckets are for keys that come after
@@ -128,6 +135,7 @@ class BySegmentSpec(ScoreSpec):
     Rows of one segment, which token_type_ids do not divide, have nothing added: cost and memory are theirs.
     """
 
+    heads_apart = True
     reads_content = True
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:

@@ -145,9 +145,11 @@ class ForwardContext:
     dropout: Dropout | None = None  # None: evaluation
     weights: bool = False  # note attention's weights
     experts: Literal["sorted", "loop"] = "sorted"  # how a mixture runs its experts
+    trains: bool = False  # a backward pass may follow, and no cache is written to, so that layers can be made again
     recompute: Recompute = "none"  # what is made again in the backward pass: attention (selective), whole layers (full)
     again: bool = False  # it is being made again
     memo: dict[str, Any] = field(default_factory=dict)
+    ids: Tensor | None = None  # of the tokens [batch, token]
 
     def given(self, what: Literal["memory", "input"]) -> Tensor:
         """The encoder's output, or the embedding's."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.layers.embedding import Table, TokensSpec, looked_up
-from anyformer.layers.mask import Everything, Mask
+from anyformer.layers.mask import Causal, Everything, Mask
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import Span, Tokens
 from anyformer.spec import Place, Weight
@@ -39,17 +39,28 @@ class Blanks(Part[BlanksSpec]):
 class TwoStreams(Mask):
     """A token sees those that come earlier in an order, a permutation of the text, and those beside it; a blank, those earlier.
 
-    Without an order every token sees all, and a blank all but the one it stands for. Nobody sees blanks.
+    Without an order every token sees all, and a blank all but the one it stands for. Nobody sees blanks. `forward`: of these,
+    none that stands after it in the text, whatever the order.
     """
 
+    forward: bool = False
+
     def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        seen = self._in_order(query, key)
+        return seen & (key.position <= query.position) if self.forward else seen
+
+    def _in_order(self, query: Tokens, key: Tokens) -> Tensor:
         asks, blank = query.marked, key.marked
         if query.order is None or key.order is None:
             return ~(asks & (query.position == key.position)) & ~blank
         return ((key.order < query.order) | ((key.order == query.order) & ~asks)) & ~blank
 
     def within(self, query: Span, key: Span) -> Mask:
-        return Everything()  # plain tokens have no order and no blanks among them
+        return self._plain().within(query, key)
 
     def pairs(self, query: int, past: int, n_heads: int) -> int:
-        return n_heads * query * (past + query)
+        return self._plain().pairs(query, past, n_heads)
+
+    def _plain(self) -> Mask:
+        """What it is to plain tokens, which have no order and no blanks among them."""
+        return Causal() if self.forward else Everything()

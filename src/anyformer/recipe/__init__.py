@@ -1,9 +1,16 @@
 """Recipes: how a model is trained, as data. What is built is a ModelSpec; how it runs is neither's business."""
 
 from anyformer.recipe.file import dumps as dumps
+from anyformer.recipe.file import extended as extended
 from anyformer.recipe.file import loads as loads
 from anyformer.recipe.file import of_run as of_run
 from anyformer.recipe.file import read as read
+from anyformer.recipe.lora import LoRA as LoRA
+from anyformer.recipe.lora import lora_of as lora_of
+from anyformer.recipe.mixture import Mixture as Mixture
+from anyformer.recipe.mixture import Stage as Stage
+from anyformer.recipe.mixture import TextSource as TextSource
+from anyformer.recipe.mixture import mixture_of as mixture_of
 from anyformer.recipe.published import OLMO_1B_0724 as OLMO_1B_0724
 from anyformer.recipe.published import RECIPES as RECIPES
 from anyformer.recipe.published import SMALL as SMALL

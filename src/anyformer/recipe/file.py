@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.disk import plain
 from anyformer.disk.run_layout import RECIPE, is_checkpoint, run_of
-from anyformer.disk.seal import sealed
+from anyformer.disk.seal import EXTENDED, read_record, sealed
 from anyformer.recipe.recipe import Recipe
 from anyformer.spec import decode_file, encode
 
@@ -36,10 +37,15 @@ def read(path: str | Path) -> Recipe:
 
 
 def of_run(directory: str | Path) -> Recipe | None:
-    """The recipe of a run, from its directory or a checkpoint's in it; None where there is no run.
+    """The recipe of a run, from its directory or a checkpoint's in it, up to where it goes; None where there is no run.
 
     Raises SpecError, CheckpointError.
     """
     place = sealed(Path(directory), only=())
-    file = ((run_of(place) if is_checkpoint(place) else None) or place) / RECIPE
-    return read(file) if file.is_file() else None
+    run = (run_of(place) if is_checkpoint(place) else None) or place
+    return extended(read(run / RECIPE), read_record(run)) if (run / RECIPE).is_file() else None
+
+
+def extended(begun: Recipe, record: Mapping[str, Any]) -> Recipe:
+    """The recipe that a run was begun with, with the tokens that its record has where it went on beyond it."""
+    return begun.but(tokens=record["tokens"]) if record.get(EXTENDED) else begun

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
+from anyformer.recipe.lora import LoRA
+from anyformer.recipe.mixture import Mixture
 from anyformer.recipe.schedule import CosineDecay, PieceSpec, Warmup, factor_at, lengths
 from anyformer.spec import NotNegative, Positive, Rate, ScaleSpec, Spec, Whole
 from anyformer.training.objectives.causal import CausalLM
@@ -111,6 +113,7 @@ class Recipe(Spec):
     memory: Annotated[
         Whole | None, "Rows go on, and see so many tokens before them, as Transformer-XL's segments do."
     ] = None
+    mixture: Mixture | None = None  # of texts; None: the one text that is named where the run is started
     optimizer: OptimizerSpec = AdamW()
     schedule: tuple[PieceSpec, ...] = (Warmup(share=0.05), CosineDecay(to=0.1))
     clip: Annotated[Positive | None, "Largest norm of all gradients together, or none."] = 1.0
@@ -119,6 +122,7 @@ class Recipe(Spec):
     # PaLM: Chowdhery et al. 2022, arXiv:2204.02311, section 5
     z_loss: Annotated[NotNegative, "Weight of log² Z, added to the loss."] = 0.0
     router: RouterTraining = RouterTraining()
+    lora: LoRA | None = None  # of given weights; None: all weights are trained
     # weights, gradients and optimiser state are float32 in both
     precision: Annotated[Precision, "Of matrix products."] = "float32"
     seed: Annotated[int, "Of the weights, the order of the text and dropout."] = 0
@@ -127,6 +131,14 @@ class Recipe(Spec):
     def __post_init__(self) -> None:
         if self.objective.reads == "text" and self.batch_tokens % self.seq_len:
             raise self.refusal("batch_tokens", f"must be a multiple of seq_len = {self.seq_len}")
+        if self.mixture is not None:
+            if self.objective.reads != "text":
+                raise self.refusal(
+                    "mixture", f"is of plain texts, and {self.objective.kind} reads {self.objective.reads}"
+                )
+            self.require("mixture", self.memory is None, "has no rows that go on, which memory needs; give one text")
+        if self.lora is not None and self.router.correction_speed:
+            raise self.refusal("router", "moves the corrections of given weights, which an adapter leaves as they are")
         self.require("schedule", bool(self.schedule), "is empty; [Constant] keeps the learning rate as it is")
 
     @property

@@ -9,8 +9,8 @@ from anyformer.errors import SpecError
 from anyformer.spec import NotNegative, SomeShare, Spec, Whole
 
 
-class PieceSpec(Spec, abstract=True):
-    """A stretch of a schedule, as long as `steps`, `tokens` or `share` says; without any, the rest of the run."""
+class Stretch(Spec, abstract=True):
+    """A stretch of a run, as long as `steps`, `tokens` or `share` says; without any, the rest of the run."""
 
     steps: Whole | None = None
     tokens: Whole | None = None
@@ -26,6 +26,10 @@ class PieceSpec(Spec, abstract=True):
         if self.tokens is not None:
             return max(1, round(self.tokens / batch_tokens))
         return self.steps if self.share is None else round(self.share * run_steps)
+
+
+class PieceSpec(Stretch, abstract=True):
+    """A stretch of a schedule."""
 
     def factor(self, at: int, n: int, level: float, before: int) -> float:
         """The learning rate as a factor of its peak at step `at` of 1 … n.
@@ -76,7 +80,7 @@ class InverseSqrtDecay(PieceSpec):
         return level * math.sqrt(max(before, 1) / (before + at))
 
 
-def lengths(pieces: tuple[PieceSpec, ...], run_steps: int, batch_tokens: int) -> tuple[int, ...]:
+def lengths(pieces: tuple[Stretch, ...], run_steps: int, batch_tokens: int) -> tuple[int, ...]:
     """The steps of each piece. Raises SpecError where they don't fit the run, or two would take the rest."""
     given = [piece.length(run_steps, batch_tokens) for piece in pieces]
     if given.count(None) > 1:

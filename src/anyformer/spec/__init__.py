@@ -12,9 +12,9 @@ from anyformer.spec.count import parameters_by_part as parameters_by_part, param
 from anyformer.spec.difference import first_difference as first_difference, short as short
 from anyformer.spec.head import HeadLayersSpec as HeadLayersSpec, HeadSpec as HeadSpec, PoolSpec as PoolSpec
 from anyformer.spec.head import TableSpec as TableSpec, UnembeddingSpec as UnembeddingSpec
-from anyformer.spec.kinds import InitSpec as InitSpec, Kept as Kept, MapSpec as MapSpec, MixerSpec as MixerSpec
-from anyformer.spec.kinds import ResidualSpec as ResidualSpec, ScaleSpec as ScaleSpec, TermSpec as TermSpec
-from anyformer.spec.kinds import in_turn as in_turn
+from anyformer.spec.kinds import ConnectionSpec as ConnectionSpec, InitSpec as InitSpec
+from anyformer.spec.kinds import Kept as Kept, MapSpec as MapSpec, MixerSpec as MixerSpec, ResidualSpec as ResidualSpec
+from anyformer.spec.kinds import ScaleSpec as ScaleSpec, TermSpec as TermSpec, in_turn as in_turn
 from anyformer.spec.model import AheadSpec as AheadSpec, ModelSpec as ModelSpec, cached_calls as cached_calls
 from anyformer.spec.part import Caveat as Caveat, PartSpec as PartSpec, Place as Place, Placed as Placed
 from anyformer.spec.part import Sizes as Sizes, Spec as Spec, Weight as Weight, inside as inside, tensors as tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from struct import pack, unpack
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from anyformer.spec.part import PartSpec, Place, Spec, Weight
 from anyformer.spec.ranges import Exponent, Positive
@@ -62,11 +62,51 @@ class MixerSpec(PartSpec, abstract=True):
         """
         return "tokens"
 
+    def narrowed(self, place: Place, ranks: int) -> MixerSpec | None:
+        """What each of several ranks computes of it, such that the sum of what they write is what it writes.
+
+        Each has as many heads or features as any other, the first rank the first ones; a weight is cut along one axis, one that
+        isn't cut is read by all. None: it cannot be, and each rank computes the whole. Raises SpecError where the number of
+        ranks does not divide it.
+        """
+        return None
+
+    def lends(self) -> str | None:
+        """The name under which later layers find the keys and values that it stores; None: nobody reads them."""
+        return None
+
+    def borrows(self) -> str | None:
+        """The name of the keys and values of an earlier layer, the last that lends such, which it reads; None: it has its own."""
+        return None
+
+    def unfit(self, lender: MixerSpec, place: Place) -> str | None:
+        """Why it cannot read what another mixer of the stack stores, or None."""
+        return None
+
+    def within(self, layer: int, n_layers: int) -> MixerSpec:
+        """The mixer in this layer, counted from 0, of a stack of so many; by default the same in any.
+
+        What hangs on depth is left unsaid in a specification, so that layers stay alike and a stack may be resized.
+        """
+        return self
+
 
 class ResidualSpec(PartSpec, abstract=True):
-    """How branches write to the stream: open, read, write, close."""
+    """How branches write to the stream.
+
+    Its module has `open(x, context)`, the state that the stream x begins with; `step(state, branches, context)`, the state
+    after some branches; `close(state)`, what the final norm sees of it.
+    """
 
     counted_as: ClassVar[str | None] = "residual"
+    # whether steps can be undone, so that training keeps nothing of the layers and makes them again
+    undoes: ClassVar[bool] = False
+    sums_normed: ClassVar[bool] = True  # whether norms of sums (post-norm) can read its state
+
+    @property
+    def n_streams(self) -> int:
+        """How many streams of d_model features its state has side by side, for the layers to be connected to; 1: the stream."""
+        return 1
 
     def width(self, d_model: int) -> int:
         """The width of what the final norm and the heads see."""
@@ -75,6 +115,19 @@ class ResidualSpec(PartSpec, abstract=True):
     def within(self, n_branches: int) -> ResidualSpec:
         """The residual in a stack of so many branches; by default the same in any."""
         return self
+
+
+class ConnectionSpec(PartSpec, abstract=True):
+    """How the sublayers of one layer are connected to streams side by side, by weights of the layer's own.
+
+    Its module is called with (state, the sublayers, the stack's residual, context, stores), as a block is.
+    """
+
+    counted_as: ClassVar[str | None] = "residual"
+
+    def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of a layer's sublayers those that it leaves to the stack's residual; by default none."""
+        return ()
 
 
 class InitSpec(Spec, abstract=True):

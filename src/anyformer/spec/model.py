@@ -12,7 +12,7 @@ from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
 from anyformer.spec.ranges import Length
-from anyformer.spec.structure import BlockSpec, BranchSpec, StackSpec, SublayerSpec
+from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent, check_sums
 
 
 class AheadSpec(PartSpec):
@@ -20,7 +20,7 @@ class AheadSpec(PartSpec):
 
     The k-th makes block(hidden(norm_hidden(x_i)) + token(norm_token(e_i+k))) of what the one before it made of token i (the
     first: the stack's last hidden state) and the embedding of token i + k; normed, the model's first head reads from it
-    token i + k + 1. For training: nothing else runs it.
+    token i + k + 1. Training runs it, and decoding that checks guesses.
     """
 
     counted_as: ClassVar[str | None] = "multi-token prediction"
@@ -52,7 +52,7 @@ class ModelSpec(PartSpec):
     encoder: StackSpec | None = None
     init: InitSpec = usual("ByRole")
     context: Length | None = None  # tokens it is published for; longer is not refused unless a part must
-    ahead: tuple[AheadSpec, ...] = ()  # each predicts one token further than the last; used in training alone
+    ahead: tuple[AheadSpec, ...] = ()  # each predicts one token further than the last, for training and guesses
     version: ClassVar[int] = 1  # of the language
 
     def __post_init__(self) -> None:
@@ -61,9 +61,21 @@ class ModelSpec(PartSpec):
             raise SpecError(f"Model.heads are called {', '.join(names)}; give each a name of its own")
         if self.ahead and not self.heads:
             raise SpecError("Model.ahead predicts with the first of Model.heads, and there is none; give the model one")
+        if self.encoder and self.encoder.residual.undoes != self.stack.residual.undoes:
+            raise SpecError(
+                f"Model.encoder has the residual {self.encoder.residual.kind}, and Model.stack {self.stack.residual.kind}; "
+                "give both stacks one of which layers can be undone, or neither"
+            )
+        lent: Lent = {}
+        check_lent(self.stack.blocks, place := Place(self.stack.d_model, (self.stack.d_model,)), lent)
         for head in self.heads:
             if head.layers is not None:
                 self._check_layers(head.name, head.layers)
+                check_lent(head.layers.blocks, place, dict(lent))
+                check_sums(head.layers.blocks, self.stack.residual)
+        check_sums((module.block for module in self.ahead), self.stack.residual)
+        for module in self.ahead:
+            check_lent((module.block,), place, {})  # which runs on other tokens than the stack
 
     def _check_layers(self, name: str, layers: HeadLayersSpec) -> None:
         if layers.before > self.n_layers:

@@ -72,6 +72,10 @@ class Place:
     shape: tuple[int, ...] = ()  # of the vectors it maps; statistics and projections run over the last axis
     d_source: int = 0  # width of the stream that cross-attention reads
     modules: Any = field(default_factory=dict, compare=False, repr=False)  # by name, the shared ones built so far
+    heads: tuple[int, int] | None = (
+        None  # (the first, of how many) where a process has some of a layer's heads; None: all
+    )
+    n_streams: int = 1  # side by side in the state of the stack's residual
 
     def at(self, *shape: int) -> Place:
         """The same place for vectors of another shape."""
@@ -168,6 +172,13 @@ class Spec:
         value = getattr(self, name, "?")
         said = f"{len(value):,} values" if isinstance(value, tuple) and len(value) > 100 else repr(value)
         return SpecError(f"{self.kind}.{name} = {said} {remedy}")
+
+    def divided(self, name: str, ranks: int) -> Any:
+        """A field's number divided by the ranks that share it. Raises SpecError where they don't divide it."""
+        self.require(
+            name, getattr(self, name) % ranks == 0, f"is no multiple of tp = {ranks}; take a tp that divides it"
+        )
+        return getattr(self, name) // ranks
 
     def require(self, name: str, holds: bool, remedy: str) -> None:
         """Raise that error unless a condition on the field holds."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
-from anyformer.spec.kinds import MapSpec, MixerSpec, ResidualSpec, TermSpec
+from anyformer.errors import SpecError
+from anyformer.spec.kinds import ConnectionSpec, MapSpec, MixerSpec, ResidualSpec, TermSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, usual
 from anyformer.spec.ranges import Layers, Width
 
@@ -54,6 +56,56 @@ class BlockSpec(PartSpec):
     """One layer: an encoder's has two sublayers, the 2017 decoder's three."""
 
     sublayers: tuple[SublayerSpec, ...]
+    connection: ConnectionSpec | None = (
+        None  # to streams side by side (AltUp); None: each sublayer by the stack's residual
+    )
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """What its branches do, in turn."""
+        return tuple(branch.mixer for sublayer in self.sublayers for branch in sublayer.branches)
+
+    def within(self, layer: int, n_layers: int) -> BlockSpec:
+        """The layer with this number of a stack of so many; itself where no mixer hangs on that."""
+        if all(mixer.within(layer, n_layers) is mixer for mixer in self.mixers):
+            return self
+
+        def placed(sublayer: SublayerSpec) -> SublayerSpec:
+            each = (branch.but(mixer=branch.mixer.within(layer, n_layers)) for branch in sublayer.branches)
+            return sublayer.but(branches=tuple(each))
+
+        return self.but(sublayers=tuple(map(placed, self.sublayers)))
+
+
+Lent = dict[str, MixerSpec]
+
+
+def check_lent(blocks: Iterable[BlockSpec], place: Place, lent: Lent) -> None:
+    """Raise SpecError where a layer reads keys and values that no earlier one, or one that does not fit, lends.
+
+    `lent`: what layers before these lend, by its name; what these lend is put in it.
+    """
+    for i, block in enumerate(blocks):
+        for mixer in block.mixers:
+            if (name := mixer.borrows()) is not None:
+                if name not in lent:
+                    known = f"; there are {', '.join(lent)}" if lent else ""
+                    raise SpecError(f"layer {i} reads keys called {name!r}, and no layer before it lends such{known}")
+                if reason := mixer.unfit(lent[name], place):
+                    raise SpecError(f"layer {i} cannot read the keys called {name!r}: {reason}")
+            elif (name := mixer.lends()) is not None:
+                lent[name] = mixer
+
+
+def check_sums(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
+    """Raise SpecError for norms of sums (post-norm) where the residual's state is no sum that they could read."""
+    for block in () if residual.sums_normed else blocks:
+        left = block.sublayers if block.connection is None else block.connection.beside(block.sublayers)
+        if any(sublayer.norm_sum for sublayer in left):
+            raise SpecError(
+                f"Stack.residual = {residual.kind} takes no norms of sums (post-norm); take Add, or norms of what branches "
+                "read (pre-norm)"
+            )
 
 
 class StackSpec(PartSpec):
@@ -65,16 +117,25 @@ class StackSpec(PartSpec):
     residual: ResidualSpec = usual("Add")
     norm: MapSpec | None = None
 
+    def __post_init__(self) -> None:
+        check_sums(self.blocks, self.residual)
+        check_lent(self.blocks, Place(self.d_model, (self.d_model,)), {})
+
     @property
     def n_branches(self) -> int:
         """How many branches write to the stream."""
         return sum(len(sublayer.branches) for block in self.blocks for sublayer in block.sublayers)
 
+    @cached_property
+    def layers(self) -> tuple[BlockSpec, ...]:
+        """The blocks as they stand: with what follows from their depth."""
+        return tuple(block.within(i, len(self.blocks)) for i, block in enumerate(self.blocks))
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
-        stream = Place(self.d_model, (self.d_model,), place.d_source, place.modules)
+        stream = Place(self.d_model, (self.d_model,), place.d_source, place.modules, n_streams=self.residual.n_streams)
         return {
             "embedding": (self.embedding, stream),
-            "blocks": [(block, stream) for block in self.blocks],
+            "blocks": [(block, stream) for block in self.layers],
             "residual": (self.residual.within(self.n_branches), stream),
             "norm": self.norm and (self.norm, stream.at(self.residual.width(self.d_model))),
         }

@@ -129,7 +129,10 @@ def check(question: Question, data: TrainingData) -> None:
         raise UsageError(f"architectures cannot be compared by {question.recipe.objective.kind}: {reason}")
     for name, spec in question.architectures.items():
         for rate in question.learning_rates or (None,):
-            check_run(spec, question.recipe_of(name, rate, 0, data), data)
+            try:
+                check_run(spec, question.recipe_of(name, rate, 0, data), data)
+            except AnyformerError as error:
+                raise type(error)(f"{name}: {error}") from None
     data.feed(question.recipe)
     if data.tokenizer is None or question.score != BITS or question.prompt is None:
         return

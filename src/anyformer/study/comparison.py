@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from anyformer.notebook import as_html
 from anyformer.recipe import Recipe
 from anyformer.resizing import resize
 from anyformer.spec import Architecture, ModelSpec, label, specification
+from anyformer.study.budget import in_time
 from anyformer.study.compare import Question, Watch, check, first_words, named, refuses, run_all
 from anyformer.study.describe import describe
 from anyformer.study.report import write_report
@@ -26,6 +28,8 @@ from anyformer.text import Tokenizer
 from anyformer.training.objectives.objective import with_head_for
 from anyformer.training.prepare import Say, Sources, changed, held_out_of, read_data, to_stderr, with_truncation
 from anyformer.training.run import RunOptions
+from anyformer.training.run.budget import refuse_both
+from anyformer.training.run.chart import LossCurves
 from anyformer.training.run.progress import live_view
 from anyformer.training.step.device import choose_device, compute_dtype
 
@@ -66,11 +70,13 @@ def compare(
     learning_rates: Sequence[float] = (),
     seeds: int = 1,
     equal: Literal["tokens", "flops"] = "tokens",
+    minutes: float | None = None,
     prompt: str | None = None,
     out: str | Path = "runs/compare",
     compiled: bool = False,
     device: str | None = None,
-    watch: Watch = live_view,
+    begin: Callable[[Mapping[str, ModelSpec]], None] | None = None,
+    watch: Watch | None = None,
     say: Say = to_stderr,
     **changes: Any,
 ) -> Comparison:
@@ -78,12 +84,15 @@ def compare(
 
     Each is resized to `n_params` parameters, `count` of them; None keeps the sizes that are given. `recipe` is a name, a file or
     a recipe, `changes` are fields of it, such as tokens=2e6 or objective="masked-lm"; of `learning_rates` each gets the best.
-    `equal` "flops" gives each the first one's FLOPs. `prompt` is what each continues, for the samples:
-    the validation text's first words unless given. `out` gets
+    `equal` "flops" gives each the first one's FLOPs. `minutes`, in the place of tokens, are for all runs together, as steps timed
+    here say; what was found is kept in `out`, so that the same call goes on. `prompt` is what each continues, for the samples:
+    the validation text's first words unless given. `begin` is told of the architectures, at their sizes, before the first run;
+    `watch` makes the view of a run, by its title. `out` gets
     report.html, study.json, runs.csv and each run's directory; what has run there with the same settings is not run again.
 
     A run that fails is one of the study's with a `failure`. Raises UsageError, TextError and what else stops all of them.
     """
+    refuse_both(minutes, changes)
     given = list(architectures)
     chosen = changed(recipe, changes)
     chosen = with_truncation(chosen) if truncate else chosen
@@ -121,7 +130,13 @@ def compare(
         save_every=chosen.steps,
         keep_last=1,
     )
-    runs, tuning = run_all(question, text, directory, options, watch)
+    if minutes is not None:
+        question = in_time(minutes, question, text, directory, options, say)
+        options = replace(options, save_every=question.recipe.steps)
+    view = watch or partial(live_view, curves=LossCurves())
+    if begin is not None:
+        begin(question.architectures)
+    runs, tuning = run_all(question, text, directory, options, view)
     command = shlex.join(["anyformer", *sys.argv[1:]])
     study = describe(question, runs, tuning, text, corpus=words, command=command, machine=machine, peak=peak)
     analysis = analyse(study)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from anyformer.study.encoding import encode
 from anyformer.study.results import RunResult, Study
 from anyformer.study.statistics import Analysis, Finding, Interval
 from anyformer.study.verdict import signed
+from anyformer.tables import FittedTable
 
 JSON_VERSION = 2
 FULL_WIDTH = 98
@@ -117,7 +117,7 @@ def results_table(study: Study, analysis: Analysis, *, width: int = 100) -> Rend
     """What to print on a terminal of `width` columns: the table, failures, baselines, what can be said."""
     rows = result_rows(study, analysis)
     full = width >= FULL_WIDTH
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", collapse_padding=True)
+    table = FittedTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", collapse_padding=True)
     table.add_column("architecture", overflow="fold", max_width=16 if full else 20)
     for name in _columns(study, full):
         table.add_column(name, justify="right", no_wrap=True)

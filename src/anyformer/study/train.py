@@ -17,7 +17,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
-from anyformer.recipe import Contrastive, Recipe, dumps
+from anyformer.recipe import Contrastive, Mixture, Recipe, dumps, of_run
 from anyformer.screen import counted
 from anyformer.spec import Architecture, ModelSpec, label, specification
 from anyformer.text import Tokenizer
@@ -26,8 +26,19 @@ from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
 from anyformer.training.objectives.labelled.loss import LabelledObjective
 from anyformer.training.objectives.objective import objective_of
-from anyformer.training.prepare import Say, Sources, held_out_of, read_data, recipe_for, resized, to_stderr, with_head
+from anyformer.training.prepare import (
+    Say,
+    Sources,
+    held_out_of,
+    read_data,
+    recipe_for,
+    resized,
+    sources_of,
+    to_stderr,
+    with_head,
+)
 from anyformer.training.run import Run, RunOptions, TrainingResult
+from anyformer.training.run.budget import refuse_both, seconds_a_step, tokens_in
 from anyformer.training.run.callbacks import WithCallbacks
 from anyformer.training.run.loggers import loggers
 from anyformer.training.run.plan import RunPlan
@@ -129,7 +140,7 @@ class Training:
 
 def prepare_training(
     architecture: Architecture,
-    data: str | Path | None = None,
+    data: str | Path | Sequence[str | Path] | Mixture | None = None,
     *,
     source: str | Path | None = None,
     target: str | Path | None = None,
@@ -146,6 +157,7 @@ def prepare_training(
     truncate: bool = False,
     recipe: str | Path | Recipe = "small",
     lr: float | None = None,
+    minutes: float | None = None,
     device: str | None = None,
     options: RunOptions | None = None,
     watcher: Watcher | None = None,
@@ -156,13 +168,15 @@ def prepare_training(
 ) -> Training:
     """A run that is ready to be planned or made.
 
-    `data` is a text (a file, a folder, "stdlib", or labelled text), `source` and `target` are files of pairs, line by line; a
+    `data` is a text (a file, a folder, an address, "stdlib", or labelled text), several as "TEXT=WEIGHT", a mixture or its .yaml
+    file, by default the mixture of the recipe; `source` and `target` are files of pairs, line by line; a
     share `validation` of them is set aside, unless texts to validate on are named. `recipe` is a name, a file or a recipe;
     `lr` and `changes` are fields of it, such as tokens=2e6 or objective="masked-lm". The architecture is resized to `n_params`
     and to the vocabulary, and gets the head that the objective trains. Without a `tokenizer`, that of the run `out` or of the
     weights `init` is taken, else one is trained. `truncate` cuts labelled texts, or pairs, longer than a row. `resume`
-    refuses to start anew. `log` names loggers ("tensorboard", "wandb", "mlflow", "csv"), which write below `out`, and `callbacks`
-    are watchers beside `watcher`; one that fails is told of, and the run goes on as if it were not there.
+    refuses to start anew. `minutes` is a budget in the place of tokens: as many as steps timed here leave time for, and of a run
+    that is gone on with those that it has. `log` names loggers ("tensorboard", "wandb", "mlflow", "csv"), which write below
+    `out`, and `callbacks` are watchers beside `watcher`; one that fails is told of, and the run goes on as if it were not there.
     `device` is "cpu", "cuda" …, the best there is by default; `options` say how the run runs.
 
     Raises an AnyformerError of exit status 2, before anything is written.
@@ -172,12 +186,13 @@ def prepare_training(
         sealed(latest(place / CHECKPOINTS) or place, only=())  # before its tokenizer, its labels and any text are read
     if resume and (place is None or not is_run(place)):
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
-    given = Sources(data, source, target)
+    given = sources_of(data, source, target, recipe)
     unseen = (validation_data, validation_source, validation_target)
     own = Sources(*unseen, prefix="validation-") if any(each is not None for each in unseen) else None
     held_out = held_out_of(given.reads, validation, own)
+    refuse_both(minutes, changes)
     named = specification(architecture)
-    chosen = recipe_for(named, given.reads, recipe, changes, lr=lr, truncate=truncate)
+    chosen = recipe_for(named, given.reads, recipe, {**changes, "mixture": given.mixture}, lr=lr, truncate=truncate)
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
     text, new, _ = read_data(
         chosen, given, held_out, tokenizer=tokenizer or begun, vocab_size=vocab_size, begun=place, init=weights, say=say
@@ -188,12 +203,33 @@ def prepare_training(
     fitted, notice = with_head(sized, chosen, text)
     how = options or RunOptions()
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
+    if minutes is not None:
+        chosen = _in_time(minutes, fitted, chosen, text, place, weights, how, say)
     title = label(architecture) if isinstance(architecture, str | Path) else None
     settings = {"architecture": title or "", "recipe": dumps(chosen)}
     told = [*loggers(log, place, place.name if place is not None else "", settings), *callbacks]
     view = watcher or live_view()
     shown = WithCallbacks(view, told, say) if told else view
     return Training(fitted, chosen, text, place, weights, how, shown, title, notice, say)
+
+
+def _in_time(
+    minutes: float,
+    spec: ModelSpec,
+    recipe: Recipe,
+    data: TrainingData,
+    out: Path | None,
+    init: Path | None,
+    options: RunOptions,
+    say: Say,
+) -> Recipe:
+    """The recipe with the tokens that there is time for, or that the run in `out` was begun with."""
+    if out is not None and (begun := of_run(out)) is not None:
+        return recipe.but(tokens=begun.tokens)
+    seconds = seconds_a_step(spec, recipe, data, options, init)
+    chosen = recipe.but(tokens=tokens_in(minutes, seconds, recipe))
+    say(f"{minutes:g} min: {counted(chosen.steps, 'step')} of {seconds:,.2g} s as timed here, {chosen.tokens:,} tokens")
+    return chosen
 
 
 P = ParamSpec("P")

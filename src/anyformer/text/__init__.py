@@ -4,6 +4,7 @@ from anyformer.text.corpus import Corpus, read_corpus
 from anyformer.text.encoded import EncodedCorpus, encode_corpus, encoded_when_read
 from anyformer.text.labelled import LabelledCorpus, LabelledRow, split_labelled
 from anyformer.text.labelled_files import read_labelled
+from anyformer.text.mixing import MixedRows, MixtureSampler
 from anyformer.text.packing import NOT_PREDICTED, Batch, Packed, evenly_spread, pack, pack_whole
 from anyformer.text.parallel import (
     EncodedPairs,
@@ -31,6 +32,8 @@ __all__ = [
     "EncodedPairs",
     "LabelledCorpus",
     "LabelledRow",
+    "MixedRows",
+    "MixtureSampler",
     "Packed",
     "PairBatch",
     "PairSampler",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import TypeVar
 import numpy as np
 
 from anyformer.errors import TextError
-from anyformer.text.sources import Document, Files, Held, Source, folder_files, stdlib_files
+from anyformer.text.places import Elsewhere, Folder, is_elsewhere, kind_elsewhere
+from anyformer.text.sources import Document, Files, Held, Source, files_in, stdlib_files
 
 T = TypeVar("T")
 
@@ -37,6 +38,17 @@ class Corpus:
     def of(cls, documents: Iterable[Document]) -> Corpus:
         """The corpus of documents in memory."""
         return _found(Held(tuple(documents)))
+
+    @classmethod
+    def joined(cls, corpora: Mapping[str, Corpus]) -> Corpus:
+        """Corpora one after the other; a document is called by the name given to its corpus and its number there."""
+        parts = [np.arange(1, len(corpus) + 1) for corpus in corpora.values()]
+        return cls(
+            Corpora(tuple(corpora), tuple(corpora.values())),
+            np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+            np.concatenate(parts),
+            np.concatenate([corpus.document_nbytes for corpus in corpora.values()]),
+        )
 
     def __len__(self) -> int:
         return len(self.document_nbytes)
@@ -173,27 +185,60 @@ class Corpus:
         return train, held_out
 
 
-def read_corpus(source: str | Path) -> Corpus:
-    """The corpus of a file, of a folder (recursively, in the order of the names), or of the word `stdlib`.
+@dataclass(frozen=True)
+class Corpora:
+    """Corpora as if each were a file, and each of its documents a line."""
 
-    A document is one file, or one line of .jsonl; empty ones are dropped. A file named outright is read whatever its
-    suffix; in a folder .txt, .md, .py and .jsonl count, and each of them with .gz. All is read once to see that it is text,
-    and again whenever it is used. Raises TextError for what is not there, is empty, or is not UTF-8 text.
+    names: tuple[str, ...]
+    corpora: tuple[Corpus, ...]
+
+    def __len__(self) -> int:
+        return len(self.corpora)
+
+    def name(self, number: int) -> str:
+        return self.names[number]
+
+    def pieces(self, number: int) -> Iterator[tuple[int, str]]:
+        return ((document + 1, text) for document, text in self.corpora[number].pieces())
+
+
+def read_corpus(source: str | Path) -> Corpus:
+    """The corpus of a file, of a folder (recursively, in the order of the names), of an address, or of the word `stdlib`.
+
+    A document is one file; one line of .jsonl, row of .parquet and .arrow, text of a .tar; empty ones are dropped. A file
+    named outright is read whatever its suffix; in a folder those and .txt, .md and .py count, and each with .gz or .zst. An
+    address (`s3://bucket/texts`) is a file or a folder that fsspec reaches. All is read once to see that it is text, and again
+    whenever it is used. Raises TextError for what is not there, is empty, or is not UTF-8 text.
     """
-    path = Path(source)
-    if source == "stdlib":
-        corpus = _found(stdlib_files(), passing_over=True)
-    elif path.is_dir():
-        corpus = _found(folder_files(path))
-    elif path.is_file():
-        corpus = _found(Files(path.parent, (path.name,)))
-    elif path.exists():
-        raise TextError(f"{path} is no file: a text is read more than once; write what comes from there to a file")
-    else:
-        raise TextError(f"no corpus at {source}: give a file, a folder, or the word stdlib")
+    corpus = _found(_named(source), passing_over=source == "stdlib")
     if not len(corpus):
         raise TextError(f"the corpus {source} is empty: give one that holds text")
     return corpus
+
+
+def _named(source: str | Path) -> Source:
+    """The files that a name stands for."""
+    if source == "stdlib":
+        return stdlib_files()
+    if is_elsewhere(source):
+        url = str(source)
+        kind = kind_elsewhere(url)
+        if kind == "directory":
+            return files_in(Elsewhere(url), url)
+        folder, _, name = url.rpartition("/")
+        if kind is None or not name:
+            raise TextError(f"no corpus at {url}: there is no file and no folder of that name")
+        return Files(Elsewhere(folder), (name,))
+    path = Path(source)
+    if path.is_dir():
+        return files_in(Folder(path), str(path))
+    if path.is_file():
+        return Files(Folder(path.parent), (path.name,))
+    if path.exists():
+        raise TextError(f"{path} is no file: a text is read more than once; write what comes from there to a file")
+    raise TextError(
+        f"no corpus at {source}: give a file, a folder, an address such as s3://bucket/texts, or the word stdlib"
+    )
 
 
 def _found(source: Source, *, passing_over: bool = False) -> Corpus:

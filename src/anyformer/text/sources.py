@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
-import gzip
 import json
-import os
 import sysconfig
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +11,19 @@ from reprlib import Repr
 from typing import Any, NamedTuple, Protocol
 
 from anyformer.errors import TextError
+from anyformer.text.places import BLOCK, PACKED, Folder, Place, decoded, unpacked
+from anyformer.text.tables import READERS
 
-SUFFIXES = (".txt", ".md", ".py", ".jsonl")
-BLOCK = 1 << 20  # bytes that are read at once
+SUFFIXES = (".txt", ".md", ".py", ".jsonl", *READERS)
 LONGEST_LINE = 1 << 24  # characters of a line of .jsonl, which is read whole
 
 # Installed packages and tests are not the library itself, and differ from machine to machine.
-_NOT_THE_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+_NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
+_CACHE = "cache-"  # how the names of files begin in which Hugging Face's datasets keeps what it computed
 
 
 class Document(NamedTuple):
-    """One text and its name: a path relative to the corpus, with a line number for a line of .jsonl."""
+    """One text and its name: a path relative to the corpus, with the number of its line, row or member in a file of several."""
 
     name: str
     text: str
@@ -41,7 +39,7 @@ class Source(Protocol):
         ...
 
     def pieces(self, number: int) -> Iterator[tuple[int, str]]:
-        """(line, text), lines ascending: a document's line, from 1, or 0 for a whole file, and the next part of its text.
+        """(line, text), lines ascending: a document's line or row, from 1, or 0 for a whole file, and the next part of its text.
 
         Raises TextError for what cannot be read.
         """
@@ -67,9 +65,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Files:
-    """Files of a folder: one document each, whatever the suffix; one a line if it is .jsonl, unpacked if it is .gz."""
+    """Files of a place: one document each, whatever the suffix; several where it is .jsonl, .parquet, .arrow or .tar."""
 
-    folder: Path
+    place: Place
     names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -79,75 +77,52 @@ class Files:
         return self.names[number]
 
     def pieces(self, number: int) -> Iterator[tuple[int, str]]:
-        path = self.folder / self.names[number]
-        found = read_pieces(path)
-        if path.name.removesuffix(".gz").endswith(".jsonl"):
-            return _json_texts(lines(found, str(path)), str(path))
-        return ((0, text) for text in found)
+        name = self.names[number]
+        where, kind = self.place.spelled(name), _without_packing(name)
+        reader = next((reader for suffix, reader in READERS.items() if kind.endswith(suffix)), None)
+        with unpacked(self.place, name) as file:
+            if reader is not None:
+                yield from reader(file, where)
+            elif kind.endswith(".jsonl"):
+                yield from _json_texts(lines(decoded(file, where), where), where)
+            else:
+                yield from ((0, text) for text in decoded(file, where))
 
 
-def folder_files(folder: Path) -> Files:
-    """All files below `folder`, by name; those of other suffixes and hidden files and folders are passed over.
+def files_in(place: Place, where: str) -> Files:
+    """All files of a place with a known suffix, by name. Raises TextError where there are none.
 
-    Raises TextError where no file has a known suffix.
+    Of a Hugging Face dataset on disk these are its rows; of several in one folder, one has to be named.
     """
-    names = tuple(name for name in _names(folder, set()) if name.removesuffix(".gz").endswith(SUFFIXES))
+    found = place.names()
+    if "dataset_dict.json" in found:
+        raise TextError(f"{where} holds several datasets; name one of its folders, such as {where.rstrip('/')}/train")
+    names = tuple(
+        name
+        for name in found
+        if _without_packing(name).endswith(SUFFIXES) and not name.rpartition("/")[2].startswith(_CACHE)
+    )
     if not names:
-        raise TextError(f"no documents in {folder}: no file ends in {', '.join(SUFFIXES)} (or one of them and .gz)")
-    return Files(folder, names)
+        raise TextError(
+            f"no documents in {where}: no file ends in {', '.join(SUFFIXES)} (or one of them and .gz or .zst)"
+        )
+    return Files(place, names)
 
 
 def stdlib_files() -> Files:
     """The .py files of the running Python's standard library, by name; tests left out."""
-    library = Path(sysconfig.get_path("stdlib"))
-    return Files(library, tuple(name for name in _names(library, _NOT_THE_LIBRARY) if name.endswith(".py")))
+    library = Folder(Path(sysconfig.get_path("stdlib")), _NOT_THE_LIBRARY)
+    return Files(library, tuple(name for name in library.names() if name.endswith(".py")))
 
 
 def read_text(path: Path) -> str:
-    """The whole text of a file. Raises TextError as `read_pieces` does."""
-    return "".join(read_pieces(path))
+    """The whole text of a file, unpacked if its name ends in .gz or .zst. Raises TextError for what is no UTF-8 text."""
+    with unpacked(Folder(path.parent), path.name) as file:
+        return "".join(decoded(file, str(path)))
 
 
-def read_pieces(path: Path) -> Iterator[str]:
-    """The text of a UTF-8 file in pieces, line ends as they are; unpacked if its name ends in .gz.
-
-    Raises TextError, with the byte where it goes wrong, for what is not UTF-8 or holds a NUL.
-    """
-    decoder, begin, read, block = codecs.getincrementaldecoder("utf-8")(), 0, 0, b"-"
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            while block:
-                block = file.read(BLOCK)
-                nul = block.find(0)
-                if nul >= 0:
-                    raise TextError(f"{path} is binary, not text: byte 0 at offset {read + nul}")
-                begin = read - len(decoder.getstate()[0])  # where the block before ended in half a character
-                read += len(block)
-                yield decoder.decode(block, final=not block)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise TextError(f"{path} is not a whole gzip file ({error})") from None
-    except OSError as error:
-        raise TextError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {begin + error.start} "
-            f"({error.reason}); convert it to UTF-8 or remove it"
-        ) from None
-
-
-def _names(folder: Path, left_out: set[str]) -> list[str]:
-    """Files below a folder, as relative paths with slashes, sorted."""
-    found: list[str] = []
-    for directory, below, names in os.walk(folder):
-        below[:] = [name for name in below if name not in left_out and not name.startswith(".")]
-        before = Path(directory).relative_to(folder).as_posix()
-        prefix = "" if before == "." else f"{before}/"
-        found += [
-            prefix + name
-            for name in names
-            if not name.startswith(".") and os.path.isfile(os.path.join(directory, name))  # no dangling link
-        ]
-    return sorted(found)
+def _without_packing(name: str) -> str:
+    return next((name.removesuffix(suffix) for suffix in PACKED if name.endswith(suffix)), name)
 
 
 def lines(pieces: Iterable[str], where: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,17 @@ from anyformer.errors import SpecError, UsageError, did_you_mean
 from anyformer.hub import load_tokenizer
 from anyformer.hub.labels import labels_of, read_labels
 from anyformer.hub.source import find
-from anyformer.recipe import OBJECTIVES, Contrastive, FramedTexts, Labelled, ObjectiveSpec, Recipe
+from anyformer.recipe import (
+    OBJECTIVES,
+    Contrastive,
+    FramedTexts,
+    Labelled,
+    Mixture,
+    ObjectiveSpec,
+    Recipe,
+    lora_of,
+    mixture_of,
+)
 from anyformer.resizing import resize
 from anyformer.screen import counted
 from anyformer.spec import ModelSpec, is_path
@@ -36,6 +46,7 @@ from anyformer.text.learning import Lesson
 from anyformer.text.schemes import ByteLevelBPE
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.framed import FramedData
+from anyformer.training.data.mixed import MixedText
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
@@ -60,21 +71,22 @@ def to_stderr(line: str) -> None:
 
 @dataclass(frozen=True)
 class Sources:
-    """What is read: one text, or a file of lines and one of what they become.
+    """What is read: one text, a mixture of several, or a file of lines and one of what they become.
 
-    Raises UsageError unless it is either; the options are named with `prefix`.
+    Raises UsageError unless it is one of them; the options are named with `prefix`.
     """
 
     data: str | Path | None = None
     source: str | Path | None = None
     target: str | Path | None = None
     prefix: str = ""
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
         data, source, target = (f"--{self.prefix}{name}" for name in ("data", "source", "target"))
         if (self.source is None) != (self.target is None):
             raise UsageError(f"{source} and {target} go together: line n of one translates line n of the other")
-        if (self.data is None) == (self.source is None):
+        if [self.data, self.source, self.mixture].count(None) != 2:
             raise UsageError(f"give either {data}, or {source} and {target}")
 
     @property
@@ -107,6 +119,25 @@ def _refuse_large(times: int, *files: str | Path) -> None:
     )
 
 
+def sources_of(
+    data: str | Path | Sequence[str | Path] | Mixture | None,
+    source: str | Path | None,
+    target: str | Path | None,
+    recipe: str | Path | Recipe,
+) -> Sources:
+    """What is named: a text, several with their weights, a mixture or its file, pairs; else the mixture of the recipe.
+
+    Raises UsageError, and SpecError for a file that is no mixture.
+    """
+    if isinstance(data, Mixture):
+        return Sources(None, source, target, mixture=data)
+    if data is None:
+        return Sources(None, source, target, mixture=_read(recipe).mixture if source is None is target else None)
+    named = (data,) if isinstance(data, str | Path) else tuple(data)
+    mixture = mixture_of(named)
+    return Sources(named[0] if mixture is None else None, source, target, mixture=mixture)
+
+
 HeldOut = float | Sources
 """What a run is validated on: a share of what it reads, set aside, or a text, or pairs, of its own."""
 
@@ -129,7 +160,8 @@ def fits(objective: ObjectiveSpec, reads: Literal["text", "pairs"]) -> bool:
 def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: float | None = None) -> Recipe:
     """The recipe of a name, a file or itself, with fields changed; `lr` is the optimiser's, an objective may be named.
 
-    Raises SpecError, and UsageError for an objective that there is not, each with the nearest name.
+    `lora` may be written as `lora_of` reads it. Raises SpecError, and UsageError for an objective that there is not, each with
+    the nearest name.
     """
     chosen = _read(recipe)
     if unknown := next((name for name in changes if name not in Recipe.types()), None):
@@ -142,6 +174,8 @@ def changed(recipe: str | Path | Recipe, changes: Mapping[str, Any], *, lr: floa
             known = ", ".join(OBJECTIVES)
             raise UsageError(f"there is no objective {named!r}{did_you_mean(named, OBJECTIVES)}; there are {known}")
         typed["objective"] = OBJECTIVES[named]
+    if isinstance(written := typed.get("lora"), str):
+        typed["lora"] = lora_of(written)
     if lr is not None:
         typed["optimizer"] = typed.get("optimizer", chosen.optimizer).but(lr=lr)
     return chosen.but(**typed)
@@ -218,6 +252,8 @@ def read_data(
     part, the objective's special tokens among them. Labels have the order of the run `begun` already, or of `init` where that
     tells the same ones apart. Raises TextError, UsageError and what `load_tokenizer` does.
     """
+    if recipe.mixture != given.mixture:
+        raise UsageError("the recipe has a mixture of texts, which `train` alone reads; take mixture: out of it")
     known = Tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
     if known is None and init is not None:
         known = load_tokenizer(init)
@@ -249,15 +285,31 @@ def read_data(
         data = LabelledData(texts, unseen, trained(texts.texts()), names)
         what = counted(len(data.labels), "class", "classes") if data.labels else "numbers"
         about = f"{counted(len(data.train.rows), 'example')} of {what}, sha256 {data.train.fingerprint[:16]}"
+    elif given.mixture is not None:
+        parts = {each.text: read_corpus(each.text) for each in given.mixture.texts}
+        text = Corpus.joined(parts)
+        if isinstance(held_out, Sources):
+            kept, rest = parts, held_out.corpus()
+        else:
+            halves = {name: corpus.split(held_out) for name, corpus in parts.items()}
+            kept = {name: half for name, (half, _) in halves.items()}
+            rest = Corpus.joined({name: half for name, (_, half) in halves.items()})
+        own = trained(Lesson(Corpus.joined(kept).sample(TOKENIZER_NBYTES), ByteLevelBPE.table).pieces())
+        about = f"{counted(len(parts), 'text')}, {_in_words(text)}"
+        data = MixedText([encoded_when_read(each, own) for each in kept.values()], encoded_when_read(rest, own), own)
     else:
         text = given.corpus()
         texts, rest = (text, held_out.corpus()) if isinstance(held_out, Sources) else text.split(held_out)
         own = trained(Lesson(texts.sample(TOKENIZER_NBYTES), ByteLevelBPE.table).pieces())
-        about = f"{counted(len(text), 'document')}, {counted(text.nbytes, 'byte')}, sha256 {text.fingerprint[:16]}"
+        about = _in_words(text)
         data = TextData(encoded_when_read(texts, own), encoded_when_read(rest, own), own)
     if isinstance(data, FramedData) and (n_texts := data.cut(recipe)):
         say(f"{counted(n_texts, 'text is', 'texts are')} cut to {recipe.seq_len} tokens (--truncate)")
     return Prepared(data, known is None, about)
+
+
+def _in_words(text: Corpus) -> str:
+    return f"{counted(len(text), 'document')}, {counted(text.nbytes, 'byte')}, sha256 {text.fingerprint[:16]}"
 
 
 def _labels(begun: Path | None, init: Path | None, found: set[str]) -> tuple[str, ...] | None:

@@ -46,8 +46,9 @@ def with_layers(stack: StackSpec, change: Callable[[BlockSpec], BlockSpec]) -> S
 
 
 def attentions(block: BlockSpec, *, reads: str | None = "self") -> list[AttentionSpec]:
-    """The attentions of a layer; those that read something else too with `reads=None`."""
-    return [m for m in mixers(block) if isinstance(m, AttentionSpec) and reads in (None, m.reads)]
+    """The attentions of a layer to its own stack, by keys of its own or of another layer; all of them with `reads=None`."""
+    found = [m for m in mixers(block) if isinstance(m, AttentionSpec)]
+    return [m for m in found if reads in (None, "self" if m.reads == "layer" else m.reads)]
 
 
 def feeds(block: BlockSpec) -> list[MixerSpec]:
@@ -88,7 +89,8 @@ def norms(part: StackSpec | BlockSpec) -> Iterator[NormSpec]:
 def role(mixer: MixerSpec) -> str:
     """What a mixer is in its layer: attention, cross-attention, feed-forward, or its kind."""
     if isinstance(mixer, AttentionSpec):
-        return {"self": "attention", "memory": "cross-attention"}.get(mixer.reads, "attention to the embedding")
+        named = {"memory": "cross-attention", "input": "attention to the embedding"}
+        return named.get(mixer.reads, "attention")
     return "feed-forward" if isinstance(mixer, ExpertSpec | MoESpec) else mixer.kind
 
 

@@ -135,7 +135,7 @@ def trainer_for(spec: ModelSpec, recipe: Recipe, world: World, recompute: Any = 
         for p in model.parameters():  # attention that is saturated makes much of rounding
             p *= 0.5 if p.dim() > 1 else 1.0
     if world.sharded:
-        shard(model, torch.device("cpu"), world)
+        model = shard(model, torch.device("cpu"), world)
     return Trainer(model, recipe, objective, recompute=recompute, world=world)
 
 

@@ -40,6 +40,8 @@ def two() -> Iterator[Processes]:
         ("dp=4", 4, Mesh(dp=4)),
         ("fsdp=2", 4, Mesh(dp=2, fsdp=2)),
         ("dp=2, fsdp=2, zero=2", 4, Mesh(dp=2, fsdp=2, zero=2)),
+        ("tp=2", 4, Mesh(dp=2, tp=2)),
+        ("fsdp=2,tp=2", 4, Mesh(fsdp=2, tp=2)),
         ("", 3, Mesh(dp=3)),
         ("zero=3", 2, Mesh(dp=2)),
     ],
@@ -54,7 +56,8 @@ def test_a_mesh_is_read(text: str, n: int, mesh: Mesh) -> None:
     [
         ("dp=3", ("dp 3 · fsdp 1 is 3 processes", "there are 2", "--nproc 3")),
         ("fsdp=4", ("fsdp 4 is 4 processes",)),
-        ("tp=2", ("tp (tensors) can be planned and not run yet",)),
+        ("pp=2", ("pp (layers) can be planned and not run yet",)),
+        ("dp=2,tp=2", ("dp 2 · fsdp 1 · tp 2 is 4 processes", "there are 2", "--nproc 4")),
         ("fdsp=2", ("'fdsp' is no axis (did you mean 'fsdp'?)",)),
         ("dp", ("'dp' is no axis and number",)),
         ("fsdp=2,zero=1", ("zero = 1 must be 2 or 3",)),

@@ -19,7 +19,16 @@ from anyformer.descriptions.facts import (
 )
 from anyformer.descriptions.grouping import by_layer, distinct_layers, in_words, places
 from anyformer.descriptions.words import each, number
-from anyformer.layers import AddSpec, AttentionSpec, MLASpec, MoESpec, NormSpec, SegmentsSpec, TokensSpec
+from anyformer.layers import (
+    AddSpec,
+    AttentionSpec,
+    MLASpec,
+    MoESpec,
+    NormSpec,
+    PerLayerEmbeddingSpec,
+    SegmentsSpec,
+    TokensSpec,
+)
 from anyformer.spec import BlockSpec, Place, ScaleSpec, StackSpec, SublayerSpec, tensors
 from anyformer.variants.parts import attentions, mixers
 
@@ -98,6 +107,9 @@ def stack_rows(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow
         factor = getattr(stack.residual, "scale", None)
         said = words.residual(stack.residual)
         yield CardRow(section, "residual", "residual", said, factor)
+    connections = by_layer(stack, lambda block: block.connection and words.phrase(block.connection))
+    if any(connections):
+        yield CardRow(section, "connection", "connection", in_words(connections))
 
 
 def _first(values: Iterable[Any]) -> Any:
@@ -163,6 +175,11 @@ def _qk_norm(attention: AttentionSpec) -> str | None:
     return f"{words.norm(query or key)} {NORM_OVER.get(getattr(projection, 'norm_over', ''), '')}{last}{which}".strip()
 
 
+def _value_norm(attention: AttentionSpec) -> str | None:
+    norm = getattr(attention.projection, "norm_value", None)
+    return None if norm is None else words.norm(norm)
+
+
 def _latent_norm(attention: AttentionSpec) -> str | None:
     projection = attention.projection
     norm = projection.norm_kv or projection.norm_query if isinstance(projection, MLASpec) else None
@@ -208,7 +225,8 @@ def _positions(stack: StackSpec, section: str) -> Iterator[CardRow]:
 
 
 def _is_feed(mixer: Any) -> bool:
-    return hasattr(mixer.expert if isinstance(mixer, MoESpec) else mixer, "activation")
+    plain = mixer.expert if isinstance(mixer, MoESpec) else mixer
+    return hasattr(plain, "activation") and not isinstance(plain, PerLayerEmbeddingSpec)
 
 
 def _activation(block: BlockSpec, _: Place) -> str:
@@ -303,6 +321,7 @@ ATTENTION = (
     Reading("attention", "attention", _each(lambda a: words.heads(a.projection)), str),
     Reading("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
     Reading("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
+    Reading("shared_keys", "keys and values", _each(words.keys), str),
     Reading("cross_attention", "cross-attention", _cross, str),
     Reading("attention_scale", "attention scale", _scale, _root),
     Reading("attention_softcap", "attention softcap", lambda block, _: _first(a.softcap for a in _own(block))),
@@ -316,6 +335,7 @@ ATTENTION = (
     ),
     Reading("qkv_clip", "q, k, v clipped to ±", _field("clip")),
     Reading("qk_norm", "QK-norm", _each(_qk_norm), str),
+    Reading("value_norm", "value norm", _each(_value_norm), str),
     Reading("latent_norm", "norm of latents", _each(_latent_norm), str),
 )
 ROTARY = (

@@ -12,7 +12,7 @@ from anyformer.errors import AnyformerError
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec, TokensSpec
 from anyformer.layers.causality import sees_later_tokens
 from anyformer.model import build
-from anyformer.spec import ModelSpec, PartSpec, Place, tensors
+from anyformer.spec import ModelSpec, PartSpec, Place, inside, tensors
 
 N_TOKENS = 4  # of the pass without numbers
 
@@ -26,9 +26,9 @@ def misfits(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         few = reduced(spec)
         for _ in tensors(few, Place()):
             pass
-        for part in few.nested():
-            if isinstance(part, PartSpec) and type(part).module is None and type(part).build is PartSpec.build:
-                part.build(Place())
+        for part, place in _standing(few, Place()):
+            if type(part).module is None and type(part).build is PartSpec.build:
+                part.build(place)
         if wrong := next(_widths(few), None):
             yield "sizes", wrong
         elif own_parts(spec):
@@ -39,6 +39,13 @@ def misfits(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         said = " ".join(str(error).split())
         if "meta" not in said:  # what goes by the numbers themselves cannot run without them
             yield "sizes", f"a forward pass fails: {said or type(error).__name__}"
+
+
+def _standing(part: PartSpec, place: Place) -> Iterator[tuple[PartSpec, Place]]:
+    """The parts inside as they are built: with what follows from the depth of their stack."""
+    for _, inner, there in inside(part, place):
+        yield inner, there
+        yield from _standing(inner, there)
 
 
 def _widths(spec: ModelSpec) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from anyformer.descriptions import words
 from anyformer.descriptions.diagram.grid import (
+    Box,
     Diagram,
     Piece,
     added,
@@ -36,6 +38,7 @@ from anyformer.spec import Architecture, HeadSpec, MapSpec, ModelSpec, Place, St
 from anyformer.variants.parts import is_tied
 
 WIDTH = 26  # characters of a line in a box
+NOTE = 36  # characters of a line beside a frame
 SHOWN = 5  # kinds of layers that are drawn; more are counted
 
 
@@ -84,25 +87,51 @@ def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
         stack, lambda block: stacked([_sublayer(sublayer, place, around) for sublayer in block.sublayers], 0)
     )
     found, n = pattern(drawn), len(drawn)
-    notes = _notes(stack)
-    if len(found.runs) == 1:
+    notes, kinds = _notes(stack), sorted(dict.fromkeys(drawn), key=lambda kind: -drawn.count(kind))
+    outlines = {tuple(each.kind for each in _boxes(kind)) for kind in kinds}
+    if 1 < len(kinds) <= SHOWN and len(outlines) == 1:
+        others = ((places(i for i, piece in enumerate(drawn) if piece == kind), kind) for kind in kinds[1:])
+        told = [wrapped([f"{where}: {_difference(kinds[0], kind)}"], NOTE) for where, kind in others]
+        yield framed(kinds[0], [f"× {n}", *notes, *(line for lines in told for line in lines)])
+    elif len(found.runs) == 1:
         yield framed(drawn[0], [f"× {n}", *notes])
-    elif not found.whole:
+    elif not found.whole and len(found.runs) == len(kinds):
         inner = [framed(piece, [f"× {times}"]) for piece, times in found.runs]  # type: ignore[arg-type]
         over = f"× {n // found.period}" if n % found.period == 0 else f"repeats to {n} layers"
         yield framed(stacked(inner), [over, *notes])
-    elif len(found.runs) <= SHOWN:
+    elif found.whole and len(found.runs) <= SHOWN and len(found.runs) == len(kinds):
         start = 0
         for piece, times in found.runs:
             where = places(range(start, start + times))
             yield framed(piece, [f"× {times}, {where}", *notes])  # type: ignore[arg-type]
             start += times
     else:
-        kinds = list(dict.fromkeys(drawn))
+        kinds = list(dict.fromkeys(drawn))  # in their order
         for kind in kinds[:SHOWN]:
             yield framed(kind, [places(i for i, piece in enumerate(drawn) if piece == kind), *notes])
         if len(kinds) > SHOWN:
             yield framed(box([f"{len(kinds) - SHOWN} more kinds of layers"], "other"), [])
+
+
+def _boxes(piece: Piece) -> list[Box]:
+    return [mark for mark in piece.marks if isinstance(mark, Box)]
+
+
+def _difference(drawn: Piece, other: Piece) -> str:
+    """What the boxes of a layer say that those of the one that is drawn do not, and the other way round."""
+    said = []
+    for ours, theirs in zip(_boxes(drawn), _boxes(other), strict=True):
+        before, after = (", ".join(each.lines).split(", ") for each in (ours, theirs))
+        said += [phrase for phrase in after if phrase not in before]
+        replaced = set(map(_subject, after))
+        said += [f"no {phrase}" for phrase in before if _subject(phrase) not in replaced]
+    return ", ".join(said)
+
+
+def _subject(phrase: str) -> str:
+    """The first word of a phrase: "RoPE" of "RoPE θ 10,000", "heads" of "32 heads on 8"."""
+    found = re.search(r"[A-Za-z]+", phrase)
+    return found[0] if found else phrase
 
 
 def _notes(stack: StackSpec) -> list[str]:
@@ -140,10 +169,23 @@ def _mixer(mixer: Any, place: Place) -> Piece:
         return box(_attention(mixer, place), "attention", reads=mixer.reads == "memory")
     if isinstance(mixer, MoESpec):
         return _mixture(mixer)
+    if mixer.kept_as() == "state":
+        return box(_state(mixer, place), "state")
     first, *rest = _feed(mixer)
     if rest:
         return box([f"FFN, {first}", *wrapped(rest, WIDTH)], "feed-forward")
     return box(wrapped([first], WIDTH), "other")
+
+
+def _state(mixer: Any, place: Place) -> list[str]:
+    """A mixer with a state: its sizes, its convolution, and the state that one row keeps."""
+    name, convolution = words.kind(mixer), getattr(mixer, "convolution", None)
+    said = words.phrase(mixer, name, without=("convolution",)).removeprefix(name)[2:-1]
+    phrases = said.split(", ") if said else []
+    phrases += [f"convolution of {convolution.size}"] if convolution is not None else []
+    shapes = [shape for part, shape in mixer.cache_shapes(place).items() if convolution is None or part != "tail"]
+    phrases += ["state " + " + ".join(" × ".join(f"{size:,}" for size in shape) for shape in shapes)] if shapes else []
+    return [f"{name[:1].upper()}{name[1:]}", *wrapped(phrases, WIDTH)]
 
 
 def _feed(mixer: Any) -> list[str]:
@@ -164,7 +206,7 @@ def _mixture(mixer: MoESpec) -> Piece:
     n = n_shared_experts(mixer)
     gate = ["× σ(w·x)"] if mixer.shared_gate else []
     name = "Shared expert" if n == 1 else f"{n} shared experts"
-    return beside([routed, box([name, *wrapped(_feed(shared), WIDTH), *gate], "feed-forward")])
+    return summed(beside([routed, box([name, *wrapped(_feed(shared), WIDTH), *gate], "feed-forward")]))
 
 
 def _attention(mixer: AttentionSpec, place: Place) -> list[str]:

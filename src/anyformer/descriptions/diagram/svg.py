@@ -13,12 +13,12 @@ RADIUS = 7.5  # of the circle around a sum: where the line that comes from the s
 LIGHT = {
     "page": "#ffffff", "ink": "#1f2328", "line": "#57606a", "frame": "#f3f4f6", "other": "#e7e9ec",
     "attention": "#ffe0b8", "feed-forward": "#c6e6f5", "norm": "#f4f2b8", "embedding": "#fbd9dc",
-    "head": "#d3ecd2", "router": "#e3d8f5", "map": "#e7e9ec", "input": "#ffffff", "sum": "#ffffff",
+    "head": "#d3ecd2", "router": "#e3d8f5", "state": "#cdeae4", "map": "#e7e9ec", "input": "#ffffff", "sum": "#ffffff",
 }  # fmt: skip
 DARK = {
     "page": "#0d1117", "ink": "#e6edf3", "line": "#9aa4af", "frame": "#171d25", "other": "#30363d",
     "attention": "#6b4513", "feed-forward": "#154a63", "norm": "#55521a", "embedding": "#6a2f38",
-    "head": "#1f5130", "router": "#46336b", "map": "#30363d", "input": "#0d1117", "sum": "#0d1117",
+    "head": "#1f5130", "router": "#46336b", "state": "#155048", "map": "#30363d", "input": "#0d1117", "sum": "#0d1117",
 }  # fmt: skip
 
 

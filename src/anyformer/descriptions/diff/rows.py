@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.descriptions import words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
-from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, StreamsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
@@ -112,7 +112,9 @@ def _attention(attention: AttentionSpec) -> str:
     if sharing is None or not isinstance(projection, GQASpec):
         return words.phrase(projection)
     said = f"{words.SHARING[sharing]} ({sharing})"
-    return said + (f", {projection.kv_heads} key/value heads" if sharing == "GQA" else "")
+    said += f", {projection.kv_heads} key/value heads" if sharing == "GQA" else ""
+    whose = words.keys(attention)
+    return said if whose is None else f"{said}, {whose}"
 
 
 def _qk_norm(attention: AttentionSpec) -> str:
@@ -131,6 +133,8 @@ def _scores(attention: AttentionSpec) -> str:
     said += ["a sink for each head"] if attention.sink else []
     said += [words.query_scale(attention.query_scale)] if attention.query_scale else []
     said += [words.gate(attention.gate)] if attention.gate else []
+    value = getattr(attention.projection, "norm_value", None)
+    said += [f"{words.norm(value, exact=True)} of values"] if value else []
     said += [f"{words.norm(attention.norm, exact=True)} of all heads' values"] if attention.norm else []
     clip = getattr(attention.projection, "clip", None)
     return ", ".join([*said, *([f"q, k, v within ±{words.number(clip)}"] if clip is not None else [])])
@@ -167,6 +171,17 @@ def _tying(spec: ModelSpec) -> str:
 
 def _others(block: BlockSpec) -> Iterator[str]:
     return (words.phrase(m) for m in mixers(block) if not isinstance(m, AttentionSpec | ExpertSpec | MoESpec))
+
+
+def _residual(stack: StackSpec) -> str:
+    """How layers write to the stream, and how they are connected to streams side by side."""
+    said = (
+        words.phrase(stack.residual) if not isinstance(stack.residual, StreamsSpec) else words.residual(stack.residual)
+    )
+    connections = in_words(
+        by_layer(stack, lambda block: words.phrase(block.connection) if block.connection else "none")
+    )
+    return said if connections == "none" else f"{said}, {connections}"
 
 
 def _sharing(stack: StackSpec) -> str:
@@ -217,7 +232,7 @@ ROWS: Mapping[str, Reading] = {
     "sharing": _by_stack(_sharing),
     "output": _head,
     "tying": _tying,
-    "residual": _by_stack(lambda stack: words.phrase(stack.residual)),
+    "residual": _by_stack(_residual),
     "start of weights": lambda spec: words.start(spec.init),
     "layers": _by_stack(lambda stack: f"{len(stack.blocks)}"),
     "d_model": _by_stack(lambda stack: f"{stack.d_model:,}"),

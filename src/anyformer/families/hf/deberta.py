@@ -18,11 +18,12 @@ from anyformer.layers import (
     ContentToPositionSpec,
     ConvolutionSpec,
     LayerNormSpec,
+    LearnedPositionsSpec,
     LinearSpec,
     PositionToContentSpec,
     RelativeTableSpec,
 )
-from anyformer.spec import Count, Length, ModelSpec
+from anyformer.spec import Count, EmbeddingSpec, Length, ModelSpec
 
 TABLE = "table of distances"
 SCORES = "0.branches.0.mixer.scores"
@@ -50,13 +51,11 @@ CONVOLUTION = {f"{CONVOLVED}.branches.0.mixer": "encoder.conv.conv", f"{CONVOLVE
 
 
 def relative() -> Pair:
-    """How far distances are told apart; the classes' other ways to use positions are refused."""
+    """How far distances are told apart, and whether the input has positions too; the classes' other ways are refused."""
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
         if not settings.take("relative_attention", bool, False):
             raise settings.refusal("relative_attention", "is not computed here; only True is")
-        if settings.take("position_biased_input", bool, True):
-            raise settings.refusal("position_biased_input", "is not computed here; only False is")
         kinds = settings.written("pos_att_type")
         kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
         if not isinstance(kinds, list) or sorted(map(str, kinds)) != ["c2p", "p2c"]:
@@ -64,6 +63,9 @@ def relative() -> Pair:
         context = settings.take("max_position_embeddings", int, 512)
         farthest = settings.take("max_relative_positions", int, -1)
         farthest = context if farthest < 1 else farthest
+        if settings.take("position_biased_input", bool, True):
+            positions = LearnedPositionsSpec(n_positions=Length(context))
+            spec = changed(spec, EmbeddingSpec, terms=(*spec.stack.embedding.terms[:1], positions))
         return changed(spec, RelativeTableSpec, farthest=Length(farthest)).but(context=Length(context))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def relative() -> Pair:
         context = spec.context or farthest
         return {
             "relative_attention": True,
-            "position_biased_input": False,
+            "position_biased_input": len(spec.stack.embedding.terms) > 1,
             "pos_att_type": ["p2c", "c2p"],
             "max_position_embeddings": context,
             "max_relative_positions": -1 if farthest == context else farthest,
@@ -94,7 +96,8 @@ def laid_out(modules: Modules) -> Links:
     def links(spec: ModelSpec) -> Laid:
         table = f"shared.{one(spec.stack, RelativeTableSpec, TABLE).shared}"
         outside = {table: "encoder.rel_embeddings", f"{table}.norm": "encoder.LayerNorm", **CONVOLUTION}
-        return encoder.laid_out(modules, terms=(), outside=outside)(spec)
+        terms = ("position",) if len(spec.stack.embedding.terms) > 1 else ()
+        return encoder.laid_out(modules, terms=terms, outside=outside)(spec)
 
     return links
 

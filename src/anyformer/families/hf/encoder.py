@@ -66,7 +66,7 @@ def encoder_family(
         found = [_aliased(row) for row in every]
         taken = {name for row in found for name in (*row.theirs, *row.also)}
         spare = (name for name in heads.tensors() if name not in taken)
-        found.append(dropped(*spare, *(heads.prefix + name for name in buffers)))
+        found.append(dropped(*spare, *(name for one in buffers if (name := heads.prefix + one) not in taken)))
         return [_bare(row, heads.prefix) for row in found] if stripped else found
 
     def of_files(spec: ModelSpec, files: Files) -> ModelSpec:

@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.errors import AnyformerError, CheckpointError, SpecError
 from anyformer.families.hf.settings import Settings
 from anyformer.layers import ByRole, GQASpec
-from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, tensors
+from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, StackSpec, tensors
 from anyformer.spec.difference import Difference, differences, n_values, short
 
 Tensors = tuple[Tensor, ...]
@@ -222,6 +222,8 @@ def _spelled_alike(value: Any, d_model: int, names: dict[str, str]) -> Any:
     fields = {name: _spelled_alike(inner, d_model, names) for name, inner in value.values().items()}
     if fields.get("shared") is not None:
         fields["shared"] = names.setdefault(fields["shared"], f"shared {len(names)}")
+    if isinstance(value, StackSpec):
+        fields["residual"] = value.residual.within(value.n_branches)
     if isinstance(value, GQASpec):
         fields["n_kv_heads"] = None if value.kv_heads == value.n_heads else value.n_kv_heads
         fields["head_dim"] = None if (value.head_dim or 0) * value.n_heads == d_model else value.head_dim

@@ -1,16 +1,35 @@
-"""MiniMax-M2 to and from transformers' MiniMaxM2ForCausalLM: Mixtral's files, the corrections beside the router."""
+"""MiniMax-01 and MiniMax-M2 to and from transformers' MiniMaxForCausalLM and MiniMaxM2ForCausalLM, whose files are Mixtral's.
+
+MiniMax-01's class norms the stream before each branch: what we have behind a layer is the first norm of their next layer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, OF_MIXTRAL, TRAINING
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, HELD, OF_MIXTRAL, TOP_K, TRAINING
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, QK_NORMS, WIDTHS
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import FRACTION
 from anyformer.families.hf.settings import Settings
-from anyformer.families.minimax import minimax_m2
-from anyformer.layers import GQASpec, RotarySpec, RouterSpec
+from anyformer.families.hf.states import layer_kinds, template
+from anyformer.families.minimax import minimax, minimax_m2
+from anyformer.layers import (
+    AddSpec,
+    AttentionSpec,
+    GQASpec,
+    LightningAttentionSpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+)
 from anyformer.spec import ModelSpec
 
 ROUTER = f"{table.FEED}.router"
@@ -58,3 +77,129 @@ MINIMAX_M2 = table.family(
     # Modules that predict further tokens, in training.
     ignored=(*TRAINING, "num_mtp_modules", "mtp_transformer_layers", "use_mtp", "auto_map"),
 )
+
+WORDS = {"linear_attention": LightningAttentionSpec, "full_attention": AttentionSpec}
+MIXER = "0.branches.0.mixer"
+BLOCK = 256
+DECAYS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+PLACES = ("full_attn", "linear_attn", "mlp")  # each with factors of the stream and of what is added to it
+
+
+def _turns(settings: Settings, n_layers: int) -> Sequence[str]:
+    """By the released files' numbers, 1 for layers that attend, or by the class's default."""
+    listed = settings.written("attn_type_list")
+    if listed is None:
+        return ["linear_attention" if i % 2 else "full_attention" for i in range(n_layers)]
+    if not isinstance(listed, list) or len(listed) != n_layers or set(listed) - {0, 1}:
+        raise settings.refusal("attn_type_list", f"must be {n_layers} times 0 or 1")
+    return ["full_attention" if each else "linear_attention" for each in listed]
+
+
+def _lightning(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The other mixer has as many heads as attention, as wide."""
+    heads = one(spec, GQASpec, "attention")
+    width = heads.head_dim or spec.stack.d_model // heads.n_heads
+    norm = RMSNormSpec(eps=1e-6)  # whatever the others' is
+    return changed(spec, LightningAttentionSpec, n_heads=heads.n_heads, head_dim=width, norm=norm)
+
+
+def _factors(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Of the stream and of branches, the same in all places."""
+    found = {}
+    for field, word in (("scale", "alpha"), ("branch", "beta")):
+        names = [f"{place}_{word}_factor" for place in PLACES]
+        values = [settings.take(name, float, 1.0) for name in names]
+        for name, value in zip(names, values, strict=True):
+            if value != values[0]:
+                raise settings.refusal(name, f"must be {names[0]} = {values[0]}; others in each place are not computed")
+        found[field] = values[0]
+    return spec.but(stack=spec.stack.but(residual=AddSpec(**found)))
+
+
+def _factors_of(spec: ModelSpec) -> dict[str, float]:
+    # Spelled out, as those that hang on the depth are not.
+    found = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec, "residual that adds")
+    return {
+        f"{place}_{word}_factor": value
+        for place in PLACES
+        for word, value in (("alpha", found.scale), ("beta", found.branch))
+    }
+
+
+def _layer(spec: ModelSpec) -> dict[Any, Any]:
+    n_heads = one(spec, LightningAttentionSpec, "lightning attention").n_heads
+    return {
+        "0.norm_sum": "post_attention_layernorm",
+        **ATTENTION,
+        tuple(f"{MIXER}.{x}" for x in "qkv"): Theirs("self_attn.qkv_proj", by=int(n_heads)),
+        f"{MIXER}.norm": "self_attn.norm",
+        f"{MIXER}.out_gate": "self_attn.output_gate",
+        f"{MIXER}.out": "self_attn.out_proj",
+    }
+
+
+def _norms(spec: ModelSpec) -> dict[str, str]:
+    """The first of each layer, and the last of all."""
+    theirs = [*(f"layers.{i}.input_layernorm" for i in range(spec.n_layers)), "norm"]
+    behind = (f"stack.blocks.{i}.sublayers.1.norm_sum" for i in range(spec.n_layers))
+    return dict(zip(("stack.embedding.norm", *behind), theirs, strict=True))
+
+
+def _decays(rates: Sequence[float]) -> dict[str, Tensor]:
+    """The class's tables, each behind the heads of these rates: what is left of tokens in a block of `BLOCK`."""
+    rate, at = torch.tensor(rates, dtype=torch.float64).view(-1, 1, 1), torch.arange(1, BLOCK + 1)[:, None]
+    apart = at - at.T
+    found = {
+        "slope_rate": rate,
+        "query_decay": (-rate * at).exp(),
+        "key_decay": (-rate * (BLOCK - at)).exp(),
+        "diagonal_decay": (-rate * apart).exp().where(apart >= 0, 0.0)[None],
+    }
+    return {name: each.to(torch.get_default_dtype()) for name, each in found.items()}
+
+
+def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
+    """The rows of tables that hold nothing learnt; made when they are asked for, since full-size ones take a gigabyte."""
+    for i, layer in enumerate(spec.stack.layers):
+        mixers = [value for value in layer.nested() if isinstance(value, LightningAttentionSpec)]
+        for name in DECAYS if mixers else ():
+            rates = tuple(-each for each in mixers[0].decays())
+            theirs = f"model.layers.{i}.self_attn.{name}"
+            made = lambda ours, rates=rates, name=name: (_decays(rates)[name],)  # noqa: E731
+            yield TensorRow((), (theirs,), lambda theirs: (), made)
+
+
+def _with_tables(family: Family) -> Family:
+    rows, files = family.rows, family.files
+    assert files is not None
+    return family._replace(
+        rows=lambda spec: [*rows(spec), *_tables(spec)], files=lambda spec: [*files(spec), *_tables(spec)]
+    )
+
+
+PLAIN = table.family(
+    "minimax",
+    "MiniMaxForCausalLM",
+    template(minimax(2, 8, 1, 8, n_experts=64, top_k=1, head_dim=8, attends=2), WORDS),
+    (
+        *WIDTHS,
+        table.activation("hidden_act", "silu", LightningAttentionSpec),
+        table.heads(n_kv_heads=8),
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        table.Pair(_lightning),
+        table.positions(RotarySpec(theta=1_000_000.0), context=131_072),
+        table.Pair(_turning),
+        table.window(None),
+        table.at("num_local_experts", int, RouterSpec, "n_experts", default=8),
+        TOP_K,
+        table.Pair(_factors, _factors_of),
+        table.tables(tied=False),
+        table.only(block_size=(None, BLOCK)),  # which files have tables of
+        layer_kinds(WORDS, _turns),
+    ),
+    lambda spec: {**_layer(spec), **HELD},
+    filed=lambda spec: {**_layer(spec), **OF_MIXTRAL},
+    outside=_norms,
+    ignored=(*TRAINING, "auto_map"),
+)
+MINIMAX = _with_tables(PLAIN)

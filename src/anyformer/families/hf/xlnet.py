@@ -5,17 +5,20 @@ Their perm_mask is our order, their target_mapping the positions of our blanks, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch import Tensor
 
+from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.encoder import encoder_family, eps, laid_out, sizes
 from anyformer.families.hf.headings import LABELLED, Heading, HeadNames, row_labels
 from anyformer.families.hf.mapping import TensorRow, one, reshaped
+from anyformer.families.hf.settings import Settings
 from anyformer.families.xlnet import permuted_words, xlnet
-from anyformer.layers import GQASpec, LastTokenSpec
-from anyformer.spec import ModelSpec
+from anyformer.layers import And, AttentionSpec, GQASpec, LastTokenSpec, RelativeSinusoidSpec, SlidingWindow, TwoStreams
+from anyformer.spec import ModelSpec, Window
 
 SCORES = "0.branches.0.mixer.scores"
 LAYER = {
@@ -31,8 +34,8 @@ LAYER = {
 BY_HEAD = {**{f"{table.PROJECTION}.{x}.weight": x for x in "qkv"}, f"{SCORES}.0.r": "r"}
 # How much of a text its memory holds, and what nothing reads; a memory is the caller's cache here.
 IGNORED = (
-    *("mem_len", "reuse_len", "use_mems_eval", "use_mems_train", "untie_r", "start_n_top", "end_n_top", "ff_dropout"),
-    *("dropatt", "init", "init_range", "init_std", "max_position_embeddings"),
+    *("reuse_len", "use_mems_eval", "use_mems_train", "untie_r", "start_n_top", "end_n_top", "ff_dropout", "dropatt"),
+    *("init", "init_range", "init_std", "max_position_embeddings"),
 )
 
 
@@ -55,6 +58,33 @@ def further(spec: ModelSpec) -> Iterator[TensorRow]:
         yield reshaped(f"{ours}.{table.PROJECTION}.o.weight", f"{theirs}.o", lambda t: t.flatten(1), by_head)
 
 
+def _read_attention(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    kind, same = settings.take("attn_type", str, "bi"), settings.take("same_length", bool, False)
+    memory = settings.optional("mem_len", int)
+    if kind not in ("bi", "uni"):
+        raise settings.refusal("attn_type", "is neither 'bi' nor 'uni'")
+    if kind == "bi":  # where the class does not look at same_length
+        return spec
+    spec = changed(spec, RelativeSinusoidSpec, bidirectional=False)
+    if not same:
+        return changed(spec, AttentionSpec, mask=TwoStreams(forward=True))
+    if not memory:
+        raise settings.refusal("same_length", "needs mem_len, how many tokens before its own each sees")
+    window = SlidingWindow(size=Window(memory + 1))
+    return changed(spec, AttentionSpec, mask=And(masks=(window, TwoStreams(forward=True))))
+
+
+def _written_attention(spec: ModelSpec) -> Mapping[str, Any]:
+    mask = one(spec, AttentionSpec, "attention").mask
+    if mask == TwoStreams():
+        return {"attn_type": "bi", "same_length": False}
+    window = next((value for value in mask.nested() if isinstance(value, SlidingWindow)), None)
+    return {"attn_type": "uni", "same_length": window is not None, "mem_len": window and window.size - 1}
+
+
+# Every token sees all, those before it, or as many before it as its memory holds. The class's tokens whose memory is not full
+# see as many as it holds: token by token that is the window, in longer pieces it is less.
+ATTENTION = table.Pair(_read_attention, _written_attention)
 HEADS = HeadNames(
     "transformer.",
     "XLNetModel",
@@ -77,8 +107,9 @@ XLNET = encoder_family(
     (
         *sizes("d_model", "d_inner", "n_head", "ff_activation", "n_layer"),
         eps(1e-12),
-        # Decoders, clamped distances, texts in both directions and other summaries are not computed here.
-        table.only(attn_type="bi", bi_data=False, same_length=False, clamp_len=(-1, 0), d_head=_head_dim),
+        ATTENTION,
+        # Clamped distances, texts in both directions and other summaries are not computed here.
+        table.only(bi_data=False, clamp_len=(-1, 0), d_head=_head_dim),
         table.only(summary_type="last", summary_use_proj=True, summary_activation="tanh"),
     ),
     HEADS,

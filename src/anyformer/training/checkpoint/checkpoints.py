@@ -53,11 +53,14 @@ _ENDING = ".safetensors"
 class Checkpoints:
     """The checkpoints of one run. Only the process that owns the run saves, with those that share it; anyone may read."""
 
-    def __init__(self, directory: Path, keep_last: int = 2, world: World = ALONE) -> None:
-        """Keep the last `keep_last` and the best in the directory `checkpoints` of a run. Raises OSError."""
+    def __init__(self, directory: Path, keep_last: int = 2, world: World = ALONE, weights: str = WEIGHTS) -> None:
+        """Keep the last `keep_last` and the best in the directory `checkpoints` of a run. Raises OSError.
+
+        `weights` is the file of what is called the model here.
+        """
         if keep_last < 1:
             raise ValueError(f"keep_last={keep_last}: a run that keeps no checkpoint cannot go on; keep 1 or more")
-        self.directory, self.keep_last, self.world = Path(directory), keep_last, world
+        self.directory, self.keep_last, self.world, self.weights = Path(directory), keep_last, world, weights
         record = self.directory.parent / RECORD
         self._run = measure(record) if record.is_file() else None  # as it is now: edits are seen
 
@@ -91,7 +94,7 @@ class Checkpoints:
             shared = {MODEL_PARTS: model_tensors(model), MOMENT_PARTS: moments, **(beside or {})}
             written: dict[str, dict[str, Tensor]] = random_file
         else:
-            written = {WEIGHTS: model_tensors(model), MOMENTS: moments, **random_file}
+            written = {self.weights: model_tensors(model), MOMENTS: moments, **random_file}
             written |= {name + _ENDING: dict(tensors) for name, tensors in (beside or {}).items()}
         rest = json.dumps({"state": state, "optimizer": optimizer_rest, "random": random_rest}, indent=1).encode()
         texts = {STATE: rest, **(files or {})} if self.world.leads else {}
@@ -169,7 +172,7 @@ class Checkpoints:
             set_optimizer_tensors(optimizer, moments | scalars, data["optimizer"])
             shards.read(path / MODEL_PARTS, model_tensors(model))
         else:
-            weights = load_file(path / WEIGHTS, device=str(next(model.parameters()).device))
+            weights = load_file(path / self.weights, device=str(next(model.parameters()).device))
             check_model_tensors(model, weights)
             set_optimizer_tensors(optimizer, load_file(path / MOMENTS), data["optimizer"])
             set_model_tensors(model, weights)

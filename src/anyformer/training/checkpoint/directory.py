@@ -11,8 +11,8 @@ from anyformer import recipe as recipes
 from anyformer import spec as specs
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
-from anyformer.disk.run_layout import CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run
-from anyformer.disk.seal import read_record, sealed, sealing
+from anyformer.disk.run_layout import CHECKPOINTS, LOCK, RECIPE, RECORD, SPEC, is_run, measure
+from anyformer.disk.seal import EXTENDED, read_record, seal, sealed, sealing
 from anyformer.errors import AnyformerError, CheckpointError, RunFailed, UsageError
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Place, first_difference, short, tensors
@@ -30,6 +30,8 @@ def own(
     fill: Callable[[Path], None] | None = None,
 ) -> Lock:
     """Make the directory of a new run, whole or not at all; one that holds this very run is taken over to go on.
+
+    A run of fewer tokens is the same run, which goes on beyond them from then on: its record says so, in one write.
 
     It holds `spec.yaml`, `recipe.yaml`, `run.json` (what ran, and the seal of the others), `metrics.jsonl`, `checkpoints/` and
     `tokenizer/`, and is this process's until the lock is released. `fingerprints` of what is read (data, tokenizer); that of
@@ -79,10 +81,14 @@ def _taken_over(path: Path, spec: ModelSpec, recipe: Recipe, fingerprints: Mappi
     except OSError as error:
         raise RunFailed(f"cannot write to the run's directory {path}: {error.strerror or error}") from None
     try:
-        _refuse_other_run(path, record, spec, recipe, fingerprints)
+        begun = _refuse_other_run(path, record, spec, recipe, fingerprints)
         for directory in (path, path / CHECKPOINTS):
             if directory.is_dir():
                 atomic.remove_leftovers(directory)
+        if recipe.tokens > begun.tokens:
+            former = {"tokens": begun.tokens, "steps": begun.steps, "record": measure(path / RECORD)}
+            now = {"tokens": recipe.tokens, "steps": recipe.steps, EXTENDED: [*record.get(EXTENDED, []), former]}
+            atomic.replace_file(path / RECORD, seal({**record, **now}))
     except BaseException as error:
         lock.release()
         if not isinstance(error, OSError):
@@ -100,13 +106,18 @@ def _refuse_others(path: Path) -> None:
 
 def _refuse_other_run(
     path: Path, record: dict[str, Any], spec: ModelSpec, recipe: Recipe, fingerprints: Mapping[str, str]
-) -> None:
+) -> Recipe:
+    """The recipe of the run so far, which may be of fewer tokens. Raises CheckpointError for another run."""
     remedy = "go on with what it was begun with, or name a new directory"
+    begun = recipe
     for name, given, read in ((SPEC, spec, specs.read), (RECIPE, recipe, recipes.read)):
         try:
             saved = read(path / name)
         except AnyformerError as error:
             raise CheckpointError(f"{path / name} is damaged or missing: {error}") from None
+        if isinstance(saved, Recipe):
+            begun = recipes.extended(saved, record)
+            saved = begun.but(tokens=max(begun.tokens, recipe.tokens))
         found = first_difference(saved, given)
         if found is not None:
             what, (field, there, here) = f"{path} holds a run of another {name.removesuffix('.yaml')}", found
@@ -119,3 +130,4 @@ def _refuse_other_run(
             )
     if saved_prints.get("code") != code_fingerprint():
         log.warning("the code has changed since the run in %s was begun; its losses may differ in the last bits", path)
+    return begun

@@ -6,21 +6,37 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from anyformer.disk import atomic
 from anyformer.disk.lock import Lock
-from anyformer.disk.run_layout import AUXILIARY_SPEC, CHECKPOINTS, LABELS, METRICS, RECORD, TOKENIZER
+from anyformer.disk.run_layout import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    AUXILIARY_SPEC,
+    BASE,
+    CHECKPOINTS,
+    LABELS,
+    METRICS,
+    RECORD,
+    TOKENIZER,
+    WEIGHTS,
+)
+from anyformer.disk.seal import EXTENDED, read_record
 from anyformer.errors import CheckpointError
 from anyformer.hub.labels import labels_json, with_types
+from anyformer.hub.weights import Weights, write_tensors
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, dumps
 from anyformer.training.checkpoint.checkpoints import Checkpoints
 from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.metrics import MetricsLog
+from anyformer.training.cluster.parts import put
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Feed, TrainingData
 from anyformer.training.step import Trainer
+from anyformer.training.step.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,7 @@ class Saving:
     name: str | None = None  # the run's architecture is listed by it
     auxiliary: ModelSpec | None = None  # what is trained beside the model
     world: World = ALONE
+    adapter: Adapter | None = None  # what is trained in the place of the model
     checkpoints: Checkpoints | None = field(default=None, init=False)
     _lock: Lock | None = field(default=None, init=False)
     _last: Path | None = field(default=None, init=False)
@@ -63,7 +80,8 @@ class Saving:
                 self._lock = own(self.out, self.spec, self.recipe, fingerprints, extra, self._fill)
             try:
                 self.world.meet()  # the directory is there
-                self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world)
+                held = WEIGHTS if self.adapter is None else ADAPTER
+                self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world, held)
             except BaseException as error:
                 if self._lock is not None:
                     self._lock.release()
@@ -84,6 +102,19 @@ class Saving:
             atomic.write_file(directory / LABELS, labels_json(self.data.labels).encode())
         if self.data.tokenizer is not None:
             with_types(self.data.tokenizer, self.spec).save(directory / TOKENIZER)
+        if self.adapter is not None:
+            (directory / BASE).mkdir()
+            try:
+                write_tensors(directory / BASE, ((name, p.detach()) for name, p in self.adapter.base().items()))
+            except SafetensorError as error:
+                raise OSError(str(error)) from None
+
+    def former(self) -> Recipe | None:
+        """The recipe that the run had before it went on beyond its end; None of a run that never did, or is not saved."""
+        if self.out is None or not (self.out / RECORD).is_file():
+            return None
+        times = read_record(self.out).get(EXTENDED)
+        return self.recipe.but(tokens=times[-1]["tokens"]) if times else None
 
     def restore(self, trainer: Trainer, feed: Feed) -> SavedCheckpoint:
         """Bring all to where the last checkpoint left it; without one, leave it as it is. Raises CheckpointError."""
@@ -92,7 +123,12 @@ class Saving:
         if self.checkpoints is None or self._last is None:
             return SavedCheckpoint()
         try:
-            state = self.checkpoints.restore(self._last, trainer.model, trainer.optimizer)
+            if self.out is not None and self.adapter is not None:
+                base = Weights(self.out / BASE)  # sealed; the directory of --init may hold others by now
+                with torch.no_grad():
+                    for name, parameter in self.adapter.base().items():
+                        put(parameter, base.read(name))
+            state = self.checkpoints.restore(self._last, trainer.kept, trainer.optimizer)
             trainer.restore_beside(self.checkpoints.beside(self._last))
             copy = self._last / METRICS
             self._metrics = copy.read_bytes() if copy.is_file() else None
@@ -110,9 +146,11 @@ class Saving:
         if self.checkpoints is not None:
             state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
             files = {METRICS: log.synced()}
+            if self.adapter is not None:
+                files[ADAPTER_CONFIG] = self.adapter.described(str(self.init))
             trainer.settle()
             self._last = self.checkpoints.save(
-                saved.step, trainer.model, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files
+                saved.step, trainer.kept, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files
             )
 
     def best(self) -> Path | None:

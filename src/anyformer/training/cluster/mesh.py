@@ -1,4 +1,4 @@
-"""How processes share a run, as data: `dp` whole copies of the model, each of them sharded over `fsdp` processes."""
+"""How processes share a run, as data: `dp` copies of the model, each sharded over `fsdp` · `tp` processes."""
 
 from __future__ import annotations
 
@@ -11,28 +11,39 @@ from anyformer.errors import UsageError, did_you_mean
 AXES = {
     "dp": "copies of the model, each on rows of its own",
     "fsdp": "processes that share one copy's weights, gradients and moments (FSDP2), each on rows of its own",
+    "tp": "processes that share each layer's heads, features and vocabulary (tensor parallelism), all on the same rows",
     "zero": "ZeRO's stage under fsdp: 3 gathers weights for each pass of a layer, 2 keeps them from forward to backward",
 }
-ELSEWHERE = {"tp": "tensors", "pp": "layers", "cp": "the sequence", "vp": "a pipeline's stretches", "ep": "experts"}
+ELSEWHERE = {"pp": "layers", "cp": "the sequence", "vp": "a pipeline's stretches", "ep": "experts"}
 AUTO = "auto"
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """dp · fsdp processes. Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277."""
+    """dp · fsdp · tp processes, those of one tp next to each other.
+
+    Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Shoeybi et al. 2019, arXiv:1909.08053.
+    """
 
     dp: int = 1
     fsdp: int = 1
+    tp: int = 1
     zero: Literal[2, 3] = 3
 
     @property
     def processes(self) -> int:
         """How many there must be."""
-        return self.dp * self.fsdp
+        return self.dp * self.copy
+
+    @property
+    def copy(self) -> int:
+        """Processes that share one copy of the model."""
+        return self.fsdp * self.tp
 
     def __str__(self) -> str:
         sharded = f"fsdp={self.fsdp}" + (",zero=2" if self.zero == 2 else "")
-        return ",".join([*([f"dp={self.dp}"] if self.dp > 1 or self.fsdp == 1 else []), *([sharded] * (self.fsdp > 1))])
+        said = {f"dp={self.dp}": self.dp > 1 or self.copy == 1, sharded: self.fsdp > 1, f"tp={self.tp}": self.tp > 1}
+        return ",".join(axis for axis, is_said in said.items() if is_said)
 
 
 def parse(text: str, processes: int) -> Mesh:
@@ -58,11 +69,12 @@ def parse(text: str, processes: int) -> Mesh:
             )
         given[name] = number
     mesh = Mesh(**given)  # type: ignore[arg-type]
-    if "dp" not in given and processes % mesh.fsdp == 0:
-        mesh = replace(mesh, dp=processes // mesh.fsdp)
+    if "dp" not in given and processes % mesh.copy == 0:
+        mesh = replace(mesh, dp=processes // mesh.copy)
     if mesh.processes != processes:
         raise UsageError(
-            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp} is {mesh.processes} processes, and there "
+            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{f' · tp {mesh.tp}' * (mesh.tp > 1)} is {mesh.processes} "
+            "processes, and there "
             f"{'is 1' if processes == 1 else f'are {processes}'}; start so many (--nproc {mesh.processes}, or torchrun's), "
             "or change the mesh"
         )

@@ -14,16 +14,26 @@ _TIED = (
 )
 
 
-def refuse_on_mesh(spec: ModelSpec, recipe: Recipe, world: World, tied: bool = False, compiled: bool = False) -> None:
+def refuse_on_mesh(
+    spec: ModelSpec, recipe: Recipe, world: World, tied: bool = False, compiled: bool = False, beside: bool = False
+) -> None:
     """Raise UsageError where the rows of a batch, or the weights, cannot be shared out, with the reason.
 
-    `tied`: an auxiliary model has tensors of the model.
+    `beside`: there is an auxiliary model; `tied`: it has tensors of the model.
     """
     if world.size == 1:
         return
+    if world.tp > 1 and beside:
+        what = "its generator's layers are not shared out under tp"
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}; use --mesh dp={world.size}")
     if world.sharded and (tied or compiled):
         what = "--compile takes a whole pass, and FSDP2 gathers weights within it; leave it out" if compiled else _TIED
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh dp={world.size}")
+    if world.sharded and recipe.lora is not None:
+        raise UsageError(
+            f"an adapter cannot be trained on the mesh {world.mesh}: each process needs the weights that it is put on; "
+            f"use --mesh dp={world.size}"
+        )
     if reason := _reason(spec, recipe):
         raise UsageError(f"this cannot be trained by {world.size} processes: {reason}; train it in one (--nproc 1)")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import cache
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -14,6 +16,7 @@ from anyformer.layers.block import Block
 from anyformer.layers.init import initialise
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
+from anyformer.training.cluster.mesh import Mesh
 from anyformer.training.cluster.parts import put
 from anyformer.training.cluster.world import World
 
@@ -23,22 +26,47 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 
     At its peak a process holds that part and one whole tensor.
     """
-    model = shard(build(spec, None, device="meta"), device, world)
-    model.to_empty(device=device)
+    model = _outlined(spec, device, world)
     initialise(model, spec, seed, put=put)
     return model
 
 
-def shard(model: Transformer, device: torch.device, world: World) -> Transformer:
-    """Have the processes of the world share the model, layer by layer: its own weights become this process's part.
+def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
+    """This process's part of a model, its numbers still to be set."""
+    if world.tp == 1:
+        return _fully_sharded(build(spec, None, device="meta"), device, world).to_empty(device=device)
+    from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
 
-    What no optimiser moves (the corrections of routers) stays whole. Gradients are sums over processes.
+    mesh = device_mesh(device, world)["tp"]
+    model = outlined(spec, mesh)
+    if world.mesh is not None and world.mesh.fsdp > 1:
+        _fully_sharded(model, device, world)
+    return joined_layers(model.to_empty(device=device), spec, mesh)
+
+
+def shard(model: Transformer, device: torch.device, world: World) -> Transformer:
+    """The model shared out over the processes of the world: each has its part of the weights alone.
+
+    Under fsdp it is the same module, under tp a narrower one. What no optimiser moves (the corrections of routers) stays whole.
     """
+    if world.tp == 1:
+        return _fully_sharded(model, device, world)
+    part, whole = _outlined(model.spec, device, world), dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in part.named_parameters():
+            put(parameter, whole[name].detach())
+    part.labels = model.labels
+    return part
+
+
+def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Transformer:
+    """Have FSDP2 share the model, layer by layer: its own weights become this process's part. Gradients are sums."""
     assert world.mesh is not None
     # What routers note is a view of their scores, which nothing writes into.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     kept = {p for p in model.parameters() if not p.requires_grad}
-    mesh, gather_again = device_mesh(device, world), world.mesh.zero == 3
+    axes = ("dp", "fsdp") if world.mesh.dp > 1 else ("fsdp",)
+    mesh, gather_again = device_mesh(device, world)[axes], world.mesh.zero == 3
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     for block in blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=gather_again, ignored_params=kept)
@@ -51,12 +79,15 @@ def shard(model: Transformer, device: torch.device, world: World) -> Transformer
 
 
 def device_mesh(device: torch.device, world: World) -> DeviceMesh:
-    """The processes as FSDP2 has them: those that share a copy of the model, in rows where there are several copies."""
+    """The processes of the world by the mesh's axes, dp, fsdp and tp. Those that share a layer are next to each other."""
     assert world.mesh is not None
-    dp, fsdp = world.mesh.dp, world.mesh.fsdp
-    if dp == 1:
-        return init_device_mesh(device.type, (fsdp,), mesh_dim_names=("fsdp",))
-    return init_device_mesh(device.type, (dp, fsdp), mesh_dim_names=("dp", "fsdp"))
+    return _device_mesh(device.type, world.mesh, dist.group.WORLD)
+
+
+@cache
+def _device_mesh(device: str, mesh: Mesh, processes: dist.ProcessGroup | None) -> DeviceMesh:
+    """Made once for the processes that are joined: each makes groups of its own."""
+    return init_device_mesh(device, (mesh.dp, mesh.fsdp, mesh.tp), mesh_dim_names=("dp", "fsdp", "tp"))
 
 
 def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:

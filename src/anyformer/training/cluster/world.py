@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.errors import UsageError
 from anyformer.training.cluster.mesh import Mesh
 
-BUCKET_NBYTES = 25 << 20  # of gradients reduced at once: large enough to be bound by bandwidth, small beside the model
 V = TypeVar("V")
 _ONE = Mesh()
 
@@ -37,7 +36,22 @@ class World:
     @property
     def sharded(self) -> bool:
         """Whether a process holds a part of the weights alone."""
-        return self.mesh is not None and self.mesh.fsdp > 1
+        return self.mesh is not None and self.mesh.copy > 1
+
+    @property
+    def tp(self) -> int:
+        """How many processes, next to each other, compute the same rows together."""
+        return 1 if self.mesh is None else self.mesh.tp
+
+    @property
+    def readers(self) -> int:
+        """How many processes, or groups of those that compute together, have rows of their own."""
+        return self.size // self.tp
+
+    @property
+    def reader(self) -> int:
+        """Which of the readers this process is, or is one of."""
+        return self.rank // self.tp
 
     def chosen(self, fits: bool) -> World:
         """With the mesh that is left open: a copy a process where one `fits` as rank 0 sees it, else sharded over all."""
@@ -46,10 +60,10 @@ class World:
         return replace(self, mesh=Mesh(dp=self.size) if self.told(fits) else Mesh(fsdp=self.size))
 
     def summed(self, numbers: Tensor) -> Tensor:
-        """The sums over processes, in float64 on the CPU; the same bits on all."""
+        """The sums over readers, in float64 on the CPU; the same bits on all."""
         total = numbers.detach().double().cpu()
         if self.size > 1:
-            total = total.clone()
+            total = total.clone() if self.rank % self.tp == 0 else torch.zeros_like(total)
             dist.all_reduce(total)
         return total
 
@@ -77,6 +91,10 @@ class World:
         dist.all_gather_object(held, value)
         return held
 
+    def read(self, value: V) -> list[V]:
+        """What each reader gives."""
+        return self.gathered(value)[:: self.tp]
+
     def meet(self) -> None:
         """Wait for all."""
         if self.size > 1:
@@ -94,64 +112,32 @@ class World:
                     )
 
     def share(self, n_rows: int) -> slice:
-        """The rows of a batch that are this process's: as many as any other's, but for one."""
-        each, more = divmod(n_rows, self.size)
-        start = self.rank * each + min(self.rank, more)
-        return slice(start, start + each + (self.rank < more))
+        """The rows of a batch that are this reader's: as many as any other's, but for one."""
+        each, more = divmod(n_rows, self.readers)
+        start = self.reader * each + min(self.reader, more)
+        return slice(start, start + each + (self.reader < more))
 
     def most(self, n_rows: int) -> int:
-        """The most rows of a batch that a process has."""
-        return -(-n_rows // self.size)
+        """The most rows of a batch that a reader has."""
+        return -(-n_rows // self.readers)
 
     def dealt(self, items: Iterable[V]) -> Iterator[tuple[V, bool]]:
-        """This process's of the items, dealt out one by one, as many as any other's; whether each counts, or makes up for one."""
+        """This reader's of the items, dealt out one by one, as many as any other's; whether each counts, or makes up for one."""
         round_: list[V] = []
         for item in items:
             round_.append(item)
-            if len(round_) == self.size:
-                yield round_[self.rank], True
+            if len(round_) == self.readers:
+                yield round_[self.reader], True
                 round_ = []
         if round_:
-            yield round_[min(self.rank, len(round_) - 1)], self.rank < len(round_)
-
-    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Give each parameter the sum of its gradients over all processes, where it is not sharded.
-
-        One flat reduction a bucket; a parameter that has a gradient nowhere keeps none, so that nothing decays it.
-        """
-        if self.size == 1 or self.sharded:
-            return
-        has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-        dist.all_reduce(has)
-        held = []
-        for p, n in zip(parameters, has.tolist(), strict=True):
-            if n:
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                held.append(p.grad)
-        for bucket in _buckets(held):
-            flat = torch.cat([grad.flatten() for grad in bucket])
-            dist.all_reduce(flat)
-            for grad, reduced in zip(bucket, flat.split([grad.numel() for grad in bucket]), strict=True):
-                grad.copy_(reduced.view_as(grad))
+            yield round_[min(self.reader, len(round_) - 1)], self.reader < len(round_)
 
     def seed(self, *numbers: int) -> int:
-        """A seed of the numbers and the rank; that of rank 0 is one process's."""
-        mixed = np.random.SeedSequence((*numbers, *([self.rank] if self.rank else []))).generate_state(1, np.uint64)[0]
+        """A seed of the numbers and the reader; that of the first is one process's."""
+        mixed = np.random.SeedSequence((*numbers, *([self.reader] if self.reader else []))).generate_state(
+            1, np.uint64
+        )[0]
         return int(mixed >> 1)
 
 
 ALONE = World()
-
-
-def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors in their order, in groups of one dtype and device and of about so many bytes."""
-    found: list[list[Tensor]] = []
-    nbytes = 0
-    for tensor in tensors:
-        last = found[-1][-1] if found else None
-        if last is None or (last.dtype, last.device) != (tensor.dtype, tensor.device) or nbytes >= BUCKET_NBYTES:
-            found.append([])
-            nbytes = 0
-        found[-1].append(tensor)
-        nbytes += tensor.nbytes
-    return found

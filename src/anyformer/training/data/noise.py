@@ -17,8 +17,16 @@ from anyformer.training.objectives.specification import ObjectiveSpec
 _TRAINING, _VALIDATION = 0, 1  # their noise differs, though the numbers of rows may not
 
 
-class Numbered(Protocol):
-    """Rows by their numbers, before noise: documents packed (`text.Packed`), or passages that pairs are made of."""
+class ByNumber(Protocol):
+    """Rows by their numbers, before noise."""
+
+    def batch(self, rows: np.ndarray) -> Any:
+        """The rows of these numbers, as the noise takes them."""
+        ...
+
+
+class Numbered(ByNumber, Protocol):
+    """Those of one text: documents packed (`text.Packed`), or passages that pairs are made of."""
 
     @property
     def encoded(self) -> EncodedCorpus: ...
@@ -28,10 +36,6 @@ class Numbered(Protocol):
 
     def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
         """Numbers of all rows, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
-        ...
-
-    def batch(self, rows: np.ndarray) -> Any:
-        """The rows of these numbers, as the noise takes them."""
         ...
 
 
@@ -59,7 +63,7 @@ class Noise(ABC):
         return Workload(batch=1, query=rows.labels.shape[1])
 
 
-def noisy(packed: Numbered, sampler: Sampler, noise: Noise) -> SampledFeed:
+def noisy(packed: ByNumber, sampler: Sampler, noise: Noise) -> SampledFeed:
     """Rows of packed text in shuffled order, with noise."""
 
     def rows(numbers: np.ndarray) -> Rows:

@@ -73,7 +73,7 @@ def check_positions(spec: ModelSpec, longest: int) -> None:
 def check_room(spec: ModelSpec, recipe: Recipe, device: torch.device, world: World = ALONE) -> None:
     """Raise UsageError where weights, gradients and moments alone are more than the memory that is free."""
     assert world.mesh is not None
-    needed = _state_nbytes(spec, recipe) / world.mesh.fsdp * _on_one_memory(device, world)
+    needed = _state_nbytes(spec, recipe) / world.mesh.copy * _on_one_memory(device, world)
     refuse_beyond_memory(
         needed, device, "training a model of this size", "resize it (--params), or take another device"
     )
@@ -91,4 +91,5 @@ def _on_one_memory(device: torch.device, world: World) -> int:
 
 def _state_nbytes(spec: ModelSpec, recipe: Recipe) -> float:
     moments = "adamw" if isinstance(recipe.optimizer, Adam | AdamW) else "sgd"
-    return state_nbytes(parameters(spec).total, optimizer=moments).total
+    state = state_nbytes(parameters(spec).total, optimizer=moments)
+    return state.weights if recipe.lora is not None else state.total  # an adapter's own is little

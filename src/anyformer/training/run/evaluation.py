@@ -123,7 +123,7 @@ def evaluate(
         nats += np.bincount(source[real], each[real], minlength=n)
         tokens += np.bincount(source[real], minlength=n)
     nats, tokens = (world.summed(torch.from_numpy(each)).numpy() for each in (nats, tokens))
-    each_parts, each_counts = zip(*world.gathered((parts, counts)), strict=True)
+    each_parts, each_counts = zip(*world.read((parts, counts)), strict=True)
     parts = [batch for batches in each_parts for batch in batches]
     told = [found for found in each_counts if found is not None]
     counts = np.sum(told, axis=0) if told else None

@@ -12,7 +12,7 @@ import torch
 
 from anyformer import recipe as recipes
 from anyformer.disk.run_layout import METRICS
-from anyformer.errors import RunFailed
+from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
@@ -26,7 +26,7 @@ from anyformer.training.objectives.objective import objective_of
 from anyformer.training.run.baseline import trivial_loss
 from anyformer.training.run.checks import check_room, check_run, fits_beside_others
 from anyformer.training.run.evaluation import Evaluation, evaluate
-from anyformer.training.run.plan import RunPlan, disk_needed, flops_per_token, sizes, trial
+from anyformer.training.run.plan import WEIGHT_NBYTES, RunPlan, disk_needed, flops_per_token, sizes, trial
 from anyformer.training.run.progress import Watcher
 from anyformer.training.run.signals import Stopped, noted_signals
 from anyformer.training.step import Trainer
@@ -120,6 +120,8 @@ class Run:
     ) -> None:
         options = options or RunOptions()
         check_run(spec, recipe, data)
+        if recipe.lora is not None and init is None:
+            raise UsageError("an adapter (--lora) is put on given weights; name their directory (--init)")
         check_workers(options.workers)
         device = options.device or best_device()
         self.world = world = options.world.chosen(fits_beside_others(spec, recipe, device, options.world))
@@ -139,13 +141,19 @@ class Run:
             recompute=options.recompute,
             world=world,
         )
+        adapter = self.trainer.adapter
+        if adapter is not None and self.fresh:
+            raise UsageError(
+                f"--lora trains maps of given weights alone, and {init} lacks {', '.join(self.fresh)}; train without --lora first"
+            )
         self.n_params, self.n_beside, n_saved = sizes(self.trainer)
-        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out) if out and world.leads else 0
+        once = WEIGHT_NBYTES * self.n_params if adapter is not None else 0
+        self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if out and world.leads else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
-        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world)
+        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter)
         self.saved = SavedCheckpoint()
         self.log = MetricsLog(out / METRICS if out and world.leads else None)
-        flops = flops_per_token(spec, data.load(recipe), self.trainer.objective)
+        flops = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter)
         self.flops_per_token = flops / data.predicted_share(recipe)
         self.steps = recipe.steps
         # Processes that share a machine's cores cannot each have its peak.
@@ -176,8 +184,11 @@ class Run:
                         self.saving.save(self.saved, self.trainer, self.feed, self.log)
                     if stopping and step < self.steps:
                         name = signal.Signals(stopping).name
-                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}", stopping)
+                        more = "; the same command goes on from there" if self.saving.out is not None else ""
+                        raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}{more}", stopping)
             evaluation = self._validate_whole()
+            if self.trainer.adapter is not None:
+                self.trainer.adapter.merge()
         except (MemoryError, RuntimeError) as error:
             raise out_of_memory(error) from error
         finally:
@@ -196,7 +207,7 @@ class Run:
     def plan(self) -> RunPlan:
         """The plan of the steps that are still to come."""
         seconds = memory = None
-        done = self.saved.step
+        done, adapter = self.saved.step, self.trainer.adapter
         if self.options.plan and done < self.steps:
             state = self.feed.state()
             seconds, memory = trial(self.trainer, next(self.feed))
@@ -205,6 +216,9 @@ class Run:
         return RunPlan(
             n_params=self.n_params,
             n_beside=self.n_beside,
+            n_adapted=None if adapter is None else sum(p.numel() for p in adapter.parameters()),
+            beyond=self._beyond(done),
+            unadapted=() if adapter is None else adapter.left_out(),
             mesh=str(self.world.mesh) if self.world.size > 1 else None,
             steps=self.steps,
             done=done,
@@ -217,6 +231,18 @@ class Run:
             memory_nbytes=memory,
             peak_flops=self.peak,
             fresh=self.fresh,
+        )
+
+    def _beyond(self, done: int) -> str | None:
+        """How the learning rate goes on where the run goes beyond what it was; None of any other run, or once it has."""
+        former = self.saving.former()
+        if former is None or done > former.steps:
+            return None
+        before, after = (each.learning_rates(self.model.spec.stack.d_model) for each in (former, self.recipe))
+        was = f"from {before(done):.3g} " if done else ""
+        return (
+            f"it was to end after step {former.steps:,}; the schedule of {self.steps:,} steps takes the learning rate {was}"
+            f"to {after(done + 1):.3g} at step {done + 1:,}"
         )
 
     def _step(self, step: int, batches: Feed | Iterator[Rows]) -> None:
@@ -261,7 +287,7 @@ class Run:
         if self.validation is None:
             return None
         evaluation = self._evaluate(self.validation)
-        if not any(entry.whole for entry in self.log.validations):
+        if not any(entry.whole and entry.step == self.steps for entry in self.log.validations):
             known = evaluation.frequency_loss
             trivial = trivial_loss(self.recipe, self.data, self.validation) if known is None else known
             self._validated(evaluation.loss, True, trivial)
@@ -315,7 +341,7 @@ def _built(
     if world.sharded:
         from anyformer.training.cluster.sharding import shard
 
-        shard(model, device, world)
+        model = shard(model, device, world)
     return model, fresh
 
 

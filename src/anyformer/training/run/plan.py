@@ -17,8 +17,10 @@ from anyformer.spec import ModelSpec, Place, Workload
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective
 from anyformer.training.step import Trainer, split
+from anyformer.training.step.adapter import Adapter
 
 OPTIMIZER_NBYTES = 8  # a trained parameter: two float32 moments
+WEIGHT_NBYTES = 4  # a parameter, float32
 CHECKPOINT_NBYTES = 12  # a parameter: itself and the moments
 
 
@@ -39,6 +41,9 @@ class RunPlan:
     peak_flops: float | None = None  # measured, a second
     fresh: tuple[str, ...] = ()  # tensors that given weights lack: those of a new head
     n_beside: int = 0  # parameters of what is trained beside the model, without those that they share
+    n_adapted: int | None = None  # parameters of an adapter, which are trained in the place of the model's
+    beyond: str | None = None  # of a run that goes on beyond what it was: how its learning rate goes on
+    unadapted: tuple[str, ...] = ()  # kinds of parts with matrices that an adapter cannot be put on, among its targets
     mesh: str | None = None  # how processes share the run; None: it is one
 
     def lines(self) -> list[str]:
@@ -51,20 +56,31 @@ class RunPlan:
         if self.memory_nbytes is not None:
             needs.append(f"{nbytes(self.memory_nbytes)} of memory{' a process' if self.mesh else ''}")
         needs.append(f"{nbytes(self.disk_nbytes)} of disk" if self.disk_nbytes else "no disk")
-        going_on = f"goes on after step {self.done:,}; " if self.done else ""
         new = [f"not in the given weights, so new: {', '.join(self.fresh)}"] if self.fresh else []
+        new += [self.beyond] if self.beyond else []
+        if self.n_adapted is not None:
+            beyond = f"; {', '.join(self.unadapted)} stay as they are" if self.unadapted else ""
+            new.append(f"an adapter of {self.n_adapted / 1e6:,.3f} M parameters is trained{beyond}")
+        going_on = f"goes on after step {self.done:,}; " if self.done else ""
         return [*lines, *new, f"{going_on}needs {', '.join(needs)}"]
 
 
-def flops_per_token(spec: ModelSpec, load: Workload, objective: Objective[Any] | None = None) -> float:
+def flops_per_token(
+    spec: ModelSpec, load: Workload, objective: Objective[Any] | None = None, adapter: Adapter | None = None
+) -> float:
     """The FLOPs of training on one token, forward once and backward twice, masked pairs not counted.
 
     Those of what an objective trains beside the model are among them. A decoder reads in one row with what it writes what an
-    encoder would read.
+    encoder would read. Weights under an adapter get no gradients, which is one of the two products of a backward pass.
     """
     read = load if spec.encoder is not None else replace(load, query=load.query + load.memory, memory=0)
     beside = objective.auxiliary_flops(load) if objective is not None else 0
-    return (3 * (spec.cost(Place(), read) + spec.cost_ahead(Place(), read)).flops + beside) / load.tokens
+    forward = spec.cost(Place(), read) + spec.cost_ahead(Place(), read)
+    if adapter is not None:
+        numel = sum(p.numel() for p in adapter.parameters())
+        without_weights = sum(forward.get(term, 0) for term in ("scores", "values"))
+        return (2 * forward.flops + without_weights) / load.tokens + 6 * numel
+    return (3 * forward.flops + beside) / load.tokens
 
 
 def sizes(trainer: Trainer) -> tuple[int, int, int]:
@@ -72,6 +88,8 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
 
     A memory of segments counts among the last as parameters that take as much room in a checkpoint.
     """
+    if (adapter := trainer.adapter) is not None:
+        return sum(p.numel() for p in adapter.base().values()), 0, sum(p.numel() for p in adapter.parameters())
     model = {id(p): p.numel() for p in trainer.model.parameters()}
     held = {id(p): p.numel() for p in trainer.auxiliary.parameters()} if trainer.auxiliary is not None else {}
     own = sum(numel for key, numel in held.items() if key not in model)
@@ -79,9 +97,12 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
     return sum(model.values()), own, sum(model.values()) + sum(held.values()) + -(-memory // CHECKPOINT_NBYTES)
 
 
-def disk_needed(n_params: int, kept: int, out: Path) -> int:
-    """The bytes that checkpoints take at most, with one being written. Raises UsageError if fewer are free."""
-    needed = CHECKPOINT_NBYTES * n_params * (kept + 1)
+def disk_needed(n_params: int, kept: int, out: Path, once: int = 0) -> int:
+    """The bytes that checkpoints take at most, with one being written, and those that are written once.
+
+    Raises UsageError if fewer are free.
+    """
+    needed = CHECKPOINT_NBYTES * n_params * (kept + 1) + once
     place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free
     if free < needed:

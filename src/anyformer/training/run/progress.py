@@ -1,4 +1,4 @@
-"""The live view: a bar and figures on a terminal, plain lines anywhere else."""
+"""The live view: loss curves, a bar and figures on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TextIO
 
 from anyformer.screen import console
 from anyformer.training.checkpoint.metrics import StepMetrics, ValidationMetrics
+from anyformer.training.run.chart import LossCurves
 from anyformer.training.run.plan import RunPlan, duration
 
 LINES = 20  # of a whole run, where there is no terminal
+WIDTH = 80  # columns of curves, where there is no terminal
 RECENT = 10  # steps whose mean loss is shown: single ones jump
 
 
@@ -72,15 +74,18 @@ class Watcher:
 
 
 class PlainLines(Watcher):
-    """About `LINES` lines a run."""
+    """About `LINES` lines a run; with `curves`, these as they are at its end."""
 
-    def __init__(self, stream: TextIO | None = None, title: str = "") -> None:
+    def __init__(self, stream: TextIO | None = None, title: str = "", curves: LossCurves | None = None) -> None:
         super().__init__()
         self._stream = stream or sys.stderr
+        self._title, self._curves = title, curves
         self._prefix = f"{title}: " if title else ""
 
     def begin(self, plan: RunPlan) -> None:
         super().begin(plan)
+        if self._curves is not None:
+            self._curves.begin(self._title, plan.tokens)
         for line in plan.lines():
             self._say(line)
 
@@ -88,6 +93,14 @@ class PlainLines(Watcher):
         super().step(metrics)
         if metrics.step in (1, self.steps) or metrics.step % max(1, self.steps // LINES) == 0:
             self._say("  ".join(self.figures()))
+        if self._curves is not None:
+            self._curves.add(self._title, metrics.tokens, metrics.loss)
+
+    def end(self) -> None:
+        chart = None if self._curves is None else self._curves.drawn(WIDTH)
+        if chart is not None:
+            self._stream.write(f"\n{chart.plain}\n\n")
+            self._stream.flush()
 
     def _say(self, line: str) -> None:
         self._stream.write(f"{self._prefix}{line}\n")
@@ -95,36 +108,44 @@ class PlainLines(Watcher):
 
 
 class Bar(Watcher):
-    """A progress bar with its figures, on a terminal."""
+    """A progress bar with its figures, on a terminal, below the curves of this run and of those before it."""
 
-    def __init__(self, title: str = "") -> None:
+    def __init__(self, title: str = "", curves: LossCurves | None = None) -> None:
+        from rich.console import Group
+        from rich.live import Live
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.text import Text
 
         super().__init__()
+        self._title, self._curves = title or "train", LossCurves() if curves is None else curves
         self._console = console(stderr=True)
         columns = (
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}", markup=False),
         )
-        self._bar = Progress(*columns, console=self._console, refresh_per_second=4)
-        self._task = self._bar.add_task(title or "train", total=None, figures="")
+        self._bar = Progress(*columns, console=self._console)
+        self._task = self._bar.add_task(self._title, total=None)
+        self._figures = Text()
+        self._live = Live(Group(self._curves, self._bar, self._figures), console=self._console, refresh_per_second=4)
 
     def begin(self, plan: RunPlan) -> None:
         super().begin(plan)
         for line in plan.lines():
             self._console.print(line)
-        self._bar.start()
+        self._curves.begin(self._title, plan.tokens)
+        self._live.start()
         self._bar.update(self._task, total=plan.steps, completed=plan.done)
 
     def step(self, metrics: StepMetrics) -> None:
         super().step(metrics)
-        self._bar.update(self._task, completed=metrics.step, figures="  ".join(self.figures()))
+        self._curves.add(self._title, metrics.tokens, metrics.loss)
+        self._bar.update(self._task, completed=metrics.step)
+        self._figures.plain = "  ".join(self.figures())
 
     def end(self) -> None:
-        self._bar.stop()
+        self._live.stop()
 
 
-def live_view(title: str = "") -> Watcher:
-    """The view that suits where stderr goes."""
-    return Bar(title) if sys.stderr.isatty() else PlainLines(title=title)
+def live_view(title: str = "", curves: LossCurves | None = None) -> Watcher:
+    """The view that suits where stderr goes. Runs that are given the same `curves` are drawn into one chart."""
+    return Bar(title, curves) if sys.stderr.isatty() else PlainLines(title=title, curves=curves)

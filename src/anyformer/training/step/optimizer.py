@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.errors import UsageError
 from anyformer.model import Transformer
 from anyformer.recipe import Adam, AdamW, OptimizerSpec
-from anyformer.spec import ModelSpec, Place, Weight, tensors
+from anyformer.spec import ModelSpec, Place, tensors
 from anyformer.spec.part import Role
 from anyformer.training.cluster.parts import together
 
@@ -19,9 +19,17 @@ from anyformer.training.cluster.parts import together
 DECAYING: frozenset[Role] = frozenset({"matrix", "query", "inner", "output"})
 
 
-def decaying(spec: ModelSpec) -> dict[str, bool]:
-    """For each tensor that is trained, by its name in the state dict, whether weight decay acts on it."""
-    return {name: weight.role in DECAYING for name, weight in tensors(spec, Place()) if weight.trainable}
+def ways(spec: ModelSpec) -> dict[str, tuple[bool, float]]:
+    """(whether weight decay acts on it, its share of the learning rate) of each tensor that is trained, by its name."""
+
+    def width(name: str) -> int:
+        return (spec.encoder if spec.encoder and name.startswith("encoder.") else spec.stack).d_model
+
+    return {
+        name: (weight.role in DECAYING, spec.init.rate(weight, width(name)))
+        for name, weight in tensors(spec, Place())
+        if weight.trainable
+    }
 
 
 def trained(model: nn.Module, beside: Transformer | None = None) -> list[nn.Parameter]:
@@ -41,17 +49,17 @@ def optimizer_of(
     if not isinstance(optimizer, Adam | AdamW):
         raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are Adam and AdamW")
     decay = optimizer.weight_decay if isinstance(optimizer, AdamW) else 0.0
-    every, ways = trained(model, beside), _ways(model, spec)
+    every, way = trained(model, beside), _by_parameter(model, spec)
     if beside is not None:
-        ways = _ways(beside, beside.spec) | ways
+        way = _by_parameter(beside, beside.spec) | way
     lr = optimizer.peak(spec.stack.d_model)
     groups = [
         {
-            "params": [p for p in every if ways[p] == (decays, rate)],
+            "params": [p for p in every if way[p] == (decays, rate)],
             "lr": lr * rate,
             "weight_decay": decay / rate if decays else 0.0,
         }
-        for decays, rate in sorted(set(ways.values()), reverse=True)
+        for decays, rate in sorted(set(way.values()), reverse=True)
     ]
     fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
     return torch.optim.AdamW(
@@ -64,15 +72,10 @@ def optimizer_of(
     )
 
 
-def _ways(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple[bool, float]]:
-    """(whether it decays, its share of the learning rate) of each weight that is trained."""
-    ways = {name: (weight.role in DECAYING, _rate(spec, name, weight)) for name, weight in tensors(spec, Place())}
-    return {p: ways[name] for name, p in model.named_parameters() if p.requires_grad}
-
-
-def _rate(spec: ModelSpec, name: str, weight: Weight) -> float:
-    stack = spec.encoder if spec.encoder and name.startswith("encoder.") else spec.stack
-    return spec.init.rate(weight, stack.d_model)
+def _by_parameter(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple[bool, float]]:
+    named = ways(spec)
+    # An adapter's matrices, which the specification does not name, decay as matrices do.
+    return {p: named.get(name, (True, 1.0)) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:

@@ -22,10 +22,12 @@ from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute
 from anyformer.text import NOT_PREDICTED
+from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Forward, LossContext, Losses, LossPart, Objective
+from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
@@ -71,7 +73,8 @@ class Trainer:
         world: World = ALONE,
     ) -> None:
         asked = objective.auxiliary()
-        refuse_on_mesh(model.spec, recipe, world, tied=asked is not None and bool(asked.tied), compiled=compiled)
+        tied, beside = asked is not None and bool(asked.tied), asked is not None
+        refuse_on_mesh(model.spec, recipe, world, tied=tied, compiled=compiled, beside=beside)
         if micro_tokens is not None and not recipe.objective.divisible:
             raise UsageError(
                 f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
@@ -86,6 +89,11 @@ class Trainer:
             self.auxiliary.recompute = recompute
             names = asked.disentangled.items()
             self.disentangled = [(self.auxiliary.get_parameter(a), model.get_parameter(b)) for a, b in names]
+        if recipe.lora is not None and asked is not None:
+            raise UsageError(
+                f"{recipe.objective.kind} trains a second model from the start beside this one; leave --lora out"
+            )
+        self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
         self.memories = segment_memories(model, recipe, recompute)
         self.parameters = trained(model, self.auxiliary)
         self.device = next(model.parameters()).device
@@ -105,6 +113,11 @@ class Trainer:
         self.forward: Forward = torch.compile(model) if compiled else model
         beside = torch.compile(self.auxiliary) if compiled and self.auxiliary is not None else self.auxiliary
         self.forward_beside: Forward | None = beside
+
+    @property
+    def kept(self) -> nn.Module:
+        """What a checkpoint holds: the model, or the adapter on weights that the run's directory holds."""
+        return self.model if self.adapter is None else self.adapter
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
@@ -148,7 +161,7 @@ class Trainer:
             else:  # others compute rows, and all make the same passes
                 (total * 0).backward()
             parts.append(losses.parts)
-        self.world.add_gradients(self.parameters)
+        add_gradients(self.model, self.parameters, self.world)
         nats = torch.stack(sums).cpu().double().sum() if sums else torch.zeros((), dtype=torch.float64)
         router_nats = torch.stack(routers[:real]).detach().sum() if routers[:real] else torch.zeros(())
         found, of_routers = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()

@@ -1,0 +1,216 @@
+"""Does a model fit some hardware to be served, and how fast is it: bits of weights and cache, tensors over devices.
+
+A replica is tp devices, each with its share of every matrix (Shoeybi et al. 2019, arXiv:1909.08053) and of key/value heads; a
+latent, which has none to share out, is on each. It reads prompts one by one, and adds a token to all its sequences at once.
+Every operator takes the longest of its arithmetic, its bytes and its launch, weights read once for all sequences; every
+sublayer adds its results up over the devices. Weights in fewer bits are made 16 again where they are multiplied.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from anyformer.cache import cache_kinds
+from anyformer.costs.hardware.devices import Device, Efficiency
+from anyformer.costs.hardware.mesh import Facts, Mesh, divisors, facts_of, refusal
+from anyformer.costs.hardware.plan import SEQ_LEN, USABLE, Hardware
+from anyformer.costs.hardware.rates import reads_a_cache
+from anyformer.costs.report import check_length, source_tokens
+from anyformer.errors import UsageError
+from anyformer.layers.moe import MoESpec
+from anyformer.notebook import ShowsItself
+from anyformer.observation.operators import Operator
+from anyformer.observation.passes import forward_pass
+from anyformer.spec import Architecture, ModelSpec, parameters, specification
+
+# Bits of a weight with what its group adds, as GGUF stores them: Q8_0 and Q4_0 have a scale of 16 bits for 32 numbers, Q6_K 210
+# bytes for 256.
+WEIGHT_BITS = {16: 16.0, 8: 8.5, 6: 6.5625, 4: 4.5}
+CACHE_BITS = (16, 8)
+HALF = 2  # bytes of what is computed and sent
+CHUNK = 2048  # tokens of a prompt that are read at once, at most
+RESULTS = 3  # of the largest results of a chunk are there at once
+LATENCY_SECONDS = 1e-5  # of a sum over devices, however small: an assumption, near what NCCL takes inside a node
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to serve; bytes are of a device, sequences and seconds of one replica."""
+
+    weight_bits: int
+    cache_bits: int
+    tp: int
+    replicas: int
+    weights_nbytes: int
+    cache_nbytes: int  # of one sequence of full length
+    buffers_nbytes: int
+    sequences: int  # that fit at once; 0: it does not fit
+    first_token_seconds: float  # of one prompt of full length
+    alone_seconds: float  # of a token of one sequence alone
+    token_seconds: float  # of a token of each of all sequences
+    bound: str  # what takes most of that: "weights", "cache", "arithmetic", "launches", "links"
+    experts_touched: float | None  # of a layer, by a token of each sequence
+    expert_nbytes: float | None  # that a token sends to experts and back, were they spread over the devices
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all replicas, each with as many sequences as fit."""
+        return self.replicas * self.sequences / self.token_seconds if self.sequences else 0.0
+
+
+@dataclass(frozen=True)
+class InferencePlan(ShowsItself):
+    """Every way by bits and tp; those that do not fit have no sequences."""
+
+    hardware: Hardware
+    seq_len: int
+    ways: tuple[Way, ...]
+    efficiency: Efficiency
+    n_parameters: int
+
+    @property
+    def best(self) -> tuple[Way, ...]:
+        """Of each width of weights and cache the way of most tokens a second, if one fits."""
+        found: dict[tuple[int, int], Way] = {}
+        for way in self.ways:
+            key = way.weight_bits, way.cache_bits
+            if way.sequences and (key not in found or way.tokens_per_second > found[key].tokens_per_second):
+                found[key] = way
+        return tuple(found.values())
+
+    def least_tp(self, weight_bits: int, cache_bits: int) -> int | None:
+        """The fewest devices that hold a model and one sequence; None: no number of these does."""
+        bits = weight_bits, cache_bits
+        return min(
+            (way.tp for way in self.ways if (way.weight_bits, way.cache_bits) == bits and way.sequences), default=None
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; keys are stable within a `version`."""
+        return {
+            "version": VERSION,
+            "hardware": {"devices": self.hardware.devices, "device": self.hardware.device.as_json()},
+            "seq_len": self.seq_len,
+            "n_parameters": self.n_parameters,
+            "efficiency": asdict(self.efficiency),
+            "usable_nbytes": int(USABLE * self.hardware.device.memory_nbytes),
+            "fits": bool(self.best),
+            "ways": [{**asdict(way), "tokens_per_second": way.tokens_per_second} for way in self.ways],
+        }
+
+
+def plan_inference(
+    architecture: Architecture,
+    on: Hardware,
+    *,
+    seq_len: int | None = None,
+    efficiency: Efficiency | None = None,
+) -> InferencePlan:
+    """How a model can be served on some hardware, sequences of `seq_len` tokens each.
+
+    Raises UsageError for a model that does not write text, or a device whose rates were measured and not printed.
+    """
+    spec = specification(architecture)
+    seq_len = seq_len if seq_len is not None else min(spec.context or 2048, SEQ_LEN)
+    if seq_len < 2:
+        raise UsageError(f"--seq-len {seq_len} has no token to read before the one to write; give 2 or more")
+    check_length(spec, seq_len, source_tokens(spec, seq_len, None), 1)
+    if on.device.rates is not None:
+        raise UsageError(
+            "--inference is planned by printed peaks; name a device, or a file, and `cost --device this` for here"
+        )
+    if spec.encoder is not None or not cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, element_nbytes=HALF):
+        raise UsageError("--inference is for decoders, which write text token by token")
+    found = _Served(spec, on.device, seq_len, efficiency or on.device.efficiency)
+    ways = [
+        found.way(weight_bits, cache_bits, tp, on.devices // tp)
+        for weight_bits in WEIGHT_BITS
+        for cache_bits in CACHE_BITS
+        for tp in divisors(on.devices)
+        if refusal(Mesh(tp=tp), found.facts, 1, seq_len) is None
+    ]
+    return InferencePlan(on, seq_len, tuple(ways), found.shares, parameters(spec).total)
+
+
+class _Served:
+    """What the ways of one model have in common: the operators of a prompt and of a token, seen once."""
+
+    def __init__(self, spec: ModelSpec, where: Device, seq_len: int, shares: Efficiency) -> None:
+        self.spec, self.where, self.seq_len, self.shares = spec, where, seq_len, shares
+        self.facts: Facts = facts_of(spec)
+        self.dtype = "bfloat16" if "bfloat16" in where.peak_flops_per_second else "float16"
+        self.prompt = forward_pass(spec, batch=1, query=seq_len, dtype=torch.bfloat16)
+        self.token = forward_pass(spec, batch=1, query=1, past=seq_len - 1, dtype=torch.bfloat16)
+        kinds = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, element_nbytes=HALF)
+        self.state_nbytes = sum(kind.nbytes for kind in kinds if kind.kind == "state")  # float32, whatever the cache
+        self.cache_nbytes = sum(kind.nbytes for kind in kinds) - self.state_nbytes
+        self.sublayers = sum(len(block.sublayers) for block in spec.stack.blocks)
+        self.mixtures = [
+            branch.mixer
+            for block in spec.stack.blocks
+            for sublayer in block.sublayers
+            for branch in sublayer.branches
+            if isinstance(branch.mixer, MoESpec)
+        ]
+
+    def way(self, weight_bits: int, cache_bits: int, tp: int, replicas: int) -> Way:
+        kept = parameters(self.spec)
+        weights = math.ceil((kept.total + kept.frozen) * WEIGHT_BITS[weight_bits] / 8 / tp)
+        heads = min(tp, min(self.facts.kv_heads, default=1))
+        cache = math.ceil(self.cache_nbytes * cache_bits / 16 / heads + self.state_nbytes / tp)
+        largest = max(o.numel for o in self.prompt if o.part != "heads") / self.seq_len
+        buffers = math.ceil(RESULTS * HALF * largest * min(CHUNK, self.seq_len) / tp)
+        room = USABLE * self.where.memory_nbytes - weights - buffers
+        n = max(0, int(room // cache)) if cache else int(room > 0)
+        bits = WEIGHT_BITS[weight_bits] / 16, cache_bits / 16
+        first = sum(self._seconds(self.prompt, 1, tp, tp, bits, self.seq_len).values())
+        alone = sum(self._seconds(self.token, 1, tp, heads, bits, 1).values())
+        each = self._seconds(self.token, max(1, n), tp, heads, bits, max(1, n))
+        touched = [self._touched(moe, max(1, n)) for moe in self.mixtures]
+        sent = sum(2 * moe.router.top_k * (1 - 1 / tp) * self.spec.stack.d_model * HALF for moe in self.mixtures)
+        return Way(
+            weight_bits, cache_bits, tp, replicas, weights, cache, buffers, n,
+            first, alone, sum(each.values()), max(each, key=lambda name: each[name]),
+            sum(touched) / len(touched) if touched else None, sent if touched else None,
+        )  # fmt: skip
+
+    def _seconds(
+        self, found: tuple[Operator, ...], batch: int, tp: int, heads: int, bits: tuple[float, float], tokens: int
+    ) -> dict[str, float]:
+        """The seconds of a pass by what takes them: of each operator its longest part, and the sums over devices."""
+        spent: dict[str, float] = dict.fromkeys(("weights", "cache", "arithmetic", "launches", "links"), 0.0)
+        reading = self.where.nbytes_per_second * self.shares.memory
+        # One token touches top_k experts of a layer, those of all sequences together more.
+        touched = [(self._touched(moe, batch), self._touched(moe, 1)) for moe in self.mixtures]
+        more = sum(all_ for all_, _ in touched) / sum(one for _, one in touched) if touched else 1.0
+        for o in found:
+            share = self.shares.attention if o.kind == "attention" else self.shares.products
+            cached = o.kind == "attention" and reads_a_cache(o)
+            weights = o.weights * bits[0] / tp
+            if o.part == "experts" and found is self.token:
+                weights *= more
+            moved = batch * o.nbytes * (bits[1] if cached else 1.0) / (heads if cached else tp)
+            taken = {
+                "arithmetic": batch * o.flops / tp / (self.where.peak(self.dtype) * share),
+                "cache" if cached else "weights": (weights + moved) / reading,
+                "launches": self.where.overhead_seconds,
+            }
+            name = max(taken, key=lambda each: taken[each])
+            spent[name] += o.times * taken[name]
+        if tp > 1:
+            volume = 2 * (tp - 1) / tp * tokens * self.spec.stack.d_model * HALF
+            inside = tp <= self.where.devices_per_node
+            rate = self.where.link_nbytes_per_second if inside else self.where.network_nbytes_per_second
+            spent["links"] = self.sublayers * max(volume / ((rate or math.inf) * self.shares.links), LATENCY_SECONDS)
+        return spent
+
+    @staticmethod
+    def _touched(moe: MoESpec, tokens: int) -> float:
+        """Experts of a layer that so many tokens choose, each any of them: E (1 - (1 - k / E)^tokens)."""
+        n, k = moe.router.n_experts, moe.router.top_k
+        return n * (1 - (1 - k / n) ** tokens)

@@ -1,0 +1,188 @@
+"""Gemma 3n (text) to and from transformers' Gemma3nForCausalLM: what each layer has of a table or a map lies side by side there.
+
+Files hold keys' and values' maps of the layers that read others', which nobody reads. The class clips AltUp's coefficients in
+training alone (`altup_coef_clip`), which nothing here does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from anyformer.errors import SpecError
+from anyformer.families.compose import changed
+from anyformer.families.gemma3n import borrowing, gemma3n
+from anyformer.families.hf import table
+from anyformer.families.hf.gemma import LOCAL, SANDWICH, SIZES, SOFTCAP, TANH
+from anyformer.families.hf.layout import Theirs, rows_of, within
+from anyformer.families.hf.llama import ATTENTION, GATED, QK_NORMS
+from anyformer.families.hf.mapping import Family, TensorRow, dropped, one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.windows import rotary_by_type
+from anyformer.layers import (
+    AttentionSpec,
+    GatedFeedForwardSpec,
+    LaurelSpec,
+    PerLayerEmbeddingSpec,
+    RotarySpec,
+    StreamsSpec,
+)
+from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, TableSpec, Vocab, Width
+
+SPARSITY, SHARED = "activation_sparsity_pattern", "num_kv_shared_layers"
+SPARSE_FIRST = 10  # that many layers where nothing is said, of more
+ALTUP = {
+    "norm": "altup.router_norm",
+    "router": "altup.modality_router",
+    "predict": "altup.prediction_coefs",
+    "correct": "altup.correction_coefs",
+}
+LAYER = {
+    **SANDWICH,
+    **ATTENTION,
+    **QK_NORMS,
+    **GATED,
+    "0.branches.1.mixer.down": "laurel.linear_left",
+    "0.branches.1.mixer.up": "laurel.linear_right",
+    "0.branches.1.mixer.norm": "laurel.post_laurel_norm",
+    "2.norm_in.weight": "altup.correct_output_scale",
+}
+
+
+def injection(sublayer: int) -> dict[str, str]:
+    """The modules of the sublayer that reads the layer's own embeddings."""
+    place = f"{sublayer}.branches.0"
+    return {
+        f"{place}.mixer.gate": "per_layer_input_gate",
+        f"{place}.mixer.up": "per_layer_projection",
+        f"{place}.norm_out": "post_per_layer_input_norm",
+    }
+
+
+def side_by_side(spec: ModelSpec, sublayer: int, stack: str = "model.") -> Iterator[TensorRow]:
+    """The rows of what all layers have of a table and a map in one tensor of theirs, and of the norm that is one for all."""
+    each = [f"stack.blocks.{i}.sublayers.{sublayer}.branches.0.mixer" for i in range(spec.n_layers)]
+    norm = one(spec, PerLayerEmbeddingSpec, "per-layer embeddings").norm
+    links: dict[str | tuple[str, ...], Theirs] = {
+        tuple(f"{place}.table" for place in each): Theirs(f"{stack}embed_tokens_per_layer", by="input"),
+        tuple(f"{place}.project" for place in each): Theirs(f"{stack}per_layer_model_projection"),
+        f"shared.{norm and norm.shared}": Theirs(f"{stack}per_layer_projection_norm"),
+    }
+    return rows_of(spec, links)
+
+
+def unread(spec: ModelSpec, stack: str = "model.") -> TensorRow:
+    """What files hold of keys and values in layers that read others'."""
+    theirs = [i for i, block in enumerate(spec.stack.blocks) if borrows(block)]
+    names = ("k_proj.weight", "v_proj.weight", "k_norm.weight", "k_proj.bias", "v_proj.bias")
+    return dropped(*(f"{stack}layers.{i}.self_attn.{name}" for i in theirs for name in names))
+
+
+def borrows(block: BlockSpec) -> bool:
+    """Whether a layer reads another's keys and values."""
+    return one(block, AttentionSpec, "attention").reads == "layer"
+
+
+def shared_layers(blocks: Iterable[BlockSpec]) -> int:
+    """How many of the last layers read others' keys and values. Raises SpecError where others do."""
+    each = [borrows(block) for block in blocks]
+    n = sum(each)
+    if not all(each[len(each) - n :]):
+        raise SpecError("layers that read others' keys stand between layers that have their own")
+    return n
+
+
+def own_layers(settings: Settings, spec: ModelSpec, default: int) -> int:
+    """How many layers have keys and values of their own. Raises CheckpointError where a kind that does not is left."""
+    n = settings.take(SHARED, int, default)
+    own = max(0, spec.n_layers - n)
+    kinds = table.types_of(spec)
+    if set(kinds[own:]) - set(kinds[:own]):
+        raise settings.refusal(SHARED, f"leaves no layer of some kind keys of its own among the first {own}; take less")
+    return own
+
+
+def per_layer(settings: Settings, name: str, n: int, default: Any) -> list[Any]:
+    """A setting that is a list with a value for each layer, or one value for all. Raises CheckpointError."""
+    value = settings.written(name)
+    value = default if value is None else value
+    each = value if isinstance(value, list) else [value] * n
+    if len(each) != n or not all(type(item) in (int, float) for item in each):
+        raise settings.refusal(name, f"must be a number, or {n} of them")
+    return each
+
+
+def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    n = spec.n_layers
+    own = own_layers(settings, spec, 15)
+    sparse = per_layer(
+        settings, SPARSITY, n, [0.95] * SPARSE_FIRST + [0.0] * (n - SPARSE_FIRST) if n > SPARSE_FIRST else 0.0
+    )
+    widths = per_layer(settings, "intermediate_size", n, 16_384)
+    blocks = []
+    for i, block in enumerate(spec.stack.blocks):
+        block = changed(block, GatedFeedForwardSpec, d_ff=Width(widths[i]), sparsity=sparse[i] or None)
+        blocks.append(block if i < own else borrowing(block))
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+
+
+def _write_layers(spec: ModelSpec) -> dict[str, Any]:
+    feeds = [one(block, GatedFeedForwardSpec, "gated feed-forward") for block in spec.stack.blocks]
+    return {
+        SHARED: shared_layers(spec.stack.blocks),
+        SPARSITY: [feed.sparsity or 0.0 for feed in feeds],
+        "intermediate_size": [feed.d_ff for feed in feeds],
+    }
+
+
+def _read_tables(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    found = TableSpec(
+        rows=Vocab(settings.positive("vocab_size_per_layer_input", int, 262_144)),
+        width=Width(settings.positive("hidden_size_per_layer_input", int, 256)),
+    )
+    return changed(spec, PerLayerEmbeddingSpec, table=found)
+
+
+def _write_tables(spec: ModelSpec) -> dict[str, Any]:
+    found = one(spec, PerLayerEmbeddingSpec, "per-layer embeddings").table
+    return {"vocab_size_per_layer_input": found.rows, "hidden_size_per_layer_input": found.width}
+
+
+PER_LAYER = table.Pair(_read_tables, _write_tables)  # behind those that change every table
+# The widths of the feed-forwards are a list, which the layers read.
+WIDTHS = tuple(pair for pair in SIZES if pair is not SIZES[2])
+_PLAIN = table.family(
+    "gemma3n_text",
+    "Gemma3nForCausalLM",
+    table.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
+    (
+        *WIDTHS,
+        PER_LAYER,
+        table.heads(n_kv_heads=2, head_dim=256),
+        table.EVEN,
+        table.activation("hidden_activation", TANH, GatedFeedForwardSpec),
+        table.activation("hidden_activation", TANH, PerLayerEmbeddingSpec),
+        table.at(SOFTCAP, float, HeadSpec, "softcap", default=30.0),
+        table.at("altup_num_inputs", int, StreamsSpec, "n", default=4),
+        table.at("laurel_rank", int, LaurelSpec, "rank", default=64),
+        table.only(altup_active_idx=0, altup_correct_scale=True),
+        rotary_by_type(RotarySpec(), RotarySpec(theta=1e6), 32_768, LOCAL),
+        table.layer_types(full_every=5, size=512),
+        table.Pair(_read_layers, _write_layers),
+    ),
+    {**LAYER, **injection(2)},
+    ignored=("hidden_act", "cache_implementation", "altup_coef_clip"),
+)
+
+
+def _rows(spec: ModelSpec) -> list[TensorRow]:
+    links: dict[str | tuple[str, ...], Theirs] = {}
+    for i in range(spec.n_layers):
+        links |= within(ALTUP, f"stack.blocks.{i}.connection.", f"model.layers.{i}.")
+    for i in range(spec.stack.residual.n_streams - 1):
+        links[f"stack.residual.begin.{i}"] = Theirs(f"model.altup_projections.{i}")
+        links[f"stack.residual.end.{i}"] = Theirs(f"model.altup_unembed_projections.{i}")
+    return [*_PLAIN.rows(spec), *rows_of(spec, links), *side_by_side(spec, 2), unread(spec)]
+
+
+GEMMA3N: Family = _PLAIN._replace(rows=_rows)

@@ -1,0 +1,58 @@
+"""Weights with a low-rank adapter (LoRA) that PEFT has written: each is read as what both make together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from anyformer.disk.foreign import read_json
+from anyformer.disk.run_layout import ADAPTER, ADAPTER_CONFIG
+from anyformer.errors import CheckpointError
+from anyformer.hub.weights import Weights, listed
+from anyformer.hub.wrapped import PREFIX
+
+WRAPPED = f"base_model.model.{PREFIX}"  # before our names, as PEFT has them of an adapter of AnyformerForCausalLM
+A, B = ".lora_A.weight", ".lora_B.weight"
+
+
+def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """W + B A · scale [out, in], of the type of `weight` [out, in]; a is [r, in], b [out, r]."""
+    return (weight.float() + b.float() @ a.float() * scale).to(weight.dtype)
+
+
+class AdaptedWeights(Weights):
+    """The weights in the directory `base`, with the adapter in `adapter`. Raises CheckpointError where it is not of them."""
+
+    def __init__(self, base: Path, adapter: Path) -> None:
+        super().__init__(base)
+        self._adapter = Weights(adapter / ADAPTER)
+        self._scale = _scale(adapter / ADAPTER_CONFIG)
+        names = self._adapter.listed()
+        self._adapted = {name.removeprefix(WRAPPED).removesuffix(A) + ".weight" for name in names if name.endswith(A)}
+        wanted = {_named(name, end) for name in self._adapted for end in (A, B)}
+        if odd := sorted(set(names) ^ wanted) or sorted(self._adapted - set(self.listed())):
+            raise CheckpointError(f"{adapter / ADAPTER} is no adapter of the weights in {base}: {listed(odd)}")
+        for name in self._adapted:
+            (r, d_in), (d_out, rank) = (self._adapter.shape(_named(name, end)) for end in (A, B))
+            if (d_out, d_in) != self.shape(name) or r != rank:
+                raise CheckpointError(f"{adapter / ADAPTER} does not fit {name}, which is {list(self.shape(name))}")
+
+    def read(self, name: str) -> Tensor:
+        weight = super().read(name)
+        if name not in self._adapted:
+            return weight
+        a, b = (self._adapter.read(_named(name, end)) for end in (A, B))
+        return merged(weight, a, b, self._scale)
+
+
+def _named(weight: str, end: str) -> str:
+    return f"{WRAPPED}{weight.removesuffix('.weight')}{end}"
+
+
+def _scale(config: Path) -> float:
+    said = read_json(config, CheckpointError)
+    r, alpha = (said.get(name) if isinstance(said, dict) else None for name in ("r", "lora_alpha"))
+    if not isinstance(r, int) or not isinstance(alpha, int | float) or r < 1:
+        raise CheckpointError(f"{config} says no rank (r) and alpha (lora_alpha) of an adapter; copy it again")
+    return alpha / r

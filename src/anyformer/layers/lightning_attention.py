@@ -1,0 +1,90 @@
+"""Lightning attention: linear attention whose heads forget at fixed rates. Qin et al. 2024, arXiv:2401.04658; MiniMax-01 2025,
+arXiv:2501.08313, section 2.2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.layers.activation import ActivationSpec, Sigmoid, SiLU
+from anyformer.layers.linear import Linear, LinearSpec
+from anyformer.layers.linear_attention import linear_attention, linear_attention_flops
+from anyformer.layers.norm import RMSNormSpec
+from anyformer.layers.recurrence import Recurrent, RecurrentSpec, Steps
+from anyformer.layers.tokens import as_given
+from anyformer.spec import Cost, Count, MapSpec, Place, Placed, Positive, Sizes, Width, Workload
+
+LEAST = 1e-5  # of the share of a rate that is left at the last layer, and beside the depth that it is of
+
+
+class LightningAttentionSpec(RecurrentSpec):
+    """(q, k, v) = activation(W x); S ← e^(-rate 2^(-8 h / n)) S + k vᵀ, y = Sᵀ q in head h = 1 … n; norm(y) · gate(V x)."""
+
+    n_heads: Count
+    head_dim: Width = Width(128)
+    activation: ActivationSpec = SiLU()  # of queries, keys and values
+    gate: ActivationSpec = Sigmoid()
+    norm: MapSpec = RMSNormSpec(eps=1e-6)  # of all heads as one vector
+    rate: Positive | None = None  # None: from 1 in the first layer of a stack down to nearly 0 in its last
+
+    @property
+    def width(self) -> int:
+        """Of all heads' queries, of their keys, and of their values."""
+        return self.n_heads * self.head_dim
+
+    def within(self, layer: int, n_layers: int) -> LightningAttentionSpec:
+        if self.rate is not None:
+            return self
+        return self.but(rate=1 - layer / (n_layers - 1 + LEAST) + LEAST)
+
+    def decays(self) -> tuple[float, ...]:
+        """The logarithm of what each head keeps from one token to the next."""
+        rate = 1.0 if self.rate is None else self.rate
+        return tuple(-rate * 2 ** (-8 * h / self.n_heads) for h in range(1, self.n_heads + 1))
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        into = LinearSpec(d_out=Width(self.width), axes=("heads", "d_model")), place.at(place.d_model)
+        return {
+            **dict.fromkeys(("q", "k", "v", "out_gate"), into),
+            "norm": (self.norm, place.at(self.width)),
+            "out": (LinearSpec(role="output", axes=("d_model", "heads")), place.at(self.width)),
+        }
+
+    def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
+        return {"state": (self.n_heads, self.head_dim, self.head_dim)}
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The five maps, and the products of chunks."""
+        n, dim = self.n_heads, self.head_dim
+        core = linear_attention_flops(workload.query, workload.past, groups=n, heads=n, key_dim=dim, value_dim=dim)
+        maps = 2 * 5 * place.d_model * self.width * workload.tokens
+        return Cost({"projections": maps, "recurrence": core * workload.batch})
+
+    def resized(self, to: Sizes) -> LightningAttentionSpec:
+        n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
+        assert head_dim is not None
+        return self.but(n_heads=Count(n_heads), head_dim=Width(head_dim))
+
+
+class LightningAttention(Recurrent[LightningAttentionSpec]):
+    q: Linear
+    k: Linear
+    v: Linear
+    out_gate: Linear
+    norm: Any
+    out: Linear
+
+    def run(self, x: Tensor, steps: Steps, state: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Any]]:
+        """(y [batch, step, d_model], the state) of x of that shape."""
+        spec, before = self.spec, (state or {}).get("state")
+        q, k, v = (spec.activation(each(x)).unflatten(-1, (spec.n_heads, -1)) for each in (self.q, self.k, self.v))
+        with as_given(x):  # in float32 at least, since a state adds up its rounding
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            decay = torch.tensor(spec.decays(), dtype=dtype, device=x.device).expand(1, x.shape[1], -1)
+            q, k, v = (each.to(dtype) for each in (q, k, steps.kept(v)))
+            y, after = linear_attention(q, k, v, steps.kept(decay), steps.begins, before, state is not None)
+        y = self.norm(y.to(x.dtype).flatten(2)) * spec.gate(self.out_gate(x))
+        return self.out(y), {"state": after}

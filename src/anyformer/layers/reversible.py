@@ -1,0 +1,117 @@
+"""Reversible residuals: a layer's input is made again from its output, so that training keeps no more for more layers.
+
+Gomez et al. 2017, arXiv:1707.04585; of Transformers Kitaev et al. 2020, arXiv:2001.04451, section 3. The streams are a sequence
+x₀ = x₁, xⱼ₊₁ = xⱼ₋₁ + f(xⱼ), whose last two give all others: xⱼ₋₁ = xⱼ₊₁ - f(xⱼ).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from anyformer.layers.memory_efficient import made_again, saves_activations
+from anyformer.layers.part import Part
+from anyformer.layers.residual import Branches
+from anyformer.layers.tokens import ForwardContext, Notes
+from anyformer.spec import ResidualSpec
+
+
+class ReversibleSpec(ResidualSpec):
+    """Two streams that take turns: what branches read of the one is added to the other, and training keeps neither.
+
+    `output`: what the final norm sees, the mean of both or both side by side (Reformer).
+    """
+
+    undoes, sums_normed = True, False
+
+    output: Literal["mean", "both"] = "mean"
+
+    def width(self, d_model: int) -> int:
+        return 2 * d_model if self.output == "both" else d_model
+
+
+class Rewinding:
+    """The two streams [batch, token, d_model] at the place that a backward pass has come to."""
+
+    streams: tuple[Tensor, Tensor]
+
+
+class Pair(NamedTuple):
+    """The state: what was read last, what is read next, each [batch, token, d_model], and how to go back; None: nobody will."""
+
+    last: Tensor
+    next: Tensor
+    rewinding: Rewinding | None
+
+
+class Reversible(Part[ReversibleSpec]):
+    def open(self, x: Tensor, context: ForwardContext) -> Pair:
+        """Both streams begin with x [batch, token, d_model]."""
+        return Pair(x, x, Rewinding() if context.trains and saves_activations() else None)
+
+    def step(self, state: Pair, branches: Branches, context: ForwardContext) -> tuple[Pair, list[Notes]]:
+        """The state after branches have read the one stream and are added to the other, and their notes."""
+        last, x, rewinding = state
+        if rewinding is None:
+            y, notes = branches(x, context)
+            return Pair(x, last + y, None), notes
+        given, needs_gradient = [x], x.requires_grad
+
+        def link(here: ForwardContext) -> tuple[Tensor, list[Notes]]:
+            x = given.pop() if given else rewinding.streams[0].detach().requires_grad_(needs_gradient)
+            y, notes = branches(x, here)
+            return _Rewind.apply(y, rewinding), notes  # pyright: ignore[reportReturnType]
+
+        y, notes = made_again(link, context=context)
+        return Pair(x, last + y, rewinding), notes
+
+    def close(self, state: Pair) -> tuple[Tensor, Pair]:
+        """(what the final norm sees [batch, token, `width`], the state to go on from): from here a backward pass can begin."""
+        last, x, rewinding = state
+        if rewinding is not None:
+            last, x = _Keep.apply(torch.stack((last, x)), rewinding).unbind()  # pyright: ignore[reportAttributeAccessIssue]
+        seen = torch.cat((last, x), -1) if self.spec.output == "both" else (last + x) / 2
+        return seen, Pair(last, x, rewinding)
+
+
+class _Keep(torch.autograd.Function):
+    """The streams [2, batch, token, d_model], kept for the backward pass to go back from."""
+
+    @staticmethod
+    def forward(ctx: Any, streams: Tensor, rewinding: Rewinding) -> Tensor:
+        """The streams [2, batch, token, d_model] as they are."""
+        ctx.rewinding = rewinding
+        ctx.save_for_backward(streams)
+        return streams.view_as(streams)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (streams,) = ctx.saved_tensors
+        ctx.rewinding.streams = (streams[0], streams[1])
+        return grad, None
+
+
+class _Rewind(torch.autograd.Function):
+    """What branches write [batch, token, d_model]; the first of them that a backward pass meets.
+
+    To look at what it saved makes the branches run again, since it is saved where they are checkpointed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, rewinding: Rewinding) -> Tensor:
+        """What branches write [batch, token, d_model] as it is."""
+        ctx.rewinding = rewinding
+        ctx.save_for_backward(y)
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (y,) = ctx.saved_tensors
+        last, x = ctx.rewinding.streams
+        ctx.rewinding.streams = (x - y, last)
+        return grad, None

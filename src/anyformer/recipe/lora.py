@@ -1,0 +1,56 @@
+"""LoRA as data: the maps that get a low-rank update, which alone is trained. Hu et al. 2021, arXiv:2106.09685."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.errors import UsageError, did_you_mean
+from anyformer.spec import Positive, Spec, Whole
+
+
+class LoRA(Spec):
+    """W + B A · alpha / r beside each map of `targets`, r the rank; B starts from 0, so that a run starts where W is.
+
+    A target is a set of maps in the field's words, "attention", "feed-forward" or "all" (maps of embeddings, heads and routers
+    are in none), or the last name of maps: "q", "up".
+    """
+
+    r: Whole = 16
+    alpha: Positive = 32.0
+    targets: tuple[str, ...] = ("attention",)
+
+    def __post_init__(self) -> None:
+        self.require(
+            "targets", bool(self.targets), "are none; name attention, feed-forward, all, or maps such as q and v"
+        )
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / self.r
+
+
+def lora_of(text: str) -> LoRA:
+    """The LoRA that "r=16,alpha=32,targets=q,v" says; what is left out is as by default. Raises UsageError, SpecError."""
+    given: dict[str, list[str]] = {}
+    name = ""
+    for item in text.split(","):
+        before, equals, value = item.rpartition("=")
+        name = before.strip() if equals else name
+        if name not in LoRA.types() or (equals and name in given) or not value.strip():
+            near = did_you_mean(name, LoRA.types()) if name else ""
+            raise UsageError(
+                f"--lora {text}: {item!r} is none of its options{near}; write r=16,alpha=32,targets=attention"
+            )
+        given.setdefault(name, []).append(value.strip())
+    options: dict[str, Any] = dict(given)
+    for name, kind in (("r", int), ("alpha", float)):
+        if name in given:
+            try:
+                (options[name],) = map(kind, given[name])
+            except ValueError:
+                said = ",".join(given[name])
+                raise UsageError(f"--lora {text}: {name} = {said!r} is no number; write {name}=16") from None
+    if "targets" in given:
+        options["targets"] = tuple(given["targets"])
+    return LoRA(**options)

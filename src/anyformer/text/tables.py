@@ -1,0 +1,116 @@
+"""Documents in files that are no text themselves: rows of Parquet and Arrow, members of a WebDataset's tar.
+
+Each is read as it lies on disk, a few hundred rows or one member at a time. An Arrow stream is what Hugging Face's
+`Dataset.save_to_disk` writes; a tar holds a document in each .txt, and in each .json that is an object with a string "text".
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from anyformer.errors import TextError
+from anyformer.text.places import BLOCK, decoded, needed
+
+FIELD = "text"
+ROWS = 256  # that are held at once
+MOST_JSON = 1 << 24  # bytes of a .json in a tar, which is read whole
+
+Rows = Iterator[tuple[int, str]]  # (number of the row, from 1; the next part of its text)
+
+
+def parquet_rows(file: BinaryIO, where: str) -> Rows:
+    """The column "text" of a Parquet file; what is null there is empty. Raises TextError."""
+    parquet = needed("pyarrow.parquet", "pyarrow", where, "reading Parquet")
+    try:
+        table = parquet.ParquetFile(file)
+        _refuse_other(table.schema_arrow, where)
+        yield from _texts(table.iter_batches(ROWS, columns=[FIELD], use_threads=False))
+    except _arrow_errors() as error:
+        raise _broken(where, "Parquet", error) from None
+
+
+def arrow_rows(file: BinaryIO, where: str) -> Rows:
+    """The column "text" of an Arrow stream. Raises TextError."""
+    arrow = needed("pyarrow", "pyarrow", where, "reading Arrow")
+    try:
+        stream = arrow.ipc.open_stream(file)
+        _refuse_other(stream.schema, where)
+        yield from _texts(batch.select([FIELD]) for batch in stream)
+    except _arrow_errors() as error:
+        raise _broken(where, "Arrow", error) from None
+
+
+def tar_members(file: BinaryIO, where: str) -> Rows:
+    """The members of a tar that hold a text, in their order. Raises TextError."""
+    line = 0
+    try:
+        with tarfile.open(fileobj=file, mode="r|", bufsize=BLOCK) as archive:
+            for member in archive:
+                if not member.isfile() or not member.name.endswith((".txt", ".json")):
+                    continue
+                content: Any = archive.extractfile(member)
+                named = f"{where}:{member.name}"
+                if member.name.endswith(".txt"):
+                    line += 1
+                    yield from ((line, text) for text in decoded(content, named))
+                elif (text := _text_of(content, member.size, named)) is not None:
+                    line += 1
+                    yield line, text
+    except tarfile.TarError as error:
+        raise TextError(f"{where} is not a whole tar file ({error})") from None
+
+
+READERS: dict[str, Callable[[BinaryIO, str], Rows]] = {
+    ".parquet": parquet_rows,
+    ".arrow": arrow_rows,
+    ".tar": tar_members,
+}
+
+
+def _texts(batches: Any) -> Rows:
+    line = 0
+    for batch in batches:
+        for text in batch.column(0):
+            line += 1
+            yield line, text.as_py() or ""
+
+
+def _refuse_other(schema: Any, where: str) -> None:
+    """Raise TextError for a table without a column of texts."""
+    pyarrow = import_module("pyarrow")
+    kinds = {field.name: field.type for field in schema}
+    if FIELD not in kinds:
+        raise TextError(f"{where} has no column {FIELD!r}; it has {', '.join(kinds) or 'none'}")
+    is_text = (pyarrow.types.is_string, pyarrow.types.is_large_string)
+    if not any(each(kinds[FIELD]) for each in is_text):
+        raise TextError(f"{where}: its column {FIELD!r} holds {kinds[FIELD]}; give one of strings")
+
+
+def _text_of(content: BinaryIO, nbytes: int, where: str) -> str | None:
+    if nbytes > MOST_JSON:
+        raise TextError(f"{where}: more than {MOST_JSON:,} bytes; put a text so long into a .txt")
+    try:
+        entry = json.loads(content.read())
+    except (ValueError, RecursionError) as error:
+        raise TextError(f"{where}: not JSON ({error})") from None
+    text = entry.get(FIELD) if isinstance(entry, dict) else None
+    if not isinstance(text, str):
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TextError(f"{where}: half a character (surrogate U+{ord(text[error.start]):04X}) in its text") from None
+    return text
+
+
+def _arrow_errors() -> Any:
+    pyarrow = import_module("pyarrow")
+    return (pyarrow.ArrowException, UnicodeDecodeError)
+
+
+def _broken(where: str, kind: str, error: Exception) -> TextError:
+    return TextError(f"{where} is not a whole {kind} file ({(str(error).splitlines() or [''])[0][:120]})")

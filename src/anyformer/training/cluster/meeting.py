@@ -1,0 +1,108 @@
+"""A narrowed model made one of several that compute together: where the ranks meet, and which gradients they add up.
+
+Three places: before what enters a split mixer, after what it writes, and at tables of the vocabulary, where the loss is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from anyformer.errors import SpecError
+from anyformer.layers.attention import Attention
+from anyformer.layers.block import Branch
+from anyformer.layers.embedding import Table
+from anyformer.layers.experts import StackedLinear
+from anyformer.layers.head import Unembedding
+from anyformer.layers.linear import Linear
+from anyformer.layers.ranks import Ranks, SplitRows, alike, entering, summed
+from anyformer.layers.tokens import ForwardContext, Notes
+from anyformer.model import Transformer
+from anyformer.training.cluster.narrowing import Cut
+
+Owned = tuple[nn.Module, str]  # a parameter: whose it is, and its name there
+
+
+def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ranks: Ranks) -> set[Owned]:
+    """Have the ranks of a narrowed model meet in its passes; return the parameters whose gradients they must add up after them.
+
+    Those are what all ranks, or several, read alike within split mixers: each has the part of the gradient that comes through
+    its heads. `vocabulary` is the whole one. Raises SpecError where what is read so is read outside of split mixers too.
+    """
+    cut = {_owned(model, name): each for name, each in cuts.items()}
+    mixers = {
+        each.mixer: None for each in model.modules() if isinstance(each, Branch)
+    }  # one may stand in several branches
+    split = [mixer for mixer in mixers if any(cut[owned] for owned in _parameters(mixer))]
+    within = {owned for mixer in split for owned in _parameters(mixer)}
+    partial_ = {owned for owned in within if (each := cut[owned]) is None or each.shared}
+    if both := partial_ & set(_parameters(model, beside=(*split, model.shared))):
+        name = next(name for name in cuts if _owned(model, name) in both)
+        raise SpecError(
+            f"tp = {ranks.size}: {name} is read by layers that can be split and by one that cannot; use dp or fsdp"
+        )
+    for mixer in split:
+        mixer.register_forward_pre_hook(partial(_enter, ranks))
+        mixer.register_forward_hook(partial(_leave, ranks))
+    for module in {module: None for mixer in split for module in _modules(mixer)}:
+        if isinstance(module, Attention):
+            more = [] if module.relative_values is None else [module.relative_values]
+            for part in (*module.scores, *more):
+                part.place = replace(part.place, heads=(ranks.rank * module.n_heads, ranks.size * module.n_heads))
+        elif isinstance(module, Linear | StackedLinear) and module.bias is not None:
+            matrix = cut[module, "weight"]
+            if (
+                matrix is not None and matrix.dim == module.weight.dim() - 1
+            ):  # its products are summed, and its bias is whole
+                module.register_forward_hook(partial(_share_of_bias, ranks))
+    for module in model.modules():
+        if isinstance(module, Table | Unembedding) and (rows := cut[module, "weight"]) is not None:
+            module.split = SplitRows(rows.start, vocabulary, ranks)
+    return partial_
+
+
+def _enter(ranks: Ranks, mixer: nn.Module, given: tuple[Tensor, ForwardContext, Any]) -> tuple[Any, ...]:
+    """Before a split mixer: all that it may read is every rank's alike."""
+    x, context, store = given
+    memory, first = (each if each is None else entering(each, ranks) for each in (context.memory, context.input))
+    return entering(x, ranks), replace(context, memory=memory, input=first), store
+
+
+def _leave(ranks: Ranks, mixer: nn.Module, given: Any, made: tuple[Tensor, Notes]) -> tuple[Tensor, Notes]:
+    """After a split mixer: what the ranks write adds up; what it notes, of a router that all have, counts once."""
+    y, notes = made
+    return summed(y, ranks), {name: alike(note, ranks) if note.requires_grad else note for name, note in notes.items()}
+
+
+def _share_of_bias(ranks: Ranks, module: Linear | StackedLinear, given: Any, made: Any) -> Any:
+    """A bias beside a matrix of which each rank has a part is added in parts too."""
+    bias = module.bias
+    assert bias is not None
+    if isinstance(module, StackedLinear):
+        return made[0], bias / ranks.size
+    return made - (bias * (1 - 1 / ranks.size)).to(made.dtype)
+
+
+def _modules(module: nn.Module, beside: tuple[nn.Module, ...] = ()) -> Iterator[nn.Module]:
+    """A module and all that it holds, shared ones too, which the model has registered elsewhere; but what stands `beside`."""
+    left, seen = [module], set(beside)
+    while left:
+        each = left.pop()
+        if each not in seen:
+            seen.add(each)
+            yield each
+            left += [*each.children(), *(value for value in vars(each).values() if isinstance(value, nn.Module))]
+
+
+def _parameters(module: nn.Module, beside: tuple[nn.Module, ...] = ()) -> Iterator[Owned]:
+    for each in _modules(module, beside):
+        yield from ((each, name) for name, _ in each.named_parameters(recurse=False))
+
+
+def _owned(model: nn.Module, name: str) -> Owned:
+    owner, _, last = name.rpartition(".")
+    return model.get_submodule(owner), last

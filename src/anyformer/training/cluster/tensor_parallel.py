@@ -1,0 +1,118 @@
+"""Layers shared out over processes: each computes with its heads, features and rows of the vocabulary, on plain tensors.
+
+Shoeybi et al. 2019, arXiv:1909.08053. DTensors are how weights, gradients and moments are held, so that the optimiser,
+checkpoints and FSDP2 know the whole of which a process has a part; a pass is given what is here, and never meets a DTensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from anyformer.layers.block import Block
+from anyformer.model import Transformer, build
+from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.training.cluster.meeting import Owned, meet
+from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
+
+
+@dataclass(frozen=True)
+class GroupRanks:
+    """The processes of a group, as `Ranks`."""
+
+    group: dist.ProcessGroup
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank()
+
+    @property
+    def size(self) -> int:
+        return self.group.size()
+
+    def reduce(self, x: Tensor, *, largest: bool = False) -> Tensor:
+        """The sum over the group, or the largest, in the place of x."""
+        dist.all_reduce(x, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=self.group)
+        return x
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a process has a part of a model's layers."""
+
+    added: frozenset[Owned]  # whose gradients the ranks add up
+
+    def adds(self) -> set[nn.Parameter]:
+        """The parameters that all ranks read alike within split layers."""
+        held = (module._parameters[name] for module, name in self.added)
+        return {p for p in held if isinstance(p, nn.Parameter)}
+
+
+def outlined(spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
+    """A process's part of a model, without numbers, on the meta device. `mesh` is of the processes that share each layer.
+
+    Raises SpecError for an architecture that cannot be shared out so.
+    """
+    rank, ranks = mesh.get_local_rank(), mesh.size()
+    narrow = narrowed(spec, rank, ranks)
+    model, cut = build(narrow, None, device="meta"), cuts(spec, narrow, rank, ranks)
+    for name, weight in tensors(spec, Place()):
+        each, (module, last) = cut[name], _owner(model, name)
+        if not weight.trainable:  # moved by what all know, and whole on all
+            continue
+        local = whole = torch.empty(weight.shape, device="meta")
+        placement: Shard | Replicate = Replicate()
+        if each is not None and not each.shared:
+            local, placement = whole.narrow(each.dim, each.start, each.length).contiguous(), Shard(each.dim)
+        held = DTensor.from_local(local, mesh, [placement], run_check=False, shape=whole.shape, stride=whole.stride())
+        module.register_parameter(last, nn.Parameter(held))
+    return model
+
+
+def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
+    """Have the processes of `mesh` compute an outlined model's passes together. FSDP2, if any, has its part of it already."""
+    rank, ranks = mesh.get_local_rank(), GroupRanks(mesh.get_group())
+    cut = dict(cuts(spec, model.spec, rank, ranks.size))
+    blocks: dict[nn.Module, list[tuple[Owned, Cut | None]]] = {}
+    for module in model.modules():  # a block before what it holds
+        if isinstance(module, Block):
+            blocks[module] = []
+    owner = {inner: block for block in blocks for inner in block.modules()}
+    for name, each in cut.items():
+        module, last = _owner(model, name)
+        if isinstance(module._parameters[last], DTensor):
+            taken = each if each is not None and each.shared else None
+            blocks.setdefault(owner.get(module, model), []).append(((module, last), taken))
+    for module, owned in blocks.items():
+        module.register_forward_pre_hook(partial(_see, owned))
+    model.shares = Shares(frozenset(meet(model, cut, spec.vocab_size, ranks)))
+    return model
+
+
+def _see(owned: Iterable[tuple[Owned, Cut | None]], module: nn.Module, given: Any) -> None:
+    """Before a pass of a layer: the parts of its weights that are here stand for the whole ones, and bring back their gradients.
+
+    In the instance's own dictionary, where they are found before parameters, which stay what they are to everybody else.
+    """
+    for (holder, name), taken in owned:
+        parameter = cast(DTensor, holder._parameters[name])
+        local = parameter.to_local()
+        holder.__dict__[name] = local if taken is None else local.narrow(taken.dim, taken.start, taken.length)
+
+
+def here(tensor: Tensor) -> Tensor:
+    """What of a tensor is on this process, not copied."""
+    return cast(Tensor, tensor.to_local()) if isinstance(tensor, DTensor) else tensor
+
+
+def _owner(model: nn.Module, name: str) -> Owned:
+    owner, _, last = name.rpartition(".")
+    return model.get_submodule(owner), last

@@ -1,0 +1,247 @@
+"""Reformer's parts against transformers' Reformer, whose directions are drawn from one seed, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from anyformer.cache import KVCache
+from anyformer.errors import InputError, SpecError
+from anyformer.families.compose import block, embedding, pre_norm
+from anyformer.layers import (
+    AdjacentBlocks,
+    AttentionSpec,
+    AxialPositionsSpec,
+    ByRole,
+    Causal,
+    FeedForwardSpec,
+    LayerNormSpec,
+    LSHAttentionSpec,
+    ReLU,
+    ReversibleSpec,
+)
+from anyformer.model import Transformer, build
+from anyformer.observation.passes import forward_pass
+from anyformer.spec import (
+    Count,
+    HeadSpec,
+    MixerSpec,
+    ModelSpec,
+    Place,
+    StackSpec,
+    TableSpec,
+    Vocab,
+    Width,
+    Window,
+    Workload,
+    tensors,
+)
+from tests.hard_cases.case import attention_heads
+
+D, HEADS, WIDTH, LOCAL, CHUNK, SHAPE, VOCAB = 24, 3, 10, 4, 8, (4, 12), 61
+NORM = LayerNormSpec(eps=1e-12)
+HASHES: list[dict[str, Any]] = [
+    {"n_hashes": 1, "n_buckets": (4,)},
+    {"n_hashes": 3, "n_buckets": (6,)},
+    {"n_hashes": 2, "n_buckets": (4, 2), "seed": 7},
+    {"n_hashes": 2},  # as many buckets as the length asks for
+    {"n_hashes": 2, "n_buckets": (6,), "before": 2},
+]
+LENGTHS = [3, 8, 16, 29, 40, 48]
+
+
+def reformer(layers: str = "local lsh lsh local", **fields: Any) -> ModelSpec:
+    """A small one; `fields` are those of its hashed layers."""
+    hashed = LSHAttentionSpec(n_heads=Count(HEADS), head_dim=Width(WIDTH), chunk=Window(CHUNK), **fields)
+    local = AttentionSpec(
+        projection=attention_heads(HEADS, head_dim=WIDTH), mask=Causal() & AdjacentBlocks(size=Window(LOCAL))
+    )
+    kinds: dict[str, MixerSpec] = {"local": local, "lsh": hashed}
+    feed = pre_norm(NORM, FeedForwardSpec(d_ff=Width(32), activation=ReLU()))
+    stack = StackSpec(
+        d_model=Width(D),
+        embedding=embedding(TableSpec(rows=Vocab(VOCAB)), AxialPositionsSpec(shape=SHAPE, widths=(Width(8),))),
+        blocks=tuple(block(pre_norm(NORM, kinds[kind]), feed) for kind in layers.split()),
+        residual=ReversibleSpec(output="both"),
+        norm=NORM,
+    )
+    return ModelSpec(stack=stack, heads=(HeadSpec(table=TableSpec(rows=Vocab(VOCAB))),), init=ByRole())
+
+
+def theirs(spec: ModelSpec) -> Any:
+    """Their class with the sizes of ours, in float64, random."""
+    mixers = [each.sublayers[0].branches[0].mixer for each in spec.stack.blocks]
+    hashed = next(mixer for mixer in mixers if isinstance(mixer, LSHAttentionSpec))
+    buckets = list(hashed.n_buckets)
+    config = transformers.ReformerConfig(
+        attn_layers=["lsh" if isinstance(mixer, LSHAttentionSpec) else "local" for mixer in mixers],
+        attention_head_size=WIDTH, num_attention_heads=HEADS, hidden_size=D, feed_forward_size=32, vocab_size=VOCAB,
+        axial_pos_shape=SHAPE, axial_pos_embds_dim=(8, D - 8), max_position_embeddings=48, is_decoder=True,
+        local_attn_chunk_length=LOCAL, lsh_attn_chunk_length=CHUNK, lsh_num_chunks_before=hashed.before,
+        lsh_num_chunks_after=hashed.after, num_hashes=hashed.n_hashes, hash_seed=hashed.seed,
+        num_buckets=None if not buckets else buckets[0] if len(buckets) == 1 else buckets,
+        hidden_dropout_prob=0.0, local_attention_probs_dropout_prob=0.0, lsh_attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = transformers.ReformerModelWithLMHead(config).double().eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            std = 1.5 / parameter.shape[-1] ** 0.5 if parameter.dim() == 2 else 0.7
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * std)
+    return model
+
+
+NAMES = {
+    "0.norm_in": "attention.layer_norm", "0.branches.0.mixer.qk": "attention.self_attention.query_key",
+    "0.branches.0.mixer.v": "attention.self_attention.value", "0.branches.0.mixer.o": "attention.output.dense",
+    "0.branches.0.mixer.projection.q": "attention.self_attention.query",
+    "0.branches.0.mixer.projection.k": "attention.self_attention.key",
+    "0.branches.0.mixer.projection.v": "attention.self_attention.value",
+    "0.branches.0.mixer.projection.o": "attention.output.dense", "1.norm_in": "feed_forward.layer_norm",
+    "0.branches.0.norm_in": "attention.layer_norm", "1.branches.0.norm_in": "feed_forward.layer_norm",
+    "1.branches.0.mixer.up": "feed_forward.dense.dense", "1.branches.0.mixer.down": "feed_forward.output.dense",
+}  # fmt: skip
+
+
+def their_name(name: str) -> str:
+    """What a tensor of ours is called there."""
+    outside = {
+        "stack.embedding.terms.0.table": "reformer.embeddings.word_embeddings",
+        "stack.norm": "reformer.encoder.layer_norm",
+        "heads.0.table": "lm_head.decoder",
+    }
+    module, end = name.rsplit(".", 1)
+    if "terms.1" in module:
+        return f"reformer.embeddings.position_embeddings.weights.{end[-1]}"
+    if module in outside:
+        return f"{outside[module]}.{end}"
+    _, _, i, _, rest = module.split(".", 4)
+    return f"reformer.encoder.layers.{i}.{NAMES[rest]}.{end}"
+
+
+def ours(spec: ModelSpec, other: Any) -> Transformer:
+    """Our model with their weights."""
+    model, held = build(spec).double(), other.state_dict()
+    model.load_state_dict({n: held[their_name(n)].reshape(w.shape) for n, w in tensors(spec, Place())})
+    return model
+
+
+def ids(n: int, batch: int = 2) -> Tensor:
+    return torch.randint(0, VOCAB, (batch, n), generator=torch.Generator().manual_seed(n))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("fields", HASHES, ids=str)
+def test_logits_are_theirs(fields: dict[str, Any], n: int) -> None:
+    """Rows of whole chunks and others, shorter than a chunk and longer."""
+    spec = reformer(**fields)
+    other = theirs(spec)
+    mine, found = ours(spec, other)(ids(n)).logits, other(ids(n)).logits
+    assert found.std() > 0.3
+    torch.testing.assert_close(mine, found, rtol=0, atol=1e-9 * found.abs().max().item())
+
+
+@pytest.mark.parametrize("fields", HASHES[:3], ids=str)
+def test_gradients_are_theirs(fields: dict[str, Any]) -> None:
+    """Both go back without having kept anything."""
+    spec = reformer(**fields)
+    other = theirs(spec).train()
+    model, rows = ours(spec, other), ids(48)
+    torch.manual_seed(0)
+    weight = torch.randn(2, 48, VOCAB, dtype=torch.float64)
+    for each in (model, other):
+        (each(rows).logits * weight).sum().backward()
+    held = dict(other.named_parameters())
+    largest = max(p.grad.abs().max().item() for p in model.parameters() if p.grad is not None)
+    for name, p in model.named_parameters():
+        grad = held[their_name(name)].grad
+        assert p.grad is not None
+        assert grad is not None
+        torch.testing.assert_close(p.grad, grad.reshape(p.shape), rtol=1e-7, atol=1e-9 * largest)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "fields", [{"seed": 1}, {"n_buckets": (8,)}, {"n_hashes": 1}, {"before": 0}, {"chunk": 6}], ids=str
+)
+def test_each_field_matters(fields: dict[str, Any]) -> None:
+    spec = reformer(n_hashes=2, n_buckets=(4,))
+    other = theirs(spec)
+    changed = tuple(_with(each, fields) for each in spec.stack.blocks)
+    mine, found = (ours(each, other)(ids(40)).logits for each in (spec, spec.but(stack=spec.stack.but(blocks=changed))))
+    assert (mine - found).abs().max() > 1e-2
+
+
+def _with(layer: Any, fields: dict[str, Any]) -> Any:
+    first, *others = layer.sublayers
+    mixer = first.branches[0].mixer
+    if not isinstance(mixer, LSHAttentionSpec):
+        return layer
+    branch = first.branches[0].but(mixer=mixer.but(**fields))
+    return layer.but(sublayers=(first.but(branches=(branch,)), *others))
+
+
+@torch.no_grad()
+def test_rows_of_one_chunk_are_decoded_as_read() -> None:
+    spec = reformer(n_hashes=2)
+    model = ours(spec, theirs(spec))
+    cache = KVCache(spec, batch=2, length=8, dtype=torch.float64)
+    steps = [model(piece, cache=cache).logits for piece in ids(8).split([3, 1, 1, 3], 1)]
+    torch.testing.assert_close(torch.cat(steps, 1), model(ids(8)).logits, rtol=0, atol=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_new", [1, 5])
+def test_new_tokens_find_their_chunks_among_all(n_new: int) -> None:
+    """One hashed layer, of which all inputs are known: what is decoded is what a pass over all gives."""
+    spec = reformer("lsh", n_hashes=3, n_buckets=(6,))
+    model = ours(spec, theirs(spec))
+    cache = KVCache(spec, batch=2, length=40, dtype=torch.float64)
+    model(ids(37)[:, : 37 - n_new], cache=cache)
+    step = model(ids(37)[:, 37 - n_new :], cache=cache).logits
+    torch.testing.assert_close(step, model(ids(37)).logits[:, 37 - n_new :], rtol=0, atol=1e-9)
+
+
+@torch.no_grad()
+def test_padding_is_not_seen() -> None:
+    """What padding says changes nothing, nor where it stands, but for which chunks tokens come into: with one, nothing."""
+    spec = reformer(n_hashes=2, n_buckets=(4,))
+    model, mask, rows = ours(spec, theirs(spec)), torch.ones(2, 40, dtype=torch.long), ids(40)
+    mask[0, 29:] = 0
+    other = torch.where(mask > 0, rows, (rows + 5) % VOCAB)
+    first, second = (model(each, mask).logits[mask > 0] for each in (rows, other))
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-12)
+    short, padded = model(rows[:1, :6]).logits, model(rows[:1, :8], (torch.arange(8) < 6).long()[None]).logits
+    torch.testing.assert_close(padded[:, :6], short, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [8, 48])
+def test_flops_are_those_of_its_products(n: int) -> None:
+    """Of all that PyTorch multiplies, but for the directions, which are drawn and multiplied in an operator of its own."""
+    spec = reformer(n_hashes=2, n_buckets=(4,))
+    cost = spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False))
+    seen = forward_pass(spec, batch=2, query=n, logits_to_keep=0, device="cpu", dtype=torch.float32)
+    directions = (
+        0 if n <= CHUNK else 2 * (2 * HEADS * n) * WIDTH * (2 * 4 // 2)
+    )  # two rounds of half four, of two layers
+    assert cost.get("hashes", 0) == 2 * directions
+    assert sum(each.flops * each.times for each in seen) == sum(cost.values()) - 2 * directions
+
+
+def test_whoever_sees_later_tokens_is_no_decoder() -> None:
+    assert build(reformer()).predicts_next
+    assert not build(reformer(causal=False)).predicts_next
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"LSHAttention.n_buckets = \(3,\) must be even"):
+        reformer(n_buckets=(3,))
+    with pytest.raises(SpecError, match=r"AxialPositions.widths = \(8, 8\) is one fewer than shape"):
+        AxialPositionsSpec(shape=(4, 4), widths=(Width(8), Width(8)))
+    with pytest.raises(InputError, match=r"a sequence of 49 tokens goes beyond the 48 positions of shape \(4, 12\)"):
+        build(reformer())(ids(49))

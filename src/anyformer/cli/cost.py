@@ -26,7 +26,9 @@ CONVENTIONS = (
 @click.option("--batch", type=Amount(), default=1, show_default=True, help="Sequences.")
 @choice("--convention", CONVENTIONS, CONVENTIONS[0], "What is counted as FLOPs.")
 @click.option(
-    "--dtype", help="Of inference's weights and cache: float32, bfloat16, float16.  [default: the first the device has]"
+    "--dtype",
+    help="Of inference's weights and cache: float32, bfloat16, float16; of weights alone int8, int4.  "
+    "[default: the first the device has]",
 )
 @choice("--precision", PRECISIONS, "bf16", "Of matrix products in training; all that is kept is float32.")
 @choice("--recompute", RECOMPUTE, "none", "What the backward pass makes again.")

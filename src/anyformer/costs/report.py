@@ -16,6 +16,7 @@ from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import NoModuleError, SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.packing import PACKINGS, packed_nbytes
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
 from anyformer.spec import (
@@ -131,7 +132,9 @@ class CostReport(ShowsItself):
 
     @property
     def weights_nbytes(self) -> int:
-        """In the dtype."""
+        """In the dtype; of weights in few bits, what is held of them and of all else in float32."""
+        if self.dtype in PACKINGS:
+            return packed_nbytes(self.spec, self.dtype)
         return (self.parameters.total + self.parameters.frozen) * NBYTES[self.dtype]
 
     @property
@@ -179,11 +182,12 @@ def cost(
 ) -> CostReport:
     """What a pass over `batch` sequences of `seq_len` tokens costs; an encoder reads `source_len`, by default as many.
 
-    `seq_len` defaults to the published context. `dtype` is of weights and cache in inference; `precision` and `recompute`
-    are how a training step runs. Raises SpecError for sizes, names or a convention that make no sense.
+    `seq_len` defaults to the published context. `dtype` is of weights and cache in inference, int8 and int4 of weights alone;
+    `precision` and `recompute` are how a training step runs. Raises SpecError for sizes, names or a convention that make no
+    sense.
     """
     spec = specification(architecture)
-    names = {"convention": (convention, CONVENTIONS), "dtype": (dtype, NBYTES)}
+    names = {"convention": (convention, CONVENTIONS), "dtype": (dtype, (*NBYTES, *PACKINGS))}
     names |= {"precision": (precision, get_args(Precision)), "recompute": (recompute, get_args(Recompute))}
     for name, (value, known) in names.items():
         if value not in known:
@@ -212,7 +216,7 @@ def cost(
         training_flops=counts.training(spec, workload, recompute),
         decode_flops=_decode(spec, replace(workload, causal_exact=convention != "full-attention")),
         state=state_nbytes(count.total, precision=precision),
-        cache=cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=read, element_nbytes=NBYTES[dtype]),
+        cache=cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=read, element_nbytes=NBYTES.get(dtype, 4)),
     )
 
 

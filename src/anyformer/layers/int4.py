@@ -1,4 +1,4 @@
-"""Weights in 4 bits: 32 numbers of a row share a scale and a middle, which GGML's Q4_0 and Q4_1 keep their own numbers in."""
+"""Weights in 4 bits: 32 numbers of a row share a scale and a middle, so that GGML's Q4_0 and Q4_1 keep their values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from anyformer.layers.packed import WORKSPACE, Held, Scheme, aten
+from anyformer.layers.packed import Held, Scheme, aten, pieces
 
-FEW = 32  # vectors up to which the product with the numbers as they lie is faster (AVX2, d from 2,048 on)
+FEW = 64  # vectors up to which the product with the numbers as they lie is faster (AVX2)
 GROUP = 32  # numbers of a row that share a scale and a middle
 BLOCK = 64  # rows: as many as the widest operators keep together
 HALF, LEVELS = 8, 16
@@ -21,7 +21,7 @@ class Int4(Scheme):
     scale and middle in bfloat16 [.., d_in / 32, d_out, 2].
 
     A group's values are even steps from its least number to its largest, or to its number of largest magnitude from -7/8 of it,
-    whichever is nearer: so weights that were in Q4_1 or Q4_0 keep their very n. Up to `FEW` vectors are rounded to bfloat16,
+    whichever is nearer: so weights that were in Q4_1 or Q4_0 keep their 16 values. Up to `FEW` vectors are rounded to bfloat16,
     as the operator takes them; more are multiplied in their own dtype.
     """
 
@@ -34,10 +34,14 @@ class Int4(Scheme):
         return math.prod(shape) // 2 + 4 * (math.prod(shape) // GROUP)
 
     def pack(self, matrix: Tensor) -> Held:
-        groups = matrix.unflatten(1, (-1, GROUP))
-        numbers, grid = _nearer(_steps(groups, *_spread(groups)), _steps(groups, *_about_zero(groups)))
-        held = aten._convert_weight_to_int4pack_for_cpu(numbers.flatten(1).int(), 1)
-        return held, grid.transpose(0, 1).contiguous()
+        each: list[Held] = []
+        for rows in matrix.split(BLOCK * pieces(BLOCK * matrix.shape[1])):
+            groups = rows.unflatten(1, (-1, GROUP))
+            numbers, grid = _nearer(_steps(groups, *_spread(groups)), _steps(groups, *_about_zero(groups)))
+            packed = aten._convert_weight_to_int4pack_for_cpu(numbers.flatten(1).int(), 1)
+            each.append((packed, grid.transpose(0, 1)))
+        held, grids = zip(*each, strict=True)
+        return torch.cat(held), torch.cat(grids, 1)
 
     def unpack(self, held: Held) -> Tensor:
         scale, middle = held[1].float().transpose(-3, -2).unbind(-1)  # […, d_out, group]
@@ -52,19 +56,15 @@ class Int4(Scheme):
         order, d_in = row_order(), x.shape[1]
         width = len(order)
         blocks = numbers.view(-1, d_in // GROUP, GROUP, width // 2)
-        scale, middle = grid.float().view(d_in // GROUP, -1, width, 2)[:, :, order].unbind(-1)
-        least = middle - HALF * scale
+        scale, middle = grid.float().view(d_in // GROUP, 1, -1, width, 2).unbind(-1)
+        scale, least = _taken(scale.contiguous(), order), _taken(middle - HALF * scale, order)
         out = x.new_empty(len(x), len(blocks), width)
-        at_once = max(1, WORKSPACE // (d_in * width))
-        for first in range(0, len(blocks), at_once):
+        for first in range(0, len(blocks), at_once := pieces(d_in * width)):
             here = slice(first, first + at_once)
-            some = blocks[here].permute(1, 2, 0, 3)
-            each = torch.stack((some & (LEVELS - 1), some >> 4), -1).flatten(-2)  # [group, 32, block, row]
-            columns = torch.addcmul(least[:, None, here], each, scale[:, None, here])
-            out[:, here] = (x @ columns.view(d_in, -1).to(x.dtype)).unflatten(1, (-1, width))
-        ordered = torch.empty_like(out)
-        ordered[..., order] = out
-        return ordered.flatten(1)
+            some = _halves(blocks[here].permute(1, 2, 0, 3))  # [group, 32, block, row]
+            columns = some.to(x.dtype).mul_(scale[:, :, here]).add_(least[:, :, here])
+            out[:, here] = (x @ columns.view(d_in, -1)).unflatten(1, (-1, width))
+        return _taken(out, order.argsort()).flatten(1)
 
     def rows(self, ids: Tensor, held: Held) -> Tensor:
         return self.unpack(held)[ids]
@@ -74,28 +74,36 @@ def numbers_of(held: Held) -> Tensor:
     """The n of each number, uint8 […, d_out, d_in]."""
     packed, order = held[0], row_order()
     *lead, d_out, half = packed.shape
-    lying = torch.stack((packed & (LEVELS - 1), packed >> 4), -1).view(*lead, -1, 2 * half, len(order))
-    numbers = torch.empty_like(lying)
-    numbers[..., order] = lying
-    return numbers.transpose(-1, -2).reshape(*lead, d_out, 2 * half)
+    lying = _halves(packed.view(*lead, -1, 2 * half, len(order) // 2))
+    return _taken(lying, order.argsort()).transpose(-1, -2).reshape(*lead, d_out, 2 * half)
 
 
 @cache
 def row_order() -> Tensor:
-    """The rows [width] that the half bytes of a column are of, where `width` rows lie together, column by column.
+    """The rows [width] that the lower halves of a column's bytes, then the upper ones, are of, where `width` rows lie together.
 
     How many do, and in what order, is the processor's, which is asked by packing the numbers of the rows.
     """
     rows = torch.arange(BLOCK, dtype=torch.int32)[:, None].expand(BLOCK, GROUP)
     packed = [aten._convert_weight_to_int4pack_for_cpu(digit.contiguous(), 1) for digit in (rows % 16, rows // 16)]
-    low, high = (torch.stack((each & 15, each >> 4), -1).flatten().long() for each in packed)
     for width in (16, 32, BLOCK):
-        lying = (low + 16 * high).view(-1, GROUP, width)
+        low, high = (_halves(each.view(-1, GROUP, width // 2)).long() for each in packed)
+        lying = low + LEVELS * high
         order = lying[0, 0]
         blocks = torch.arange(len(lying))[:, None, None] * width
         if torch.equal(lying, (order + blocks).expand_as(lying)):
             return order
     raise AssertionError("this processor packs 4-bit weights in an order of rows that is not known here")
+
+
+def _halves(packed: Tensor) -> Tensor:
+    """The lower half of each byte, then the upper: [.., 2 n] of [.., n]."""
+    return torch.cat((packed & (LEVELS - 1), packed >> 4), -1)
+
+
+def _taken(x: Tensor, order: Tensor) -> Tensor:
+    """The last dimension in an order, which is that of most processors already."""
+    return x if torch.equal(order, torch.arange(len(order))) else x[..., order]
 
 
 def _spread(groups: Tensor) -> tuple[Tensor, Tensor]:

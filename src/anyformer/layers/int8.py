@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.packed import WORKSPACE, Held, Scheme, aten
+from anyformer.layers.packed import Held, Scheme, aten, pieces
 
-FEW = 16  # vectors up to which the product with the numbers as they lie is faster (AVX2, d from 2,048 on)
+FEW = 16  # vectors up to which the product with the numbers as they lie is faster (AVX2)
 BLOCK = 32  # numbers that the operator takes at once; at other widths it reads beyond the row
 MOST = 127
 
@@ -30,9 +30,13 @@ class Int8(Scheme):
         return math.prod(shape) + 2 * math.prod(shape[:-1])
 
     def pack(self, matrix: Tensor) -> Held:
-        scales = (matrix.abs().amax(1) / MOST).bfloat16()
+        numbers = torch.empty(matrix.shape, dtype=torch.int8)
+        scales = (torch.linalg.vector_norm(matrix, torch.inf, 1) / MOST).bfloat16()
         scales = torch.where(scales == 0, torch.ones_like(scales), scales)
-        return (matrix / scales.float()[:, None]).round_().clamp_(-MOST, MOST).to(torch.int8), scales
+        for first in range(0, len(matrix), at_once := pieces(matrix.shape[1])):
+            here = slice(first, first + at_once)
+            numbers[here] = (matrix[here] / scales[here].float()[:, None]).round_().clamp_(-MOST, MOST)
+        return numbers, scales
 
     def unpack(self, held: Held) -> Tensor:
         numbers, scales = held
@@ -43,8 +47,7 @@ class Int8(Scheme):
         if len(x) <= FEW and x.shape[1] % BLOCK == 0:
             return aten._weight_int8pack_mm(x.bfloat16(), numbers, scales).to(x.dtype)
         out = x.new_empty(len(x), len(numbers))
-        at_once = max(1, WORKSPACE // x.shape[1])
-        for first in range(0, len(numbers), at_once):
+        for first in range(0, len(numbers), at_once := pieces(x.shape[1])):
             here = slice(first, first + at_once)
             torch.mm(x, numbers[here].to(x.dtype).t(), out=out[:, here])
         return out.mul_(scales)

@@ -18,11 +18,18 @@ from torch.utils._pytree import tree_map_only
 from anyformer.errors import KernelError
 from anyformer.layers.grouped import spans
 
-WORKSPACE = 1 << 18  # numbers that are unpacked at once: what a processor keeps near
+WORKSPACE = (
+    1 << 18
+)  # numbers that are in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
 REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
 aten = torch.ops.aten
 
 Held = tuple[Tensor, Tensor]  # numbers and their scales; leading dimensions are the weight's
+
+
+def pieces(size: int) -> int:
+    """Of how many pieces of so many numbers the workspace has room for."""
+    return max(1, WORKSPACE // size)
 
 
 class Scheme(ABC):
@@ -65,23 +72,24 @@ class PackedWeight(Tensor):
     held: Held
 
     @staticmethod
-    def __new__(cls, scheme: Scheme, shape: tuple[int, ...], held: Held) -> Self:
+    def __new__(cls: type[PackedWeight], scheme: Scheme, shape: tuple[int, ...], held: Held) -> PackedWeight:
         packed = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=held[0].device)
         packed.scheme, packed.held = scheme, held
         return packed
 
     @classmethod
-    def of(cls, weight: Tensor, scheme: Scheme) -> Self:
+    def of(cls, weight: Tensor, scheme: Scheme) -> PackedWeight:
         """The nearest of a scheme to a weight […, d_out, d_in], one matrix after the other."""
         if not weight.is_cpu:
             raise KernelError(f"weights in {scheme.bits} bits are for a CPU, not for {weight.device}; {ELSEWHERE}")
         shape = tuple(weight.shape)
-        each = [scheme.pack(matrix.float()) for matrix in weight.detach().reshape(-1, *shape[-2:])]
-        numbers, scales = (torch.stack(some).unflatten(0, shape[:-2]) if shape[2:] else some[0] for some in zip(*each))
-        return cls(scheme, shape, (numbers, scales))
+        matrices = weight.detach().reshape(-1, *shape[-2:])
+        numbers, scales = map(torch.stack, zip(*(scheme.pack(matrix.float()) for matrix in matrices), strict=True))
+        lead = shape[:-2]
+        return cls(scheme, shape, (numbers.view(*lead, *numbers.shape[1:]), scales.view(*lead, *scales.shape[1:])))
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The bytes that are really held."""
         return sum(each.nbytes for each in self.held)
 
@@ -89,9 +97,9 @@ class PackedWeight(Tensor):
         """The numbers that it stands for, in float32."""
         return self.scheme.unpack(self.held)
 
-    def requires_grad_(self, requires_grad: bool = True) -> Self:
+    def requires_grad_(self, mode: bool = True) -> Self:
         """Nothing, or KernelError: nothing is learnt in few bits."""
-        if requires_grad:
+        if mode:
             raise KernelError(REFUSED)
         return self
 
@@ -131,7 +139,7 @@ class PackedWeight(Tensor):
             return _grouped(*args)
         return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))
 
-    def _moved(self, device: Any = None, dtype: torch.dtype | None = None, **_: Any) -> Self:
+    def _moved(self, device: Any = None, dtype: torch.dtype | None = None, **_: Any) -> PackedWeight:
         """The same, where it may go. Raises KernelError."""
         if device is not None and torch.device(device).type != "cpu":
             raise KernelError(f"weights in {self.scheme.bits} bits are for a CPU, not for {device}; {ELSEWHERE}")

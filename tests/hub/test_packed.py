@@ -110,6 +110,21 @@ def test_the_loss_of_it(directory: Path, packing: Packing, tmp_path: Path) -> No
     assert 0 < abs(packed["loss"] - plain["loss"]) < {"int8": 0.02, "int4": 0.2}[packing] * plain["loss"]
 
 
+def test_a_cache_in_8_bits_from_the_command_line(directory: Path) -> None:
+    """The text that the model writes with such a cache, which is not that of an exact one here; what cost says of it."""
+    words = ("generate", "if x > 0:", "--model", directory, "--max-new-tokens", 24, "--device", "cpu")
+    model, tokenizer = af.load(directory)
+    assert tokenizer is not None
+    exact = af.generate(model, tokenizer, "if x > 0:", max_new_tokens=24)
+    model.cache_dtype = torch.int8
+    text = af.generate(model, tokenizer, "if x > 0:", max_new_tokens=24)
+    assert answer(*words, "--cache-dtype", "int8")["text"] == text != exact == answer(*words)["text"]
+    told = answer("cost", "llama3-8b", "--seq-len", "64", "--dtype", "int4", "--cache-dtype", "int8")
+    assert told["cache_nbytes"] == 32 * 2 * 8 * (128 + 8) * 64
+    assert (told["dtype"], told["cache_dtype"]) == ("int4", "int8")
+    refused(run(*words, "--cache-dtype", "int4"), "int4", "int8")
+
+
 def test_what_cannot_be(directory: Path, tmp_path: Path) -> None:
     model, _ = af.load(directory, dtype="int8")
     with pytest.raises(CheckpointError, match=r"weights in few bits .* load the model without dtype"):

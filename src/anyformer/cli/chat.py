@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, SEED, SHARE, Number, device_option, weights_option
+from anyformer.cli.options import PATH, SEED, SHARE, Number, cache_option, device_option, weights_option
 from anyformer.errors import AnyformerError
 from anyformer.screen import say
 
@@ -33,6 +33,7 @@ COMMANDS = {
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Answer i draws with this seed + i.")
 @device_option
 @weights_option
+@cache_option
 @import_option
 def command(
     directory: Path,
@@ -44,6 +45,7 @@ def command(
     seed: int,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
+    cache_dtype: Any,
 ) -> None:
     """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings.
 
@@ -57,6 +59,7 @@ def command(
 
     sampling = Sampling(temperature, top_k, top_p)
     found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
+    found.model.cache_dtype = cache_dtype
     with Conversation(found, system) as conversation:
         answered = 0
         while (line := _line()) is not None:

@@ -30,6 +30,7 @@ CONVENTIONS = (
     help="Of inference's weights and cache: float32, bfloat16, float16; of weights alone int8, int4.  "
     "[default: the first the device has]",
 )
+@click.option("--cache-dtype", type=click.Choice(("int8",)), help="Of inference's cache.  [default: as --dtype]")
 @choice("--precision", PRECISIONS, "bf16", "Of matrix products in training; all that is kept is float32.")
 @choice("--recompute", RECOMPUTE, "none", "What the backward pass makes again.")
 @click.option("--device", type=DeviceName(), help="Times on one: H100, A100-80GB, TPUv4 …, this, or a YAML file.")

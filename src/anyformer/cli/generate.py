@@ -15,6 +15,7 @@ from anyformer.cli.options import (
     SEED,
     SHARE,
     Number,
+    cache_option,
     choice,
     device_option,
     json_option,
@@ -86,6 +87,7 @@ DEFAULT = 50  # new tokens
 @click.option("--ahead", is_flag=True, help="The model's own modules for later tokens guess.")
 @device_option
 @weights_option
+@cache_option
 @json_option(help="Print one JSON object when all is written.")
 @import_option
 def command(
@@ -103,6 +105,7 @@ def command(
     ahead: bool,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
+    cache_dtype: Any,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -144,6 +147,7 @@ def command(
         raise UsageError("--draft, --lookup and --ahead continue one PROMPT; leave --beams, --data and --chat out")
     how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": lay_out_for_decoding}
     found = opened(model, **how)
+    found.model.cache_dtype = cache_dtype
     beside = None if draft is None else found.beside(draft, **how)
     guesses = guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead)
     if data is not None:

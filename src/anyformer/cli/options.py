@@ -38,6 +38,12 @@ weights_option = click.option(
     callback=lambda context, option, name: as_dtype(name),
     help="Of weights and cache, as the weights are stored by default; int8, int4: of linear maps' weights, on a CPU.",
 )
+cache_option = click.option(
+    "--cache-dtype",
+    type=click.Choice(("int8",)),
+    callback=lambda context, option, name: None if name is None else _torch_dtype(name),
+    help="Of the cache, 32 numbers with a scale.  [default: as the weights]",
+)
 json_option = partial(click.option, "--json", "as_json", is_flag=True)
 
 
@@ -55,8 +61,10 @@ def chosen(values: Sequence[str], help_text: str | None = None) -> dict[str, Any
 
 def as_dtype(name: str | None) -> Any:
     """What `load` takes: a torch.dtype, the name of a packing, or None."""
-    if name is None or name in PACKINGS:
-        return name
+    return name if name is None or name in PACKINGS else _torch_dtype(name)
+
+
+def _torch_dtype(name: str) -> Any:
     import torch
 
     return getattr(torch, name)

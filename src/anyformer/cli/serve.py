@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, Amount, Nbytes, Number, device_option, weights_option
+from anyformer.cli.options import PATH, Amount, Nbytes, Number, cache_option, device_option, weights_option
 from anyformer.errors import UsageError
 
 EXTRA = ("starlette", "uvicorn")
@@ -31,6 +31,7 @@ EXTRA = ("starlette", "uvicorn")
 @click.option("--grace", type=click.IntRange(0, 86400), default=30, show_default=True, help="Seconds to end in.")
 @device_option
 @weights_option
+@cache_option
 @import_option
 def command(
     directory: Path,
@@ -48,6 +49,7 @@ def command(
     grace: int,
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
+    cache_dtype: Any,
 ) -> None:
     """Serve the model in DIR as OpenAI's interface has it: completions, chats, embeddings, models; /health, /metrics.
 
@@ -67,5 +69,6 @@ def command(
     from anyformer.serving import Limits, application, serve
 
     found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
+    found.model.cache_dtype = cache_dtype
     limits = Limits(max_length, max_tokens, max_rows, max_waiting, max_body, rate, timeout)
     serve(application(found, name or directory.resolve().name, limits, api_key), host, port, grace_seconds=grace)

@@ -36,7 +36,7 @@ weights_option = click.option(
     "--dtype",
     type=click.Choice((*DTYPES, *PACKINGS)),
     callback=lambda context, option, name: as_dtype(name),
-    help="Of weights and cache, as the weights are stored by default; int8, int4: of linear maps' weights, on a CPU.",
+    help="Of weights and cache, as the weights are stored by default; int8, int4: of weights alone, on a CPU.",
 )
 cache_option = click.option(
     "--cache-dtype",

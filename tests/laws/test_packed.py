@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anyformer.cache import KVCache
-from anyformer.layers import int4, int8
+from anyformer.layers import MoESpec, int4, int8
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.packed import PackedWeight
 from anyformer.layers.packing import Packing, packed_nbytes, packed_weights
@@ -14,6 +14,7 @@ from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
 from tests.laws.models import SHRUNK, ids_for, per_token, randomised, runner
 from tests.laws.tolerance import FLOAT32_READ, close
+from tests.laws.weights import edited
 
 HARD = (
     *("gpt2", "llama3-8b", "gemma3n-e4b", "t5-small", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b"),
@@ -41,7 +42,8 @@ def packed(model: Transformer, packing: Packing) -> tuple[Transformer, Transform
     ],
 )
 def test_every_part_multiplies_by_what_is_held(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the vectors' own dtype, where nothing but the weights is rounded."""
+    """In the vectors' own dtype, where nothing but the weights is rounded; without a capacity, for which a pass's tokens compete."""
+    spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
     for module in (int4, int8):
         monkeypatch.setattr(module, "FEW", 0)
     found, there = packed(randomised(spec), "int4")

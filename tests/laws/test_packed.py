@@ -42,7 +42,7 @@ def packed(model: Transformer, packing: Packing) -> tuple[Transformer, Transform
     ],
 )
 def test_every_part_multiplies_by_what_is_held(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the vectors' own dtype, where nothing but the weights is rounded; without a capacity, for which a pass's tokens compete."""
+    """In the vectors' own dtype; without a capacity, for which a pass's tokens compete."""
     spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
     for module in (int4, int8):
         monkeypatch.setattr(module, "FEW", 0)

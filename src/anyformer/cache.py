@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import CacheError
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.int8_vectors import SCALE, group, nbytes, packed, unpacked
 from anyformer.layers.tokens import FACTS, Store, Tokens
 from anyformer.spec import ModelSpec, cached_calls
 
@@ -102,8 +103,13 @@ class SlotIndex:
         return index, alive
 
 
+def _scales(name: str) -> str:
+    """What the scales of what is held in 8 bits are held as."""
+    return f"{name} scales"
+
+
 class LayerCache(Store):
-    """What one mixer call keeps of each token, each [batch, …, slot, width]."""
+    """What one mixer call keeps of each token, each [batch, …, slot, width]; in int8 with scales beside it."""
 
     def __init__(
         self,
@@ -113,9 +119,13 @@ class LayerCache(Store):
         device: torch.device | None,
     ) -> None:
         self.slot_index = slot_index
+        kinds = {name: (shape, dtype) for name, shape in shapes.items()}
+        if dtype == torch.int8:
+            each = {name: (*shape[:-1], shape[-1] // group(shape[-1])) for name, shape in shapes.items()}
+            kinds |= {_scales(name): (shape, SCALE) for name, shape in each.items()}
         self.held = {
-            name: torch.zeros(slot_index.batch, *shape[:-1], slot_index.slots, shape[-1], dtype=dtype, device=device)
-            for name, shape in shapes.items()
+            name: torch.zeros(slot_index.batch, *shape[:-1], slot_index.slots, shape[-1], dtype=kind, device=device)
+            for name, (shape, kind) in kinds.items()
         }
 
     @property
@@ -129,22 +139,37 @@ class LayerCache(Store):
         for name, value in new.items():
             if value.requires_grad:
                 raise CacheError("a cache keeps no gradients; call the model under torch.no_grad() or without a cache")
-            self.held[name] = self.slot_index.roomy(self.held[name], -2)
-            seen[name] = self.slot_index.extend(self.held[name], value, -2)
+            if self.held[name].dtype != torch.int8:
+                seen[name] = self._extended(name, value)
+                continue
+            # What is new is seen as it is held, so that it does not matter in what chunks a text is read.
+            numbers, scales = packed(value)
+            held = self._extended(name, numbers), self._extended(_scales(name), scales)
+            seen[name] = unpacked(*held, value.dtype)
         return seen
+
+    def _extended(self, name: str, value: Tensor) -> Tensor:
+        self.held[name] = self.slot_index.roomy(self.held[name], -2)
+        return self.slot_index.extend(self.held[name], value, -2)
 
 
 class CrossAttentionCache(Store):
-    """What cross-attention makes of the memory once."""
+    """What cross-attention makes of the memory once; in int8 with scales beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         self.held: dict[str, Tensor] = {}
+        self._in_8_bits, self._made = dtype == torch.int8, dict[str, torch.dtype]()
 
     def once(self, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """What `make` gave first, each [batch, …, source, width]."""
+        if not self._in_8_bits:
+            self.held = self.held or dict(make())
+            return self.held
         if not self.held:
-            self.held = dict(make())
-        return self.held
+            for name, value in make().items():
+                self._made[name] = value.dtype
+                self.held[name], self.held[_scales(name)] = packed(value)
+        return {name: unpacked(self.held[name], self.held[_scales(name)], kind) for name, kind in self._made.items()}
 
 
 class StateCache(Store):
@@ -170,7 +195,8 @@ class KVCache:
 
     `length`: tokens to make room for (a full store grows when it is exceeded); `longest`: tokens that it may ever hold, by
     which a window is a ring or full, as many as `length` by default; `slack`: how many tokens, beyond one, `rewind` can take
-    back from a ring. Raises CacheError where `rewind` or the model asks for what is no longer held.
+    back from a ring; `dtype` int8: up to 32 numbers side by side share a scale, and states stay float32. Raises CacheError
+    where `rewind` or the model asks for what is no longer held.
     """
 
     def __init__(
@@ -195,7 +221,7 @@ class KVCache:
         self.plain = True
         for mixer, shapes in cached_calls(spec):
             if mixer.kept_as() == "memory":
-                self.stores.append(CrossAttentionCache())
+                self.stores.append(CrossAttentionCache(dtype))
                 continue
             if mixer.kept_as() == "state":
                 self.stores.append(StateCache(shapes, batch, device))
@@ -337,7 +363,7 @@ class CacheKind:
 
 
 def cache_kinds(
-    spec: ModelSpec, *, batch: int, seq_len: int, source_len: int, element_nbytes: int
+    spec: ModelSpec, *, batch: int, seq_len: int, source_len: int, dtype: torch.dtype
 ) -> tuple[CacheKind, ...]:
     """The cache of `batch` rows of `seq_len` tokens after `source_len` of an encoder, by reach.
 
@@ -346,10 +372,12 @@ def cache_kinds(
     kinds: dict[str, CacheKind] = {}
     for mixer, shapes in () if later_tokens_seen(spec.stack, after_prefix=True) else cached_calls(spec):
         reach, kept, numbers = mixer.reach(), mixer.kept_as(), sum(math.prod(shape) for shape in shapes.values())
+        vectors = [(math.prod(shape[:-1]), shape[-1]) for shape in shapes.values()]
         name = kept if kept != "tokens" else "full" if reach is None else f"window of {reach}"
         tokens = {"memory": source_len, "state": 0}.get(kept, seq_len if reach is None else min(reach, seq_len))
-        per_token = 0 if kept == "state" else element_nbytes * numbers
+        each = nbytes if dtype == torch.int8 else lambda width: dtype.itemsize * width
+        per_token = 0 if kept == "state" else sum(n * each(width) for n, width in vectors)
         known = kinds.get(name, CacheKind(name, 0, 0, tokens, 0))
-        nbytes = known.nbytes + batch * (STATE_NBYTES * numbers if kept == "state" else per_token * tokens)
-        kinds[name] = CacheKind(name, known.calls + 1, known.nbytes_per_token + per_token, tokens, nbytes)
+        more = batch * (STATE_NBYTES * numbers if kept == "state" else per_token * tokens)
+        kinds[name] = CacheKind(name, known.calls + 1, known.nbytes_per_token + per_token, tokens, known.nbytes + more)
     return tuple(kinds.values())

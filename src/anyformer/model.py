@@ -94,6 +94,7 @@ class Transformer(Part[ModelSpec]):
         super().__init__(spec, replace(place or Place(), modules=shared))
         self.shared = shared
         self.kernel: str | None = None
+        self.cache_dtype: torch.dtype | None = None  # of the caches made for it; None: that of its weights
         self.runs_on: str | None = None  # the kind of device that kernels are chosen for; None: where the tokens are
         # what the rows of a head that classifies stand for, where files say it
         self.labels: tuple[str, ...] | None = None
@@ -213,6 +214,16 @@ class Transformer(Part[ModelSpec]):
         if not known:
             raise InputError("this model has no head; what it gives is last_hidden_state")
         raise InputError(f"there is no head {name!r}{did_you_mean(name or '', known)}; there are {', '.join(known)}")
+
+    def new_cache(
+        self, batch: int, length: int, *, longest: int | None = None, slack: int = 0, spec: ModelSpec | None = None
+    ) -> KVCache:
+        """A cache for passes over so many rows; what `length`, `longest` and `slack` are, `KVCache` says. `spec`: of a part."""
+        weight = next(each for each in self.parameters() if each.is_floating_point())
+        dtype = self.cache_dtype or weight.dtype
+        return KVCache(
+            spec or self.spec, batch, length, longest=longest, slack=slack, dtype=dtype, device=weight.device
+        )
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """What the encoder makes [batch, source, width] of ids [batch, source], for `encoder_last_hidden_state`."""

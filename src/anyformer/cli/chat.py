@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import DTYPES, PATH, SEED, SHARE, Number, device_option
+from anyformer.cli.options import PATH, SEED, SHARE, Number, cache_option, device_option, weights_option
 from anyformer.errors import AnyformerError
 from anyformer.screen import say
 
@@ -32,7 +32,8 @@ COMMANDS = {
 @click.option("--top-p", type=SHARE, help="Draw from the likeliest tokens that have this probability together.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Answer i draws with this seed + i.")
 @device_option
-@click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and cache; as the weights are stored by default.")
+@weights_option
+@cache_option
 @import_option
 def command(
     directory: Path,
@@ -43,7 +44,8 @@ def command(
     top_p: float | None,
     seed: int,
     device: str | None,
-    dtype: str | None,
+    dtype: Any,  # of torch's, or a packing's name
+    cache_dtype: Any,
 ) -> None:
     """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings.
 
@@ -51,15 +53,13 @@ def command(
 
       anyformer chat path/to/smollm2-instruct --system "Answer in one sentence."
     """
-    import torch
-
     from anyformer.generation import Sampling, lay_out_for_decoding
     from anyformer.inference.conversation import Conversation
     from anyformer.inference.opened import opened
 
-    kind = None if dtype is None else getattr(torch, dtype)
     sampling = Sampling(temperature, top_k, top_p)
-    found = opened(directory, device=device, dtype=kind, prepare=lay_out_for_decoding)
+    found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
+    found.model.cache_dtype = cache_dtype
     with Conversation(found, system) as conversation:
         answered = 0
         while (line := _line()) is not None:

@@ -26,8 +26,11 @@ CONVENTIONS = (
 @click.option("--batch", type=Amount(), default=1, show_default=True, help="Sequences.")
 @choice("--convention", CONVENTIONS, CONVENTIONS[0], "What is counted as FLOPs.")
 @click.option(
-    "--dtype", help="Of inference's weights and cache: float32, bfloat16, float16.  [default: the first the device has]"
+    "--dtype",
+    help="Of inference's weights and cache: float32, bfloat16, float16; of weights alone int8, int4.  "
+    "[default: the first the device has]",
 )
+@click.option("--cache-dtype", type=click.Choice(("int8",)), help="Of inference's cache.  [default: as --dtype]")
 @choice("--precision", PRECISIONS, "bf16", "Of matrix products in training; all that is kept is float32.")
 @choice("--recompute", RECOMPUTE, "none", "What the backward pass makes again.")
 @click.option("--device", type=DeviceName(), help="Times on one: H100, A100-80GB, TPUv4 …, this, or a YAML file.")

@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import FILE, PATH, SHARE, Amount, Number, device_option, json_option, precision_option
+from anyformer.cli.options import (
+    FILE,
+    PATH,
+    SHARE,
+    Amount,
+    Number,
+    device_option,
+    json_option,
+    precision_option,
+    weights_option,
+)
 from anyformer.cli.terminal import tell
 
 
@@ -26,6 +36,7 @@ from anyformer.cli.terminal import tell
 )
 @click.option("--tokenizer", type=FILE, help="Where the model's directory has none.")
 @precision_option
+@weights_option
 @device_option
 @click.option(
     "--bleu", "with_bleu", is_flag=True, help="Translate --source too, and compare with --target (sacrebleu)."

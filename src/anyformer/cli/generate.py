@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import DTYPES, ONE_FILE, PATH, SEED, SHARE, Number, choice, device_option, json_option
+from anyformer.cli.options import (
+    ONE_FILE,
+    PATH,
+    SEED,
+    SHARE,
+    Number,
+    cache_option,
+    choice,
+    device_option,
+    json_option,
+    weights_option,
+)
 from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 from anyformer.screen import say
@@ -75,7 +86,8 @@ DEFAULT = 50  # new tokens
 )
 @click.option("--ahead", is_flag=True, help="The model's own modules for later tokens guess.")
 @device_option
-@click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and cache; as the weights are stored by default.")
+@weights_option
+@cache_option
 @json_option(help="Print one JSON object when all is written.")
 @import_option
 def command(
@@ -92,7 +104,8 @@ def command(
     lookup: int | None,
     ahead: bool,
     device: str | None,
-    dtype: str | None,
+    dtype: Any,  # of torch's, or a packing's name
+    cache_dtype: Any,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -111,8 +124,6 @@ def command(
     With `--draft`, `--lookup` or `--ahead` a pass checks several guesses: the greedy text is the same, a drawn one is another of
     the same distribution. How many tokens came of a pass is said on stderr.
     """
-    import torch
-
     from anyformer.generation import BeamSearch, lay_out_for_decoding
     from anyformer.inference.guessing import guessing
     from anyformer.inference.opened import opened
@@ -134,9 +145,9 @@ def command(
     guessed = draft is not None or lookup is not None or ahead
     if guessed and (search is not None or data is not None or chat):
         raise UsageError("--draft, --lookup and --ahead continue one PROMPT; leave --beams, --data and --chat out")
-    kind = None if dtype is None else getattr(torch, dtype)
-    how: dict[str, Any] = {"device": device, "dtype": kind, "prepare": lay_out_for_decoding}
+    how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": lay_out_for_decoding}
     found = opened(model, **how)
+    found.model.cache_dtype = cache_dtype
     beside = None if draft is None else found.beside(draft, **how)
     guesses = guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead)
     if data is not None:

@@ -30,6 +30,20 @@ run_option = click.option("--model", required=True, type=PATH, metavar="DIR", he
 truncate_option = click.option(
     "--truncate", is_flag=True, help="Cut texts that the model has no room for.  [default: as trained]"
 )
+DTYPES = ("float32", "bfloat16", "float16")
+PACKINGS = ("int8", "int4")
+weights_option = click.option(
+    "--dtype",
+    type=click.Choice((*DTYPES, *PACKINGS)),
+    callback=lambda context, option, name: as_dtype(name),
+    help="Of weights and cache, as the weights are stored by default; int8, int4: of weights alone, on a CPU.",
+)
+cache_option = click.option(
+    "--cache-dtype",
+    type=click.Choice(("int8",)),
+    callback=lambda context, option, name: None if name is None else _torch_dtype(name),
+    help="Of the cache, 32 numbers with a scale.  [default: as the weights]",
+)
 json_option = partial(click.option, "--json", "as_json", is_flag=True)
 
 
@@ -45,8 +59,18 @@ def chosen(values: Sequence[str], help_text: str | None = None) -> dict[str, Any
     return {"type": click.Choice(values), "metavar": "NAME" if many else None, "help": said}
 
 
+def as_dtype(name: str | None) -> Any:
+    """What `load` takes: a torch.dtype, the name of a packing, or None."""
+    return name if name is None or name in PACKINGS else _torch_dtype(name)
+
+
+def _torch_dtype(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)
+
+
 PRECISIONS = ("float32", "bf16")
-DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 precision_option = choice("--precision", PRECISIONS, "float32")
 

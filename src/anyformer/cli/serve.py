@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import DTYPES, PATH, Amount, Nbytes, Number, device_option
+from anyformer.cli.options import PATH, Amount, Nbytes, Number, cache_option, device_option, weights_option
 from anyformer.errors import UsageError
 
 EXTRA = ("starlette", "uvicorn")
@@ -29,7 +30,8 @@ EXTRA = ("starlette", "uvicorn")
 @click.option("--timeout", type=Number(0.1, 10**6), default=600.0, show_default=True, help="Seconds of an answer.")
 @click.option("--grace", type=click.IntRange(0, 86400), default=30, show_default=True, help="Seconds to end in.")
 @device_option
-@click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and cache; as the weights are stored by default.")
+@weights_option
+@cache_option
 @import_option
 def command(
     directory: Path,
@@ -46,7 +48,8 @@ def command(
     timeout: float,
     grace: int,
     device: str | None,
-    dtype: str | None,
+    dtype: Any,  # of torch's, or a packing's name
+    cache_dtype: Any,
 ) -> None:
     """Serve the model in DIR as OpenAI's interface has it: completions, chats, embeddings, models; /health, /metrics.
 
@@ -61,13 +64,11 @@ def command(
         raise UsageError(f"{' and '.join(missing)} are missing; install the extra: pip install 'anyformer[serve]'")
     if api_key == "":
         raise UsageError("--api-key is empty; give one, or leave it out and listen on this machine alone")
-    import torch
-
     from anyformer.generation import lay_out_for_decoding
     from anyformer.inference.opened import opened
     from anyformer.serving import Limits, application, serve
 
-    kind = None if dtype is None else getattr(torch, dtype)
-    found = opened(directory, device=device, dtype=kind, prepare=lay_out_for_decoding)
+    found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
+    found.model.cache_dtype = cache_dtype
     limits = Limits(max_length, max_tokens, max_rows, max_waiting, max_body, rate, timeout)
     serve(application(found, name or directory.resolve().name, limits, api_key), host, port, grace_seconds=grace)

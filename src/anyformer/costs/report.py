@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
+import torch
+
 from anyformer.cache import CacheKind, cache_kinds
 from anyformer.costs.activations import Activations, activations
 from anyformer.costs.conventions import CONVENTIONS
@@ -16,6 +18,7 @@ from anyformer.costs.state import StateBytes, state_nbytes
 from anyformer.errors import NoModuleError, SpecError, unknown
 from anyformer.layers import FactorisedPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.packing import PACKINGS, packed_nbytes
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Precision
 from anyformer.spec import (
@@ -51,7 +54,8 @@ class CostReport(ShowsItself):
     batch: int
     convention: str
     unit: str  # "FLOPs", or "MACs": multiply-adds counted once
-    dtype: str  # of weights and cache in inference
+    dtype: str  # of weights in inference
+    cache_dtype: str  # in inference
     precision: Precision  # of training
     recompute: Recompute
     parameters: Parameters
@@ -131,7 +135,9 @@ class CostReport(ShowsItself):
 
     @property
     def weights_nbytes(self) -> int:
-        """In the dtype."""
+        """In the dtype; of weights in few bits, what is held of them and of all else in float32."""
+        if self.dtype in PACKINGS:
+            return packed_nbytes(self.spec, self.dtype)
         return (self.parameters.total + self.parameters.frozen) * NBYTES[self.dtype]
 
     @property
@@ -145,7 +151,17 @@ class CostReport(ShowsItself):
         return self.state.total
 
     def as_json(self) -> dict[str, Any]:
-        given = ("seq_len", "source_len", "batch", "convention", "unit", "dtype", "precision", "recompute")
+        given = (
+            "seq_len",
+            "source_len",
+            "batch",
+            "convention",
+            "unit",
+            "dtype",
+            "cache_dtype",
+            "precision",
+            "recompute",
+        )
         totals = ("forward_flops_total", "forward_flops_per_token", "training_flops_total", "training_flops_per_token")
         nbytes = ("cache_nbytes", "weights_nbytes", "activation_nbytes", "training_nbytes")
         return {
@@ -174,17 +190,21 @@ def cost(
     batch: int = 1,
     convention: str = "exact-causal",
     dtype: str = "bfloat16",
+    cache_dtype: str | None = None,
     precision: Precision = "bf16",
     recompute: Recompute = "none",
 ) -> CostReport:
     """What a pass over `batch` sequences of `seq_len` tokens costs; an encoder reads `source_len`, by default as many.
 
-    `seq_len` defaults to the published context. `dtype` is of weights and cache in inference; `precision` and `recompute`
-    are how a training step runs. Raises SpecError for sizes, names or a convention that make no sense.
+    `seq_len` defaults to the published context. `dtype` is of weights in inference, and of the cache, which is float32 beside
+    int8 and int4; `cache_dtype` is of the cache alone, int8 too. `precision` and `recompute` are how a training step runs.
+    Raises SpecError for sizes, names or a convention that make no sense.
     """
     spec = specification(architecture)
-    names = {"convention": (convention, CONVENTIONS), "dtype": (dtype, NBYTES)}
+    names = {"convention": (convention, CONVENTIONS), "dtype": (dtype, (*NBYTES, *PACKINGS))}
     names |= {"precision": (precision, get_args(Precision)), "recompute": (recompute, get_args(Recompute))}
+    cached = cache_dtype or (dtype if dtype in NBYTES else "float32")
+    names["cache_dtype"] = cached, (*NBYTES, "int8")
     for name, (value, known) in names.items():
         if value not in known:
             raise SpecError(unknown(name, value, known))
@@ -203,6 +223,7 @@ def cost(
         convention=convention,
         unit=counts.unit,
         dtype=dtype,
+        cache_dtype=cached,
         precision=precision,
         recompute=recompute,
         parameters=count,
@@ -212,7 +233,7 @@ def cost(
         training_flops=counts.training(spec, workload, recompute),
         decode_flops=_decode(spec, replace(workload, causal_exact=convention != "full-attention")),
         state=state_nbytes(count.total, precision=precision),
-        cache=cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=read, element_nbytes=NBYTES[dtype]),
+        cache=cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=read, dtype=getattr(torch, cached)),
     )
 
 

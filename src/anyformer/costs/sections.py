@@ -95,7 +95,7 @@ def _activations(report: CostReport) -> Iterator[FigureLine]:
 def _inference(report: CostReport) -> Iterator[FigureLine]:
     yield FigureLine("weights", binary(report.weights_nbytes), report.dtype)
     if report.cache:
-        yield FigureLine("cache", binary(report.cache_nbytes), f"{report.dtype}, the whole batch at this context")
+        yield FigureLine("cache", binary(report.cache_nbytes), f"{report.cache_dtype}, the whole batch at this context")
     for kind in report.cache:
         of_tokens = f"{kind.nbytes_per_token:,} bytes/token in {kind.calls} layers, {kind.tokens:,} tokens kept"
         says = f"in {kind.calls} layers, float32, the same for any length" if kind.kind == "state" else of_tokens

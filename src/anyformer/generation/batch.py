@@ -94,7 +94,7 @@ class Batch:
             )
         row = Row(wanted, torch.Generator().manual_seed(wanted.seed))
         length = min(start.shape[1] + wanted.max_new_tokens, self.longest)
-        cache = KVCache(self.model.spec, 1, length, longest=self.longest, dtype=weight.dtype, device=weight.device)
+        cache = self.model.new_cache(1, length, longest=self.longest)
         types = prompt_types(self.model.spec, start)
         if wanted.echo and answer is None:
             all_logits = self.model(read, token_type_ids=types, cache=cache).logits

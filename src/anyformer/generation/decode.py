@@ -124,8 +124,7 @@ def generate_ids(
 
 def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int) -> KVCache:
     """A cache for a prompt [batch, token] and what is written after it; the last token is never read."""
-    weight, length = model.head().table.weight, prompt.shape[1] + max_new_tokens - 1
-    return KVCache(model.spec, len(prompt), length, dtype=weight.dtype, device=weight.device)
+    return model.new_cache(len(prompt), prompt.shape[1] + max_new_tokens - 1)
 
 
 def next_logits(

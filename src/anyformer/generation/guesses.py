@@ -136,10 +136,10 @@ class Reader:
 
     def __init__(self, model: Transformer, prompt: Prompt, slack: int) -> None:
         """`slack`: tokens that may be taken back at once."""
-        weight, self.n_prompt = model.head().table.weight, prompt.ids.shape[1]
+        self.n_prompt = prompt.ids.shape[1]
         length = self.n_prompt + prompt.max_new_tokens
         self.model, self.source = model, prompt.source
-        self.cache = KVCache(model.spec, 1, length, slack=slack, dtype=weight.dtype, device=weight.device)
+        self.cache = model.new_cache(1, length, slack=slack)
         self.types = prompt_types(model.spec, prompt.ids)
 
     def read(self, text: Sequence[int], n: int) -> Output:
@@ -208,12 +208,12 @@ class _Own:
 
     def __init__(self, model: Transformer, prompt: Prompt, n: int) -> None:
         self.model = model
-        weight, length = model.head().table.weight, prompt.ids.shape[1] + prompt.max_new_tokens
+        length = prompt.ids.shape[1] + prompt.max_new_tokens
         self.caches: list[KVCache] = []
         for module in model.spec.ahead[:n]:
             alone = model.spec.but(stack=model.spec.stack.but(blocks=(module.block,)), heads=(), ahead=())
             check_can_forget(alone, "a module of Model.ahead")
-            self.caches.append(KVCache(alone, 1, length, slack=n, dtype=weight.dtype, device=weight.device))
+            self.caches.append(model.new_cache(1, length, slack=n, spec=alone))
         # what each module read before only beside a guess [1, token, width]
         self.left: list[Tensor | None] = [None] * n
 

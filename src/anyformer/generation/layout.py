@@ -11,6 +11,7 @@ from anyformer.layers.feed_forward import GatedFeedForward
 from anyformer.layers.gqa import GQA
 from anyformer.layers.head import Unembedding
 from anyformer.layers.linear import Linear, Together
+from anyformer.layers.packed import PackedWeight
 from anyformer.layers.part import is_plain
 from anyformer.model import Transformer
 
@@ -22,6 +23,8 @@ def lay_out_for_decoding(model: Transformer) -> Transformer:
     vector then adds up long columns, which CPU libraries do at up to twice the speed of as many short dot products (AMD
     Zen 3, MKL: 12 to 23 GB/s).
     """
+    if any(isinstance(each, PackedWeight) for each in model.parameters()):
+        return model  # which lie as their operators read them
     joined: set[nn.Module] = set()
     for module in model.modules():
         maps = (module.q, module.k, module.v) if isinstance(module, GQA) else ()

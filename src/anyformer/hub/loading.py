@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import CheckpointError
@@ -14,6 +15,8 @@ from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
 from anyformer.hub.labels import labels_of
 from anyformer.hub.source import Source, find, find_auxiliary
+from anyformer.layers.packed import PackedWeight
+from anyformer.layers.packing import Packing, packed_weights
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, first_difference, short
 from anyformer.text import Tokenizer
@@ -21,13 +24,14 @@ from anyformer.text.companions import GENERATION
 
 
 def load(
-    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | Packing | None = None
 ) -> tuple[Transformer, Tokenizer | None]:
     """The model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
 
     `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is
-    the CPU. Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another.
-    Raises CheckpointError, naming the file, setting or tensor.
+    the CPU. "int8" and "int4" hold linear maps and tables in few bits, on a CPU, for inference alone; all else is float32.
+    Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another.
+    Raises CheckpointError, naming the file, setting or tensor, KernelError for few bits elsewhere.
     """
     source = find(path)
     tokenizer, n = tokenizer_of(source), source.spec.vocab_size if source.spec.encoder else None
@@ -41,15 +45,26 @@ def load_auxiliary(path: str | Path, *, device: torch.device | str | None = None
     return _filled(find_auxiliary(path), device, None)
 
 
-def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtype | None) -> Transformer:
+def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtype | Packing | None) -> Transformer:
     held = contents(source)
-    kept = dtype or held.dtype()
+    stored, schemes = held.dtype(), packed_weights(source.spec, dtype) if isinstance(dtype, str) else {}
+    kept = torch.float32 if isinstance(dtype, str) else dtype or stored
     model = build(source.spec, seed=None, device="meta")
-    nbytes = sum(each.numel() for each in model.parameters()) * kept.itemsize
+    nbytes = sum(
+        schemes[name].nbytes(tuple(each.shape)) if name in schemes else each.numel() * kept.itemsize
+        for name, each in model.named_parameters()
+    )
     refuse_beyond_memory(
         nbytes, device, f"the model in {source.weights}", "take another device or, for inference, a smaller --dtype"
     )
-    filled = {name: tensor.to(device=device or "cpu", dtype=kept) for name, tensor in held.ours()}
+
+    def as_kept(name: str, tensor: Tensor) -> Tensor:
+        moved = tensor.to(device=device or "cpu", dtype=kept)
+        return PackedWeight.of(moved, schemes[name]) if name in schemes else moved
+
+    filled = {name: as_kept(name, tensor) for name, tensor in held.ours()}
+    if schemes:
+        model.requires_grad_(False)  # a packed weight takes no gradient, so that none is made for what stands beside it
     model.load_state_dict(filled, assign=True)
     model.labels = labels_of(source)
     return model

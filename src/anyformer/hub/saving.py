@@ -30,6 +30,7 @@ from anyformer.hub.sentences import without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, write_tensors
 from anyformer.hub.wrapped import PREFIX, name_padding, wrapped_config
+from anyformer.layers.packed import PackedWeight
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec, dumps
 from anyformer.text import Tokenizer
@@ -124,6 +125,8 @@ def save(
     path = Path(path)
     refuse_in_use(path)
     weights = dict(model.named_parameters())
+    if any(isinstance(weight, PackedWeight) for weight in weights.values()):
+        raise CheckpointError("weights in few bits are held as this processor wants them; load the model without dtype")
     refuse_larger(tokenizer, model.spec)
     plan = planned(model.spec, form)
     with whole(path) as aside:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from anyformer.errors import UsageError
 from anyformer.generation import BeamSearch, lay_out_for_decoding
 from anyformer.hub import load_auxiliary
@@ -15,6 +17,7 @@ from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
 from anyformer.inference.opened import Opened, TrainedModel, opened
 from anyformer.inference.writing import Bleu, bleu, translate
+from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.notebook import ShowsItself
 from anyformer.recipe import Contrastive, FramedTexts, Labelled, ObjectiveSpec, Precision, Recipe
@@ -140,6 +143,7 @@ def evaluate(
     precision: Precision = "float32",
     truncate: bool = False,
     bleu: BeamSearch | None = None,
+    dtype: torch.dtype | Packing | None = None,
     device: str | None = None,
 ) -> Evaluated:
     """What a model's predictions cost on a text (a file, a folder, "stdlib", or labelled text), or on two files of pairs.
@@ -148,6 +152,7 @@ def evaluate(
     that suits its architecture. `held_out` takes only what training with such a share of validation set aside. Rows have
     `seq_len` tokens, by default as trained; with a `memory`, windows of one text see so many tokens before them. `truncate`
     cuts labelled texts, or pairs, longer than a row. `bleu` translates the source too, searching so, and compares.
+    `dtype` is that of the weights of what is loaded, or how they are packed.
 
     Raises UsageError for data and options that do not go together, TextError, CheckpointError.
     """
@@ -156,7 +161,7 @@ def evaluate(
         raise UsageError("--bleu compares translations: give --source and --target")
     if memory is not None and source is not None:
         raise UsageError("--memory is for texts that are read in windows; leave it out with --source")
-    found = opened(model, tokenizer, device=device)
+    found = opened(model, tokenizer, device=device, dtype=dtype)
     spec, trained = found.model.spec, found.recipe
     goal = trained.objective if trained and fits(trained.objective, given.reads) else usual(spec, given.reads)
     if isinstance(goal, FramedTexts):

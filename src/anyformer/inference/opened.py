@@ -12,6 +12,7 @@ from anyformer.errors import UsageError
 from anyformer.families import find as find_preset
 from anyformer.hub import load
 from anyformer.hub.loading import load_tokenizer
+from anyformer.layers.packing import Packing
 from anyformer.model import Transformer
 from anyformer.recipe import FramedTexts, Recipe, of_run
 from anyformer.text import Tokenizer
@@ -45,7 +46,7 @@ def opened(
     tokenizer: Tokenizer | str | Path | None = None,
     *,
     device: str | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | Packing | None = None,
     prepare: Callable[[Transformer], Transformer] | None = None,
 ) -> Opened:
     """The model and a tokenizer, its directory's if none is given; `device`, `dtype`, `prepare` are for what is loaded here.

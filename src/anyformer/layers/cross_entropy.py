@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.errors import InputError
 from anyformer.layers.head import Head, chunks_of, rows_at_once
+from anyformer.layers.packed import PackedWeight
 from anyformer.layers.ranks import SplitRows, entering
 
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
@@ -43,7 +44,7 @@ def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptio
         hidden = step(hidden)
     rows = hidden.reshape(-1, hidden.shape[-1])
     spec, matrix = head.spec, head.matrix()
-    if matrix is None:
+    if matrix is None or isinstance(matrix, PackedWeight):
         total, each = _called(head, rows, labels.reshape(-1), options)
         return total, each.view(labels.shape)
     scale, split = 1.0 if spec.scale is None else spec.scale.value(head.place.d_model), head.split

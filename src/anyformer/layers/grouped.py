@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-def _spans(behind: Tensor) -> Iterator[tuple[int, int, int]]:
+def spans(behind: Tensor) -> Iterator[tuple[int, int, int]]:
     """(group, first row, behind the last row) of the groups that have rows."""
     first = 0
     for group, last in enumerate(behind.tolist()):
@@ -31,7 +31,7 @@ def products(
     [row, d_out]; rows behind the last group give 0.
     """
     out, served = rows.new_empty(len(rows), matrices.shape[2 if turned else 1]), 0
-    for group, first, served in _spans(behind):
+    for group, first, served in spans(behind):
         matrix, target = matrices[group] if turned else matrices[group].t(), out[first:served]
         if biases is not None:
             torch.addmm(biases[group], rows[first:served], matrix, out=target)
@@ -44,17 +44,17 @@ def products(
 @torch.library.custom_op("anyformer::grouped_products_", mutates_args=("onto",))
 def add_products(onto: Tensor, rows: Tensor, matrices: Tensor, behind: Tensor, turned: bool = False) -> None:
     """Add `products(rows, matrices, behind, None, turned)` onto what is there [row, d_out]."""
-    for group, first, last in _spans(behind):
+    for group, first, last in spans(behind):
         onto[first:last].addmm_(rows[first:last], matrices[group] if turned else matrices[group].t())
 
 
 @torch.library.custom_op("anyformer::grouped_outer", mutates_args=())
 def outer(left: Tensor, right: Tensor, behind: Tensor) -> Tensor:
     """Σ over a group's rows of left [row, d_left] ⊗ right [row, d_right]: [group, d_left, d_right]; of no rows, 0."""
-    spans = list(_spans(behind))
-    create = left.new_empty if len(spans) == len(behind) else left.new_zeros
+    filled = list(spans(behind))
+    create = left.new_empty if len(filled) == len(behind) else left.new_zeros
     out = create(len(behind), left.shape[1], right.shape[1])
-    for group, first, last in spans:
+    for group, first, last in filled:
         torch.mm(left[first:last].t(), right[first:last], out=out[group])
     return out
 

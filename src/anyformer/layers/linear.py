@@ -27,7 +27,7 @@ class LinearSpec(MapSpec):
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         d_out = self.width_out(place)
         return {
-            "weight": Weight((d_out, place.shape[-1]), self.axes, self.role),
+            "weight": Weight((d_out, place.shape[-1]), self.axes, self.role, quantises_as="map"),
             "bias": Weight((d_out,), self.axes[:1], "bias", fill=0.0) if self.bias else None,
         }
 

@@ -20,7 +20,11 @@ class TableSpec(PartSpec):
     width: Width | None = None  # of a row; None: the width of the place
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        return {"weight": Weight((self.rows, self.width or place.shape[-1]), ("vocab", "d_model"), role="table")}
+        return {
+            "weight": Weight(
+                (self.rows, self.width or place.shape[-1]), ("vocab", "d_model"), role="table", quantises_as="table"
+            )
+        }
 
 
 class UnembeddingSpec(TableSpec):

@@ -45,6 +45,9 @@ class Weight:
     std: float | None = None  # of the normal distribution that it is drawn from, whatever its role's; None: its role's
     trainable: bool = True
     used: int | None = None  # of the first axis, by one token (experts); None: all
+    # What it is where weights are held in few bits: "map", matrices that vectors are multiplied by; "table", rows that are
+    # looked up or that logits are of. None: it stays as it is.
+    quantises_as: Literal["map", "table"] | None = None
 
     def __post_init__(self) -> None:
         if min(self.shape, default=1) < 1 or self.numel > LARGEST:

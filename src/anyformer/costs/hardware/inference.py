@@ -124,7 +124,7 @@ def plan_inference(
         raise UsageError(
             "--inference is planned by printed peaks; name a device, or a file, and `cost --device this` for here"
         )
-    if spec.encoder is not None or not cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, element_nbytes=HALF):
+    if spec.encoder is not None or not cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=torch.bfloat16):
         raise UsageError("--inference is for decoders, which write text token by token")
     found = _Served(spec, on.device, seq_len, efficiency or on.device.efficiency)
     ways = [
@@ -146,7 +146,7 @@ class _Served:
         self.dtype = "bfloat16" if "bfloat16" in where.peak_flops_per_second else "float16"
         self.prompt = forward_pass(spec, batch=1, query=seq_len, dtype=torch.bfloat16)
         self.token = forward_pass(spec, batch=1, query=1, past=seq_len - 1, dtype=torch.bfloat16)
-        kinds = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, element_nbytes=HALF)
+        kinds = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=0, dtype=torch.bfloat16)
         self.state_nbytes = sum(kind.nbytes for kind in kinds if kind.kind == "state")  # float32, whatever the cache
         self.cache_nbytes = sum(kind.nbytes for kind in kinds) - self.state_nbytes
         self.sublayers = sum(len(block.sublayers) for block in spec.stack.blocks)

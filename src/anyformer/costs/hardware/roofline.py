@@ -182,7 +182,7 @@ def roofline(
     trained = training_pass(spec, batch=batch, seq_len=seq_len, source_len=memory, half=half, device=kind)
     read = forward_pass(spec, batch=batch, query=seq_len, source_len=memory, dtype=number, device=kind)
     phases = {"training": (trained.operators, batch * seq_len), "prefill": (read, batch * seq_len)}
-    cache = cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=memory, element_nbytes=NBYTES[dtype])
+    cache = cache_kinds(spec, batch=batch, seq_len=seq_len, source_len=memory, dtype=getattr(torch, dtype))
     if cache:
         one = forward_pass(spec, batch=batch, query=1, past=seq_len - 1, source_len=memory, dtype=number, device=kind)
         phases["decoding"] = (one, batch)

@@ -10,6 +10,8 @@ from itertools import pairwise
 from operator import sub
 from typing import Any, Literal
 
+import torch
+
 from anyformer.cache import cache_kinds
 from anyformer.descriptions.diff.rows import ROWS
 from anyformer.descriptions.grouping import stretches
@@ -22,7 +24,6 @@ from anyformer.variants.rows import BY_PART
 Shape = tuple[int, ...]
 LAYER = re.compile(r"\bblocks\.(\d+)\.")
 TOKENIZATION = "tokenization"
-BFLOAT16_NBYTES = 2
 LONGEST = 2048  # tokens, where neither model has a context
 
 
@@ -198,7 +199,7 @@ def _effect(part: str, a: ModelSpec, b: ModelSpec, base: Mapping[str, Measured],
 def _measured(spec: ModelSpec, seq_len: int) -> Measured:
     weights, workload = dict(tensors(spec, Place())), Workload(query=seq_len, memory=seq_len if spec.encoder else 0)
     count, flops = parameters(spec), spec.cost(Place(), workload).flops / seq_len
-    cache = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=seq_len, element_nbytes=BFLOAT16_NBYTES)
+    cache = cache_kinds(spec, batch=1, seq_len=seq_len, source_len=seq_len, dtype=torch.bfloat16)
     measure = Measure(count.total, count.active, flops, sum(kind.nbytes for kind in cache) / seq_len)
     return measure, {key: weight.shape for key, weight in weights.items()}
 

@@ -24,10 +24,7 @@ class AnyformerCache(Cache):
     def of(self, model: Transformer, batch: int) -> KVCache:
         """The cache for a pass over so many rows."""
         if self.kv is None:
-            weight = next(each for each in model.parameters() if each.is_floating_point())
-            self.kv = KVCache(
-                model.spec, batch, self.length, slack=self.slack, dtype=weight.dtype, device=weight.device
-            )
+            self.kv = model.new_cache(batch, self.length, slack=self.slack)
         return self.kv
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -1,0 +1,171 @@
+"""Weights held in few bits, for inference: fewer bytes lie in memory, and fewer are read for each token.
+
+What a model is built of stays as it is: a packed weight is a tensor that stands where the parameter stood. Its products are made
+of its few bits; whatever else is done to it is done to the numbers that it stands for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
+
+from anyformer.errors import KernelError
+from anyformer.layers.grouped import spans
+
+WORKSPACE = (
+    1 << 18
+)  # numbers that are in float32 at once, where a matrix is worked on in pieces: what a processor keeps near
+REFUSED = "weights in few bits are for inference alone; load the model without --dtype to train or change it"
+aten = torch.ops.aten
+
+Held = tuple[Tensor, Tensor]  # numbers and their scales; leading dimensions are the weight's
+
+
+def pieces(size: int) -> int:
+    """Of how many pieces of so many numbers the workspace has room for."""
+    return max(1, WORKSPACE // size)
+
+
+class Scheme(ABC):
+    """How matrices are held in few bits, and what is made of them."""
+
+    bits: int
+
+    @abstractmethod
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether matrices […, d_out, d_in] of such a shape can be held so."""
+
+    @abstractmethod
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """The bytes that hold matrices […, d_out, d_in]."""
+
+    @abstractmethod
+    def pack(self, matrix: Tensor) -> Held:
+        """What is nearest to one matrix [d_out, d_in] in float32."""
+
+    @abstractmethod
+    def unpack(self, held: Held) -> Tensor:
+        """The numbers […, d_out, d_in] that are held, in float32."""
+
+    @abstractmethod
+    def products(self, x: Tensor, held: Held) -> Tensor:
+        """The products [n, d_out] of vectors x [n, d_in] with the rows of one matrix."""
+
+    @abstractmethod
+    def rows(self, ids: Tensor, held: Held) -> Tensor:
+        """The rows [*ids, d_in] of one matrix, in float32."""
+
+
+class PackedWeight(Tensor):
+    """Matrices […, d_out, d_in], in float32 as all see them, made of `held` by a scheme.
+
+    Raises KernelError where they would leave the CPU, be written to or get a gradient.
+    """
+
+    scheme: Scheme
+    held: Held
+
+    @staticmethod
+    def __new__(cls: type[PackedWeight], scheme: Scheme, shape: tuple[int, ...], held: Held) -> PackedWeight:
+        packed = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=held[0].device)
+        packed.scheme, packed.held = scheme, held
+        return packed
+
+    @classmethod
+    def of(cls, weight: Tensor, scheme: Scheme) -> PackedWeight:
+        """The nearest of a scheme to a weight […, d_out, d_in], one matrix after the other."""
+        if not weight.is_cpu:
+            raise KernelError(f"weights in {scheme.bits} bits are for a CPU, not for {weight.device}; {ELSEWHERE}")
+        shape = tuple(weight.shape)
+        matrices = weight.detach().reshape(-1, *shape[-2:])
+        numbers, scales = map(torch.stack, zip(*(scheme.pack(matrix.float()) for matrix in matrices), strict=True))
+        lead = shape[:-2]
+        return cls(scheme, shape, (numbers.view(*lead, *numbers.shape[1:]), scales.view(*lead, *scales.shape[1:])))
+
+    @property
+    def nbytes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The bytes that are really held."""
+        return sum(each.nbytes for each in self.held)
+
+    def plain(self) -> Tensor:
+        """The numbers that it stands for, in float32."""
+        return self.scheme.unpack(self.held)
+
+    def requires_grad_(self, mode: bool = True) -> Self:
+        """Nothing, or KernelError: nothing is learnt in few bits."""
+        if mode:
+            raise KernelError(REFUSED)
+        return self
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"PackedWeight({tuple(self.shape)}, {self.scheme.bits} bits, {self.nbytes:,} bytes)"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is F.linear and isinstance(args[1], PackedWeight):
+            return _linear(*args, **given)
+        if func is F.embedding and isinstance(args[1], PackedWeight):
+            return args[1].scheme.rows(args[0], args[1].held)
+        with torch._C.DisableTorchFunctionSubclass():  # what comes of it is no packed weight unless dispatch says so
+            return func(*args, **given)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given, first = dict(kwargs or {}), args[0]
+        if isinstance(first, PackedWeight):
+            if func._schema.is_mutable:
+                raise KernelError(REFUSED)
+            if func in (aten.detach.default, aten.alias.default):
+                return cls(first.scheme, tuple(first.shape), first.held)
+            if func is aten.clone.default:
+                return cls(first.scheme, tuple(first.shape), (first.held[0].clone(), first.held[1].clone()))
+            if func is aten._to_copy.default:
+                return first._moved(**given)
+            if func is aten.select.int and args[1] == 0 and first.dim() > 2:
+                numbers, scales = first.held
+                return cls(first.scheme, tuple(first.shape[1:]), (numbers[args[2]], scales[args[2]]))
+        if func is torch.ops.anyformer.grouped_products.default and not args[4:]:
+            return _grouped(*args)
+        return func(*tree_map_only(PackedWeight, cls.plain, args), **tree_map_only(PackedWeight, cls.plain, given))
+
+    def _moved(self, device: Any = None, dtype: torch.dtype | None = None, **_: Any) -> PackedWeight:
+        """The same, where it may go. Raises KernelError."""
+        if device is not None and torch.device(device).type != "cpu":
+            raise KernelError(f"weights in {self.scheme.bits} bits are for a CPU, not for {device}; {ELSEWHERE}")
+        if dtype not in (None, torch.float32):
+            raise KernelError(f"weights in {self.scheme.bits} bits cannot become {dtype}; load the model anew")
+        return type(self)(self.scheme, tuple(self.shape), self.held)
+
+
+ELSEWHERE = "take --device cpu, or --dtype bfloat16"
+
+
+def _linear(input: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """[…, d_out] of `input` […, d_in]. Raises KernelError where a gradient is asked for."""
+    if torch.is_grad_enabled() and input.requires_grad:
+        raise KernelError(REFUSED)
+    y = weight.scheme.products(input.reshape(-1, input.shape[-1]), weight.held)
+    y = y.view(*input.shape[:-1], weight.shape[0])
+    return y if bias is None else y.add_(bias)
+
+
+def _grouped(rows: Tensor, matrices: PackedWeight, behind: Tensor, biases: Tensor | None = None) -> Tensor:
+    """`products` of rows [row, d_in] with packed matrices [group, d_out, d_in]."""
+    out = rows.new_zeros(len(rows), matrices.shape[1])
+    for group, first, last in spans(behind):
+        numbers, scales = matrices.held
+        out[first:last] = matrices.scheme.products(rows[first:last], (numbers[group], scales[group]))
+        if biases is not None:
+            out[first:last] += biases[group]
+    return out

@@ -1,0 +1,151 @@
+"""Weights in few bits: what is held, against rounding written out number by number; products, against plain ones in float64."""
+
+from __future__ import annotations
+
+import copy
+import struct
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.errors import KernelError
+from anyformer.layers import grouped, int4, int8
+from anyformer.layers.packed import PackedWeight, Scheme
+
+BF16 = 2.0**-9  # rounding to bfloat16 changes a number by this share of itself, at most
+SCHEMES: dict[str, Scheme] = {"int8": int8.Int8(), "int4": int4.Int4()}
+each_scheme = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+
+
+def weight_of(*shape: int, seed: int = 0) -> Tensor:
+    """Return rows of sizes of their own, one of zeros, one of a constant, one of positive numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    found = torch.randn(shape, generator=generator) * (0.1 + torch.rand(*shape[:-1], 1, generator=generator))
+    found[..., 3, :], found[..., 5, :], found[..., 7, :] = 0, 0.3, found[..., 7, :].abs() + 1
+    return found
+
+
+def bfloat16(value: float) -> float:
+    """Return the nearest number whose lower 16 bits of float32 are 0; of two the even one."""
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return struct.unpack("<f", struct.pack("<I", rounded))[0]
+
+
+def test_8_bits_are_127_steps_to_the_largest_of_a_row_either_way() -> None:
+    weight = weight_of(9, 40)
+    found = PackedWeight.of(weight, SCHEMES["int8"]).plain()
+    for row, held in zip(weight.tolist(), found.tolist(), strict=True):
+        step = bfloat16(max(map(abs, row)) / 127) or 1.0
+        for number, is_held in zip(row, held, strict=True):
+            n = round(is_held / step)
+            assert is_held == pytest.approx(n * step, rel=1e-6)
+            assert abs(n) <= 127
+            assert abs(number - is_held) <= 0.5001 * step
+
+
+def test_4_bits_are_the_better_of_two_grids_of_each_32() -> None:
+    """Neither the 16 steps from the least to the largest, nor those of an eighth of the largest magnitude, lie nearer."""
+    weight = weight_of(64, 96)
+    found = PackedWeight.of(weight, SCHEMES["int4"]).plain()
+    for row, held in zip(weight.tolist(), found.tolist(), strict=True):
+        for at in range(0, 96, 32):
+            group, is_held = row[at : at + 32], held[at : at + 32]
+            least, largest = min(group), max(group, key=abs)
+            spread = (max(group) - least) / 15 or 1.0
+            grids = [[least + n * spread for n in range(16)], [-largest / 8 * n for n in range(-8, 8)]]
+            errors = [sum(min((g - w) ** 2 for g in grid) for w in group) for grid in grids]
+            error = sum((a - b) ** 2 for a, b in zip(group, is_held, strict=True))
+            # Scale and middle are rounded: each of 32 numbers is off by up to 8 scales' and a middle's share.
+            slack = BF16 * (8 * spread + max(map(abs, group)))
+            assert error**0.5 <= min(errors) ** 0.5 + 32**0.5 * slack
+            assert len({round(w, 5) for w in is_held}) <= 16
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1])
+def test_4_bits_keep_the_numbers_of_a_gguf_file(kind: Any) -> None:
+    blocks = gguf.quants.quantize(weight_of(64, 96, seed=1).numpy(), kind)
+    given = torch.from_numpy(gguf.quants.dequantize(blocks, kind))
+    size = 18 if kind == Kind.Q4_0 else 20
+    nibbles = blocks.reshape(64, 3, size)[..., -16:]
+    theirs = np.concatenate((nibbles & 15, nibbles >> 4), -1).reshape(64, 96)
+    packed = PackedWeight.of(given, SCHEMES["int4"])
+    largest = given.unflatten(1, (-1, 32)).abs().amax(-1, keepdim=True)
+    apart = (packed.plain() - given).unflatten(1, (-1, 32)).abs()
+    assert (apart <= 2.5 * BF16 * largest).all(), "a step is 32 times as much"
+    # The same steps, from the one end or the other; but for groups of few different numbers, which several grids hold.
+    n, theirs = (each.unflatten(1, (-1, 32)).int() for each in (int4.numbers_of(packed.held), torch.from_numpy(theirs)))
+    same = (n == theirs).all(-1) | (n == 15 - theirs).all(-1)
+    assert same.float().mean() > 0.9
+
+
+@each_scheme
+@pytest.mark.parametrize("n", [0, 1, 5, 16, 17, 32, 33, 70])
+@pytest.mark.parametrize("shape", [(64, 32), (192, 96), (128, 544)])
+def test_products_are_plain_ones(scheme: Scheme, n: int, shape: tuple[int, int]) -> None:
+    """Of the numbers held; few vectors are rounded to bfloat16 first, as are 4-bit numbers unpacked, and what comes out."""
+    packed = PackedWeight.of(weight_of(*shape), scheme)
+    x, bias = torch.randn(1, n, shape[1], generator=torch.Generator().manual_seed(n)), torch.randn(shape[0])
+    found = F.linear(x, packed, bias)
+    assert (found.dtype, found.shape) == (torch.float32, (1, n, shape[0]))
+    weight = packed.plain().double()
+    plain, reach = x[0].double() @ weight.T, x[0].double().abs() @ weight.abs().T
+    few = n <= (int8.FEW if scheme.bits == 8 else int4.FEW)
+    rounded = {8: 1, 4: 2}[scheme.bits] * reach + plain.abs()
+    bound = (BF16 * rounded if few else 0) + 1e-5 * (reach + 1)
+    assert ((found[0].double() - bias.double() - plain).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("shape", [(7, 100), (5, 3), (33, 8), (1, 31)])
+def test_8_bits_at_any_width(shape: tuple[int, int]) -> None:
+    """At widths that the operator would read beyond, one vector is multiplied as many are."""
+    packed = PackedWeight.of(torch.randn(shape), SCHEMES["int8"])
+    for n in (1, 2, 20):
+        x = torch.randn(n, shape[1])
+        torch.testing.assert_close(F.linear(x, packed), x @ packed.plain().T, rtol=1e-4, atol=1e-5)
+
+
+@each_scheme
+def test_rows_experts_and_all_else_are_of_the_numbers_held(scheme: Scheme) -> None:
+    packed = PackedWeight.of(weight_of(64, 96), scheme)
+    plain = packed.plain()
+    ids = torch.tensor([[5, 0], [63, 5]])
+    assert torch.equal(F.embedding(ids, packed), plain[ids])
+    assert torch.equal(packed.t() @ torch.eye(64), plain.t())
+    assert torch.equal(copy.deepcopy(packed).t(), plain.t())
+    stacked = PackedWeight.of(weight_of(4, 64, 32), scheme)
+    assert stacked.nbytes == scheme.nbytes((4, 64, 32)) == sum(each.nbytes for each in stacked.held)
+    assert torch.equal(stacked[2] + 0.0, stacked.plain()[2])
+    rows, behind, bias = torch.randn(40, 32), torch.tensor([0, 37, 37, 39]), torch.randn(4, 64)
+    found = grouped.products(rows, stacked, behind, bias)
+    expected = torch.zeros(40, 64)
+    for group, here in ((1, slice(0, 37)), (3, slice(37, 39))):
+        expected[here] = rows[here] @ stacked.plain()[group].T + bias[group]
+    reach = rows.abs() @ stacked.plain().abs().amax(0).T
+    assert ((found - expected).abs() <= 2 * BF16 * reach + 1e-4).all()
+    assert torch.equal(found[39], torch.zeros(64))
+
+
+@each_scheme
+def test_what_only_training_does_is_refused(scheme: Scheme) -> None:
+    packed = PackedWeight.of(weight_of(64, 32), scheme)
+    with pytest.raises(
+        KernelError, match=r"^weights in few bits are for inference alone; load the model without --dtype"
+    ):
+        packed.requires_grad_()
+    with pytest.raises(KernelError, match="inference alone"):
+        F.linear(torch.randn(2, 32, requires_grad=True), packed)
+    with pytest.raises(KernelError, match="inference alone"):
+        packed.mul_(2)
+    with pytest.raises(KernelError, match="are for a CPU, not for meta; take --device cpu, or --dtype bfloat16"):
+        packed.to("meta")
+    with pytest.raises(KernelError, match=f"weights in {scheme.bits} bits cannot become torch.bfloat16"):
+        packed.to(torch.bfloat16)
+    with pytest.raises(KernelError, match="not for meta"):
+        PackedWeight.of(torch.empty(64, 32, device="meta"), scheme)

@@ -191,10 +191,11 @@ def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:
 
 
 def _each_after_each(blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
-    """Of layers in no pattern, one for each kind and kind before it that there is, in their order."""
+    """Of layers in no pattern, one for each kind and kind before it that there is, in their order, and the last."""
     kinds = [run[0] for run in _runs(blocks)]
     pairs = list(zip((None, *kinds), kinds, strict=False))
-    return tuple(kind for i, (before, kind) in enumerate(pairs) if (before, kind) not in pairs[:i])
+    kept = tuple(kind for i, (before, kind) in enumerate(pairs) if (before, kind) not in pairs[:i])
+    return kept if kept[-1] == kinds[-1] else (*kept, kinds[-1])
 
 
 def _widths() -> Iterator[int]:

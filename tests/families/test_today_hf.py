@@ -74,6 +74,8 @@ GEMMA3N = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
 WINDOWS = ["sliding_attention"] * 2
+GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
+GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
     ("qwen3", {**SIZES, "head_dim": 8, "attention_bias": True, "use_sliding_window": True, "max_window_layers": 2}),
@@ -142,6 +144,37 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "laurel_rank": 8,
             "sliding_window": 7,
             "final_logit_softcapping": 20.0,
+        },
+    ),
+    ("gemma4_text", {**SIZES, **GEMMA4, "num_key_value_heads": 1}),
+    (
+        "gemma4_text",
+        {
+            **SIZES,
+            **GEMMA4,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "final_logit_softcapping": 20.0,
+            "sliding_window": 7,
+        },
+    ),
+    (
+        "gemma4_text",
+        {
+            **SIZES,
+            **GEMMA4,
+            **GEMMA4_EXPERTS,
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "attention_bias": True,
+            "layer_types": ["full_attention", "sliding_attention"] * 2,  # of which the class makes the last full
+            "use_bidirectional_attention": "vision",
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+                "full_attention": {"rope_type": "proportional", "rope_theta": 3e5, "partial_rotary_factor": 0.5},
+            },
         },
     ),
     ("bitnet", SIZES),
@@ -215,6 +248,8 @@ def test_what_is_read_is_what_the_class_makes_of_it(hf_type: str, settings: dict
     learnt = sum(
         p.numel() for p in model.parameters() if p.requires_grad
     )  # not corrections, which are buffers elsewhere
+    # Gemma 4's factors of layers are learnt, and a buffer there.
+    learnt += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith("layer_scalar"))
     assert parameters(ours.but(ahead=())).total == learnt
 
 

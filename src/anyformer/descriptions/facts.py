@@ -66,7 +66,7 @@ def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
     """The norms and other maps around the branches of a sublayer, with where they stand."""
     places: dict[Where, list[MapSpec | None]] = {
         "in": [sublayer.norm_in, *(branch.norm_in for branch in sublayer.branches)],
-        "out": [branch.norm_out for branch in sublayer.branches],
+        "out": [sublayer.norm_out, *(branch.norm_out for branch in sublayer.branches)],
         "sum": [sublayer.norm_sum],
     }
     return ((place, value) for place, found in places.items() for value in found if value is not None)

@@ -151,7 +151,7 @@ def _sublayer(sublayer: SublayerSpec, place: Place, around: bool) -> Piece:
     branches = beside(
         [stacked([*_maps(b.norm_in), _mixer(b.mixer, place), *_maps(b.norm_out)]) for b in sublayer.branches]
     )
-    inner = stacked([*_maps(sublayer.norm_in), branches])
+    inner = stacked([*_maps(sublayer.norm_in), branches, *_maps(sublayer.norm_out)])
     inner = added(inner) if around else inner
     return stacked([inner, *_maps(sublayer.norm_sum)])
 

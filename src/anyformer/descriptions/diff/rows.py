@@ -113,6 +113,7 @@ def _attention(attention: AttentionSpec) -> str:
         return words.phrase(projection)
     said = f"{words.SHARING[sharing]} ({sharing})"
     said += f", {projection.kv_heads} key/value heads" if sharing == "GQA" else ""
+    said += words.one_map(projection)
     whose = words.keys(attention)
     return said if whose is None else f"{said}, {whose}"
 

@@ -248,10 +248,13 @@ def single(spec: ModelSpec) -> float:
 
 
 def says_little(part: Spec) -> bool:
-    """Return whether what a part writes may be nearly nothing: a state's, few features', which a norm behind enlarges."""
-    if isinstance(part, GatedFeedForwardSpec):
-        return part.sparsity is not None
-    return isinstance(part, RecurrentSpec | PerLayerEmbeddingSpec) and not isinstance(part, ShortConvolutionSpec)
+    """Return whether what a part writes may be nearly nothing, which a norm behind enlarges: of a state, of few features."""
+    return isinstance(part, RecurrentSpec) and not isinstance(part, ShortConvolutionSpec) or of_few_features(part)
+
+
+def of_few_features(part: Spec) -> bool:
+    """Return whether a part writes what few features leave of a token."""
+    return isinstance(part, PerLayerEmbeddingSpec) or (isinstance(part, GatedFeedForwardSpec) and bool(part.sparsity))
 
 
 def rounding(spec: ModelSpec) -> float:

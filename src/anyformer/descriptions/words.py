@@ -62,6 +62,7 @@ KINDS = {
     "ReLU2": "squared ReLU",
     "Llama3Scaling": "Llama 3's scaling",
     "LinearScaling": "linear scaling",
+    "ProportionalRoPE": "p-RoPE",
     "DynamicNTK": "dynamic NTK",
     "ShawKeys": "relative keys (Shaw)",
     "ShawValues": "relative values (Shaw)",
@@ -303,8 +304,7 @@ def heads(projection: Any) -> str:
     sharing = head_sharing(projection)
     if sharing is None:
         return phrase(projection)
-    local = ", local and global" if isinstance(projection, LocalAndGlobalSpec) else ""
-    return SHARING[sharing] + local + one_map(projection)
+    return SHARING[sharing] + (", local and global" if isinstance(projection, LocalAndGlobalSpec) else "")
 
 
 def one_map(projection: Any) -> str:

@@ -50,7 +50,7 @@ def completed(layer: BlockSpec, injection: BranchSpec | None, mixture: Mixture |
     attention, feed = layer.sublayers
     feed = feed if mixture is None else beside(feed, mixture)
     sublayers = (attention, feed) if injection is None else (attention, feed, SublayerSpec(branches=(injection,)))
-    return layer.but(sublayers=(*sublayers[:-1], sublayers[-1].but(norm_sum=GainSpec())))
+    return layer.but(sublayers=(*sublayers[:-1], sublayers[-1].but(norm_sum=GainSpec(frozen=True))))
 
 
 def sharing(layers: Sequence[BlockSpec], n_shared: int, widened: bool) -> tuple[BlockSpec, ...]:

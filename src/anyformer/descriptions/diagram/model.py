@@ -221,6 +221,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
         said += [words.kind(rotary.scaling)] if rotary and rotary.scaling else []
     if not isinstance(projection, MLASpec) and getattr(projection, "norm_query", None) is not None:
         said.append("QK-norm")
+    said += words.one_map(projection).split(", ")[1:]
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
     said += ["output gate"] if mixer.gate else []

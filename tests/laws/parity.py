@@ -249,7 +249,7 @@ def single(spec: ModelSpec) -> float:
 
 def says_little(part: Spec) -> bool:
     """Return whether what a part writes may be nearly nothing, which a norm behind enlarges: of a state, of few features."""
-    return isinstance(part, RecurrentSpec) and not isinstance(part, ShortConvolutionSpec) or of_few_features(part)
+    return (isinstance(part, RecurrentSpec) and not isinstance(part, ShortConvolutionSpec)) or of_few_features(part)
 
 
 def of_few_features(part: Spec) -> bool:

@@ -149,6 +149,12 @@ MUTATIONS: dict[str, list[Change]] = {
         (PerLayerEmbeddingSpec, {"activation": ReLU()}),
         (HeadSpec, {"softcap": None}),
     ],
+    "ettin-decoder-1b": [
+        (SlidingWindow, {"size": 6}),
+        (RotarySpec, {"theta": 1e4}),
+        (LayerNormSpec, {"eps": 1e-6}),
+        (EmbeddingSpec, {"norm": None}),
+    ],
     "gemma4-e4b": [
         (ProportionalRoPE, {"share": 0.5}),
         (GQASpec, {"norm_value": None}),

@@ -93,6 +93,11 @@ def position_parts(attention: AttentionSpec) -> list[Spec]:
     return [part for part in found if part is not None]
 
 
+def one_map(projection: Any) -> str:
+    """What to say behind the kind of heads where one map makes keys and values; else nothing."""
+    return ", keys and values by one map" if getattr(projection, "values_are_keys", False) else ""
+
+
 def n_shared_experts(mixture: MoESpec) -> int:
     """How many experts serve every token: a shared one that is as wide as several counts for as many."""
     one, several = getattr(mixture.expert, "d_ff", None), getattr(mixture.shared_expert, "d_ff", None)

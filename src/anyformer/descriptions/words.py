@@ -307,11 +307,6 @@ def heads(projection: Any) -> str:
     return SHARING[sharing] + (", local and global" if isinstance(projection, LocalAndGlobalSpec) else "")
 
 
-def one_map(projection: Any) -> str:
-    """What to say of keys and values that one map makes."""
-    return ", keys and values by one map" if getattr(projection, "values_are_keys", False) else ""
-
-
 def keys(value: AttentionSpec) -> str | None:
     """Whose keys and values attention reads, or who reads its own: "read by later layers (local)"."""
     if value.keys is None:

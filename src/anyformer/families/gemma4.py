@@ -36,9 +36,7 @@ def beside(feed: SublayerSpec, mixture: Mixture) -> SublayerSpec:
     """
     n_experts, top_k, width = mixture
     scale = ScaleSpec(power=-0.5)
-    router = RouterSpec(
-        n_experts=Count(n_experts), top_k=top_k, norm=NORM, scale=scale, renormalise=True, gains=True
-    )
+    router = RouterSpec(n_experts=Count(n_experts), top_k=top_k, norm=NORM, scale=scale, renormalise=True, gains=True)
     expert = GatedFeedForwardSpec(d_ff=Width(width), activation=GELU(form="tanh"))
     experts = BranchSpec(mixer=MoESpec(router=router, expert=expert, norm=NORM), norm_out=NORM)
     (dense,) = feed.branches

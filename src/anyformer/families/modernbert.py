@@ -52,8 +52,10 @@ def with_causal_masks(model: ModelSpec) -> ModelSpec:
     """The model as a decoder: nobody sees ahead, the head is of the next word."""
 
     def causal(attention: AttentionSpec) -> AttentionSpec:
-        near = isinstance(attention.mask, SymmetricWindow)
-        return attention.but(mask=window(attention.mask.radius) if near else Causal())  # its own key among them
+        seen = attention.mask
+        return attention.but(
+            mask=window(seen.radius) if isinstance(seen, SymmetricWindow) else Causal()
+        )  # its own key too
 
     (head,) = model.heads
     return edited(model, AttentionSpec, causal).but(heads=(head.but(name="lm"),))

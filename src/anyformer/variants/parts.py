@@ -36,7 +36,8 @@ def with_maps(block: BlockSpec, change: Callable[[MapSpec | None], Any]) -> Bloc
     """The layer with what stands before and after its branches and after their sum changed, places without any among them."""
     block = _with_branches(block, lambda b: b.but(norm_in=change(b.norm_in), norm_out=change(b.norm_out)))
     around = (
-        s.but(norm_in=change(s.norm_in), norm_out=change(s.norm_out), norm_sum=change(s.norm_sum)) for s in block.sublayers
+        s.but(norm_in=change(s.norm_in), norm_out=change(s.norm_out), norm_sum=change(s.norm_sum))
+        for s in block.sublayers
     )
     return block.but(sublayers=tuple(around))
 

@@ -20,7 +20,7 @@ from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import FULL, SLIDING
 from anyformer.families.hf.windows import rotary_by_type
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, MoESpec, PerLayerEmbeddingSpec, RotarySpec
-from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, ModelSpec
+from anyformer.spec import BlockSpec, HeadSpec, ModelSpec
 
 EQUAL, BY_LAYER = "attention_k_eq_v", "per_layer_config"
 WIDE, KV_HEADS = "global_head_dim", "num_global_key_value_heads"
@@ -99,9 +99,7 @@ def _headed(settings: Settings, blocks: tuple[BlockSpec, ...], types: tuple[str,
     return tuple(found)
 
 
-def _with_heads(
-    block: BlockSpec, n_heads: int, one_map: bool, *, head_dim: int, num_key_value_heads: int
-) -> BlockSpec:
+def _with_heads(block: BlockSpec, n_heads: int, one_map: bool, *, head_dim: int, num_key_value_heads: int) -> BlockSpec:
     values = {"values_are_keys": True, "bias_value": False} if one_map else {}
     kv_heads = None if num_key_value_heads == n_heads else num_key_value_heads
     return changed(block, GQASpec, n_heads=n_heads, n_kv_heads=kv_heads, head_dim=head_dim, **values)

@@ -1,5 +1,6 @@
-"""ModernBERT to and from transformers' ModernBertModel, ModernBertForMaskedLM and ModernBertForTokenClassification, and its decoder
-to and from ModernBertDecoderForCausalLM."""
+"""ModernBERT to and from transformers' ModernBertModel, ModernBertForMaskedLM and ModernBertForTokenClassification, and its
+decoder to and from ModernBertDecoderForCausalLM.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.encoder import encoder_family, laid_out
 from anyformer.families.hf.headings import Heading, usual_classes
-from anyformer.families.hf.llama import D_FF
 from anyformer.families.hf.layout import rows_of
+from anyformer.families.hf.llama import D_FF
 from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.rotary import THETA, scaling_settings, within
 from anyformer.families.hf.settings import Settings
@@ -91,13 +92,17 @@ BACK = table.Pair(
     lambda settings, spec: changed(spec, SlidingWindow, size=settings.positive("local_attention", int, 128) // 2),
     lambda spec: {"local_attention": 2 * (table.window_of(spec) or 64)},
 )
-# Of a text's first and last token: they change no number, and the class wants them among the tokens.
-MARKS = table.Pair(
-    lambda _, spec: spec,
-    lambda spec: {
-        name: min(token, spec.vocab_size - 1) for name, token in (("cls_token_id", 50_281), ("sep_token_id", 50_282))
-    },
-)
+
+
+def _marks(**ids: int) -> table.Pair:
+    """Ids of a text's first and last token and the like: they change no number, and the class wants them among the tokens."""
+    return table.Pair(
+        lambda _, spec: spec,
+        lambda spec: {name: token if token < spec.vocab_size else 0 for name, token in ids.items()},
+    )
+
+
+MARKS = {"cls_token_id": 50_281, "sep_token_id": 50_282}
 MASKED = Heading(
     lambda spec, n: masked_without_bias(spec), {"transform.0": "head.dense", "transform.2": "head.norm", "": "decoder"}
 )
@@ -136,7 +141,7 @@ MODERNBERT = encoder_family(
         WINDOW,
         table.Pair(_positions, _tables),
         table.Pair(_layers, _types),
-        MARKS,
+        _marks(**MARKS),
         table.only(classifier_bias=(None, False), decoder_bias=(None, True), classifier_activation=(None, "gelu")),
     ),
     usual_classes("ModernBert", "model.", {"mlm": MASKED}),
@@ -162,7 +167,7 @@ _PLAIN = table.family(
         BACK,
         table.Pair(_positions, _tables),
         table.Pair(_layers, _types),
-        MARKS,
+        _marks(**MARKS, bos_token_id=50_281, pad_token_id=50_283),
         table.at("decoder_bias", bool, HeadSpec, "bias", default=True),
         table.only(classifier_bias=(None, False), classifier_activation="gelu"),
     ),

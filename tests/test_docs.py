@@ -317,13 +317,13 @@ def test_every_kind_of_part_is_told() -> None:
         ScoreSpec,
         ValueSpec,
     )
-    from anyformer.spec import InitSpec, MapSpec, MixerSpec, ResidualSpec, Spec, TermSpec
+    from anyformer.spec import ConnectionSpec, InitSpec, MapSpec, MixerSpec, ResidualSpec, Spec, TermSpec
 
     choices = (Mask, ProjectionSpec, RotaryScalingSpec, ScoreSpec, InitSpec, DistributionSpec, MapSpec, MixerSpec)
     known = [
         kind
         for kind in Spec.kinds.values()
-        if issubclass(kind, (*choices, QueryScaleSpec, ResidualSpec, TermSpec, ValueSpec))
+        if issubclass(kind, (*choices, ConnectionSpec, QueryScaleSpec, ResidualSpec, TermSpec, ValueSpec))
     ]
     ours = sorted(kind.kind for kind in known if not kind.abstract and kind.__module__.startswith("anyformer."))
     table = "\n".join(

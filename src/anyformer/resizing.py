@@ -76,13 +76,14 @@ class Least(Sizes):
     def __init__(self, old: ModelSpec) -> None:
         self.old = old
         self.d_model = self.width(old.stack.d_model)
+        self.head_dims = _apart(old)
 
     def width(self, old: int) -> int:
         return min(MOST_WIDTH, max(8, 4 * round(old * 32 / self.old.stack.d_model / 4)))
 
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
         kv_heads = {1: 1, n_heads: 4}.get(n_kv_heads, 2)
-        return 4, kv_heads, None if head_dim is None else 16  # 16 ≠ 32 / 4
+        return 4, kv_heads, None if head_dim is None else self.head_dims.get(head_dim, 16)  # 16 ≠ 32 / 4
 
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
         start, period = _pattern(blocks)
@@ -102,6 +103,18 @@ class Least(Sizes):
 
     def vocab(self, old: int) -> int:
         return min(old, 101)
+
+
+def _apart(spec: ModelSpec) -> dict[int, int]:
+    """Widths of heads that differ within one kind of part (Gemma 4's), as the least that differ alike: the narrowest is 16."""
+    kinds: dict[type, set[int]] = {}
+    for block in {id(block): block for stack in spec.stacks.values() for block in stack.blocks}.values():
+        for value in block.nested():
+            width = value.values().get("head_dim")
+            if isinstance(width, int):
+                kinds.setdefault(type(value), set()).add(width)
+    several = (widths for widths in kinds.values() if len(widths) > 1)
+    return {width: 16 * round(width / min(widths)) for widths in several for width in widths}
 
 
 def shrink(architecture: Architecture) -> ModelSpec:
@@ -191,10 +204,11 @@ def _runs(blocks: tuple[Spec, ...]) -> list[tuple[Spec, ...]]:
 
 
 def _each_after_each(blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
-    """Of layers in no pattern, one for each kind and kind before it that there is, in their order."""
+    """Of layers in no pattern, one for each kind and kind before it that there is, in their order, and the last."""
     kinds = [run[0] for run in _runs(blocks)]
     pairs = list(zip((None, *kinds), kinds, strict=False))
-    return tuple(kind for i, (before, kind) in enumerate(pairs) if (before, kind) not in pairs[:i])
+    kept = tuple(kind for i, (before, kind) in enumerate(pairs) if (before, kind) not in pairs[:i])
+    return kept if kept[-1] == kinds[-1] else (*kept, kinds[-1])
 
 
 def _widths() -> Iterator[int]:

@@ -14,7 +14,7 @@ from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import misfits, spec_of
 from anyformer.layers import GQASpec, RotarySpec, SlidingWindow
 from anyformer.spec import ModelSpec, Spec, parameters
-from tests.laws.inputs import inputs
+from tests.laws.inputs import inputs, inputs_for
 from tests.laws.parity import differences, in_double, pair, rounding
 from tests.laws.tolerance import FLOAT32
 
@@ -74,6 +74,10 @@ GEMMA3N = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
 WINDOWS = ["sliding_attention"] * 2
+ETTIN = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}
+ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among the tokens
+GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
+GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
     ("qwen3", {**SIZES, "head_dim": 8, "attention_bias": True, "use_sliding_window": True, "max_window_layers": 2}),
@@ -144,6 +148,68 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "final_logit_softcapping": 20.0,
         },
     ),
+    ("gemma4_text", {**SIZES, **GEMMA4, "num_key_value_heads": 1}),
+    (
+        "gemma4_text",
+        {
+            **SIZES,
+            **GEMMA4,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "final_logit_softcapping": 20.0,
+            "sliding_window": 7,
+        },
+    ),
+    (
+        "gemma4_text",
+        {
+            **SIZES,
+            **GEMMA4,
+            **GEMMA4_EXPERTS,
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "attention_bias": True,
+            "layer_types": ["full_attention", "sliding_attention"] * 2,  # of which the class makes the last full
+            "use_bidirectional_attention": "vision",
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+                "full_attention": {"rope_type": "proportional", "rope_theta": 3e5, "partial_rotary_factor": 0.5},
+            },
+        },
+    ),
+    ("modernbert-decoder", ETTIN),
+    (
+        "modernbert-decoder",
+        {
+            **ETTIN,
+            **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), True),
+            "decoder_bias": False,
+            "tie_word_embeddings": False,
+            "local_attention": 14,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": TABLES,
+        },
+    ),
+    ("t5gemma", {"encoder": {**SIZES, "head_dim": 8}, "decoder": {**SIZES, "head_dim": 8}}),
+    (
+        "t5gemma",
+        {
+            "encoder": {**SIZES, "head_dim": 16, "hidden_size": 32, "sliding_window": 6, "query_pre_attn_scalar": 9},
+            "decoder": {
+                **SIZES,
+                "num_hidden_layers": 3,
+                "head_dim": 8,
+                "attention_bias": True,
+                "attn_logit_softcapping": None,
+                "final_logit_softcapping": 20.0,
+                "sliding_window": 4,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            },
+            "tie_word_embeddings": False,
+        },
+    ),
     ("bitnet", SIZES),
     ("bitnet", {**SIZES, "attention_bias": True, "tie_word_embeddings": True}),
     ("apertus", SIZES),
@@ -203,8 +269,9 @@ def first(spec: Spec, kind: type[Spec]) -> Any:
 @pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 def test_what_is_read_is_what_the_class_makes_of_it(hf_type: str, settings: dict[str, Any]) -> None:
     """The configuration of transformers, which spells every default out, means the same to us; ours is read as it was."""
-    begin = 0 if hf_type == "cwm" else None  # whose class takes no null there
-    settings = {**settings, "pad_token_id": None, "bos_token_id": begin, "eos_token_id": None}
+    begin = 0 if hf_type in ("cwm", "modernbert-decoder") else None  # whose classes take no null there
+    pad = 0 if hf_type == "modernbert-decoder" else None
+    settings = {**settings, "pad_token_id": pad, "bos_token_id": begin, "eos_token_id": None}
     theirs = transformers.AutoConfig.for_model(hf_type, **settings).to_dict()
     ours = read(hf_type, settings)
     assert ours == spec_of(FAMILIES, theirs, "theirs")[1]
@@ -234,7 +301,7 @@ def test_its_own_class_computes_alike_to_rounding(index: int, monkeypatch: pytes
     hf_type, settings = GIVEN[index]
     monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
     spec = read(hf_type, settings)
-    found = in_double(spec, inputs("left", spec.vocab_size), tmp_path)
+    found = in_double(spec, inputs_for("left", spec), tmp_path)
     assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
 
 

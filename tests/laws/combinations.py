@@ -76,6 +76,7 @@ rotaries = st.builds(
                 L.LinearScaling(factor=4.0),
                 L.Llama3Scaling(factor=8.0, original_context=Length(32)),
                 L.YaRN(factor=4.0, original_context=Length(16)),
+                L.ProportionalRoPE(share=0.5),
             ]
         )
     ),
@@ -99,6 +100,8 @@ def grouped(draw: st.DrawFn) -> L.GQASpec:
     over: Any = draw(st.sampled_from(["head", "heads", "projection"]))
     qk_norm = draw(optional(st.just(L.RMSNormSpec() if over != "heads" else L.LayerNormSpec(bias=False))))
     biases: dict[str, Any] = {f"bias_{name}": draw(st.booleans()) for name in ("query", "key", "value", "output")}
+    one_map = draw(st.sampled_from([False, False, True]))
+    biases["bias_value"] = biases["bias_value"] and not one_map
     return L.GQASpec(
         n_heads=Count(n_heads),
         n_kv_heads=None if n_kv_heads is None else Count(n_kv_heads),
@@ -106,6 +109,7 @@ def grouped(draw: st.DrawFn) -> L.GQASpec:
         norm_query=qk_norm,
         norm_key=qk_norm,
         norm_value=draw(st.sampled_from([None, None, qk_norm])),
+        values_are_keys=one_map,
         norm_over=over,
         norm_last=over != "projection" and draw(st.booleans()),
         clip=draw(optional(st.just(2.0))),
@@ -194,7 +198,8 @@ def feed_forwards(draw: st.DrawFn, *, learning: bool = True) -> MixerSpec:
 routers = st.sampled_from(
     [
         L.RouterSpec(n_experts=Count(4), top_k=2, renormalise=True),
-        L.RouterSpec(n_experts=Count(3), top_k=1, factor=2.0, bias=True),
+        L.RouterSpec(n_experts=Count(3), top_k=1, factor=2.0, bias=True, gains=True),
+        L.RouterSpec(n_experts=Count(4), top_k=2, norm=L.RMSNormSpec(), scale=ScaleSpec(power=-0.5), gains=True),
         L.RouterSpec(n_experts=Count(5), top_k=3, score="softmax-of-chosen"),
         L.RouterSpec(n_experts=Count(6), top_k=2, score="sigmoid", correction=True, n_groups=3, top_groups=2),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sparsemixer", tolerance=0.3),
@@ -210,6 +215,7 @@ def mixtures(draw: st.DrawFn) -> MixerSpec:
     return L.MoESpec(
         router=draw(routers),
         expert=draw(feed_forwards(learning=False)),
+        norm=draw(optional(norms)),
         shared_expert=shared,
         shared_gate=gate,
         weighs=weighs,
@@ -288,7 +294,10 @@ def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> 
     groups = [tuple(branches)] if parallel else [(branch,) for branch in branches]
     # Something must keep the stream's size in check, or a random network overflows; a norm before or after does.
     return BlockSpec(
-        sublayers=tuple(SublayerSpec(branches=g, norm_in=draw(norms), norm_sum=draw(each)) for g in groups)
+        sublayers=tuple(
+            SublayerSpec(branches=g, norm_in=draw(norms), norm_out=draw(optional(norms)), norm_sum=draw(each))
+            for g in groups
+        )
     )
 
 

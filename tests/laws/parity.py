@@ -13,9 +13,16 @@ from torch.overrides import TorchFunctionMode
 from anyformer.families import FAMILIES, Family
 from anyformer.families.hf.mapping import class_of, fitting, ours_of, theirs_of
 from anyformer.hub import load
-from anyformer.layers import ALiBiSpec, GatedFeedForwardSpec, RecurrentSpec, ShortConvolutionSpec, SinusoidSpec
+from anyformer.layers import (
+    ALiBiSpec,
+    GatedFeedForwardSpec,
+    PerLayerEmbeddingSpec,
+    RecurrentSpec,
+    ShortConvolutionSpec,
+    SinusoidSpec,
+)
 from anyformer.model import Transformer
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, Spec
 from tests.laws.inputs import Inputs, inputs_for
 from tests.laws.models import waives
 from tests.laws.tolerance import (
@@ -237,20 +244,24 @@ def theirs_on(theirs: Any, given: Inputs, spec: ModelSpec) -> Tensor:
 
 def single(spec: ModelSpec) -> float:
     """Return how far apart the two sides may be in float32."""
-    states = (v for v in spec.nested() if isinstance(v, RecurrentSpec) and not isinstance(v, ShortConvolutionSpec))
-    return FLOAT32_READ if any(states) or sparse(spec) else FLOAT32
+    return FLOAT32_READ if any(map(says_little, spec.nested())) else FLOAT32
 
 
-def sparse(spec: ModelSpec) -> bool:
-    """Return whether activations are sparse."""
-    return any(isinstance(part, GatedFeedForwardSpec) and part.sparsity for part in spec.nested())
+def says_little(part: Spec) -> bool:
+    """Return whether what a part writes may be nearly nothing, which a norm behind enlarges: of a state, of few features."""
+    return (isinstance(part, RecurrentSpec) and not isinstance(part, ShortConvolutionSpec)) or of_few_features(part)
+
+
+def of_few_features(part: Spec) -> bool:
+    """Return whether a part writes what few features leave of a token."""
+    return isinstance(part, PerLayerEmbeddingSpec) or (isinstance(part, GatedFeedForwardSpec) and bool(part.sparsity))
 
 
 def rounding(spec: ModelSpec) -> float:
     """Return how far both sides may lie apart in float64."""
     if any(isinstance(part, SinusoidSpec) and part.layout == "concatenated" for part in spec.nested()):
         return FLOAT64_TABLE  # Marian's; the oracle of the paper's interleaved ones computes them in float64
-    if sparse(spec):
+    if any(isinstance(part, GatedFeedForwardSpec) and part.sparsity for part in spec.nested()):
         return FLOAT64_SPARSE
     return FLOAT64_ALIBI if any(isinstance(part, ALiBiSpec) for part in spec.nested()) else FLOAT64
 

@@ -26,13 +26,27 @@ from anyformer.layers import (
     RelativeBucketsSpec,
     ReLU,
     RMSNormSpec,
+    RotarySpec,
     RouterSpec,
     SinusoidSpec,
+    SlidingWindow,
+    SymmetricWindow,
     TokensSpec,
 )
 from anyformer.recipe import Seq2Seq
 from anyformer.resizing import shrink
-from anyformer.spec import Count, EmbeddingSpec, HeadSpec, ModelSpec, ScaleSpec, Spec, StackSpec, TableSpec, Window
+from anyformer.spec import (
+    BranchSpec,
+    Count,
+    EmbeddingSpec,
+    HeadSpec,
+    ModelSpec,
+    ScaleSpec,
+    Spec,
+    StackSpec,
+    TableSpec,
+    Window,
+)
 from anyformer.text.parallel import PairBatch
 from anyformer.training.objectives.objective import LossContext
 from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
@@ -52,6 +66,15 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (FeedForwardSpec, {"activation": GELU()}),
     ],
     "t5-v1.1-small": [(GELU, {"form": "erf"}), (HeadSpec, {"scale": ScaleSpec(power=-0.5)})],
+    "t5gemma-9b-2b": [
+        (SymmetricWindow, {"radius": 4}),
+        (SymmetricWindow, {"radius": 6}),
+        (SlidingWindow, {"size": 6}),
+        (RotarySpec, {"theta": 1.1e4}),
+        (AttentionSpec, {"softcap": None}),
+        (BranchSpec, {"norm_out": None}),
+        (HeadSpec, {"softcap": 31.0}),
+    ],
     "bart-base": [
         (TokensSpec, {"scale": ScaleSpec(power=0.5)}),
         (LearnedPositionsSpec, {"offset": 1, "n_positions": 65}),

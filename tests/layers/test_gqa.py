@@ -64,3 +64,12 @@ def test_norms_before_or_after_the_rotation(over: Literal["head", "heads"], last
 def test_there_is_no_after_for_a_norm_of_all_heads() -> None:
     with pytest.raises(SpecError, match="norm_last = True is of heads that have turned; take norm_over: head or heads"):
         GQASpec(n_heads=Count(2), norm_query=LayerNormSpec(), norm_over="projection", norm_last=True)
+
+
+def test_values_that_are_keys_have_no_map_of_their_own() -> None:
+    spec = GQASpec(n_heads=Count(HEADS), head_dim=Width(WIDTH), values_are_keys=True)
+    assert "v" not in {name for name, part in spec.parts(Place(D, (D,), D)).items() if part is not None}
+    with pytest.raises(SpecError, match="bias_value = True is of no map"):
+        spec.but(bias_value=True)
+    with pytest.raises(SpecError, match="value_dim = 4 differs from head_dim"):
+        spec.but(value_dim=Width(4))

@@ -22,6 +22,7 @@ from anyformer.layers import (
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
+    ProportionalRoPE,
     RotarySpec,
     Tokens,
     YaRN,
@@ -326,3 +327,19 @@ def test_magnitudes_by_hand() -> None:
     assert LongRoPE(short=(1.0,), long=(1.0,), factor=4096.0).magnitude() == pytest.approx(math.sqrt(2))
     assert LongRoPE(short=(1.0,), long=(1.0,), factor=1.0).magnitude() == 1.0
     assert Llama3Scaling(factor=8.0).magnitude() == 1.0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.3])
+def test_a_share_of_the_pairs_turns_as_transformers_has_it(share: float) -> None:
+    settings = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": share}
+    config = transformers.AutoConfig.for_model("llama", head_dim=32, rope_parameters=settings)
+    theirs, _ = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
+    ours = rotary(Settings({"rope_parameters": settings}, "config.json"), 64)
+    assert ours.scaling == ProportionalRoPE(share=share)
+    assert ours.frequencies(32) == pytest.approx(theirs.tolist(), rel=1e-5)
+
+
+def test_a_share_that_leaves_no_pair_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"ProportionalRoPE.share = 0.1 of 4 pairs leaves none"):
+        RotarySpec(scaling=ProportionalRoPE(share=0.1)).frequencies(8)
+    assert ProportionalRoPE(share=0.1).fitted(4).scaled([1.0] * 4) == [1.0, 0.0, 0.0, 0.0]

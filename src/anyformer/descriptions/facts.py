@@ -66,7 +66,7 @@ def maps(sublayer: SublayerSpec) -> Iterator[tuple[Where, MapSpec]]:
     """The norms and other maps around the branches of a sublayer, with where they stand."""
     places: dict[Where, list[MapSpec | None]] = {
         "in": [sublayer.norm_in, *(branch.norm_in for branch in sublayer.branches)],
-        "out": [branch.norm_out for branch in sublayer.branches],
+        "out": [sublayer.norm_out, *(branch.norm_out for branch in sublayer.branches)],
         "sum": [sublayer.norm_sum],
     }
     return ((place, value) for place, found in places.items() for value in found if value is not None)
@@ -91,6 +91,11 @@ def position_parts(attention: AttentionSpec) -> list[Spec]:
     """What in an attention tells positions: rotary embedding, scores, what is added to the values."""
     found = (getattr(attention.projection, "rotary", None), *attention.scores, attention.relative_values)
     return [part for part in found if part is not None]
+
+
+def one_map(projection: Any) -> str:
+    """What to say behind the kind of heads where one map makes keys and values; else nothing."""
+    return ", keys and values by one map" if getattr(projection, "values_are_keys", False) else ""
 
 
 def n_shared_experts(mixture: MoESpec) -> int:

@@ -62,6 +62,7 @@ KINDS = {
     "ReLU2": "squared ReLU",
     "Llama3Scaling": "Llama 3's scaling",
     "LinearScaling": "linear scaling",
+    "ProportionalRoPE": "p-RoPE",
     "DynamicNTK": "dynamic NTK",
     "ShawKeys": "relative keys (Shaw)",
     "ShawValues": "relative values (Shaw)",
@@ -357,12 +358,15 @@ def activation(mixer: Any, *, exact: bool = True) -> str:
 def router(value: RouterSpec) -> str:
     """How experts are chosen and weighted."""
     said = [SCORES[value.score]]
+    said += [f"of a stream after {norm(value.norm, exact=True)}"] if value.norm else []
+    said += [f"logits × {scale(value.scale, 'd_model')}"] if value.scale else []
     said += [f"within the best {value.top_groups} of {value.n_groups} groups"] if value.n_groups > 1 else []
     said += ["groups by the sum of their two best"] if value.group_score == "top2-sum" else []
     said += ["a bias of the logits"] if value.bias else []
     said += ["a correction bias moved by the load"] if value.correction else []
     said += ["weights normalised"] if value.renormalise else []
     said += [f"weights × {number(value.factor)}"] if value.factor != 1 else []
+    said += ["a learned factor of each"] if value.gains else []
     usual = RouterSpec.__dataclass_fields__["tolerance"].default
     said += [f"tolerance {number(value.tolerance)}"] if value.tolerance != usual else []
     return ", ".join(said)
@@ -376,6 +380,7 @@ def experts(mixer: Any) -> str:
     if n := n_shared_experts(mixer):
         said.append(f"{n} shared" + (" behind a gate" if mixer.shared_gate else ""))
     said.append(router(mixer.router))
+    said += [f"experts read {norm(mixer.norm, exact=True)}"] if mixer.norm else []
     said += ["weights multiply what experts read"] if mixer.weighs == "input" else []
     return "; ".join([*said, *([phrase(mixer.capacity)] if mixer.capacity is not None else [])])
 

@@ -59,6 +59,7 @@ from anyformer.layers.reversible import ReversibleSpec as ReversibleSpec
 from anyformer.layers.rg_lru import RGLRUSpec as RGLRUSpec
 from anyformer.layers.rope_scaling import DynamicNTK as DynamicNTK, LinearScaling as LinearScaling
 from anyformer.layers.rope_scaling import Llama3Scaling as Llama3Scaling, LongRoPE as LongRoPE
+from anyformer.layers.rope_scaling import ProportionalRoPE as ProportionalRoPE
 from anyformer.layers.rope_scaling import RotaryScalingSpec as RotaryScalingSpec, ScalingByLength as ScalingByLength
 from anyformer.layers.rope_scaling import YaRN as YaRN
 from anyformer.layers.rotary import RotarySpec as RotarySpec

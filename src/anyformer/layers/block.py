@@ -46,6 +46,7 @@ class Branch(Part[BranchSpec]):
 class Sublayer(Part[SublayerSpec]):
     norm_in: nn.Module | None
     branches: Any
+    norm_out: nn.Module | None
     norm_sum: nn.Module | None
 
     def forward(
@@ -65,7 +66,7 @@ class Sublayer(Part[SublayerSpec]):
             y, note = branch(x, context, stores)
             total = total + y
             notes.append(note)
-        return total, notes
+        return mapped(self.spec.norm_out, self.norm_out, total, context), notes
 
 
 def in_turn(

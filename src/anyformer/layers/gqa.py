@@ -96,6 +96,7 @@ class GQASpec(ProjectionSpec):
     n_kv_heads: Count | None = None  # None: n_heads
     head_dim: Width | None = None  # None: d_model / n_heads
     value_dim: Width | None = None  # features of a head's values; None: head_dim
+    values_are_keys: bool = False  # as their map gives them, before their norm and rotation: one map for both (Gemma 4)
     bias_query: bool = False
     bias_key: bool = False
     bias_value: bool = False
@@ -114,6 +115,10 @@ class GQASpec(ProjectionSpec):
             raise self.refusal("n_heads", f"must be a multiple of n_kv_heads = {self.n_kv_heads}")
         if self.head_dim is not None and self.rotary is not None:
             self.rotary.dims(self.head_dim)
+        if self.values_are_keys and self.bias_value:
+            raise self.refusal("bias_value", "is of no map: values are keys, whose bias is bias_key; leave it out")
+        if self.values_are_keys and self.value_dim not in (None, self.head_dim):
+            raise self.refusal("value_dim", "differs from head_dim, and values are keys; leave one out")
         if self.norm_last and self.norm_over == "projection":
             raise self.refusal("norm_last", "is of heads that have turned; take norm_over: head or heads")
 
@@ -136,6 +141,7 @@ class GQASpec(ProjectionSpec):
         n_heads, head_dim, value_dim = self.sizes(place)
         width, kv_width = n_heads * head_dim, self.kv_heads * head_dim
         source, own = place.at(place.d_source), place.d_source > 0
+        apart = own and not self.values_are_keys
 
         def norm(spec: MapSpec | None, n: int, width: int = head_dim) -> Placed:
             shapes = {"head": (width,), "heads": (n, width), "projection": (n * width,)}
@@ -148,7 +154,7 @@ class GQASpec(ProjectionSpec):
         return {
             "q": (into(width, self.bias_query, "query"), place),
             "k": (into(kv_width, self.bias_key), source) if own else None,
-            "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source) if own else None,
+            "v": (into(self.kv_heads * value_dim, self.bias_value, "inner"), source) if apart else None,
             "o": (out, place.at(n_heads * value_dim)),
             "norm_query": norm(self.norm_query, n_heads),
             "norm_key": norm(self.norm_key, self.kv_heads) if own else None,
@@ -163,7 +169,7 @@ class GQASpec(ProjectionSpec):
         """The matrix products: q and o of `workload.query` tokens a row, k and v of `workload.memory` tokens of the source."""
         n_heads, head_dim, value_dim = self.sizes(place)
         per_query = 2 * place.d_model * n_heads * (head_dim + value_dim)
-        per_key = 2 * place.d_source * self.kv_heads * (head_dim + value_dim)
+        per_key = 2 * place.d_source * self.kv_heads * (head_dim + (0 if self.values_are_keys else value_dim))
         return Cost({"projections": workload.batch * (workload.query * per_query + workload.memory * per_key)})
 
     def narrowed(self, place: Place, ranks: int) -> GQASpec | None:
@@ -199,7 +205,7 @@ class GQASpec(ProjectionSpec):
 class GQA(Projection[GQASpec]):
     q: Linear
     k: Linear  # none, nor v, where another layer's keys and values are read
-    v: Linear
+    v: Linear  # none where values are keys either
     norm_query: nn.Module | None
     norm_key: nn.Module | None
     norm_value: nn.Module | None
@@ -216,7 +222,8 @@ class GQA(Projection[GQASpec]):
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """Keys [batch, kv heads, token, head_dim] and values [batch, kv heads, token, value_dim] of [batch, token, d_source]."""
-        return self._kept(self.k(source), self.v(source), context)
+        k = self.k(source)
+        return self._kept(k, k if self.spec.values_are_keys else self.v(source), context)
 
     def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps lie together."""

@@ -90,10 +90,13 @@ class GainSpec(MapSpec):
 
     start: float = 1.0
     over: Literal["all", "features"] = "all"
+    frozen: bool = (
+        False  # what files say, which no gradient moves (Gemma 4: its last layer's has none, a norm comes behind)
+    )
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         shape = () if self.over == "all" else place.shape
-        return {"weight": Weight(shape, ("d_model",) * len(shape), "gain", fill=self.start)}
+        return {"weight": Weight(shape, ("d_model",) * len(shape), "gain", fill=self.start, trainable=not self.frozen)}
 
 
 class Gain(Part[GainSpec]):

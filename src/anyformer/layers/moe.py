@@ -20,7 +20,21 @@ from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.router import Router, RouterSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store
-from anyformer.spec import Caveat, Cost, MixerSpec, Place, Placed, Positive, Sizes, Spec, Whole, Width, Window, Workload
+from anyformer.spec import (
+    Caveat,
+    Cost,
+    MapSpec,
+    MixerSpec,
+    Place,
+    Placed,
+    Positive,
+    Sizes,
+    Spec,
+    Whole,
+    Width,
+    Window,
+    Workload,
+)
 
 
 class CapacitySpec(Spec, abstract=True):
@@ -60,6 +74,7 @@ class MoESpec(MixerSpec):
 
     router: RouterSpec
     expert: MixerSpec  # an ExpertSpec: what each expert is; their tensors are stacked
+    norm: MapSpec | None = None  # of what they read; the router and a shared expert read what comes in (Gemma 4)
     shared_expert: MixerSpec | None = None  # for all tokens; several of one width are one that is as wide as all
     shared_gate: bool = False  # the shared expert's result is multiplied by σ(w·x) (Qwen-MoE)
     capacity: CapacitySpec | None = None  # None: every choice is served
@@ -79,6 +94,7 @@ class MoESpec(MixerSpec):
         experts = ExpertsSpec(n_experts=router.n_experts, top_k=router.top_k, expert=self.expert)
         return {
             "router": (router, place),
+            "norm": self.norm and (self.norm, place),
             "experts": (experts, place),
             "shared_expert": self.shared_expert and (self.shared_expert, place),
             "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), place) if self.shared_gate else None,
@@ -128,6 +144,7 @@ class MoE(Part[MoESpec]):
     """
 
     router: Router
+    norm: nn.Module | None
     experts: Experts
     shared_expert: nn.Module | None
     shared_gate: nn.Module | None
@@ -147,6 +164,7 @@ class MoE(Part[MoESpec]):
             places = spec.capacity.places(x.shape[1], spec.router.n_experts, spec.router.top_k)
             served = notes["served"] = admitted(notes["chosen"], spec.router.n_experts, places, notes["real"])
             weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
+        rows = rows if self.norm is None else self.norm(rows)
         if spec.weighs == "input":
             y = self._of_weighted(rows, chosen, weights, context).view_as(x)
         else:

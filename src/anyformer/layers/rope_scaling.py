@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from anyformer.spec import Caveat, Length, Positive, Spec
+from anyformer.spec import Caveat, Length, Positive, SomeShare, Spec
 
 
 class RotaryScalingSpec(Spec, abstract=True):
@@ -60,6 +60,25 @@ class LinearScaling(RotaryScalingSpec):
 
     def scaled(self, frequencies: list[float]) -> list[float]:
         return [f / self.factor for f in frequencies]
+
+
+class ProportionalRoPE(RotaryScalingSpec):
+    """p-RoPE: this share of the pairs turns, those of the shortest waves, and the others stand still; Barbero et al. 2024,
+    arXiv:2410.06205. Unlike a fraction of the features, it leaves each wave as long as if all turned (Gemma 4).
+    """
+
+    share: SomeShare = 0.25
+
+    def check(self, n_pairs: int) -> None:
+        self.require("share", int(self.share * n_pairs) > 0, f"of {n_pairs} pairs leaves none that turns; raise it")
+
+    def scaled(self, frequencies: list[float]) -> list[float]:
+        n = int(self.share * len(frequencies))
+        return [f if i < n else 0.0 for i, f in enumerate(frequencies)]
+
+    def fitted(self, n_pairs: int) -> Self:
+        """The same share, or that of one pair."""
+        return self if int(self.share * n_pairs) else self.but(share=1 / n_pairs)
 
 
 class Llama3Scaling(RotaryScalingSpec):

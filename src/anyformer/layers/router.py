@@ -6,12 +6,24 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, as_given
-from anyformer.spec import Cost, Count, Few, PartSpec, Place, Positive, Sizes, Weight, Workload
+from anyformer.spec import (
+    Cost,
+    Count,
+    Few,
+    MapSpec,
+    PartSpec,
+    Place,
+    Positive,
+    ScaleSpec,
+    Sizes,
+    Weight,
+    Workload,
+)
 
 TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
 
@@ -30,6 +42,8 @@ class RouterSpec(PartSpec):
     n_experts: Count
     top_k: Few
     score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sparsemixer"] = "softmax"
+    norm: MapSpec | None = None  # of what it reads
+    scale: ScaleSpec | None = None  # of the logits, by d_model
     bias: bool = False  # of the logits
     correction: bool = False  # a bias of the choice alone, moved by the load and never by a gradient (DeepSeek-V3)
     n_groups: Few = 1
@@ -37,6 +51,7 @@ class RouterSpec(PartSpec):
     group_score: Literal["max", "top2-sum"] = "max"  # of a group: its best score, or the sum of its best two
     renormalise: bool = False  # the weights are divided by their sum
     factor: Positive = 1.0  # of the weights, last
+    gains: bool = False  # a learned factor of each expert's weight, last (Gemma 4)
     tolerance: Positive = 0.01  # sparsemixer: scores below the best by more than twice this share of it are left out
 
     def __post_init__(self) -> None:
@@ -68,6 +83,7 @@ class RouterSpec(PartSpec):
             "weight": Weight((self.n_experts, place.shape[-1]), ("experts", "d_model")),
             "bias": one_each if self.bias else None,
             "correction": moved if self.correction else None,
+            "gain": Weight((self.n_experts,), ("experts",), "gain", fill=1.0) if self.gains else None,
         }
 
     def cost(self, place: Place, workload: Workload) -> Cost:
@@ -114,17 +130,22 @@ class Router(Part[RouterSpec]):
     weight: Tensor
     bias: Tensor | None
     correction: Tensor | None
+    gain: Tensor | None
+    norm: nn.Module | None
 
     def forward(self, x: Tensor, context: ForwardContext) -> Routing:
         """Where the tokens x [token, d_model] go."""
         with as_given(x):
             exact = torch.promote_types(x.dtype, torch.float32)
             x = x.to(exact)
+            x = x if self.norm is None else self.norm(x)
             if context.dropout and context.dropout.router_jitter:
                 jitter = context.dropout.router_jitter
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
-            return self.choose(logits, training=context.dropout is not None)
+            logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
+            found = self.choose(logits, training=context.dropout is not None)
+            return found if self.gain is None else found._replace(weights=found.weights * self.gain[found.chosen])
 
     def choose(self, logits: Tensor, *, training: bool = False) -> Routing:
         """The choice for logits [token, experts]; in training some scores draw it from torch's random numbers."""

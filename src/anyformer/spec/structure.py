@@ -49,6 +49,7 @@ class SublayerSpec(PartSpec):
 
     branches: tuple[BranchSpec, ...]
     norm_in: MapSpec | None = None  # of what all branches read: pre-norm
+    norm_out: MapSpec | None = None  # of what they write, summed, before the stream gets it
     norm_sum: MapSpec | None = None  # of the stream after writing: post-norm
 
 

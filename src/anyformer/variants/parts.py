@@ -35,7 +35,10 @@ def with_mixers(block: BlockSpec, change: Callable[[MixerSpec], MixerSpec]) -> B
 def with_maps(block: BlockSpec, change: Callable[[MapSpec | None], Any]) -> BlockSpec:
     """The layer with what stands before and after its branches and after their sum changed, places without any among them."""
     block = _with_branches(block, lambda b: b.but(norm_in=change(b.norm_in), norm_out=change(b.norm_out)))
-    around = (s.but(norm_in=change(s.norm_in), norm_sum=change(s.norm_sum)) for s in block.sublayers)
+    around = (
+        s.but(norm_in=change(s.norm_in), norm_out=change(s.norm_out), norm_sum=change(s.norm_sum))
+        for s in block.sublayers
+    )
     return block.but(sublayers=tuple(around))
 
 
@@ -81,7 +84,7 @@ def norms(part: StackSpec | BlockSpec) -> Iterator[NormSpec]:
     else:
         found = []
         for sublayer in part.sublayers:
-            found += [sublayer.norm_in, sublayer.norm_sum]
+            found += [sublayer.norm_in, sublayer.norm_out, sublayer.norm_sum]
             found += [norm for branch in sublayer.branches for norm in (branch.norm_in, branch.norm_out)]
     yield from (norm for norm in found if isinstance(norm, NormSpec))
 

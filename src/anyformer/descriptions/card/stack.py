@@ -14,6 +14,7 @@ from anyformer.descriptions.facts import (
     maps,
     n_shared_experts,
     norm_places,
+    one_map,
     position_parts,
     position_terms,
 )
@@ -318,7 +319,7 @@ ATTENTION = (
     Reading("value_dim", "value dimension", _value_dim),
     Reading("query_rank", "query latent", _field("query_rank")),
     Reading("kv_rank", "key/value latent", _field("kv_rank")),
-    Reading("attention", "attention", _each(lambda a: words.heads(a.projection)), str),
+    Reading("attention", "attention", _each(lambda a: words.heads(a.projection) + one_map(a.projection)), str),
     Reading("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
     Reading("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
     Reading("shared_keys", "keys and values", _each(words.keys), str),

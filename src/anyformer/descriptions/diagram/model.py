@@ -20,7 +20,15 @@ from anyformer.descriptions.diagram.grid import (
     summed,
     wrapped,
 )
-from anyformer.descriptions.facts import head_sharing, head_sizes, looks_up, n_shared_experts, place_in, position_parts
+from anyformer.descriptions.facts import (
+    head_sharing,
+    head_sizes,
+    looks_up,
+    n_shared_experts,
+    one_map,
+    place_in,
+    position_parts,
+)
 from anyformer.descriptions.grouping import by_layer, pattern, places
 from anyformer.layers import (
     AddSpec,
@@ -151,7 +159,7 @@ def _sublayer(sublayer: SublayerSpec, place: Place, around: bool) -> Piece:
     branches = beside(
         [stacked([*_maps(b.norm_in), _mixer(b.mixer, place), *_maps(b.norm_out)]) for b in sublayer.branches]
     )
-    inner = stacked([*_maps(sublayer.norm_in), branches])
+    inner = stacked([*_maps(sublayer.norm_in), branches, *_maps(sublayer.norm_out)])
     inner = added(inner) if around else inner
     return stacked([inner, *_maps(sublayer.norm_sum)])
 
@@ -221,6 +229,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
         said += [words.kind(rotary.scaling)] if rotary and rotary.scaling else []
     if not isinstance(projection, MLASpec) and getattr(projection, "norm_query", None) is not None:
         said.append("QK-norm")
+    said += one_map(projection).split(", ")[1:]
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
     said += ["output gate"] if mixer.gate else []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from anyformer.descriptions import words
-from anyformer.descriptions.facts import head_sharing, maps, norm_places, position_parts
+from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, StreamsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
@@ -113,6 +113,7 @@ def _attention(attention: AttentionSpec) -> str:
         return words.phrase(projection)
     said = f"{words.SHARING[sharing]} ({sharing})"
     said += f", {projection.kv_heads} key/value heads" if sharing == "GQA" else ""
+    said += one_map(projection)
     whose = words.keys(attention)
     return said if whose is None else f"{said}, {whose}"
 

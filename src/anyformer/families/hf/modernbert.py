@@ -1,4 +1,6 @@
-"""ModernBERT to and from transformers' ModernBertModel, ModernBertForMaskedLM and ModernBertForTokenClassification."""
+"""ModernBERT to and from transformers' ModernBertModel, ModernBertForMaskedLM and ModernBertForTokenClassification, and its
+decoder to and from ModernBertDecoderForCausalLM.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.encoder import encoder_family, laid_out
 from anyformer.families.hf.headings import Heading, usual_classes
+from anyformer.families.hf.layout import rows_of
 from anyformer.families.hf.llama import D_FF
-from anyformer.families.hf.mapping import one
+from anyformer.families.hf.mapping import Family, one
 from anyformer.families.hf.rotary import THETA, scaling_settings, within
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import FULL, SLIDING
@@ -20,17 +23,18 @@ from anyformer.families.modernbert import (
     first_without_norm,
     masked_without_bias,
     modernbert,
+    with_causal_masks,
 )
 from anyformer.families.modernbert import THETA as FULL_THETA
-from anyformer.layers import GatedFeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec, SymmetricWindow
-from anyformer.spec import BlockSpec, ModelSpec
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, LayerNormSpec, RotarySpec, SlidingWindow, SymmetricWindow
+from anyformer.spec import BlockSpec, HeadSpec, ModelSpec
 
 OLDER = {SLIDING: "local_rope_theta", FULL: "global_rope_theta"}
 USUAL = {SLIDING: RotarySpec(theta=LOCAL_THETA), FULL: RotarySpec(theta=FULL_THETA)}
 
 
 def _kind(layer: BlockSpec) -> str:
-    return SLIDING if any(isinstance(value, SymmetricWindow) for value in layer.nested()) else FULL
+    return SLIDING if any(isinstance(value, SymmetricWindow | SlidingWindow) for value in layer.nested()) else FULL
 
 
 def _positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -83,48 +87,66 @@ WINDOW = table.Pair(
         "local_attention": next((2 * v.radius for v in spec.nested() if isinstance(v, SymmetricWindow)), 128)
     },
 )
-# Of a text's first and last token: they change no number, and the class wants them among the tokens.
-MARKS = table.Pair(
-    lambda _, spec: spec,
-    lambda spec: {
-        name: min(token, spec.vocab_size - 1) for name, token in (("cls_token_id", 50_281), ("sep_token_id", 50_282))
-    },
+# Of a decoder, to one side.
+BACK = table.Pair(
+    lambda settings, spec: changed(spec, SlidingWindow, size=settings.positive("local_attention", int, 128) // 2),
+    lambda spec: {"local_attention": 2 * (table.window_of(spec) or 64)},
 )
+
+
+def _marks(**ids: int) -> table.Pair:
+    """Ids of a text's first and last token and the like: they change no number, and the class wants them among the tokens."""
+    return table.Pair(
+        lambda _, spec: spec,
+        lambda spec: {name: token if token < spec.vocab_size else 0 for name, token in ids.items()},
+    )
+
+
+MARKS = {"cls_token_id": 50_281, "sep_token_id": 50_282}
 MASKED = Heading(
     lambda spec, n: masked_without_bias(spec), {"transform.0": "head.dense", "transform.2": "head.norm", "": "decoder"}
 )
-SMALL = modernbert(3, 8, 1, 8)
+SMALL = modernbert(4, 8, 1, 8)
+TEMPLATE = SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[-2:]))  # one of each kind, each with its norm
+SIZES = (
+    table.VOCABULARY,
+    table.D_MODEL,
+    D_FF,
+    table.at("num_attention_heads", int, GQASpec, "n_heads"),
+    table.EVEN,
+    table.activation("hidden_activation", "gelu", GatedFeedForwardSpec),
+    table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
+    table.at("norm_bias", bool, LayerNormSpec, "bias", default=False),
+    table.BIASES,
+    table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
+)
+LAYER = {
+    "0.norm_in": "attn_norm",
+    "1.norm_in": "mlp_norm",
+    f"{table.PROJECTION}.o": "attn.Wo",
+    (f"{table.FEED}.gate", f"{table.FEED}.up"): "mlp.Wi",
+    f"{table.FEED}.down": "mlp.Wo",
+}
+IGNORED = (
+    "initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn",
+    "sparse_prediction", "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id",
+    "layer_norm_eps", "sliding_window",
+)  # fmt: skip
 MODERNBERT = encoder_family(
     "modernbert",
-    SMALL.but(stack=SMALL.stack.but(blocks=(SMALL.stack.blocks[1], modernbert(4, 8, 1, 8).stack.blocks[3])), heads=()),
+    TEMPLATE.but(heads=()),
     (
-        table.VOCABULARY,
-        table.D_MODEL,
-        D_FF,
-        table.at("num_attention_heads", int, GQASpec, "n_heads"),
-        table.EVEN,
-        table.activation("hidden_activation", "gelu", GatedFeedForwardSpec),
+        *SIZES,
         table.starts(),
-        table.at("norm_eps", float, LayerNormSpec, "eps", default=1e-5),
-        table.at("norm_bias", bool, LayerNormSpec, "bias", default=False),
-        table.BIASES,
-        table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False),
         WINDOW,
         table.Pair(_positions, _tables),
         table.Pair(_layers, _types),
-        MARKS,
+        _marks(**MARKS),
         table.only(classifier_bias=(None, False), decoder_bias=(None, True), classifier_activation=(None, "gelu")),
     ),
     usual_classes("ModernBert", "model.", {"mlm": MASKED}),
     laid_out(
-        {
-            "0.norm_in": "attn_norm",
-            "1.norm_in": "mlp_norm",
-            table.QKV: "attn.Wqkv",
-            f"{table.PROJECTION}.o": "attn.Wo",
-            (f"{table.FEED}.gate", f"{table.FEED}.up"): "mlp.Wi",
-            f"{table.FEED}.down": "mlp.Wo",
-        },
+        {**LAYER, table.QKV: "attn.Wqkv"},
         terms=(),
         layer="layers",
         outside={"stack.embedding.norm": "embeddings.norm", "stack.norm": "final_norm"},
@@ -132,9 +154,30 @@ MODERNBERT = encoder_family(
     tokens="embeddings.tok_embeddings",
     also=("decoder",),
     buffers=(),
-    ignored=(
-        "initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn",
-        "sparse_prediction", "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "cls_token_id",
-        "layer_norm_eps", "sliding_window",
+    ignored=IGNORED,
+)
+
+_PLAIN = table.family(
+    "modernbert-decoder",
+    "ModernBertDecoderForCausalLM",
+    with_causal_masks(TEMPLATE),
+    (
+        *SIZES,
+        table.tables(tied=True),
+        BACK,
+        table.Pair(_positions, _tables),
+        table.Pair(_layers, _types),
+        _marks(**MARKS, bos_token_id=50_281, pad_token_id=50_283),
+        table.at("decoder_bias", bool, HeadSpec, "bias", default=True),
+        table.only(classifier_bias=(None, False), classifier_activation="gelu"),
     ),
-)  # fmt: skip
+    {**LAYER, **{f"{table.PROJECTION}.{x}": f"attn.{x}_proj" for x in "qkv"}},
+    tokens="embeddings.tok_embeddings",
+    norm="final_norm",
+    outside={"stack.embedding.norm": "embeddings.norm"},
+    heads=("decoder",),
+    buffers=(),
+    ignored=IGNORED,
+)
+HEAD = {"heads.0.transform.0": "lm_head.dense", "heads.0.transform.2": "lm_head.norm"}
+DECODER: Family = _PLAIN._replace(rows=lambda spec: [*_PLAIN.rows(spec), *rows_of(spec, HEAD)])

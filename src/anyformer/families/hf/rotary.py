@@ -6,7 +6,16 @@ from typing import Any
 
 from anyformer.errors import did_you_mean
 from anyformer.families.hf.settings import REQUIRED, Settings
-from anyformer.layers import DynamicNTK, LinearScaling, Llama3Scaling, LongRoPE, RotaryScalingSpec, RotarySpec, YaRN
+from anyformer.layers import (
+    DynamicNTK,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    ProportionalRoPE,
+    RotaryScalingSpec,
+    RotarySpec,
+    YaRN,
+)
 from anyformer.layers.rope_scaling import sharpening
 from anyformer.spec import Length
 
@@ -48,7 +57,7 @@ def within(
     inner: Settings, context: int, plain: RotarySpec, original: int | None = None, *, magnitudes: bool = False
 ) -> RotarySpec:
     """The rotary positions of one table of settings, all of which are used or refused. Raises CheckpointError."""
-    theta, fraction = inner.positive(THETA, float, plain.theta), inner.take(FRACTION, float, plain.fraction)
+    theta = inner.positive(THETA, float, plain.theta)
     older = inner.take("type", str, "default")
     kind = inner.take("rope_type", str, older)
     if kind != "default" and kind not in SCALINGS:
@@ -56,6 +65,8 @@ def within(
         near = did_you_mean(kind, SCALINGS)
         raise inner.refusal("rope_type" if kind != older else "type", f"is no scaling known here{near}; {known}")
     scaling = None if kind == "default" else _scaling(kind, inner, context, original)
+    # Of p-RoPE it is the scaling's: all features turn, most of them by nothing.
+    fraction = plain.fraction if isinstance(scaling, ProportionalRoPE) else inner.take(FRACTION, float, plain.fraction)
     if magnitudes and isinstance(scaling, LongRoPE):
         short, long = inner.optional(SHORT, float), inner.optional(LONG, float)
         scaling = scaling.but(magnitude_short=short, magnitude_long=long)
@@ -88,6 +99,7 @@ SCALINGS: dict[str, tuple[type[RotaryScalingSpec], dict[str, str]]] = {
     "llama3": (Llama3Scaling, FACTOR | FREQUENCIES | LENGTH),
     "yarn": (YaRN, FACTOR | RAMP | LENGTH | {"attention_factor": "attention_factor"}),
     "longrope": (LongRoPE, LONGROPE),
+    "proportional": (ProportionalRoPE, {FRACTION: "share"}),
     "su": (LongRoPE, LONGROPE),  # its name in the first Phi-3 files
 }
 
@@ -112,6 +124,8 @@ def _given(name: str, value: float | None) -> dict[str, Any]:
 def _scaling(kind: str, inner: Settings, context: int, original: int | None) -> RotaryScalingSpec:
     """The scaling that a table describes, for a model of this context and original context, if that is said outside."""
     part, fields = SCALINGS[kind]
+    if part is ProportionalRoPE:
+        return part(share=inner.take(FRACTION, float, 1.0))
     found: dict[str, Any] = {}
     default = REQUIRED
     if ORIGINAL in fields:

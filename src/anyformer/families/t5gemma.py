@@ -1,0 +1,52 @@
+"""T5Gemma: two Gemma 2 models as encoder and decoder (Zhang et al. 2025, arXiv:2504.06225)."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import edited
+from anyformer.families.gemma import gemma2
+from anyformer.families.lineage import Origin, Preset
+from anyformer.layers import AttentionSpec, Everything, GQASpec, Mask, SlidingWindow, SymmetricWindow
+from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec
+
+
+def _seeing(stack: StackSpec) -> StackSpec:
+    """The stack as an encoder: tokens see ahead too, as far as they saw back, and its table of tokens is its own."""
+
+    def both_ways(attention: AttentionSpec) -> AttentionSpec:
+        windows = (value for value in attention.mask.nested() if isinstance(value, SlidingWindow))
+        mask: Mask = next((SymmetricWindow(radius=window.size) for window in windows), Everything())
+        return attention.but(mask=mask)
+
+    alone = edited(stack, AttentionSpec, both_ways)
+    return edited(alone, TableSpec, lambda table: table.but(shared=None))
+
+
+def _listening(layer: BlockSpec) -> BlockSpec:
+    """The layer with attention to the encoder's output behind its own: as wide, without rotation, under no mask."""
+    first, *rest = layer.sublayers
+
+    def cross(attention: AttentionSpec) -> AttentionSpec:
+        projection = edited(attention.projection, GQASpec, lambda heads: heads.but(rotary=None))
+        return attention.but(reads="memory", mask=Everything(), projection=projection)
+
+    return layer.but(sublayers=(first, edited(first, AttentionSpec, cross), *rest))
+
+
+def t5gemma(encoder: ModelSpec, decoder: ModelSpec) -> ModelSpec:
+    """The decoder with these layers of an encoder before it, and its own listening to it (section 2)."""
+    once = {id(layer): _listening(layer) for layer in decoder.stack.blocks}
+    stack = decoder.stack.but(blocks=tuple(once[id(layer)] for layer in decoder.stack.blocks))
+    return decoder.but(stack=stack, encoder=_seeing(encoder.stack))
+
+
+_2B, _9B = gemma2(26, 2304, 8, 9216, 4), gemma2(42, 3584, 16, 14_336, 8)
+
+T5GEMMA = Origin("t5gemma", "gemma2", 2025, "arXiv:2504.06225, section 2").lineage(
+    "an encoder that sees both ways, a decoder that listens to it by a third sublayer, a table of tokens each",
+    Preset("t5gemma-2b-2b", t5gemma(_2B, _2B), alias="t5gemma"),
+    Preset("t5gemma-9b-2b", t5gemma(_9B, _2B)),
+    Preset("t5gemma-9b-9b", t5gemma(_9B, _9B)),
+    family="gemma",
+    sizes="Zhang et al. 2025, arXiv:2504.06225, section 3 (from memory): sizes as Gemma 2's",
+    tokenizer="SentencePiece with byte fallback, 256,000",
+)

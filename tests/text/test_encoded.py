@@ -18,6 +18,7 @@ from anyformer.disk.atomic import ASIDE
 from anyformer.disk.cache import cache_directory
 from anyformer.errors import RunFailed, TextError
 from anyformer.text import Corpus, Tokenizer, encode_corpus, encoded
+from anyformer.text.pieces import Part
 from anyformer.text.sources import Document
 from tests.text.samples import TEXTS, llama_like
 
@@ -29,8 +30,8 @@ CORPUS = Corpus.of(DOCUMENTS)
 def count(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever a corpus is encoded anew."""
     calls: list[int] = []
-    encode = encoded.encoded_documents
-    monkeypatch.setattr(encoded, "encoded_documents", lambda *given: (calls.append(1), encode(*given))[1])
+    encode = encoded.parts_of_documents
+    monkeypatch.setattr(encoded, "parts_of_documents", lambda *given: (calls.append(1), encode(*given))[1])
     return calls
 
 
@@ -115,14 +116,14 @@ def test_two_at_once(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.M
     other = tmp_path / "other"
     encode_corpus(CORPUS, tokenizer, other)
     (key,) = (path.name for path in (other / "encoded").iterdir())
-    encode = encoded.encoded_documents
+    encode = encoded.parts_of_documents
 
-    def late(*given: Any) -> Iterator[tuple[int, np.ndarray]]:
+    def late(*given: Any) -> Iterator[tuple[int, Part]]:
         yield from encode(*given)
         shutil.copytree(other / "encoded" / key, tmp_path / "mine" / "encoded" / key)
         (tmp_path / "mine" / "encoded" / key / "theirs").touch()
 
-    monkeypatch.setattr(encoded, "encoded_documents", late)
+    monkeypatch.setattr(encoded, "parts_of_documents", late)
     made = encode_corpus(CORPUS, tokenizer, tmp_path / "mine")
     assert (tmp_path / "mine" / "encoded" / key / "theirs").exists()
     assert made.document(3).tolist() == [0, *tokenizer.encode(DOCUMENTS[3].text), 0]

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -32,7 +33,7 @@ from anyformer.spec import (
 )
 from anyformer.text import EncodedCorpus
 from anyformer.training.checkpoint import checkpoints as checkpoint
-from anyformer.training.checkpoint.checkpoints import Checkpoints
+from anyformer.training.checkpoint.checkpoints import Checkpoints, Content
 from anyformer.training.checkpoint.metrics import MetricsLog
 from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
@@ -75,10 +76,10 @@ def corpus(n_documents: int, seed: int) -> EncodedCorpus:
     return EncodedCorpus(tokens, np.concatenate([[0], lengths.cumsum()]), lengths - 2, VOCABULARY, f"noise {seed}")
 
 
-def run(out: Path) -> None:
+def run(out: Path, save: Literal["now", "async"] = "now") -> None:
     """Start the run in `out`, or go on with it."""
     torch.set_num_threads(1)
-    options = RunOptions(device=torch.device("cpu"), save_every=SAVE_EVERY, validations=5)
+    options = RunOptions(device=torch.device("cpu"), save_every=SAVE_EVERY, validations=5, save=save)
     train(spec(), recipe(), TextData(corpus(40, 1), corpus(5, 2), None), out=out, options=options)
 
 
@@ -87,29 +88,34 @@ class Injection:
 
     def __init__(self, fault: Fault | None) -> None:
         self.fault, self.part, self.saves, self.calls = fault, "begin", 0, 0
+        self.thread = threading.get_ident()  # that saves; what another does meanwhile is not counted
         self.trace: list[tuple[str, str]] = []  # (part, call)
         for name in ("mkdir", "fsync", "rename", "unlink", "rmdir"):
             setattr(os, name, self.counted(name, getattr(os, name)))
         os.write = self.counted("write", os.write, middle=self.half_a_write)
         checkpoint.save_file = self.counted("write", checkpoint.save_file, middle=self.half_a_file)
         MetricsLog.add = self.counted("metrics", MetricsLog.add)
-        save = Checkpoints.save
+        write = Checkpoints.write
 
-        def counted_save(*arguments: Any, **options: Any) -> Path:
+        def counted_write(own: Checkpoints, content: Content) -> Path:
             self.saves += 1
+            before, self.thread = self.thread, threading.get_ident()
             self.enter(f"save {self.saves}")
             try:
-                return save(*arguments, **options)
+                return write(own, content)
             finally:
                 self.enter("between")
+                self.thread = before
 
-        Checkpoints.save = counted_save  # type: ignore[method-assign]
+        Checkpoints.write = counted_write  # type: ignore[method-assign]
 
     def enter(self, part: str) -> None:
         self.part, self.calls = part, 0
 
     def counted(self, name: str, call: Callable[..., Any], middle: Callable[..., Any] | None = None) -> Any:
         def counting(*arguments: Any, **options: Any) -> Any:
+            if threading.get_ident() != self.thread:
+                return call(*arguments, **options)
             self.trace.append((self.part, name))
             here, self.calls = (self.part, self.calls), self.calls + 1
             hit = self.fault is not None and (self.fault.part, self.fault.call) == here
@@ -142,18 +148,20 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def attempt(out: Path, fault: Fault | None, trace: Path | None) -> None:
+def attempt(out: Path, fault: Fault | None, trace: Path | None, save: Literal["now", "async"]) -> None:
     injection = Injection(fault) if fault or trace else None
-    run(out)
+    run(out, save)
     if trace is not None and injection is not None:
         calls = injection.trace
         trace.write_text(json.dumps(calls))
 
 
-def start(out: Path, fault: Fault | None = None, trace: Path | None = None) -> BaseProcess:
+def start(
+    out: Path, fault: Fault | None = None, trace: Path | None = None, save: Literal["now", "async"] = "now"
+) -> BaseProcess:
     """Start `run` in a process of its own, forked from one that has imported everything but has no threads."""
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=attempt, args=(out, fault, trace))
+    process = context.Process(target=attempt, args=(out, fault, trace, save))
     process.start()
     return process
 

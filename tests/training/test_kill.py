@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -18,6 +18,7 @@ from tests.training.killing import SAVES, Fault, Moment, losses, names, start, w
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_SECONDS = 60.0
+Save = Literal["now", "async"]
 
 
 class Whole(NamedTuple):
@@ -30,8 +31,8 @@ class Whole(NamedTuple):
     seconds: float
 
 
-def finish(out: Path, fault: Fault | None = None, trace: Path | None = None) -> int | None:
-    process = start(out, fault, trace)
+def finish(out: Path, fault: Fault | None = None, trace: Path | None = None, save: Save = "now") -> int | None:
+    process = start(out, fault, trace, save)
     process.join(PATIENCE_SECONDS)
     assert process.exitcode is not None, "the run hangs"
     return process.exitcode
@@ -77,13 +78,13 @@ def good_checkpoints(out: Path) -> list[str]:
     return good
 
 
-def kill_and_go_on(out: Path, fault: Fault, whole: Whole) -> None:
+def kill_and_go_on(out: Path, fault: Fault, whole: Whole, save: Save = "now") -> None:
     # "middle" of a file is the system's own signal, at a given byte
-    assert finish(out, fault) in (-signal.SIGKILL, -signal.SIGXFSZ), f"{fault} was not reached"
+    assert finish(out, fault, save=save) in (-signal.SIGKILL, -signal.SIGXFSZ), f"{fault} was not reached"
     if fault.part.startswith("save"):
         number = int(fault.part.split()[1])
         assert len(good_checkpoints(out)) >= min(number - 1, 2), f"{fault} took a former checkpoint along"
-    assert finish(out) == 0
+    assert finish(out, save=save) == 0
     same(out, whole, fault)
 
 
@@ -118,6 +119,20 @@ def test_killed_at_each_call_of_a_save(whole: Whole, tmp_path: Path) -> None:
     for i, (call, fault) in enumerate(chosen):
         if call in ("write", "rename") or fault.moment == "before":
             kill_and_go_on(tmp_path / str(i) / "run", fault, whole)
+
+
+def test_killed_while_it_writes_behind_the_steps(whole: Whole, tmp_path: Path) -> None:
+    """Half a file, all files, a name: what the thread was at when the process went, steps on."""
+    chosen = [fault for call, fault in faults(whole, pruning(whole)) if call in ("write", "rename")]
+    for i, fault in enumerate(chosen[:: len(chosen) // 6]):
+        kill_and_go_on(tmp_path / str(i) / "run", fault, whole, "async")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(1, SAVES + 1))
+def test_killed_at_each_moment_of_what_is_written_behind_the_steps(whole: Whole, tmp_path: Path, number: int) -> None:
+    for i, (_, fault) in enumerate(faults(whole, f"save {number}")):
+        kill_and_go_on(tmp_path / str(i) / "run", fault, whole, "async")
 
 
 def test_killed_before_the_first_checkpoint(whole: Whole, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
 LOGS = ("tensorboard", "wandb", "mlflow", "csv")
-HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptions
+HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of RunOptions
 
 
 @click.command()
@@ -75,6 +75,12 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers")  # fields of RunOptio
     default=0,
     show_default=True,
     help="Processes that prepare rows ahead of the step; the result is the same.",
+)
+@choice(
+    "--save",
+    ("now", "async"),
+    "now",
+    "Write checkpoints between two steps, or while steps go on, from a copy in memory.",
 )
 @click.option(
     "--nproc", type=click.IntRange(1, 4096), help="Start so many processes here (torchrun) that share the run."

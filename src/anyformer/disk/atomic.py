@@ -31,22 +31,27 @@ def new_directory(target: Path) -> Iterator[Path]:
     held = hold(aside)
     try:
         yield aside
-        mask = os.umask(0o022)  # only setting it says what it was
-        os.umask(mask)
-        readable = 0o666 & ~mask
-        for directory, _, names in os.walk(aside, topdown=False):
-            for name in sorted(names):
-                os.chmod(Path(directory, name), readable)  # safetensors writes for the owner alone
-                sync(Path(directory, name))
-            sync(Path(directory))
-        os.rename(aside, target)
-        sync(target.parent)
+        put_in_place(aside, target)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     finally:
         if held is not None:
             os.close(held)
+
+
+def put_in_place(aside: Path, target: Path) -> None:
+    """Give a directory that is filled its name, when the disk holds all that is in it. Raises OSError."""
+    mask = os.umask(0o022)  # only setting it says what it was
+    os.umask(mask)
+    readable = 0o666 & ~mask
+    for directory, _, names in os.walk(aside, topdown=False):
+        for name in sorted(names):
+            os.chmod(Path(directory, name), readable)  # safetensors writes for the owner alone
+            sync(Path(directory, name))
+        sync(Path(directory))
+    os.rename(aside, target)
+    sync(target.parent)
 
 
 def write_file(path: Path, content: bytes) -> None:

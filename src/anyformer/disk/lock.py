@@ -69,6 +69,27 @@ def hold(directory: Path) -> int | None:
     return None
 
 
+def wait_to_hold(directory: Path) -> int | None:
+    """The lock on a directory, when nobody else has it any more; None where there are no locks, or the directory is gone then."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(descriptor), os.stat(directory)):
+            return descriptor
+    except OSError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
 def _taken(descriptor: int, *, shared: bool = False) -> bool:
     import fcntl
 

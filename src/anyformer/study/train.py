@@ -194,14 +194,24 @@ def prepare_training(
     named = specification(architecture)
     chosen = recipe_for(named, given.reads, recipe, {**changes, "mixture": given.mixture}, lr=lr, truncate=truncate)
     begun = place / "tokenizer" if place is not None and (place / "tokenizer" / "tokenizer.json").is_file() else None
-    text, new, _ = read_data(
-        chosen, given, held_out, tokenizer=tokenizer or begun, vocab_size=vocab_size, begun=place, init=weights, say=say
+    how = options or RunOptions()
+    how.world.agree({"text": f"{given}, {held_out}"})  # before rank 0 alone reads it
+    text, new, _ = how.world.once(
+        lambda: read_data(
+            chosen,
+            given,
+            held_out,
+            tokenizer=tokenizer or begun,
+            vocab_size=vocab_size,
+            begun=place,
+            init=weights,
+            say=say,
+        )
     )
     # Given weights have the rows that they have, be they more than the tokenizer's tokens.
     follows = n_params or (init is None and (new or begun))
     sized = resized(named, n_params, vocab_size or (text.vocab_size if follows else None))
     fitted, notice = with_head(sized, chosen, text)
-    how = options or RunOptions()
     how = replace(how, device=choose_device(device) if device or not how.device else how.device, peak=how.peak or _peak)
     if minutes is not None:
         chosen = _in_time(minutes, fitted, chosen, text, place, weights, how, say)

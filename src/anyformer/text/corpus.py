@@ -56,13 +56,9 @@ class Corpus:
     @cached_property
     def fingerprint(self) -> str:
         """sha256, in hexadecimal, of all names and texts in order; the same on every machine with the same text."""
-        digest, before = hashlib.sha256(), -1
-        for number, text in self.pieces():
-            if number != before:  # lengths first, so that no two lists of texts look alike
-                name, before = self.name(number).encode("utf-8", "surrogateescape"), number
-                digest.update(len(name).to_bytes(8, "little") + name)
-                digest.update(int(self.document_nbytes[number]).to_bytes(8, "little"))
-            digest.update(text.encode())
+        digest = hashlib.sha256()
+        for _ in self._into(digest):
+            pass
         return digest.hexdigest()
 
     @property
@@ -92,6 +88,23 @@ class Corpus:
             expected += 1
         if expected != len(self):
             raise self._changed(expected)
+
+    def same_pieces(self) -> Iterator[tuple[int, str]]:
+        """What `pieces` gives, being what the fingerprint is of: raises TextError at the end where it is another text."""
+        expected, digest = self.fingerprint, hashlib.sha256()
+        yield from self._into(digest)
+        if digest.hexdigest() != expected:
+            raise self._changed(0)
+
+    def _into(self, digest: hashlib._Hash) -> Iterator[tuple[int, str]]:
+        before = -1
+        for number, text in self.pieces():
+            if number != before:  # lengths first, so that no two lists of texts look alike
+                name, before = self.name(number).encode("utf-8", "surrogateescape"), number
+                digest.update(len(name).to_bytes(8, "little") + name)
+                digest.update(int(self.document_nbytes[number]).to_bytes(8, "little"))
+            digest.update(text.encode())
+            yield number, text
 
     def _pieces(self) -> Iterator[tuple[int, str]]:
         starts = np.flatnonzero(np.diff(self.file, prepend=-1)).tolist()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from anyformer.disk.atomic import new_directory, remove_abandoned, remove_directory
+from anyformer.disk.atomic import create_directories, put_in_place, remove_abandoned, remove_directory
 from anyformer.disk.cache import cache_directory
 from anyformer.errors import RunFailed, TextError
-from anyformer.text.corpus import Corpus, by_document
-from anyformer.text.pieces import encoded_documents
+from anyformer.text.ahead import encoded_ahead, processes_for
+from anyformer.text.corpus import Corpus
+from anyformer.text.growing import INDEX, Grown, growing, measure
+from anyformer.text.pieces import parts_of_documents
 from anyformer.text.tokenizer import Tokenizer
 
 _FORMAT = 1  # raised when what is written, or how documents are delimited, changes
@@ -59,52 +59,71 @@ class EncodedCorpus:
 
 
 class _Deferred(EncodedCorpus):
-    """A corpus that is encoded when one of its arrays is first asked for: what is refused before has cost nothing."""
+    """A corpus that is encoded when one of its arrays is first asked for: what is refused before has cost nothing.
 
-    def __init__(self, arrays: Callable[[], Sequence[np.ndarray]], vocab_size: int, fingerprint: str) -> None:
-        vars(self).update(arrays=arrays, vocab_size=vocab_size, fingerprint=fingerprint)
+    Sent to another process it is read, or encoded, there.
+    """
+
+    def __init__(self, made: _Encoding) -> None:
+        vars(self).update(made=made, vocab_size=made.tokenizer.vocab_size, fingerprint=made.key)
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name not in _ARRAYS:
             raise AttributeError(name)
-        vars(self).update(zip(_ARRAYS, vars(self)["arrays"](), strict=True))
+        vars(self).update(zip(_ARRAYS, vars(self)["made"].arrays(), strict=True))
         return vars(self)[name]
+
+    def __reduce__(self) -> tuple[type[_Deferred], tuple[_Encoding]]:
+        return _Deferred, (vars(self)["made"],)
 
 
 def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None = None) -> EncodedCorpus:
     """The corpus in tokens, from `cache` (default `cache_directory()`) if it is there whole, else made and put there.
 
-    Raises TextError for a tokenizer without a token that ends a text, and RunFailed where the cache can't be written.
+    A large one is encoded by as many processes as there are cores; killed, it is gone on with. Where another process is
+    encoding the same, this one waits for it. Raises TextError for a tokenizer without a token that ends a text, and RunFailed
+    where the cache can't be written.
     """
-    arrays, vocab_size, key = _encoding(corpus, tokenizer, cache)
-    return EncodedCorpus(*arrays(), vocab_size=vocab_size, fingerprint=key)
+    made = _Encoding.of(corpus, tokenizer, cache)
+    return EncodedCorpus(*made.arrays(), vocab_size=tokenizer.vocab_size, fingerprint=made.key)
 
 
 def encoded_when_read(corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None = None) -> EncodedCorpus:
     """What `encode_corpus` gives, made when its tokens are first read; RunFailed is raised then."""
-    return _Deferred(*_encoding(corpus, tokenizer, cache))
+    return _Deferred(_Encoding.of(corpus, tokenizer, cache))
 
 
-def _encoding(
-    corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None
-) -> tuple[Callable[[], Sequence[np.ndarray]], int, str]:
-    """(what makes or finds the arrays, the vocabulary's size, the fingerprint)."""
-    end = tokenizer.end_of_text
-    if end is None:
-        raise TextError(
-            f"this {tokenizer.kind} tokenizer names no token that ends a text; name one as eos_token in "
-            f"tokenizer_config.json beside it"
-        )
-    begin = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
-    key = hashlib.sha256(f"{_FORMAT} {corpus.fingerprint} {tokenizer.fingerprint}".encode()).hexdigest()
-    root = (cache_directory() if cache is None else Path(cache)) / "encoded"
-    directory = root / key[:32]
+@dataclass(frozen=True)
+class _Encoding:
+    """How a corpus is encoded, and by which key it lies in the cache."""
 
-    def arrays() -> Sequence[np.ndarray]:
+    corpus: Corpus
+    tokenizer: Tokenizer
+    begin: int
+    end: int
+    key: str
+    cache: str | Path | None
+
+    @classmethod
+    def of(cls, corpus: Corpus, tokenizer: Tokenizer, cache: str | Path | None) -> _Encoding:
+        end = tokenizer.end_of_text
+        if end is None:
+            raise TextError(
+                f"this {tokenizer.kind} tokenizer names no token that ends a text; name one as eos_token in "
+                f"tokenizer_config.json beside it"
+            )
+        begin = end if tokenizer.begin_of_text is None else tokenizer.begin_of_text
+        key = hashlib.sha256(f"{_FORMAT} {corpus.fingerprint} {tokenizer.fingerprint}".encode()).hexdigest()
+        return cls(corpus, tokenizer, begin, end, key, cache)
+
+    def arrays(self) -> Sequence[np.ndarray]:
+        """Tokens, offsets and bytes of documents, mapped from disk."""
+        root = (cache_directory() if self.cache is None else Path(self.cache)) / "encoded"
+        directory = root / self.key[:32]
         if (found := _read(directory)) is not None:
             return found
         try:
-            _write(directory, corpus, tokenizer, begin, end)
+            self._write(directory)
         except OSError as error:
             raise RunFailed(
                 f"cannot write the encoded corpus to {root}: {error.strerror or error}; name another folder in "
@@ -114,49 +133,62 @@ def _encoding(
             raise RunFailed(f"the encoded corpus just written to {directory} does not read back; check the disk")
         return found
 
-    return arrays, tokenizer.vocab_size, key
+    def _write(self, directory: Path) -> None:
+        """Make the directory, over what is damaged; where another process was faster with the same content, that stays."""
+        create_directories(directory.parent)
+        remove_abandoned(directory.parent)
+        with growing(directory) as aside:
+            if _read(directory) is not None:  # another process has made it while this one waited
+                return
+            if directory.exists():
+                with suppress(FileNotFoundError):  # another process has taken it away
+                    remove_directory(directory)
+            try:
+                if _read(aside) is None:
+                    self._fill(aside)
+                put_in_place(aside, directory)
+            except OSError:
+                if _read(directory) is None:
+                    raise
 
-
-def _write(directory: Path, corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> None:
-    """Make the directory, over what is damaged; where another process was faster with the same content, that stays."""
-    remove_abandoned(directory.parent)
-    if directory.exists() and _read(directory) is None:
-        with suppress(FileNotFoundError):  # another process has taken it away
-            remove_directory(directory)
-    try:
-        with new_directory(directory) as aside:
-            lengths = array("q", [0])
-            with open(aside / "tokens.bin", "wb") as file:
-                for _, parts in by_document(encoded_documents(tokenizer, corpus)):
-                    lengths.append(0)
-                    for ids in chain([[begin]], parts, [[end]]):
-                        file.write(np.asarray(ids, dtype=tokenizer.dtype).tobytes())
-                        lengths[-1] += len(ids)
-            np.cumsum(np.array(lengths), dtype=np.int64).tofile(aside / "offsets.bin")
-            corpus.document_nbytes.astype(np.int64).tofile(aside / "document_nbytes.bin")
-            dtypes = {"tokens": tokenizer.dtype.name, "offsets": "int64", "document_nbytes": "int64"}
-            meta = {name: {"dtype": dtypes[name], **_measure(aside / f"{name}.bin")} for name in _ARRAYS}
-            (aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-    except OSError:
-        if _read(directory) is None:
-            raise
+    def _fill(self, aside: Path) -> None:
+        """Write the corpus, from where a process that was killed had come to."""
+        dtype = self.tokenizer.dtype
+        begin, end = (np.array([token], dtype=dtype).tobytes() for token in (self.begin, self.end))
+        with Grown(aside) as grown:
+            parts = parts_of_documents(self.tokenizer, self.corpus)
+            left = islice(parts, grown.parts, None)
+            tokens, offsets = grown.tokens, grown.offsets
+            n_documents = offsets.nbytes // 8
+            for number, ids in encoded_ahead(self.tokenizer, left, processes_for(self.corpus.nbytes)):
+                if number == n_documents:
+                    tokens.add(end if number else b"")
+                    offsets.add(np.int64(tokens.nbytes // dtype.itemsize).tobytes())
+                    tokens.add(begin)
+                    n_documents += 1
+                tokens.add(ids.tobytes())
+                grown.added()
+            tokens.add(end)
+            offsets.add(np.int64(tokens.nbytes // dtype.itemsize).tobytes())
+            self.corpus.document_nbytes.astype(np.int64).tofile(aside / "document_nbytes.bin")
+            found = {
+                "tokens": {"dtype": dtype.name, **tokens.measure()},
+                "offsets": {"dtype": "int64", **offsets.measure()},
+                "document_nbytes": {"dtype": "int64", **measure(aside / "document_nbytes.bin")},
+            }
+            grown.finish(found)
 
 
 def _read(directory: Path) -> list[np.ndarray] | None:
     """The arrays of a cache directory; None if there is none or it is not byte for byte what was written."""
     try:
-        meta = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
+        meta = json.loads((directory / INDEX).read_text(encoding="utf-8"))
         arrays = []
         for name in _ARRAYS:
             path = directory / f"{name}.bin"
-            if _measure(path) != {key: meta[name][key] for key in ("nbytes", "sha256")}:
+            if measure(path) != {key: meta[name][key] for key in ("nbytes", "sha256")}:
                 return None
             arrays.append(np.memmap(path, dtype=np.dtype(meta[name]["dtype"]), mode="r"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return arrays
-
-
-def _measure(path: Path) -> dict[str, int | str]:
-    with open(path, "rb") as file:
-        return {"nbytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -33,8 +33,19 @@ def last_cut(text: str, end: int, before: str = BLANKS) -> int:
     return 0
 
 
+Part = str | np.ndarray
+"""Of a text: some of it, whose ids are among those of the whole; or ids, where only what goes on beside it told them."""
+
+
+def parts_of_documents(tokenizer: Tokenizer, corpus: Corpus) -> Iterator[tuple[int, Part]]:
+    """(number of the document, the next part of it), all in order, always the same ones. Raises TextError as `parts_of` does."""
+    for number, texts in by_document(corpus.same_pieces()):
+        for part in parts_of(tokenizer, texts, corpus.name(number)):
+            yield number, part
+
+
 def encoded_documents(tokenizer: Tokenizer, corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
-    """(number of the document, the next of its ids), all in order. Raises TextError as `encode_pieces` does."""
+    """(number of the document, the next of its ids), all in order. Raises TextError as `parts_of` does."""
     for number, texts in by_document(corpus.pieces()):
         for ids in encode_pieces(tokenizer, texts, corpus.name(number)):
             yield number, ids
@@ -43,6 +54,19 @@ def encoded_documents(tokenizer: Tokenizer, corpus: Corpus) -> Iterator[tuple[in
 def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Iterator[np.ndarray]:
     """Ids of a text that comes in pieces: joined, they are `tokenizer.encode` of the whole. One array of its `dtype` each.
 
+    Raises TextError as `parts_of` does.
+    """
+    return (ids_of(tokenizer, part) for part in parts_of(tokenizer, pieces, name))
+
+
+def ids_of(tokenizer: Tokenizer, part: Part) -> np.ndarray:
+    """The ids of a part, in the tokenizer's `dtype`."""
+    return np.array(tokenizer.encode(part), dtype=tokenizer.dtype) if isinstance(part, str) else part
+
+
+def parts_of(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Iterator[Part]:
+    """The parts of a text that comes in pieces.
+
     Raises TextError, with the `name` of the text, where it has no place to be cut: a word of more than WHOLE characters
     that these rules make one token.
     """
@@ -50,13 +74,13 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[str], name: str) -> Ite
     while True:
         text = _filled(text, rest, SHARE)
         if len(text) <= SHARE:
-            yield np.array(tokenizer.encode(text), dtype=tokenizer.dtype)
+            yield text
             return
         # GPT-2's expression, which is that of all fast ones, ends a word before a mark too.
         cut = last_cut(text, SHARE, MARKS) if tokenizer.fast else 0
         if not cut:
             break
-        yield np.array(tokenizer.encode(text[:cut]), dtype=tokenizer.dtype)
+        yield text[:cut]
         text = text[cut:]
     for ids in _in_windows(tokenizer, text, rest, name):
         yield ids.astype(tokenizer.dtype)

@@ -78,6 +78,16 @@ def test_options_that_need_processes(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def read_by(world: World) -> tuple[list[int], list[int]]:
+    readers: list[int] = []
+    return world.once(lambda: [readers.append(world.rank) or 7]), readers
+
+
+def test_a_text_is_read_by_rank_0_alone(two: Processes) -> None:
+    assert two(read_by) == [([7], [0]), ([7], [])]
+    assert ALONE.once(lambda: 7) == 7
+
+
 def differing(world: World, name: str) -> str:
     facts = {"version": "1", "recipe": "a", "data": "texts"}
     facts[name] += str(world.rank)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,23 @@ _OWN = (WEIGHTS, MOMENTS, RANDOM)
 _ENDING = ".safetensors"
 
 
+@dataclass(frozen=True)
+class Content:
+    """What a checkpoint will hold, of this process."""
+
+    target: Path
+    step: int
+    metric: float | None
+    written: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by file and name
+    shared: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by folder and name, with other processes
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        every = (*self.written.values(), *self.shared.values())
+        return sum(t.nbytes for tensors in every for t in tensors.values()) + sum(map(len, self.texts.values()))
+
+
 class Checkpoints:
     """The checkpoints of one run. Only the process that owns the run saves, with those that share it; anyone may read."""
 
@@ -81,9 +99,22 @@ class Checkpoints:
         share the weights each writes its parts, else one writes all. Raises RunFailed, naming the file, the cause and the
         bytes needed, where it can't be written; nothing of it is left then, and the former checkpoints stand.
         """
+        return self.write(self.content(step, model, optimizer, state, metric, beside, files))
+
+    def content(
+        self,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer,
+        state: dict[str, Any],
+        metric: float | None = None,
+        beside: Mapping[str, Mapping[str, Tensor]] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Content:
+        """What `save` writes of them: views of tensors, which later steps change."""
         target = self.world.told(self._name(step))
         if not (self.world.leads or self.world.sharded):
-            return target
+            return Content(target, step, metric)
         moments, optimizer_rest = optimizer_tensors(optimizer)
         random_tensors, random_rest = random_state()
         random_file = {RANDOM: random_tensors} if self.world.leads else {}
@@ -98,28 +129,32 @@ class Checkpoints:
             written |= {name + _ENDING: dict(tensors) for name, tensors in (beside or {}).items()}
         rest = json.dumps({"state": state, "optimizer": optimizer_rest, "random": random_rest}, indent=1).encode()
         texts = {STATE: rest, **(files or {})} if self.world.leads else {}
-        needed = sum(tensor.nbytes for tensors in (*written.values(), *shared.values()) for tensor in tensors.values())
-        needed += sum(map(len, texts.values()))
-        at = self.directory
+        return Content(target, step, metric, written, shared, texts)
+
+    def write(self, content: Content) -> Path:
+        """Write what `content` gave, as `save` does."""
+        target = at = content.target
+        if not (self.world.leads or self.world.sharded):
+            return target
         try:
             with self._aside(target) as aside:
                 measured: dict[str, Any] = {}
-                for name, tensors in shared.items():
+                for name, tensors in content.shared.items():
                     at = target / name
                     shards.write(aside / name, tensors)
                     measured |= self._measured(aside, name)
-                for name, tensors in written.items():
+                for name, tensors in content.written.items():
                     at = target / name
                     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, aside / name)
-                for name, content in texts.items():
-                    atomic.write_file(aside / name, content)
+                for name, text in content.texts.items():
+                    atomic.write_file(aside / name, text)
                 if self.world.leads:
-                    content = {"step": step, "metric": metric, "run": self._run}  # the least metric is best
-                    atomic.write_file(aside / MANIFEST, sealing(aside, content, measured))
+                    manifest = {"step": content.step, "metric": content.metric, "run": self._run}  # the least is best
+                    atomic.write_file(aside / MANIFEST, sealing(aside, manifest, measured))
             if self.world.leads:
                 self._prune(target)
         except (OSError, SafetensorError) as error:
-            raise RunFailed(self._failure(target, at, needed, error)) from error
+            raise RunFailed(self._failure(target, at, content.nbytes, error)) from error
         return target
 
     @contextmanager

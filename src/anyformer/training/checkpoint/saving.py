@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from anyformer.disk.run_layout import (
     WEIGHTS,
 )
 from anyformer.disk.seal import EXTENDED, read_record
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, RunFailed
 from anyformer.hub.labels import labels_json, with_types
 from anyformer.hub.weights import Weights, write_tensors
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, dumps
+from anyformer.training.checkpoint.behind import Behind
 from anyformer.training.checkpoint.checkpoints import Checkpoints
 from anyformer.training.checkpoint.directory import own
 from anyformer.training.checkpoint.metrics import MetricsLog
@@ -63,7 +65,9 @@ class Saving:
     auxiliary: ModelSpec | None = None  # what is trained beside the model
     world: World = ALONE
     adapter: Adapter | None = None  # what is trained in the place of the model
+    behind: bool = False  # checkpoints are written while training goes on
     checkpoints: Checkpoints | None = field(default=None, init=False)
+    _behind: Behind | None = field(default=None, init=False)
     _lock: Lock | None = field(default=None, init=False)
     _last: Path | None = field(default=None, init=False)
     _metrics: bytes | None = field(default=None, init=False)  # up to the restored checkpoint, as that holds them
@@ -82,6 +86,8 @@ class Saving:
                 self.world.meet()  # the directory is there
                 held = WEIGHTS if self.adapter is None else ADAPTER
                 self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world, held)
+                if self.behind and self.world.leads:
+                    self._behind = Behind(self.checkpoints.write)
             except BaseException as error:
                 if self._lock is not None:
                     self._lock.release()
@@ -91,6 +97,8 @@ class Saving:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        if self._behind is not None:
+            self._behind.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -142,23 +150,35 @@ class Saving:
         log.open(saved.step, self._metrics, self.says)
 
     def save(self, saved: SavedCheckpoint, trainer: Trainer, feed: Feed, log: MetricsLog) -> None:
-        """Write a checkpoint. Raises RunFailed where it can't be; the former one stays good."""
+        """Write a checkpoint, or begin to. Raises RunFailed where it, or the one before, can't be; the former one stays good."""
         if self.checkpoints is not None:
+            self.look(wait=True)
             state: dict[str, Any] = {"saved": asdict(saved), "feed": dict(feed.state())}
             files = {METRICS: log.synced()}
             if self.adapter is not None:
                 files[ADAPTER_CONFIG] = self.adapter.described(str(self.init))
             trainer.settle()
-            self._last = self.checkpoints.save(
+            content = self.checkpoints.content(
                 saved.step, trainer.kept, trainer.optimizer, state, saved.validation_loss, trainer.beside(), files
             )
+            if self._behind is not None:
+                self._behind.start(content)
+            else:
+                self._last = self.checkpoints.write(content)
+
+    def look(self, *, wait: bool = False) -> None:
+        """Take note of a checkpoint that was written while training went on. Raises RunFailed where it couldn't be."""
+        if self._behind is not None:
+            self._last = self._behind.done(wait=wait) or self._last
 
     def best(self) -> Path | None:
         """The checkpoint of the lowest validation loss; None where there is none."""
         return self.checkpoints.best() if self.checkpoints is not None else None
 
     def says(self) -> str:
-        """Where the last good checkpoint is, in words."""
+        """Where the last good checkpoint is, in words; of one that is being written, when it is."""
+        with suppress(RunFailed):  # then it is the one before
+            self.look(wait=True)
         if self.out is None:
             return "nothing is saved, as the run has no directory"
         return f"the last good checkpoint is {self._last}" if self._last else "there is no checkpoint yet"

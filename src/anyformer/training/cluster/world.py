@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -82,6 +82,10 @@ class World:
         held: list[Any] = [value]
         dist.broadcast_object_list(held, src=0)
         return held[0]
+
+    def once(self, made: Callable[[], V]) -> V:
+        """What rank 0 makes of it, which is to be found alike by all; the others wait. Raises what rank 0 does, there."""
+        return self.told(made()) if self.leads else cast(V, self.told(None))
 
     def gathered(self, value: V) -> list[V]:
         """What each process gives, by rank."""

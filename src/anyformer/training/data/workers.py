@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import connection, parent_process
 from typing import Any
 
 from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from anyformer.errors import AnyformerError, RunFailed, UsageError
+from anyformer.text.ahead import leave_signals_to_the_run
 from anyformer.training.data.feed import Feed, Rows
 
 _OF_TOKENIZERS = "TOKENIZERS_PARALLELISM"  # unset, the library prints a warning into every process that is forked
@@ -46,7 +44,7 @@ def prepared(feed: Feed, workers: int) -> Iterator[Feed | Iterator[Rows]]:
             batch_size=None,
             num_workers=workers,
             collate_fn=lambda rows: rows,
-            worker_init_fn=_leave_signals_to_the_run,
+            worker_init_fn=lambda _: leave_signals_to_the_run(),
             multiprocessing_context="fork",
             generator=Generator(),
         )
@@ -98,21 +96,6 @@ class _Stream(IterableDataset):
                 return
             yield rows
             self._feed.skip(worker.num_workers - 1)
-
-
-def _leave_signals_to_the_run(worker: int) -> None:
-    """Let Ctrl-C and SIGTERM, which may reach all processes, stop the run alone; and end when it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
-
-
-def _end_with_the_run() -> None:
-    """End this process when the one that started it has been killed, also while it waits to hand over rows."""
-    run = parent_process()
-    assert run is not None
-    connection.wait([run.sentinel])
-    os._exit(1)
 
 
 @contextmanager

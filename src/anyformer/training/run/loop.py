@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -47,6 +48,7 @@ class RunOptions:
     validations: int = 8  # on a sample of the validation text on the way, beside one before each checkpoint
     validation_share: float = 0.025  # of the run's tokens: what one of these reads at most
     save_every: int | None = None  # steps; None: at each validation
+    save: Literal["now", "async"] = "now"  # checkpoints are written between two steps, or while steps go on
     keep_last: int = 2
     peak: Peak | None = None
     plan: bool = True  # make a trial first, to say how long it will take
@@ -130,6 +132,12 @@ class Run:
         self.recipe, self.options, self.watcher = recipe, options, Watcher()
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
+        behind = options.save == "async"
+        if behind and world.sharded:
+            raise UsageError(
+                f"--save async: on {world.mesh} all processes write each checkpoint together; leave it out, or take "
+                f"--mesh dp={world.size}"
+            )
         check_room(spec, recipe, device, world)
         self.model, self.fresh = _built(spec, recipe.seed, device, world, init, data.labels or None)
         self.trainer = Trainer(
@@ -150,7 +158,7 @@ class Run:
         once = WEIGHT_NBYTES * self.n_params if adapter is not None else 0
         self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if out and world.leads else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
-        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter)
+        self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind)
         self.saved = SavedCheckpoint()
         self.log = MetricsLog(out / METRICS if out and world.leads else None)
         flops = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter)
@@ -176,6 +184,7 @@ class Run:
             with noted_signals() as received:
                 for step in range(self.saved.step + 1, self.steps + 1):
                     self._step(step, batches)
+                    self.saving.look()
                     due = step == self.steps or step % save_every == 0
                     if due or step % validate_every == 0:
                         self._validate_sample()
@@ -183,9 +192,11 @@ class Run:
                     if (stopping := self.world.largest(received[0] if received else 0)) or due:
                         self.saving.save(self.saved, self.trainer, self.feed, self.log)
                     if stopping and step < self.steps:
+                        self.saving.look(wait=True)
                         name = signal.Signals(stopping).name
                         more = "; the same command goes on from there" if self.saving.out is not None else ""
                         raise Stopped(f"stopped by {name} after step {step:,}; {self.saving.says()}{more}", stopping)
+            self.saving.look(wait=True)
             evaluation = self._validate_whole()
             if self.trainer.adapter is not None:
                 self.trainer.adapter.merge()

@@ -1,0 +1,49 @@
+"""Checkpoints written while training goes on: a copy of all that is in one, and a thread that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from anyformer.training.checkpoint.checkpoints import Content
+
+
+class Behind:
+    """Writes one checkpoint at a time, behind the steps. Its memory, a checkpoint's size, is kept for the next one."""
+
+    def __init__(self, write: Callable[[Content], Path]) -> None:
+        self._write = write
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._under_way: Future[Path] | None = None
+        self._held: dict[tuple[str, str], Tensor] = {}
+
+    def start(self, content: Content) -> None:
+        """Take a copy and have it written, when none is being written any more. Raises as `done` does."""
+        self.done(wait=True)
+        copied = {
+            file: {name: self._copy((file, name), tensor) for name, tensor in tensors.items()}
+            for file, tensors in content.written.items()
+        }
+        self._under_way = self._pool.submit(self._write, replace(content, written=copied))
+
+    def done(self, *, wait: bool = False) -> Path | None:
+        """The checkpoint, once it is written, None where there is none that has not been told of. Raises what writing raised."""
+        if self._under_way is None or not (wait or self._under_way.done()):
+            return None
+        under_way, self._under_way = self._under_way, None
+        return under_way.result()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._pool.shutdown()
+
+    def _copy(self, key: tuple[str, str], tensor: Tensor) -> Tensor:
+        held = self._held.get(key)
+        if held is None or held.shape != tensor.shape or held.dtype != tensor.dtype:
+            held = self._held[key] = torch.empty(tensor.shape, dtype=tensor.dtype)
+        return held.copy_(tensor)

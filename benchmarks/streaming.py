@@ -2,7 +2,7 @@
 
     python -m benchmarks.streaming --sizes 50 250 --out benchmarks/results/streaming.json
 
-Each measurement is a process of its own; its memory is the peak (ru_maxrss) above what it is when everything is imported.
+Each measurement is a process of its own; its memory is the peak (VmHWM) above what it is when everything is imported.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 N_FILES = 200_000
 SYLLABLES = ("ka", "lo", "mi", "ser", "ta", "ven", "du", "por", "esh", "i", "an", "cor", "tu", "ble", "gra", "ond")
 
-_CHILD = """
-import json, resource, sys, time
+_CHILD = r"""
+import json, re, resource, sys, time
 import torch, tokenizers, tiktoken, regex, gzip
 from anyformer.text import Tokenizer, encode_corpus, read_corpus
 from anyformer.text.trained import tokenizer
 from anyformer.training.prepare import read_data, Sources
 from anyformer.recipe import Recipe
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak(): return 1024 * int(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1])
 def cpu(): return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
 task, text, out = sys.argv[1:]
 Tokenizer.train(["warm up"], 260).encode("warm up")

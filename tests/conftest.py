@@ -10,6 +10,7 @@ from hypothesis import settings
 # Before anything imports torch: tests run side by side, and on two cores more threads only get in each other's way.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
+os.environ.pop("COLUMNS", None)  # which pytest-xdist sets: what is printed into a pipe is as wide as nobody told
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Every test works out what it checks; tests/cli/test_answers.py keeps answers of its own.
 os.environ["ANYFORMER_NO_CACHE"] = "1"

@@ -12,6 +12,8 @@ import torch
 from anyformer.disk.seal import sealed
 from anyformer.errors import RunFailed, UsageError
 from anyformer.training.checkpoint import checkpoints
+from anyformer.training.checkpoint.behind import Behind
+from anyformer.training.checkpoint.checkpoints import Content
 from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.world import World
@@ -158,3 +160,19 @@ def test_not_where_all_write_together(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match=r"--save async: on .*fsdp.* leave it out"):
         train(killing.spec(), killing.recipe(), data, out=tmp_path / "run", options=options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_copy_is_not_written_over_while_it_is_written(tmp_path: Path) -> None:
+    gate, seen = threading.Event(), list[float]()
+
+    def write(content: Content) -> Path:
+        gate.wait(5)
+        seen.append(float(content.written["file"]["x"]))
+        return content.target
+
+    behind, x = Behind(write), torch.tensor(1.0)
+    behind.start(Content(tmp_path, 1, None, {"file": {"x": x}}))
+    threading.Timer(0.2, gate.set).start()
+    behind.start(Content(tmp_path, 2, None, {"file": {"x": x.add_(1)}}))
+    behind.done(wait=True)
+    assert seen == [1.0, 2.0]

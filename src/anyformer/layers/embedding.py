@@ -45,14 +45,20 @@ class Table(Part[TableSpec], nn.Embedding):
         self.padding_idx = self.max_norm = None
         self.norm_type, self.scale_grad_by_freq, self.sparse = 2.0, False, False
 
+    @property
+    def rows(self) -> int:
+        """How many ids there are, in all processes that have some of them."""
+        return self.spec.rows if self.split is None else self.split.total
+
     def forward(self, input: Tensor) -> Tensor:
         """The rows of ids [batch, token] as [batch, token, width]. Raises InputError for an id without a row (on a CPU)."""
         try:
             return F.embedding(input, self.weight) if self.split is None else self.split.lookup(input, self.weight)
         except IndexError:
-            rows = self.spec.rows if self.split is None else self.split.total
-            wrong = input[(input < 0) | (input >= rows)]
-            raise InputError(f"there is no token {int(wrong[0])}; this table has those from 0 to {rows - 1}") from None
+            wrong = input[(input < 0) | (input >= self.rows)]
+            raise InputError(
+                f"there is no token {int(wrong[0])}; this table has those from 0 to {self.rows - 1}"
+            ) from None
 
 
 class TokensSpec(TermSpec):

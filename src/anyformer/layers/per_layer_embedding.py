@@ -68,5 +68,5 @@ class PerLayerEmbedding(Part[PerLayerEmbeddingSpec]):
         assert ids is not None
         said = self.project(context.given("input")) * self.place.d_model**-0.5
         said = said if self.norm is None else self.norm(said)
-        row = self.table(torch.where(ids < spec.table.rows, ids, 0)) * spec.width**0.5
+        row = self.table(torch.where(ids < self.table.rows, ids, 0)) * spec.width**0.5
         return self.up(self.activation(self.gate(x)) * ((said + row) * 2**-0.5)), {}

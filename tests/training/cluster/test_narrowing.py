@@ -143,13 +143,13 @@ def test_one_key_value_head_is_read_by_several_ranks() -> None:
     assert found == [Cut(0, length * (rank // 2), length, shared=True) for rank in range(4)]
 
 
-class HalvingSpec(MixerSpec):
+class OfEvenWidthSpec(MixerSpec):
     """A user's own part, which says nothing of ranks."""
 
 
 def test_what_says_nothing_is_computed_whole() -> None:
     spec = shrink(PRESETS["llama3-8b"].spec)
-    (block, *_), own = spec.stack.blocks, BranchSpec(mixer=HalvingSpec())
+    (block, *_), own = spec.stack.blocks, BranchSpec(mixer=OfEvenWidthSpec())
     first, *others = block.sublayers
     own_block = block.but(sublayers=(first.but(branches=(own,)), *others))
     narrow = narrowed(spec.but(stack=spec.stack.but(blocks=(own_block,))), 1, 2)

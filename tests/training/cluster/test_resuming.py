@@ -123,7 +123,7 @@ def told_to_stop(world: World, out: Path) -> tuple[str, int]:
 def test_all_stop_at_the_step_at_which_one_is_told_to(two: Processes, tmp_path: Path) -> None:
     for said, status in two(told_to_stop, tmp_path / "run"):
         assert said.startswith("stopped by SIGTERM after step 7; the last good checkpoint is ")
-        assert said.endswith("step-00000007")
+        assert said.endswith("step-00000007; the same command goes on from there")
         assert status == 128 + signal.SIGTERM
     assert sealed(tmp_path / "run" / "checkpoints" / "step-00000007").is_dir()
 

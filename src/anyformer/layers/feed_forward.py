@@ -93,8 +93,9 @@ class GatedFeedForwardSpec(ExpertSpec):
         }
 
     def narrowed(self, place: Place, ranks: int) -> GatedFeedForwardSpec | None:
-        """Its share of the features; None where all are normed together."""
-        return self.but(d_ff=self.divided("d_ff", ranks)) if self.norm is None else None
+        """Its share of the features; None where all are normed, or the largest of all are found, together."""
+        alone = self.norm is None and self.sparsity is None
+        return self.but(d_ff=self.divided("d_ff", ranks)) if alone else None
 
     def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         gate, up = self.bounded(*hidden)

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import yaml
 
 from anyformer.costs.hardware.devices import Device, Efficiency
 from anyformer.measure import here
+from anyformer.observation.passes import training_pass
 from anyformer.recipe.file import read
 from anyformer.training.cluster.mesh import parse
 from tests.cli.running import answer, refused, run, succeeded, write_text
@@ -65,11 +65,12 @@ def test_no_has_status_1_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("hardware", ["256xH100", "16384xH100"])
-def test_large_models_are_planned_fast(hardware: str) -> None:
+def test_few_passes_are_observed_for_all_meshes(hardware: str) -> None:
+    """What takes the time: for each way to recompute a row, and a row more."""
     for model in ("llama3.1-405b", "deepseek-v3"):
-        start = time.process_time()
+        training_pass.cache_clear()
         run("plan", model, "--hardware", hardware, "--json")
-        assert time.process_time() - start < 8.0  # six passes are observed, the first time; answers are kept
+        assert 0 < training_pass.cache_info().misses <= 6
 
 
 def test_a_device_of_the_users_own(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from anyformer.errors import SpecError
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads
+from anyformer.layers.indexer import Indexer, IndexerSpec
+from anyformer.layers.mask import Everything, Mask, Prefix, SlidingWindow, ignores_heads, visible
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
@@ -34,6 +35,9 @@ from anyformer.spec import (
 )
 
 
+INDEX = "index"  # the indexer's keys among what is stored
+
+
 class AttentionSpec(MixerSpec):
     """Attention over the layer's own input, the encoder's output (memory), the embedding's output (input), or the keys and values
     that an earlier layer stored (layer): Brandon et al. 2024, arXiv:2405.12981 (cross-layer attention), as in Gemma 3n."""
@@ -52,6 +56,7 @@ class AttentionSpec(MixerSpec):
     # the name under which later layers find what this one stores; of one that reads "layer", the name of what it reads
     keys: str | None = None
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
+    indexer: IndexerSpec | None = None  # which visible keys each query attends to, alike for all heads (DeepSeek-V3.2)
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
@@ -60,6 +65,10 @@ class AttentionSpec(MixerSpec):
             raise self.refusal("keys", "does not say what is read; give the name under which an earlier layer keeps it")
         if self.reads in ("memory", "input") and self.keys is not None:
             raise self.refusal("keys", f"names keys of the layer's own, and it reads {self.reads!r}; leave one out")
+        if self.indexer is not None and self.reads != "self":
+            raise self.refusal("indexer", f"chooses keys of the layer's own, and it reads {self.reads!r}; leave one out")
+        if self.indexer is not None and not ignores_heads(self.mask):
+            raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         n_heads = self.projection.sizes(self._place(place))[0]
@@ -74,6 +83,7 @@ class AttentionSpec(MixerSpec):
             "relative_values": self.relative_values and (self.relative_values, place.at(n_heads, value_width)),
             "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
+            "indexer": self.indexer and (self.indexer, place.at(self.projection.narrow_width(inner_place))),
         }
 
     def _place(self, place: Place) -> Place:
@@ -83,7 +93,10 @@ class AttentionSpec(MixerSpec):
         return dataclasses.replace(place, d_source=source)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
-        return None if self.reads == "layer" else self.projection.cache_shapes(self._place(place))
+        if self.reads == "layer":
+            return None
+        kept = self.projection.cache_shapes(self._place(place))
+        return kept if self.indexer is None else {**kept, INDEX: (self.indexer.head_dim,)}
 
     def lends(self) -> str | None:
         return self.keys if self.reads == "self" else None
@@ -114,7 +127,7 @@ class AttentionSpec(MixerSpec):
         made = workload.query if own else 0 if workload.past else workload.memory  # the memory's keys are made once
         pairs = n_heads * workload.query * keys
         if workload.causal_exact and own:
-            pairs = self.mask.pairs(workload.query, workload.past, n_heads)
+            pairs = self._attended().pairs(workload.query, workload.past, n_heads)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
         gate = self.gate.cost(place.at(n_heads, value_width), workload) if self.gate else Cost()
@@ -128,7 +141,17 @@ class AttentionSpec(MixerSpec):
             inner += score.cost(place.at(n_heads, width), workload)
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
+        if self.indexer is not None:
+            scored = self.mask.pairs(workload.query, workload.past, 1) if workload.causal_exact else workload.query * keys
+            inner += self.indexer.cost(place.at(self.projection.narrow_width(inner_place)), workload)
+            inner += Cost({"indexer": self.indexer.pair * scored * workload.batch})
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
+
+    def _attended(self) -> Mask:
+        """A mask of as many pairs as are attended to: of a causal mask's, the chosen are as many as the nearest."""
+        band = self.mask.band()
+        chooses = self.indexer is not None and band is not None and band[1] == 0
+        return self.mask & SlidingWindow(size=self.indexer.top_k) if chooses and self.indexer else self.mask
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
@@ -166,6 +189,7 @@ class Attention(Part[AttentionSpec]):
     sink: Tensor | None
     gate: Any
     norm: Any
+    indexer: Indexer | None
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -179,21 +203,28 @@ class Attention(Part[AttentionSpec]):
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; notes its weights [batch, heads, query, key] where the pass asks."""
-        p, spec = self.projection, self.spec
+        p, spec, narrow = self.projection, self.spec, x
         if spec.reads == "memory":
-            q, keys = p.query(x, context), context.memory_tokens
+            q, keys = p.query(p.narrow(x), context), context.memory_tokens
             stored = store.once(lambda: p.store(context.given("memory"), context))
         elif spec.reads == "input":
-            q, new = p.query(x, context), p.store(context.given("input"), context)
+            q, new = p.query(p.narrow(x), context), p.store(context.given("input"), context)
             stored, keys = store.extend(new), store.keys
         elif spec.reads == "layer":
-            q, (stored, keys) = p.query(x, context), context.memo[f"keys {spec.keys}"]
+            q, (stored, keys) = p.query(p.narrow(x), context), context.memo[f"keys {spec.keys}"]
         else:
-            q, new = p.project(x, context)
+            if self.indexer is None:
+                q, new = p.project(x, context)
+            else:
+                narrow = p.narrow(x)
+                q, new = p.query(narrow, context), {**p.store(x, context), INDEX: self.indexer.keys(x, context)}
             stored, keys = store.extend(new), store.keys
             if spec.keys is not None:
                 context.memo[f"keys {spec.keys}"] = stored, keys
         keys = context.tokens if keys is None else keys
+        chosen = None
+        if self.indexer is not None:
+            chosen = self.indexer(narrow, x, stored[INDEX], visible(spec.mask, context.tokens, keys, 1), context)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
@@ -203,6 +234,9 @@ class Attention(Part[AttentionSpec]):
         )
 
         def core(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+            scores = self._sum(self.by_content, Content(q, k, p, self.scale), context.tokens, keys)
+            if chosen is not None:
+                scores = chosen if scores is None else scores + chosen
             y, weights = kernel(
                 q,
                 k,
@@ -211,7 +245,7 @@ class Attention(Part[AttentionSpec]):
                 scale=self.scale,
                 softcap=spec.softcap,
                 sink=self.sink,
-                scores=self._sum(self.by_content, Content(q, k, p, self.scale), context.tokens, keys),
+                scores=scores,
                 dropout=context.dropout.attention if context.dropout else 0.0,
             )
             if self.relative_values is not None:

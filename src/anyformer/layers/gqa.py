@@ -27,6 +27,10 @@ class ProjectionSpec(PartSpec, abstract=True):
         """(n_heads, width of a query and key, width of a value)."""
         raise TypeError(f"{self.kind} does not say its sizes")
 
+    def narrow_width(self, place: Place) -> int:
+        """The width of what queries are made of."""
+        return place.d_model
+
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         """What `store` gives for one token, by name; the token axis comes before the last."""
         raise TypeError(f"{self.kind} does not say what it keeps")
@@ -56,8 +60,12 @@ class Projection(Part[P], Generic[P]):
 
     o: Any  # the map of all heads' values that `output` ends with
 
+    def narrow(self, x: Tensor) -> Tensor:
+        """What queries are made of, [batch, query, narrow_width] of x [batch, query, d_model]."""
+        return x
+
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The queries of x [batch, query, d_model]."""
+        """The queries of what `narrow` gives."""
         raise TypeError(f"{self.spec.kind} makes no queries")
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
@@ -66,7 +74,7 @@ class Projection(Part[P], Generic[P]):
 
     def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], where a layer attends to itself."""
-        return self.query(x, context), self.store(x, context)
+        return self.query(self.narrow(x), context), self.store(x, context)
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """(q, k, v), each [batch, heads or kv heads, token, width], of the queries and all that is stored."""

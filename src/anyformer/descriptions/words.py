@@ -21,6 +21,7 @@ from anyformer.layers import (
     FirstBlockAgainSpec,
     GatedFeedForwardSpec,
     Heads,
+    IndexerSpec,
     LayerNormSpec,
     LearnedPositionsSpec,
     LinearSpec,
@@ -321,6 +322,11 @@ def gate(value: OutputGateSpec) -> str:
     """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
     over = "a number a feature" if value.over == "features" else "one a head"
     return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
+
+
+def indexer(value: IndexerSpec) -> str:
+    """Which visible keys are attended to: "the best 2,048 by an indexer of 64 × 128"."""
+    return f"the best {value.top_k:,} by an indexer of {value.n_heads} × {value.head_dim}"
 
 
 def query_scale(value: QueryScaleSpec) -> str:

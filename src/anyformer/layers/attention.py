@@ -34,7 +34,6 @@ from anyformer.spec import (
     Workload,
 )
 
-
 INDEX = "index"  # the indexer's keys among what is stored
 
 
@@ -66,7 +65,9 @@ class AttentionSpec(MixerSpec):
         if self.reads in ("memory", "input") and self.keys is not None:
             raise self.refusal("keys", f"names keys of the layer's own, and it reads {self.reads!r}; leave one out")
         if self.indexer is not None and self.reads != "self":
-            raise self.refusal("indexer", f"chooses keys of the layer's own, and it reads {self.reads!r}; leave one out")
+            raise self.refusal(
+                "indexer", f"chooses keys of the layer's own, and it reads {self.reads!r}; leave one out"
+            )
         if self.indexer is not None and not ignores_heads(self.mask):
             raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
 
@@ -142,7 +143,9 @@ class AttentionSpec(MixerSpec):
         if self.relative_values is not None:
             inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
         if self.indexer is not None:
-            scored = self.mask.pairs(workload.query, workload.past, 1) if workload.causal_exact else workload.query * keys
+            scored = (
+                self.mask.pairs(workload.query, workload.past, 1) if workload.causal_exact else workload.query * keys
+            )
             inner += self.indexer.cost(place.at(self.projection.narrow_width(inner_place)), workload)
             inner += Cost({"indexer": self.indexer.pair * scored * workload.batch})
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate

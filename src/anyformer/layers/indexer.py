@@ -1,8 +1,8 @@
 """A choice of keys: DeepSeek sparse attention, whose lightning indexer says which keys each query attends to.
 
-DeepSeek-AI 2025, the report of DeepSeek-V3.2. No gradient of what attention gives reaches the choice. The report trains the indexer by a
-loss of its own, the divergence between its scores and attention's weights, in float8; neither is here, so that training
-leaves its weights as they were.
+DeepSeek-AI 2025, the report of DeepSeek-V3.2 (from memory). No gradient of what attention gives reaches the choice. The
+report trains the indexer by a loss of its own, the divergence between its scores and attention's weights; that loss is not
+here, so that training by any other leaves its weights as they were.
 """
 
 from __future__ import annotations

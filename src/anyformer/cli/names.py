@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 from anyformer.disk.hub_cache import located
 from anyformer.errors import AnyformerError, CheckpointError, UsageError, did_you_mean
 from anyformer.spec import is_path, split_variant
+from anyformer.spec.outside import installed
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -28,6 +29,15 @@ def catalogue(of: Literal["presets", "undisclosed"] = "presets") -> tuple[dict[s
     """
     text = resources.files("anyformer").joinpath("families", "catalogue.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)[of])
+
+
+def known_presets() -> tuple[dict[str, Any], ...]:
+    """The catalogue's records, and those of presets that a file or an installed package has registered."""
+    if "anyformer.families" not in sys.modules and not installed():
+        return catalogue()
+    from anyformer.families.registry import from_outside
+
+    return (*catalogue(), *from_outside())
 
 
 class PresetName(click.ParamType):
@@ -44,7 +54,7 @@ class PresetName(click.ParamType):
             except CheckpointError as error:
                 self.fail(str(error), param, ctx)
             return whole
-        known = [known for preset in catalogue() for known in (preset["name"], *preset.get("aliases", ()))]
+        known = [known for preset in known_presets() for known in (preset["name"], *preset.get("aliases", ()))]
         if any(model["name"] == name for model in catalogue("undisclosed")):
             return whole  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
@@ -66,13 +76,13 @@ class PresetName(click.ParamType):
             return [CompletionItem(incomplete, type="file")]
         return [
             CompletionItem(preset["name"], help=preset["family"])
-            for preset in catalogue()
+            for preset in known_presets()
             if preset["name"].startswith(incomplete)
         ]
 
 
 def import_parts(path: Path) -> None:
-    """Run a user's Python file, so that the parts it defines are known by name.
+    """Run a user's Python file, so that the parts it defines and the families it registers are known by name.
 
     Raises UsageError, naming the file and the line, when the file cannot be imported.
     """
@@ -121,5 +131,5 @@ def import_option(command: Decorated) -> Decorated:
         is_eager=True,
         expose_value=False,
         callback=_import_each,
-        help="Python file with your own parts; it is run. May be given several times.",
+        help="Python file with your own parts or families; it is run. May be given several times.",
     )(command)

@@ -16,23 +16,24 @@ import torch
 
 import anyformer as af
 from anyformer.families import register
-from anyformer.families.compose import attend, block, language_model, pre_norm, repeat
+from anyformer.families.compose import attend, block, changed, language_model, pre_norm, repeat
 from anyformer.families.hf import table
 from anyformer.families.lineage import Origin, Preset
-from anyformer.layers import FeedForwardSpec, ReLU2, RMSNormSpec, RotarySpec
+from anyformer.layers import FeedForwardSpec, GQASpec, ReLU2, RMSNormSpec, RotarySpec
 from anyformer.spec import ModelSpec, Width
 
 
 def sheep(n_layers: int, d_model: int, n_heads: int, d_ff: int) -> ModelSpec:
-    """LLaMA 2 with a feed-forward of squared ReLU in place of the gated one."""
+    """LLaMA 2 with norms of queries and keys, and a feed-forward of squared ReLU in place of the gated one."""
     norm = RMSNormSpec(eps=1e-5)
     feed = FeedForwardSpec(d_ff=Width(d_ff), activation=ReLU2(), bias_in=False, bias_out=False)
-    layer = block(pre_norm(norm, attend(n_heads, rotary=RotarySpec())), pre_norm(norm, feed))
+    attention = changed(attend(n_heads, rotary=RotarySpec()), GQASpec, norm_query=norm, norm_key=norm)
+    layer = block(pre_norm(norm, attention), pre_norm(norm, feed))
     return language_model(8192, d_model, repeat(layer, n_layers), norm, tied=True, context=1024)
 
 
 SHEEP = Origin("sheep", "llama2", 2026, "this file").lineage(
-    "a feed-forward of squared ReLU, without a gate",
+    "QK-norm, a feed-forward of squared ReLU without a gate",
     Preset("sheep-3m", sheep(4, 192, 4, 768)),
     Preset("sheep-11m", sheep(8, 320, 5, 1280), alias="sheep"),
     sizes="this file",
@@ -58,6 +59,8 @@ SHEEP_FILES = table.family(
     {
         "0.norm_in": "before_grazing",
         **{f"{table.PROJECTION}.{ours}": f"grazing.{ours}" for ours in "qkvo"},
+        f"{table.PROJECTION}.norm_query": "grazing.q_norm",
+        f"{table.PROJECTION}.norm_key": "grazing.k_norm",
         "1.norm_in": "before_wool",
         f"{table.FEED}.up": "wool.up",
         f"{table.FEED}.down": "wool.down",
@@ -81,8 +84,9 @@ def main() -> None:
     print(f"{out} holds a {json.loads((out / 'config.json').read_text(encoding='utf-8'))['architectures'][0]}")
 
     ids = torch.arange(24)[None] % 8192
+    read, _ = af.load(out)
     with torch.no_grad():
-        again = torch.equal(af.load(out)(ids).logits, model(ids).logits)
+        again = torch.equal(read(ids).logits, model(ids).logits)
     print(f"read again it computes the same: {again}")
 
 

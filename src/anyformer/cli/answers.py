@@ -81,7 +81,7 @@ def _recorded(run: Callable[[], Any], asked: Any) -> int:
 
 
 def _question(command: str, parameters: Mapping[str, Any]) -> Any:
-    """All that the answer depends on, as plain data; None where it depends on more: own or installed parts, directories, this machine."""
+    """All that the answer depends on, as plain data; None where it depends on more: others' parts, directories, this machine."""
     given = click.get_current_context().get_parameter_source("import")
     if installed() or os.environ.get("ANYFORMER_NO_CACHE") or given not in (None, click.core.ParameterSource.DEFAULT):
         return None

@@ -50,7 +50,9 @@ def _check(line: Lineage) -> None:
         if name in taken or names.count(name) > 1:
             raise SpecError(f"a preset {name!r} exists already; give yours another name")
         if is_path(name) or split_variant(name)[1]:
-            raise SpecError(f"a preset cannot be called {name!r}, which is a path or a variant; leave out slashes and '+'")
+            raise SpecError(
+                f"a preset cannot be called {name!r}, which is a path or a variant; leave out slashes and '+'"
+            )
     if line.known not in names:
         raise SpecError(f"the lineage {line.name!r} is known by {line.known!r}, which is none of its presets")
 

@@ -354,6 +354,8 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
     elif draw(st.sampled_from([False, False, True])):
         layers = draw(head_layers(masks))
+        if residual.undoes:
+            layers = layers.but(blocks=tuple(map(_without_norm_sum, layers.blocks)))
         return ModelSpec(stack=stack, heads=(head.but(layers=layers),), init=L.ByRole())
     model = ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
     lent = any(isinstance(v, L.AttentionSpec) and v.reads == "layer" for v in each[1].nested())

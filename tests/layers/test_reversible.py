@@ -18,7 +18,7 @@ from anyformer.layers import ReversibleSpec, reversible
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.resizing import resize, shrink
-from anyformer.spec import ModelSpec
+from anyformer.spec import HeadLayersSpec, ModelSpec
 from tests.laws.memory import counted, peak
 from tests.laws.models import ids_for, randomised
 
@@ -159,3 +159,9 @@ def test_what_cannot_be_undone_is_refused() -> None:
     spec = shrink(preset("t5-v1.1-small").spec)
     with pytest.raises(SpecError, match="give both stacks one of which layers can be undone, or neither"):
         spec.but(stack=spec.stack.but(residual=ReversibleSpec()))
+    # Layers of a head's own stand on the same residual.
+    layers = HeadLayersSpec(blocks=shrink(preset("bert-base").spec).stack.blocks[:1])
+    plain = shrink(preset("llama2").spec)
+    heads = (plain.heads[0].but(layers=layers),)
+    with pytest.raises(SpecError, match=r"Stack.residual = Reversible undoes sums"):
+        plain.but(stack=plain.stack.but(residual=ReversibleSpec()), heads=heads)

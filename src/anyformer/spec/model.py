@@ -12,7 +12,7 @@ from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
 from anyformer.spec.ranges import Length
-from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent
+from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent, check_undone
 
 
 class AheadSpec(PartSpec):
@@ -72,8 +72,10 @@ class ModelSpec(PartSpec):
             if head.layers is not None:
                 self._check_layers(head.name, head.layers)
                 check_lent(head.layers.blocks, place, dict(lent))
+                check_undone(head.layers.blocks, self.stack.residual)
         for module in self.ahead:
             check_lent((module.block,), place, {})  # which runs on other tokens than the stack
+            check_undone((module.block,), self.stack.residual)
 
     def _check_layers(self, name: str, layers: HeadLayersSpec) -> None:
         if layers.before > self.n_layers:

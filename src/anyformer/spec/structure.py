@@ -98,6 +98,15 @@ def check_lent(blocks: Iterable[BlockSpec], place: Place, lent: Lent) -> None:
                 lent[name] = mixer
 
 
+def check_undone(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
+    """Raise SpecError where layers on a stack's residual, its own or a head's, have norms of sums that it must undo."""
+    if residual.undoes and any(sublayer.norm_sum for block in blocks for sublayer in block.sublayers):
+        raise SpecError(
+            f"Stack.residual = {residual.kind} undoes sums, and no norm of them (post-norm); take Add, or norms of "
+            "what branches read (pre-norm)"
+        )
+
+
 class StackSpec(PartSpec):
     """Embedding, blocks, final norm."""
 
@@ -108,11 +117,7 @@ class StackSpec(PartSpec):
     norm: MapSpec | None = None
 
     def __post_init__(self) -> None:
-        if self.residual.undoes and any(sublayer.norm_sum for block in self.blocks for sublayer in block.sublayers):
-            raise SpecError(
-                f"Stack.residual = {self.residual.kind} undoes sums, and no norm of them (post-norm); take Add, or norms of "
-                "what branches read (pre-norm)"
-            )
+        check_undone(self.blocks, self.residual)
         check_lent(self.blocks, Place(self.d_model, (self.d_model,)), {})
 
     @property

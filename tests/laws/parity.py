@@ -114,11 +114,14 @@ class InDouble(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         torch.set_default_dtype(torch.float64)
+        # In a backward pass no mode is asked: what is made again there would be float32.
+        self.narrow, Tensor.float = Tensor.float, Tensor.double  # type: ignore[method-assign]
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        Tensor.float = self.narrow  # type: ignore[method-assign]
         torch.set_default_dtype(torch.float32)
 
     def __torch_function__(
@@ -127,8 +130,6 @@ class InDouble(TorchFunctionMode):
         def wider(value: Any) -> Any:
             return torch.float64 if value is torch.float32 else value
 
-        if func is Tensor.float:
-            return args[0].double()
         return func(*map(wider, args), **{name: wider(value) for name, value in (kwargs or {}).items()})
 
 

@@ -19,6 +19,7 @@ from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Length, ModelSpec, TableSpec, Vocab, Width, Window, cached_calls
 from tests.hard_cases.test_own_parts import model_of_own_parts
+from tests.sample import sampled
 
 
 def found(model: ModelSpec, severity: str, about: str) -> list[str]:
@@ -29,7 +30,7 @@ def spec(name: str) -> ModelSpec:
     return preset(name).spec
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", sampled(PRESETS))
 def test_no_published_model_has_an_error(name: str) -> None:
     assert list(misfits(spec(name))) == []
     assert list(errors(spec(name))) == []

@@ -15,6 +15,7 @@ from anyformer.families import PRESETS, preset
 from anyformer.layers import AttentionSpec, Causal, Mask, Prefix, SlidingWindow, SymmetricWindow
 from anyformer.spec import SublayerSpec, Window, parameters
 from anyformer.variants.parts import is_tied
+from tests.sample import sampled
 
 # Multi-query (Shazeer 2019) and multi-head latent attention by the words of their papers.
 MQA = {"palm-8b", "palm-62b", "palm-540b", "falcon-7b", "gemma-2b", "recurrentgemma-2b", "recurrentgemma-9b"}
@@ -25,7 +26,7 @@ MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "glm
 MLA |= {"kimi-linear-48b-a3b"}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", sampled(PRESETS))
 def test_heads_share_keys_as_their_numbers_say(name: str) -> None:
     found = {head_sharing(v.projection) for v in PRESETS[name].spec.nested() if isinstance(v, AttentionSpec)}
     rows = {row.key: row.value for row in card(PRESETS[name]).rows}

@@ -10,6 +10,7 @@ from anyformer.families import PRESETS, preset
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec
 from anyformer.spec import Width
 from tests.hard_cases.test_own_parts import model_of_own_parts
+from tests.sample import sampled
 
 
 def place(name: str, key: str) -> FieldPosition:
@@ -91,7 +92,7 @@ def test_the_strip_shows_the_place() -> None:
     assert alone.strip.strip() == "●"
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", sampled(PRESETS))
 def test_every_preset_stands_somewhere(name: str) -> None:
     places = field_comparison(preset(name))
     assert {"vocab_size", "d_model_per_layer"} <= {found.key for found in places}

@@ -15,6 +15,7 @@ from anyformer.resizing import resize, shrink
 from anyformer.spec import ModelSpec, TableSpec, Window, parameters
 from tests.hard_cases.case import mutated
 from tests.hard_cases.cases import CASES
+from tests.sample import sampled
 
 SOME = ("transformer-lm", "transformer-big", "gpt2-xl", "llama-7b", "llama2-70b", "llama3.2-1b")
 
@@ -83,7 +84,7 @@ def test_context_sets_the_learned_positions() -> None:
     assert new.n_layers == 12
 
 
-@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+@pytest.mark.parametrize("preset", sampled(PRESETS))
 def test_only_the_vocabulary_changes_where_only_that_is_asked(preset: af.Preset) -> None:
     old, new = preset.spec, af.resize(preset, vocab_size=317)
     assert new.vocab_size == 317
@@ -134,7 +135,7 @@ def test_what_cannot_be_built_is_refused_and_not_healed() -> None:
 
 
 class TestShrink:
-    @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+    @pytest.mark.parametrize("preset", sampled(PRESETS))
     def test_presets(self, preset: af.Preset) -> None:
         old, new = preset.spec, af.shrink(preset)
         assert new.stack.d_model == 32

@@ -14,7 +14,7 @@ from anyformer.layers import Causal, Mask, MoESpec, Prefix, SlidingWindow
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
-from tests.laws.models import SHRUNK, ids_for, randomised, some_writers
+from tests.laws.models import SHRUNK, every_writer, ids_for, randomised
 from tests.laws.weights import edited
 
 SAMPLED = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
@@ -41,7 +41,7 @@ def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     return torch.tensor(ids), torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
 
 
-@some_writers
+@every_writer
 @pytest.mark.parametrize("choice", [{}, SAMPLED], ids=["greedy", "sampled"])
 def test_every_way_gives_what_a_row_gives_alone(spec: ModelSpec, choice: dict[str, float]) -> None:
     spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))  # tokens compete for it within a pass

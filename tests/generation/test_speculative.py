@@ -35,8 +35,9 @@ from anyformer.spec import MixerSpec, ModelSpec
 from anyformer.text import Tokenizer
 from tests.generation.test_decode import decoder, windowed
 from tests.generation.test_text import TEXTS, sized
-from tests.laws.models import WRITERS, beside, ids_for, randomised
+from tests.laws.models import WRITERS, ids_for, randomised
 from tests.laws.weights import edited
+from tests.sample import is_one_of_few, sampled
 
 NEW = 14
 STATE = "state, which cannot take wrong guesses back"
@@ -82,7 +83,7 @@ def unlimited(spec: ModelSpec) -> ModelSpec:
 
 
 @pytest.mark.usefixtures("in_double")
-@pytest.mark.parametrize("spec", beside(WRITERS, {"greedy": ()}, ()))
+@pytest.mark.parametrize("spec", sampled(WRITERS, is_one_of_few))
 def test_the_greedy_text_of_every_writer(spec: ModelSpec) -> None:
     model = randomised(unlimited(spec)).double()
     ids = ids_for(spec, 1, 9)

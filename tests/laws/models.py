@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-from zlib import crc32
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, tensors
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import query_scale
+from tests.sample import is_one_of_few, sampled
 
 
 def shrunk() -> dict[str, ModelSpec]:
@@ -44,45 +44,11 @@ DECODERS, ENCODERS = (of_one_stack(SHRUNK, seeing_ahead=ahead) for ahead in (Fal
 WRITERS = {name: spec for name, spec in SHRUNK.items() if name not in ENCODERS}
 
 
-def few(specs: Mapping[str, ModelSpec]) -> frozenset[str]:
-    """Return names that together use every kind of part; each adds as many kinds as any other could."""
-    kinds = {name: {type(value) for value in spec.nested()} for name, spec in specs.items()}
-    left, chosen = set().union(*kinds.values()), set[str]()
-    while left:
-        best = max(kinds, key=lambda name: len(kinds[name] & left))
-        chosen.add(best)
-        left -= kinds[best]
-    return frozenset(chosen)
-
-
-FEW = few(SHRUNK)
 # For laws that take seconds a model: those that together use every part, and the rest among the slow tests.
-every_preset_few_fast = pytest.mark.parametrize(
-    "spec",
-    [pytest.param(spec, id=name, marks=[] if name in FEW else pytest.mark.slow) for name, spec in SHRUNK.items()],
+every_preset_few_fast = pytest.mark.parametrize("spec", sampled(SHRUNK, is_one_of_few))
+every_preset, every_writer, every_encoder, every_of_one_stack = (
+    pytest.mark.parametrize("spec", sampled(specs)) for specs in (SHRUNK, WRITERS, ENCODERS, DECODERS | ENCODERS)
 )
-
-
-def sampled(given: Mapping[str, object]) -> Any:
-    """Parametrise by what stands under names: those that together use every part and a third of the others are fast."""
-    fast = [name for name in given if name in FEW or crc32(name.encode()) % 3 == 0]
-    return [pytest.param(each, id=n, marks=[] if n in fast else pytest.mark.slow) for n, each in given.items()]
-
-
-def beside(specs: Mapping[str, ModelSpec], cases: Mapping[str, tuple[object, ...]], always: Collection[str]) -> Any:
-    """Parametrise by specs and cases: those of `always` are fast for every spec, the others for few that use every part."""
-    return [
-        pytest.param(spec, *case, id=f"{name}-{of}", marks=[] if of in always or name in FEW else pytest.mark.slow)
-        for name, spec in specs.items()
-        for of, case in cases.items()
-    ]
-
-
-some_presets, some_writers = (pytest.mark.parametrize("spec", sampled(specs)) for specs in (SHRUNK, WRITERS))
-every_preset = pytest.mark.parametrize("spec", SHRUNK.values(), ids=list(SHRUNK))
-every_writer = pytest.mark.parametrize("spec", WRITERS.values(), ids=list(WRITERS))
-every_encoder = pytest.mark.parametrize("spec", ENCODERS.values(), ids=list(ENCODERS))
-every_of_one_stack = pytest.mark.parametrize("spec", (ONE := DECODERS | ENCODERS).values(), ids=list(ONE))
 
 
 def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:

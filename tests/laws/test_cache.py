@@ -24,10 +24,11 @@ from anyformer.layers import (
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
 from tests.laws.combinations import decoders
-from tests.laws.models import DECODERS, WRITERS, beside, ids_for, randomised, runner, waives
+from tests.laws.models import DECODERS, WRITERS, ids_for, randomised, runner, waives
 from tests.laws.parity import InDouble, of_few_features
 from tests.laws.tolerance import FLOAT32, FLOAT64, close
 from tests.laws.weights import edited
+from tests.sample import beside
 
 N = 22
 chunkings = st.lists(st.integers(1, 6), min_size=1, max_size=N).map(lambda sizes: cut_to(sizes, N))

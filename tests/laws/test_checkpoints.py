@@ -21,14 +21,15 @@ from anyformer.hub.weights import INDEX
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
 from tests.laws.inputs import inputs_for
-from tests.laws.models import beside, every_preset, same, sampled
+from tests.laws.models import every_preset, same
 from tests.laws.parity import pair, single, theirs_on
 from tests.laws.references import COMPARED, FULL_SIZED
 from tests.laws.tolerance import close
 from tests.laws.weights import edited, filled, telling
+from tests.sample import beside, is_one_of_few, sampled
 
-every_compared = pytest.mark.parametrize("spec", COMPARED.values(), ids=list(COMPARED))
-full_sized = pytest.mark.parametrize("name", sampled({name: name for name in FULL_SIZED}))
+every_compared = pytest.mark.parametrize("spec", sampled(COMPARED))
+full_sized = pytest.mark.parametrize("name", sampled(FULL_SIZED))
 
 
 TIED_ALWAYS = "The tied weights mapping and config for this model specifies to tie shared.weight to lm_head.weight"
@@ -173,7 +174,7 @@ def test_we_load_what_transformers_saves(spec: ModelSpec, shard: str, tmp_path: 
     assert fitting(FAMILIES.values(), model.spec) == fitting(FAMILIES.values(), spec)
 
 
-@pytest.mark.parametrize("spec", beside(COMPARED, {"headless": ()}, ()))
+@pytest.mark.parametrize("spec", sampled(COMPARED, is_one_of_few))
 def test_files_of_a_model_without_its_head_do_where_it_is_tied(spec: ModelSpec, tmp_path: Path) -> None:
     both, given = pair(spec), inputs_for("plain", spec)
     headless = both.theirs.base_model

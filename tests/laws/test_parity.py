@@ -25,15 +25,16 @@ from anyformer.layers import (
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
 from tests.laws.inputs import LENGTH, inputs_for
-from tests.laws.models import WRITERS, beside, waives
+from tests.laws.models import WRITERS, waives
 from tests.laws.mutations import check_seen
 from tests.laws.parity import InDouble, beginning, differences, generated, greedy, pair, rounding, single
 from tests.laws.references import COMPARED, HERE, elsewhere
 from tests.laws.tolerance import FLOAT32, VISIBLE, distance
 from tests.laws.weights import edited, filled, telling, token_scale
+from tests.sample import beside, is_one_of_few, sampled
 
 KINDS = ("plain", "right", "left", "packed")
-every_compared = pytest.mark.parametrize("spec", COMPARED.values(), ids=list(COMPARED))
+every_compared = pytest.mark.parametrize("spec", sampled(COMPARED))
 WRITING = {names: spec for names, spec in COMPARED.items() if names in WRITERS}
 
 
@@ -78,7 +79,7 @@ def test_in_float64_nothing_is_left_but_rounding(spec: ModelSpec, kind: str) -> 
     assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
 
 
-@pytest.mark.parametrize("spec", beside(COMPARED, {"eager": ()}, ()))
+@pytest.mark.parametrize("spec", sampled(COMPARED, is_one_of_few))
 def test_our_eager_kernel_computes_the_same(spec: ModelSpec) -> None:
     both = pair(spec)
     both.ours.kernel = "eager"
@@ -86,7 +87,7 @@ def test_our_eager_kernel_computes_the_same(spec: ModelSpec) -> None:
     assert max(found.logits, found.hidden, found.gradients) < single(spec)
 
 
-@pytest.mark.parametrize("spec", beside(WRITING, {"greedy": ()}, ()))
+@pytest.mark.parametrize("spec", sampled(WRITING, is_one_of_few))
 def test_greedy_continuation_is_that_of_transformers(spec: ModelSpec) -> None:
     """Tied models like to repeat themselves: of some models, one at least must say more than that."""
     start, n, variety = beginning(inputs_for("left", spec), 20), 12, 0

@@ -189,6 +189,25 @@ def test_an_older_checkpoint_is_taken_aloud(damaged: Path, text: Path, caplog: p
     assert older.exists()
 
 
+@pytest.mark.parametrize("name", ["resume", "evaluate", "runs"])
+def test_a_checkpoint_is_passed_over_only_where_nothing_is_refused(
+    name: str, damaged: Path, text: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (newest(damaged) / "manifest.json").unlink()
+    file = ids(damaged)
+    if name == "runs":
+        succeeded(run("runs", damaged.parent))
+    else:
+        refused(OF_WEIGHTS[name](damaged, text), str(file))
+    assert "passing over" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["resume", "evaluate"])
+def test_a_record_that_says_nothing_is_no_older_one(name: str, damaged: Path, text: Path) -> None:
+    shutil.copyfile(damaged / "recipe.yaml", damaged / RECORD)
+    refused(OF_WEIGHTS[name](damaged, text), str(damaged / RECORD))
+
+
 def test_an_older_run_is_read_and_it_is_said_once(damaged: Path, text: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As the version before wrote it: no seal of the run, no metrics in the checkpoint."""
     record = read_seal(damaged / RECORD, "")

@@ -52,7 +52,7 @@ class TestRun:
         ):
             self.checkpoint(run, GPT2, name, seed, complete)
         (run / "spec.yaml").write_text(dumps(GPT2))
-        (run / "run.json").write_text("{}")
+        (run / "run.json").write_text(json.dumps({"architecture": "gpt2", "steps": 200, "fingerprints": {}}))
         Tokenizer.train(["abc"], 257).save(run / "tokenizer")
         return run
 

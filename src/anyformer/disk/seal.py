@@ -32,6 +32,7 @@ from anyformer.errors import CheckpointError
 FORMAT = 2  # raised when what is written, or what it means, changes; 1 sealed the files of checkpoints alone
 EXTENDED = "extended"  # in a record: the tokens, steps and records of the run before each time it went on beyond them
 _READ = (SPEC, RECIPE, LABELS, AUXILIARY_SPEC)  # of a run, beside its tokenizer: whether they are there matters too
+_ALWAYS = ("architecture", "steps", "fingerprints")  # what records of all versions say
 _told: set[tuple[str, Path]] = set()
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,10 @@ def read_record(run: Path) -> dict[str, Any]:
     """What `run.json` says of a run. Raises CheckpointError for a directory that holds none, or a damaged one."""
     if not is_run(run):
         raise CheckpointError(f"{run} holds no run: it has no {RECORD}; `anyformer runs` lists those there are")
-    return read_seal(run / RECORD, _remedy(run))
+    record = read_seal(run / RECORD, _remedy(run))
+    if missing := [name for name in _ALWAYS if name not in record]:
+        raise CheckpointError(f"{run / RECORD} is damaged (it does not say {missing[0]}){_remedy(run)}")
+    return record
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
@@ -98,13 +102,17 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     return content
 
 
-def latest(checkpoints: Path) -> Path | None:
-    """The newest complete checkpoint in a directory of them, or None; what is incomplete is passed over aloud."""
-    for path in reversed(checkpoints_in(checkpoints)):
-        if is_complete(path):
-            return path
+def latest(checkpoints: Path, only: Collection[str] | None = None) -> Path | None:
+    """The newest complete checkpoint of a run's directory of them, or None, where that or else the run is `sealed`.
+
+    What is incomplete is passed over aloud, once nothing was refused: a refusal is one line.
+    """
+    newest_first = checkpoints_in(checkpoints)[::-1]
+    found = next(filter(is_complete, newest_first), None)
+    sealed(checkpoints.parent if found is None else found, only)
+    for path in newest_first if found is None else newest_first[: newest_first.index(found)]:
         _tell_once("passing over the checkpoint %s: it is incomplete (it has no manifest.json)", path)
-    return None
+    return found
 
 
 def sealed(directory: Path, only: Collection[str] | None = None) -> Path:
@@ -113,6 +121,13 @@ def sealed(directory: Path, only: Collection[str] | None = None) -> Path:
     Whoever reads of a run does so through this. Of a checkpoint the sizes are compared, and the checksums of the files
     `only`, by default of all. Raises CheckpointError naming the first file that is another.
     """
+    for run in _older(directory, only):
+        _tell_once("%s is of an older version, which sealed no specification, recipe and tokenizer", run)
+    return directory
+
+
+def _older(directory: Path, only: Collection[str] | None) -> tuple[Path, ...]:
+    """The run, where its version sealed less than this one. Raises what `sealed` does."""
     if is_checkpoint(directory):
         manifest, run = read_manifest(directory), run_of(directory)
         if (record := manifest.get("run")) is not None:
@@ -123,16 +138,15 @@ def sealed(directory: Path, only: Collection[str] | None = None) -> Path:
                     f"{run / RECORD} is missing or not the one by which {directory} was saved, which was edited or is of "
                     f"another run{_remedy(run)}"
                 )
-        if run is not None and (run / RECORD).is_file():
-            sealed(run)
+        older = _older(run, None) if run is not None and (run / RECORD).is_file() else ()
         _compare(directory, manifest, _remedy(directory), manifest["files"] if only is None else only)
-    elif is_run(directory):
+        return older
+    if is_run(directory):
         record = read_record(directory)
         if "files" not in record:
-            _tell_once("%s is of an older version, which sealed no specification, recipe and tokenizer", directory)
-        else:
-            _compare(directory, record, _remedy(directory), record["files"])
-    return directory
+            return (directory,)
+        _compare(directory, record, _remedy(directory), record["files"])
+    return ()
 
 
 def _records(run: Path) -> list[Any]:

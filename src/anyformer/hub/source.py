@@ -176,13 +176,12 @@ def _checkpoint(path: Path) -> Path:
     """A checkpoint, or the latest complete one of a run, whose every file is what was written. Raises CheckpointError."""
     if is_checkpoint(path):
         return sealed(path)
-    places = checkpoints_in(sealed(path) / CHECKPOINTS)
-    checkpoint = (
-        latest(path / CHECKPOINTS) if any(map(is_complete, places)) else None
-    )  # nothing is said of what is refused
-    if checkpoint is None:
+    if not any(map(is_complete, checkpoints_in(path / CHECKPOINTS))):
+        sealed(path)
         raise CheckpointError(f"{path} is a run without a complete checkpoint; let it train on")
-    return sealed(checkpoint)
+    checkpoint = latest(path / CHECKPOINTS)
+    assert checkpoint is not None
+    return checkpoint
 
 
 def _tokenizer(directory: Path) -> Path | None:

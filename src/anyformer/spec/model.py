@@ -112,7 +112,7 @@ class ModelSpec(PartSpec):
         width = self.stack.residual.width(self.stack.d_model)
         answer = Place(self.stack.d_model, (width,), d_source, place.modules)
         return {
-            "encoder": self.encoder and (self.encoder, inner_place),
+            "encoder": self.encoder and (self.encoder, Place(modules=place.modules)),
             "stack": (self.stack, inner_place),
             "heads": [(head, answer) for head in self.heads],
             "ahead": [(module, answer) for module in self.ahead],

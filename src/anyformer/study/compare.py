@@ -13,7 +13,7 @@ from typing import Literal
 
 from anyformer.disk.atomic import replace_file
 from anyformer.disk.run_layout import CHECKPOINTS
-from anyformer.disk.seal import FORMAT, latest, read_seal, seal, sealed
+from anyformer.disk.seal import FORMAT, latest, read_seal, seal
 from anyformer.errors import AnyformerError, RunFailed, UsageError
 from anyformer.generation import generate_text
 from anyformer.generation.text import encode_prompt
@@ -179,7 +179,7 @@ def run_one(
     directory = directory_of(question, name, rate, seed, data, out)
     kept = directory / "result.json"
     if kept.is_file():
-        sealed(latest(directory / CHECKPOINTS) or directory)
+        latest(directory / CHECKPOINTS)  # refuses a run with a file that is another
         held = read_seal(kept, "; delete it: the run is then looked at anew, and not trained again")
         known = decode_result(RunResult, held.get("result", held), str(kept))
         if data.tokenizer is None or question.score != BITS or question.prompt in (None, known.prompt):

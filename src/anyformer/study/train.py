@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 import torch
 
 from anyformer.disk.run_layout import CHECKPOINTS, is_run
-from anyformer.disk.seal import latest, sealed
+from anyformer.disk.seal import latest
 from anyformer.errors import CheckpointError
 from anyformer.inference.embedding import retrieve
 from anyformer.inference.figures import figures, in_words
@@ -183,7 +183,7 @@ def prepare_training(
     """
     place, weights = (None if each is None else Path(each) for each in (out, init))
     if place is not None:
-        sealed(latest(place / CHECKPOINTS) or place, only=())  # before its tokenizer, its labels and any text are read
+        latest(place / CHECKPOINTS, only=())  # before its tokenizer, its labels and any text are read
     if resume and (place is None or not is_run(place)):
         raise CheckpointError(f"--resume: there is no run in {out}; leave --resume out to start one")
     given = sources_of(data, source, target, recipe)

@@ -32,7 +32,7 @@ def _write(spec: ModelSpec) -> Mapping[str, Any]:
         "num_hidden_layers": spec.n_layers,
         "use_sliding_window": size is not None,
         "sliding_window": size,
-        "max_window_layers": types.index(table.SLIDING) if size is not None else spec.n_layers,
+        "max_window_layers": types.index(table.SLIDING) if table.SLIDING in types else spec.n_layers,
         "layer_types": types,
     }
 

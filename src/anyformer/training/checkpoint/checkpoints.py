@@ -181,10 +181,7 @@ class Checkpoints:
 
         Raises CheckpointError if the newest complete one is damaged: going on from an older one is the user's choice.
         """
-        path = latest(self.directory)
-        if path is not None:
-            read_manifest(path)
-        return path
+        return latest(self.directory, only=())
 
     def best(self) -> Path | None:
         """The complete checkpoint of the lowest metric, the earliest of equals; None where none has one."""

@@ -46,8 +46,8 @@ def summary(path: Path, name: str) -> RunSummary:
     """
     try:
         record = read_record(sealed(path))
-        if not is_held(path / LOCK) and (checkpoint := latest(path / CHECKPOINTS)) is not None:
-            check_metrics(path, sealed(checkpoint, only=(METRICS,)))
+        if not is_held(path / LOCK) and (checkpoint := latest(path / CHECKPOINTS, only=(METRICS,))) is not None:
+            check_metrics(path, checkpoint)
     except CheckpointError as error:
         log.warning("%s", error)
         return RunSummary(name=name, state="damaged")

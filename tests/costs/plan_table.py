@@ -1,13 +1,14 @@
-"""Writes the tables of docs/plan.md: `PYTHONPATH=src python -m tests.costs.plan_table` from the repository's root."""
+"""Writes the tables of docs/plan.md: `PYTHONPATH=src python -m tests.costs.plan_table` from the root of the repository."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import anyformer as af
 from anyformer.costs.hardware.plan import Plan, hardware, plan
+from tests.costs import published_runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
 T, B = 10**12, 10**9
@@ -32,9 +33,12 @@ def tables() -> str:
     return "\n".join([*_asked(), "", *_ran()])
 
 
-def written(page: str) -> str:
-    """Return the page with its tables made anew."""
-    return re.sub(r"(<!-- tables -->\n).*?(<!-- end -->)", rf"\1{tables()}\n\2", page, flags=re.DOTALL)
+def written(page: str, names: Collection[str] = ("tables", "runs")) -> str:
+    """Return the page with its tables made anew, or those of these names."""
+    for name, make in (("tables", tables), ("runs", published_runs.tables)):
+        if name in names:
+            page = re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", rf"\1{make()}\n\2", page, flags=re.DOTALL)
+    return page
 
 
 def _asked() -> Iterator[str]:

@@ -65,7 +65,7 @@ def test_how_many_sequences() -> None:
 def test_a_token_reads_weights_and_cache_once() -> None:
     """On a device that computes, launches and sends in no time, of whose memory every byte is read at full speed."""
     peaks = {"bfloat16": 1e25}
-    ideal = Efficiency(1.0, 1.0, 1.0, 1.0)
+    ideal = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0)
     found = served("llama3-8b", peak_flops_per_second=peaks, overhead_seconds=0.0, efficiency=ideal)
     table = 128_256 * 4096 * 2  # of the input, of which a token reads one row
     for bits, cache in ((16, 16), (8, 8), (4, 16)):
@@ -81,7 +81,7 @@ def test_a_token_reads_weights_and_cache_once() -> None:
 
 def test_a_prompt_is_arithmetic() -> None:
     """2 · parameters but the input's table, a token, and the visible half of the pairs; and what the elements move."""
-    found = way(served("llama3-8b", efficiency=Efficiency(1.0, 1.0, 1.0, 1.0), overhead_seconds=0.0))
+    found = way(served("llama3-8b", efficiency=Efficiency(1.0, 1.0, 1.0, 1.0, 1.0), overhead_seconds=0.0))
     products = 2 * (8_030_261_248 - 2 * 128_256 * 4096) * 4096
     attention = 4 * 32 * 4096 * 4096 * 4097 / 2
     assert found.first_token_seconds > (products + attention) / 9.894e14

@@ -11,7 +11,7 @@ from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import SpecError, UsageError
 from anyformer.observation.passes import forward_pass
 
-IDEAL = Efficiency(1.0, 1.0, 1.0, 1.0)
+IDEAL = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0)
 H100 = replace(devices()["H100"], overhead_seconds=0.0, efficiency=IDEAL)
 
 

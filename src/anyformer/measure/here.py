@@ -126,6 +126,6 @@ def _device(machine: Machine, rates: Rates, device: torch.device) -> Device:
         nbytes_per_second=rates.reading[-1][1],
         source=f"measured: {machine.processor}, {counted(machine.threads, 'thread')}, PyTorch {machine.torch_version}",
         overhead_seconds=rates.overhead_seconds["forward"],
-        efficiency=Efficiency(1.0, 1.0, 1.0, 1.0),
+        efficiency=Efficiency(1.0, 1.0, 1.0, 1.0, 1.0),
         rates=rates,
     )

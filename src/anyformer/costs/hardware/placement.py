@@ -2,15 +2,16 @@
 
 Memory: Rajbhandari et al. 2019 (arXiv:1910.02054) and Korthikanti et al. 2022 (arXiv:2205.05198): the sequence is cut where
 matrices are. Time: the roofline of each device's share, then what is sent. Tensor and context traffic waits for nobody and
-adds to the arithmetic; traffic of data and experts runs beside it, and adds only where it takes longer. A pipeline of p
-stages and m micro-batches is idle for (p - 1) / (v m) of the time (1F1B with v stretches of layers on each device, Narayanan
-et al. 2021, arXiv:2104.04473, section 2.2), and holds up to p + (p - 1) / v micro-batches' activations.
+adds to the arithmetic; of the traffic of data and experts a share is hidden beside it, and adds only where it takes longer. A
+pipeline of p stages and m micro-batches is idle for (p - 1) / (v m) of the time (1F1B with v stretches of layers on each
+device, Narayanan et al. 2021, arXiv:2104.04473, section 2.2), and holds up to p + (p - 1) / v micro-batches' activations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,6 +78,12 @@ class Placer:
         self._kept: dict[Recompute, tuple[float, float, float, float]] = {}
         self._count()
 
+    def at(self, shares: Efficiency) -> Placer:
+        """The same at other shares of the device's peaks; nothing is observed again."""
+        other = copy(self)
+        other.shares, other._work = shares, {}
+        return other
+
     def _count(self) -> None:
         self.in_layers = self.in_experts = self.in_tables = self.largest_table = 0
         for _, weight in tensors(self.spec, Place()):
@@ -136,7 +143,7 @@ class Placer:
             "context traffic": n * context,
             "pipeline traffic": n * pipeline,
             "pipeline idle": (stages - 1) / mesh.vp * micro,
-            "data and expert traffic not hidden": max(0.0, beside - n * micro),
+            "data and expert traffic not hidden": max(beside - n * micro, (1 - self.shares.hidden) * beside),
             "update": self._update(mesh),
         }
 

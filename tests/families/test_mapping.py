@@ -7,6 +7,7 @@ import torch
 
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
+from anyformer.families.compose import changed
 from anyformer.families.hf.mapping import TensorRow, fitting, fused, same, spec_of, their_shapes
 from anyformer.layers import (
     GELU,
@@ -39,6 +40,7 @@ from anyformer.spec import (
     TableSpec,
     Width,
     Window,
+    parameters,
 )
 from tests.laws.weights import edited
 
@@ -256,3 +258,18 @@ def test_what_rows_do_to_tensors() -> None:
     assert torch.equal(row.save((q, k, v))[0], whole)
     assert fused(("a",), "b", turned=True).load((whole,))[0].tolist() == whole.T.tolist()
     assert same("a", "b", "c") == TensorRow(("a",), ("b",), same("a", "b").load, same("a", "b").save, ("c",))
+
+
+def test_a_window_of_the_encoder_alone_fits_no_class() -> None:
+    model = preset("t5-small").spec
+    assert model.encoder is not None
+    encoder = changed(model.encoder, AttentionSpec, mask=SlidingWindow(size=Window(4)))
+    with pytest.raises(SpecError, match="no class of transformers computes this model"):
+        fitting(FAMILIES.values(), model.but(encoder=encoder))
+
+
+def test_an_encoder_reads_no_memory() -> None:
+    model = preset("transformer-base").spec
+    assert model.encoder is not None
+    with pytest.raises(SpecError, match=r"Attention\.reads = 'memory' needs an encoder"):
+        parameters(model.but(encoder=changed(model.encoder, AttentionSpec, reads="memory")))

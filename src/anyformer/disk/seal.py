@@ -150,12 +150,8 @@ def _older(directory: Path, only: Collection[str] | None) -> tuple[Path, ...]:
 
 
 def _records(run: Path) -> list[Any]:
-    """What the record of a run is, and what it was before the run went on beyond its recipe."""
-    try:
-        former = [each["record"] for each in read_record(run).get(EXTENDED, ())]
-    except CheckpointError:
-        former = []
-    return [measure(run / RECORD), *former]
+    """What the record of a run is, and what it was before the run went on beyond its recipe. Raises CheckpointError."""
+    return [measure(run / RECORD), *(each["record"] for each in read_record(run).get(EXTENDED, ()))]
 
 
 def _compare(directory: Path, seal: Mapping[str, Any], remedy: str, names: Collection[str]) -> None:

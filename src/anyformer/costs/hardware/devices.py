@@ -36,7 +36,7 @@ class Efficiency:
     attention: float = 0.4
     memory: float = 0.85
     links: float = 0.75
-    hidden: float = 0.2  # of the traffic of gradients, weights and experts, as much as runs beside arithmetic
+    hidden: float = 0.2  # of the traffic of gradients and weights, as much as runs beside arithmetic
 
 
 @dataclass(frozen=True)

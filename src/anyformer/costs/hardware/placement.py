@@ -2,7 +2,7 @@
 
 Memory: Rajbhandari et al. 2019 (arXiv:1910.02054) and Korthikanti et al. 2022 (arXiv:2205.05198): the sequence is cut where
 matrices are. Time: the roofline of each device's share, then what is sent. Tensor and context traffic waits for nobody and
-adds to the arithmetic; of the traffic of data and experts a share is hidden beside it, and adds only where it takes longer. A
+adds to the arithmetic; traffic of experts runs beside it, and of that of data a share; both add only where they take longer. A
 pipeline of p stages and m micro-batches is idle for (p - 1) / (v m) of the time (1F1B with v stretches of layers on each
 device, Narayanan et al. 2021, arXiv:2104.04473, section 2.2), and holds up to p + (p - 1) / v micro-batches' activations.
 """
@@ -136,14 +136,14 @@ class Placer:
         if stages > 1:
             pipeline = 2 * mesh.vp * tokens * self.spec.stack.d_model * HALF / mesh.tp / self._rate(mesh, mesh.devices)
         micro = each + tensor + context + pipeline
-        beside = n * expert + self._data(mesh, n)
+        data = self._data(mesh, n)
         return {
             "arithmetic": n * each,
             "tensor traffic": n * tensor,
             "context traffic": n * context,
             "pipeline traffic": n * pipeline,
             "pipeline idle": (stages - 1) / mesh.vp * micro,
-            "data and expert traffic not hidden": max(beside - n * micro, (1 - self.shares.hidden) * beside),
+            "data and expert traffic not hidden": max(n * expert + data - n * micro, (1 - self.shares.hidden) * data),
             "update": self._update(mesh),
         }
 

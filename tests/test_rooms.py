@@ -50,10 +50,14 @@ ROOMS["__main__"] = {"cli"}
 ROOMS["integrations"] = {
     "cache",
     "families",
+    "generation",
     "hub",
+    "inference",
     "layers",
     "model",
+    "recipe",
     "spec",
+    "text",
 }  # imported by nobody but who asks for it
 ROOMS["anyformer"] = {
     room for room in ROOMS if room not in {"cli", "__main__", "integrations"}

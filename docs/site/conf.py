@@ -45,8 +45,8 @@ CONTENTS = {
     "By job": (
         *("docs/show", "docs/diff", "docs/variants", "docs/cost", "docs/plan", "docs/check", "docs/profile"),
         *("docs/compare", "docs/studies", "docs/claims", "docs/train", "docs/cluster", "docs/generate", "docs/serving"),
-        *("docs/evaluate", "docs/translation", "docs/classification", "docs/embeddings", "docs/convert", "docs/integrations"),
-        "docs/tokenizers-and-text",
+        *("docs/translation", "docs/classification", "docs/embeddings", "docs/convert", "docs/integrations"),
+        *("docs/evaluate", "docs/tokenizers-and-text"),
     ),
     "Reference": (
         *("docs/site/api", "docs/spec-language", "docs/catalogue", "docs/history", "docs/parity", "docs/memory"),

@@ -85,8 +85,11 @@ def test_what_does_not_fit_is_left_out_from_the_front(tokenizer: Tokenizer) -> N
 
 def test_nothing_before_is_what_opens_a_text(tokenizer: Tokenizer) -> None:
     model = model_of("gpt2", tokenizer)
-    assert tokenizer.begin_of_text is None
-    assert pair_of(model, tokenizer, "", "the cat") == Pair([tokenizer.end_of_text], tokenizer.encode("the cat"))  # type: ignore[list-item]
+    begin = tokenizer.begin_of_text
+    assert begin is not None
+    assert pair_of(model, tokenizer, "", "the cat") == Pair([begin], tokenizer.encode("the cat"))
+    words = tokenizer.encode("the cat sat")
+    assert pair_of(model, tokenizer, "the cat", " sat") == Pair([begin, *words[:-1]], words[-1:])
 
 
 def test_a_model_that_sees_what_it_would_predict_is_refused(tokenizer: Tokenizer) -> None:
@@ -119,9 +122,10 @@ def test_the_command(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     (told,) = answer("evaluate", tmp_path / "m", "--tasks", file, "--device", "cpu")["tasks"]
     rows: list[dict[str, Any]] = ROWS  # type: ignore[assignment]
+    begin = [tokenizer.encode("<|endoftext|>", specials=True)[0]]  # as every text begins that it was trained on
     each = [
         [
-            alone(model, tokenizer.encode(row["question"]), tokenizer.encode(f" {choice}"))[0]
+            alone(model, begin + tokenizer.encode(row["question"]), tokenizer.encode(f" {choice}"))[0]
             for choice in row["choices"]
         ]
         for row in rows

@@ -130,6 +130,9 @@ def test_tasks_have_the_figures_of_lm_eval(directory: Path, tmp_path: Path) -> N
         for k, b in enumerate(("sat", "saw", "and the hen sat"))
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # transformers' tokenizer puts nothing before a text, and ours then should not either.
+    told_so = directory / "tokenizer_config.json"
+    told_so.write_text(json.dumps(json.loads(told_so.read_text()) | {"add_bos_token": False}))
     head = (
         f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\ntest_split: test\n"
     )

@@ -6,6 +6,7 @@ import logging
 from importlib.metadata import EntryPoint, entry_points
 
 from anyformer.errors import bounded
+from anyformer.screen import visible
 
 GROUP = "anyformer"  # of entry points; each names a module that registers what it has by being imported
 log = logging.getLogger(__name__)
@@ -23,5 +24,5 @@ def load_installed() -> None:
             point.load()
         except (Exception, SystemExit) as error:
             package = point.dist.name if point.dist else "an installed package"
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            said = visible(" ".join(f"{type(error).__name__}: {error}".split()))
             log.warning("%s", bounded(f"{package}: its entry point {point.name!r} ({point.value}) is left out: {said}"))

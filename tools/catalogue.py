@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from anyformer.families import ALIASES, PRESETS, UNDISCLOSED
-from anyformer.spec import parameters
+from anyformer.families import LINEAGES, UNDISCLOSED
+from anyformer.families.registry import records
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "src" / "anyformer" / "families" / "catalogue.json"
@@ -44,25 +44,9 @@ LEFT_OUT = {
 
 def catalogue() -> dict[str, Any]:
     """What catalogue.json must hold."""
-    aliases = {name: [alias for alias, target in ALIASES.items() if target == name] for name in PRESETS}
-    records = [
-        {
-            "name": preset.name,
-            "family": preset.family,
-            "aliases": aliases[preset.name],
-            "parameters": parameters(preset.spec).total,
-            "published": preset.published,
-            "erratum": preset.erratum,
-            "layers": preset.spec.n_layers,
-            "d_model": preset.spec.stack.d_model,
-            "vocab_size": preset.spec.vocab_size,
-            "context": preset.spec.context,
-            "source": preset.source,
-        }
-        for preset in PRESETS.values()
-    ]
+    own = [preset for line in LINEAGES for preset in line.presets]
     undisclosed = [{**dataclasses.asdict(model), "public": [*model.public]} for model in UNDISCLOSED.values()]
-    return {"version": 1, "presets": records, "undisclosed": undisclosed}
+    return {"version": 1, "presets": records(own), "undisclosed": undisclosed}
 
 
 def page(presets: Iterable[dict[str, Any]]) -> str:

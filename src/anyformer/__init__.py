@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anyformer.descriptions import card, check, diagram, diff, history, side_by_side
     from anyformer.families import Preset, preset, presets, with_classifier
     from anyformer.hub import convert, load, load_spec, loads, save, vary
-    from anyformer.inference import audit, classify, embed, evaluate, generate, translate
+    from anyformer.inference import audit, classify, embed, evaluate, evaluate_task, generate, translate
     from anyformer.measure import plan, roofline
     from anyformer.measure.here import calibrate
     from anyformer.measure.profile import profile
@@ -37,7 +37,7 @@ _ROOMS = {
     "descriptions": "card check diagram diff history side_by_side",
     "families": "Preset preset presets with_classifier",
     "hub": "convert load load_spec loads save vary",
-    "inference": "audit classify embed evaluate generate translate",
+    "inference": "audit classify embed evaluate evaluate_task generate translate",
     "measure": "plan roofline",
     "measure.here": "calibrate",
     "measure.profile": "profile",

@@ -59,7 +59,10 @@ def test_what_cannot_start_is_refused_in_a_line(tmp_path: Path, text: Path) -> N
     refused(
         run("train", "gpt2", "--data", text, *out, "--objective", "masked-lm"), "its masks are causal", "use CausalLM"
     )
-    refused(run("train", "bert-base", "--data", text, *out, "--objective", "causal-lm"), "mask lets a token see")
+    refused(
+        run("train", "bert-base", "--data", text, *out, "--objective", "causal-lm"),
+        "use MaskedLM (--objective masked-lm)",
+    )
     refused(run("train", "bert-base", "--data", text, *out, "--objective", "ul2"), "it has no encoder")
     refused(run("train", "t5-small", "--data", text, *out, "--objective", "seq2seq"), "Seq2Seq reads pairs of texts")
     Tokenizer.train([text.read_text()], 300).save(tmp_path / "plain")

@@ -14,7 +14,15 @@ from anyformer.errors import AnyformerError, InputError, SpecError
 from anyformer.families import PRESETS, preset
 from anyformer.families.compose import changed
 from anyformer.kernels import KERNELS
-from anyformer.layers import AttentionSpec, Everything, LearnedPositionsSpec, LinearSpec, SlidingWindow
+from anyformer.layers import (
+    AttentionSpec,
+    Everything,
+    FeedForwardSpec,
+    LearnedPositionsSpec,
+    LinearSpec,
+    ReLU,
+    SlidingWindow,
+)
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Length, ModelSpec, TableSpec, Vocab, Width, Window, cached_calls
@@ -256,6 +264,17 @@ def test_notes(name: str, change: dict[str, Length], about: str, says: str) -> N
 
 def test_notes_that_are_not_made() -> None:
     assert [f for f in check(preset("llama2-7b")) if f.severity == "note"] == []
+
+
+def test_biases_that_nobody_asked_for() -> None:
+    said_nothing = FeedForwardSpec(d_ff=Width(64), activation=ReLU())
+    plain = spec("t5-small")
+    assert not found(plain, "note", "biases")
+    by_hand = changed(plain, FeedForwardSpec, bias_in=said_nothing.bias_in, bias_out=said_nothing.bias_out)
+    (text,) = found(by_hand, "note", "biases")
+    assert "unless bias_in and bias_out are false" in text
+    assert not found(spec("gpt2"), "note", "biases")  # all of its maps have them
+    assert not found(spec("llama2-7b"), "note", "biases")
 
 
 def test_a_norm_that_is_missing_at_the_end() -> None:

@@ -32,6 +32,7 @@ def run(folder: Path, *arguments: str) -> str:
 def test_every_example_is_tested_here() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
         "ablations",
+        "own_family",
         "own_part",
         "cost_table",
         "train_tiny",
@@ -54,6 +55,13 @@ def test_own_part(tmp_path: Path) -> None:
     shown = run(tmp_path, "-m", "anyformer", "show", "./mine.yaml", "--import", str(EXAMPLES / "own_part.py"))
     assert "PeakNorm" in shown
     assert re.search(r"keys seen +1 × full : 1 × Dilated \(stride 4\)", shown)
+
+
+def test_own_family(tmp_path: Path) -> None:
+    out = run(tmp_path, str(EXAMPLES / "own_family.py"), "out")
+    assert out.splitlines() == ["out holds a SheepForCausalLM", "read again it computes the same: True"]
+    checked = run(tmp_path, "-m", "anyformer", "check", "./out", "--import", str(EXAMPLES / "own_family.py"))
+    assert "SheepForCausalLM" in checked
 
 
 def test_cost_table(tmp_path: Path) -> None:

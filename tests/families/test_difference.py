@@ -29,3 +29,11 @@ def test_other_lengths_and_kinds_are_one_difference() -> None:
     path, a, b = first_difference(LLAMA, changed) or ("", None, None)
     assert (path, short(a), short(b)) == ("stack.norm", "RMSNorm", "None")
     assert first_difference(RotarySpec(theta=1.0), RotarySpec(theta=2.0)) == ("theta", 1.0, 2.0)
+
+
+def test_a_tuple_is_told_by_all_its_kinds() -> None:
+    terms = preset("bert-base").spec.stack.embedding.values()["terms"]
+    assert sorted(term.kind for term in terms) == ["LearnedPositions", "Segments", "Tokens"]
+    assert sorted(short(terms).split(", ")) == ["1 × LearnedPositions", "1 × Segments", "1 × Tokens"]
+    assert short((*terms, terms[0])).startswith(f"2 × {terms[0].kind}, 1 × ")
+    assert short((1, 2)) == "(1, 2)"

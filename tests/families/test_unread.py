@@ -1,9 +1,11 @@
 """What is said of configurations whose class is not read."""
 
+import re
 from typing import Any
 
 import pytest
 import transformers
+from transformers.models.auto import modeling_auto as auto
 
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES
@@ -30,6 +32,32 @@ def test_what_sees_or_hears_is_out_of_scope(name: str, setting: str) -> None:
     assert f"has {setting}: audio and images are out of scope" in said(config)
 
 
+def test_its_name_alone_says_that_it_sees_or_hears() -> None:
+    known = ("CAUSAL_LM", "MASKED_LM", "AUDIO_CLASSIFICATION", "IMAGE_CLASSIFICATION", "SPEECH_SEQ_2_SEQ")
+    text, masked, heard, seen, spoken = (set(getattr(auto, f"MODEL_FOR_{name}_MAPPING_NAMES")) for name in known)
+    others = {
+        "whisper",
+        "vit",
+        "clip",
+        "siglip2",
+        "qwen2_vl",
+        "qwen2_5_omni",
+        "llava_next",
+        "detr",
+        "sam2",
+        "mobilevit",
+    }
+    senses = {name for name in heard | seen | spoken | others if "out of scope" in said({"model_type": name})}
+    assert heard <= senses
+    assert others <= senses
+    assert len(seen - senses) <= len(seen) / 2  # not all can be told by their names
+    plain = (text | masked) - heard - spoken - {*FAMILIES}
+    wrong = {name for name in plain if "out of scope" in said({"model_type": name})}
+    assert wrong <= {"got_ocr2", "mllama", "minimax_m3_vl_text", "qwen2_audio", "musicgen", "musicgen_melody"} | {
+        name for name in wrong if re.search("speech|music|audio|asr|voxtral|moshi", name)
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "nearest"),
     [
@@ -49,10 +77,12 @@ def test_the_settings_are_named_that_no_class_has(name: str, settings: list[str]
 
 def test_one_that_differs_in_its_name_alone() -> None:
     config = transformers.LlamaConfig(hidden_size=64, num_attention_heads=4).to_dict() | {"model_type": "mine"}
-    assert "all its settings are those of 'llama': if it computes the same, write that there" in said(config)
+    told = said(config)
+    assert "all its settings are those of 'llama': if it computes the same, write that there" in told
+    assert "a family of your own is known by --import FILE" in told
 
 
 def test_one_that_says_nothing() -> None:
     assert said({"model_type": "bamba2"}).endswith(
-        "'bamba2' is not read here; docs/parity.md lists the classes that are"
+        "'bamba2' is not read here; docs/parity.md lists the classes that are, and a family of your own is known by --import FILE"
     )

@@ -42,7 +42,12 @@ CLASSES = HeadSpec(name="classes", table=TableSpec(rows=Vocab(2)))
         (MaskedLM(), ENCODER.but(heads=(CLASSES,)), "its first head, 'classes', does not predict tokens"),
         (PermutedLM(), ENCODER, "it has no second stream"),
         (PermutedLM(), XLNET.but(heads=()), "it has no head that predicts tokens"),
-        (CausalLM(), XLNET, "its TwoStreams mask lets a token see"),
+        (
+            CausalLM(),
+            XLNET,
+            r"its TwoStreams mask lets a token see .* use PermutedLM \(--objective permuted-lm\), or a causal",
+        ),
+        (CausalLM(), ENCODER, r"use MaskedLM \(--objective masked-lm\), or a causal mask"),
         (SpanCorruption(), decoder(), "it has no encoder"),
         (UL2(), ENCODER, "it has no encoder"),
         (Denoising(), encoder_decoder(cross=False), "never reads the encoder"),

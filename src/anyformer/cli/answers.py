@@ -21,6 +21,7 @@ import click
 from anyformer.cli.terminal import console
 from anyformer.disk.cache import recall, remember
 from anyformer.screen import on_screen, raw
+from anyformer.spec.outside import installed
 from anyformer.version import __version__
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -80,9 +81,9 @@ def _recorded(run: Callable[[], Any], asked: Any) -> int:
 
 
 def _question(command: str, parameters: Mapping[str, Any]) -> Any:
-    """All that the answer depends on, as plain data; None where it depends on more: own parts, directories, this machine."""
+    """All that the answer depends on, as plain data; None where it depends on more: others' parts, directories, this machine."""
     given = click.get_current_context().get_parameter_source("import")
-    if os.environ.get("ANYFORMER_NO_CACHE") or given not in (None, click.core.ParameterSource.DEFAULT):
+    if installed() or os.environ.get("ANYFORMER_NO_CACHE") or given not in (None, click.core.ParameterSource.DEFAULT):
         return None
     files: dict[str, str] = {}
     for word in _words(list(parameters.values())):

@@ -10,6 +10,7 @@ import click
 from anyformer.cli.names import import_option
 from anyformer.cli.options import (
     FILE,
+    ONE_FILE,
     PATH,
     SHARE,
     Amount,
@@ -20,6 +21,9 @@ from anyformer.cli.options import (
     weights_option,
 )
 from anyformer.cli.terminal import tell
+from anyformer.errors import UsageError
+
+OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate")  # options that no task has
 
 
 @click.command()
@@ -27,6 +31,7 @@ from anyformer.cli.terminal import tell
 @click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
+@click.option("--tasks", type=ONE_FILE, help="Questions with known answers, as JSON Lines (docs/evaluate.md).")
 @click.option("--held-out", type=SHARE, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row; a longer text is read in windows.  [default: as trained]")
 @click.option(
@@ -60,7 +65,9 @@ from anyformer.cli.terminal import tell
 )
 @json_option(help="One JSON object on stdout.")
 @import_option
-def command(model: Path, with_bleu: bool, beams: int, length_penalty: float, as_json: bool, **given: Any) -> None:
+def command(
+    model: Path, tasks: Path | None, with_bleu: bool, beams: int, length_penalty: float, as_json: bool, **given: Any
+) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.
 
     A run is judged by the objective that it was trained by, any other model by the one that suits its architecture.
@@ -71,9 +78,20 @@ def command(model: Path, with_bleu: bool, beams: int, length_penalty: float, as_
     with a memory also memory, with `--bleu` also bleu and bleu_signature:
 
       anyformer evaluate RUN --source test.de --target test.en --bleu --beams 4 --length-penalty 0.6
+
+    With `--tasks` instead of a text: how many questions are answered right, by the likelihood of each choice:
+
+      anyformer evaluate RUN --tasks questions.jsonl
     """
     from anyformer.generation import BeamSearch
-    from anyformer.inference import evaluate
+    from anyformer.inference import evaluate, evaluate_task
 
+    if tasks is not None:
+        others = [name for name in OF_TEXTS if given.pop(name)] + ["bleu"] * with_bleu
+        if others:
+            named = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+            raise UsageError(f"--tasks asks questions, and {named} is for texts; leave one of them out")
+        tell(evaluate_task(model, tasks, **given), as_json)
+        return
     search = BeamSearch(beams, length_penalty) if with_bleu else None
     tell(evaluate(model, bleu=search, **given), as_json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from anyformer.cli.names import import_option
 from anyformer.cli.options import json_option
 from anyformer.cli.terminal import console, plain_table, tell
 from anyformer.errors import UsageError
@@ -31,6 +32,7 @@ versions of this table; the reasons are below it.
 @click.option("--since", type=int, metavar="YEAR", help="Only models of this year and later.")
 @click.option("--markdown", is_flag=True, help="A page of Markdown: docs/history.md.")
 @json_option(help="One JSON object with the same cells.")
+@import_option
 def command(since: int | None, markdown: bool, as_json: bool) -> None:
     """Print year, norm, wiring, positions, activation, attention and tricks for stability of each lineage.
 

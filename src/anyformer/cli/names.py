@@ -2,13 +2,15 @@
 
 import importlib.util
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,6 +18,10 @@ from click.shell_completion import CompletionItem
 from anyformer.disk.hub_cache import located
 from anyformer.errors import AnyformerError, CheckpointError, UsageError, did_you_mean
 from anyformer.spec import is_path, split_variant
+from anyformer.spec.outside import installed
+
+if TYPE_CHECKING:
+    from anyformer.families import Preset
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -28,6 +34,15 @@ def catalogue(of: Literal["presets", "undisclosed"] = "presets") -> tuple[dict[s
     """
     text = resources.files("anyformer").joinpath("families", "catalogue.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)[of])
+
+
+def from_outside() -> "tuple[Preset, ...]":
+    """The presets that a file or an installed package has registered."""
+    if "anyformer.families" not in sys.modules and not installed():
+        return ()
+    from anyformer.families import registry
+
+    return registry.from_outside()
 
 
 class PresetName(click.ParamType):
@@ -45,6 +60,8 @@ class PresetName(click.ParamType):
                 self.fail(str(error), param, ctx)
             return whole
         known = [known for preset in catalogue() for known in (preset["name"], *preset.get("aliases", ()))]
+        if name not in known:
+            known += [known for preset in from_outside() for known in preset.names]
         if any(model["name"] == name for model in catalogue("undisclosed")):
             return whole  # `show` says what is public of it, everything else that it cannot be built
         if name not in known:
@@ -66,23 +83,22 @@ class PresetName(click.ParamType):
             return [CompletionItem(incomplete, type="file")]
         return [
             CompletionItem(preset["name"], help=preset["family"])
-            for preset in catalogue()
+            for preset in catalogue()  # not those from outside: nobody's code is run for a list
             if preset["name"].startswith(incomplete)
         ]
 
 
 def import_parts(path: Path) -> None:
-    """Run a user's Python file, so that the parts it defines are known by name.
+    """Run a user's Python file, so that the parts it defines and the families it registers are known by name.
 
     Raises UsageError, naming the file and the line, when the file cannot be imported.
     """
     spec = importlib.util.spec_from_file_location(path.stem, path.absolute())
     if spec is None or spec.loader is None:
         raise UsageError(f"--import {path}: not a Python file; give one that ends in .py")
-    present = sys.modules.get(path.stem)
-    if present is not None:
-        if getattr(present, "__file__", None) == spec.origin:
-            return
+    if any(_is_of(module, path) for module in list(sys.modules.values())):
+        return
+    if path.stem in sys.modules:
         raise UsageError(f"--import {path}: a module '{path.stem}' is imported already; give the file another name")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses and pickle look a class's module up here
@@ -94,6 +110,12 @@ def import_parts(path: Path) -> None:
             raise UsageError(f"--import {path}: {error}") from error
         message = error.msg if isinstance(error, SyntaxError) else error
         raise UsageError(f"--import {path}: {type(error).__name__}{_line(error, path)}: {message}") from error
+
+
+def _is_of(module: ModuleType, path: Path) -> bool:
+    """Whether a module was made of this file, by whatever name and path."""
+    file = getattr(module, "__file__", None)
+    return bool(file) and os.path.basename(file) == path.name and os.path.samefile(file, path)
 
 
 def _line(error: BaseException, path: Path) -> str:
@@ -121,5 +143,5 @@ def import_option(command: Decorated) -> Decorated:
         is_eager=True,
         expose_value=False,
         callback=_import_each,
-        help="Python file with your own parts; it is run. May be given several times.",
+        help="Python file with your own parts or families; it is run. May be given several times.",
     )(command)

@@ -2,7 +2,7 @@
 
 import click
 
-from anyformer.cli.names import catalogue
+from anyformer.cli.names import catalogue, from_outside, import_option
 from anyformer.cli.options import json_option
 from anyformer.cli.terminal import FIGURE, console, plain_table, tell
 from anyformer.errors import UsageError, did_you_mean
@@ -15,9 +15,14 @@ SIZES = ("parameters", "layers", "d_model", "context")
 @click.command()
 @click.option("--family", metavar="NAME", help="Only this lineage: gpt2, llama, transformer …")
 @json_option(help="One JSON object: {version, presets: [{name, family, parameters, …}], undisclosed}.")
+@import_option
 def command(family: str | None, as_json: bool) -> None:
     """List the published architectures, with what they are and where they come from."""
-    known = catalogue()
+    known = list(catalogue())
+    if registered := from_outside():
+        from anyformer.families.registry import records
+
+        known += records(registered)
     families = {preset["family"] for preset in known}
     if family is not None and family not in families:
         raise UsageError(

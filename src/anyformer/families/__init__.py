@@ -6,11 +6,10 @@ from anyformer.errors import SpecError, did_you_mean
 from anyformer.families.classifier import with_classifier
 from anyformer.families.hf import FAMILIES, Family
 from anyformer.families.lineage import Lineage, Preset
+from anyformer.families.registry import ALIASES, PRESETS, register
 from anyformer.families.tree import LINEAGES
 from anyformer.families.undisclosed import UNDISCLOSED, Undisclosed
-
-PRESETS: dict[str, Preset] = {preset.name: preset for line in LINEAGES for preset in line.presets}
-ALIASES: dict[str, str] = {preset.alias: preset.name for preset in PRESETS.values() if preset.alias is not None}
+from anyformer.spec.outside import load_installed
 
 
 def find(name: str) -> Preset | None:
@@ -56,5 +55,8 @@ __all__ = [
     "find",
     "preset",
     "presets",
+    "register",
     "with_classifier",
 ]
+
+load_installed()  # last: what is installed imports from here

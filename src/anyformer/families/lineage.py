@@ -39,6 +39,11 @@ class Preset:
     recipe: Recipe | None = None
     training: Facts | None = field(default=None, hash=False)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and its alias where it has one."""
+        return (self.name,) if self.alias is None else (self.name, self.alias)
+
 
 class Misprint(NamedTuple):
     """A cell of `anyformer history` that published versions of the table print otherwise, and why ours differs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 
 from anyformer.errors import SpecError
@@ -38,19 +37,19 @@ def _found() -> tuple[Lineage, ...]:
 
 # In the catalogue's order, a file's lineages together; the tree is in the history's.
 LINEAGES = _found()
-TREE: Mapping[str, Lineage] = {
+TREE: dict[str, Lineage] = {
     line.name: line for line in sorted(LINEAGES, key=lambda line: (*GENERATIONS, line.name).index(line.name))
 }
-_LINEAGE_OF = {preset.name: line for line in LINEAGES for preset in line.presets}
+LINEAGE_OF = {preset.name: line for line in LINEAGES for preset in line.presets}
 
 
 def lineage_of(preset: str) -> Lineage:
     """The lineage of a preset, by its name. Raises SpecError where the tree has none."""
-    if preset not in _LINEAGE_OF:
+    if preset not in LINEAGE_OF:
         raise SpecError(
             f"the family tree has no lineage for {preset!r}; a file of families/ takes it among its presets"
         )
-    return _LINEAGE_OF[preset]
+    return LINEAGE_OF[preset]
 
 
 def ancestors(line: Lineage) -> tuple[Lineage, ...]:

@@ -1,5 +1,6 @@
 """Models used on texts: what follows them, what class they have, what vector stands for them, how well they are predicted."""
 
+from anyformer.inference.answering import evaluate_task
 from anyformer.inference.audit import audit
 from anyformer.inference.classification import Prediction, Predictions, classify, predict
 from anyformer.inference.embedding import Retrieval, embed, embedded, retrieve
@@ -16,6 +17,7 @@ __all__ = [
     "embed",
     "embedded",
     "evaluate",
+    "evaluate_task",
     "figures",
     "generate",
     "predict",

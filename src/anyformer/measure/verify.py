@@ -66,8 +66,9 @@ class Verification(ShowsItself):
 def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) -> Verification:
     """Run the model of a directory or GGUF file on `n_tokens` of a text, here and in transformers, in float32 on the CPU.
 
-    Without a text, or without a tokenizer, random tokens are read. Raises UsageError where transformers is not installed
-    or has no class for the model, and for a text that is too short; CheckpointError as `load` does.
+    Without a text, or without a tokenizer, random tokens are read. A family from outside is compared with the PreTrainedModel
+    that its file defines. Raises UsageError where transformers is not installed or has no class for the model, and for a text
+    that is too short; CheckpointError as `load` does.
     """
     source = find(path)
     if source.family is None:
@@ -83,9 +84,15 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
         ) from None
     ours, tokenizer = load(path, dtype=torch.float32)
     kind = class_of(source.family, source.family.to_config(ours.spec))
+    theirs = getattr(transformers, kind, None) or _defined(kind, transformers.PreTrainedModel)
+    if theirs is None:
+        raise UsageError(
+            f"transformers has no class {kind}; give one to compare with, a PreTrainedModel of that name in a file of "
+            "your own, by --import"
+        )
     ids = _ids(ours, tokenizer, text, n_tokens, source.settings.get("pad_token_id"))
     here, heads = _here(ours, ids), [head.name for head in ours.spec.heads]
-    eager, sdpa = (_theirs(getattr(transformers, kind), source, kernel, ids, heads) for kernel in ("eager", "sdpa"))
+    eager, sdpa = (_theirs(theirs, source, kernel, ids, heads) for kernel in ("eager", "sdpa"))
     places = tuple(
         Place(name, _distance(mine, first), _distance(second, first))
         for (name, mine), (_, first), (_, second) in zip(here, eager, sdpa, strict=True)
@@ -117,6 +124,12 @@ def _here(model: Transformer, ids: Tensor) -> Places:
         out = model(ids, output_hidden_states=True)
     assert out.hidden_states is not None
     return list(_named(out.hidden_states, list(out.outputs), list(out.outputs.values())))
+
+
+def _defined(name: str, above: type[Any]) -> type[Any] | None:
+    """The class of a name among all that are derived from one: where a family is from outside, so is its class."""
+    each = above.__subclasses__()
+    return next((found for kind in each if (found := kind if kind.__name__ == name else _defined(name, kind))), None)
 
 
 def _theirs(kind: Any, source: Source, kernel: str, ids: Tensor, heads: list[str]) -> Places:

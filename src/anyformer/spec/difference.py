@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,9 +40,10 @@ def first_difference(a: Any, b: Any) -> Difference | None:
 
 
 def short(value: Any) -> str:
-    """A value in a message: a part by its kind, a tuple of parts by its length, a number in full."""
+    """A value in a message: a part by its kind, a tuple of parts by how many there are of each kind, a number in full."""
     if isinstance(value, Spec):
         return value.kind
-    if isinstance(value, tuple) and value and isinstance(value[0], Spec):
-        return f"{len(value)} × {value[0].kind}"
+    if isinstance(value, tuple) and value and all(isinstance(item, Spec) for item in value):
+        kinds = Counter(item.kind for item in value)
+        return ", ".join(f"{n} × {kind}" for kind, n in kinds.items())
     return repr(value)

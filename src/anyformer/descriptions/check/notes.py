@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyformer.descriptions.facts import attentions, norm_places, parts, position_terms, where
-from anyformer.layers import RotarySpec, ScoreSpec, SlidingWindow
+from anyformer.layers import FeedForwardSpec, RotarySpec, ScoreSpec, SlidingWindow
 from anyformer.spec import ModelSpec, StackSpec
 
 MULTIPLE = 64  # of rows, so that matrix products of 16-bit numbers fill their tiles
@@ -21,6 +21,7 @@ def notes(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     yield from _windows(spec)
     yield from _widths(spec)
     yield from _rotary(spec)
+    yield from _biases(spec)
     for name, stack in spec.stacks.items():
         of = f"the {name}" if name else "the model"
         yield from (("positions", f"{of} {said}") for said in _schemes(stack))
@@ -57,6 +58,18 @@ def _rotary(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             scaling = type(rotary.scaling).kind  # type: ignore[union-attr]
             text = f"{scaling} stretches {original:,} tokens to {reach:,}, and the context is {spec.context:,}"
             yield "positions", text
+
+
+def _biases(spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Biases of the feed-forwards alone: those that one gets who says nothing of them."""
+    biased = any(value.bias_in or value.bias_out for value in parts(spec) if isinstance(value, FeedForwardSpec))
+    maps = [attention.spec.projection.values() for attention in attentions(spec)]
+    others = [value for fields in maps for name, value in fields.items() if name.startswith("bias_")]
+    if biased and others and not any(others):
+        yield (
+            "biases",
+            "the feed-forwards have biases, attention has none; a FeedForward has them unless bias_in and bias_out are false",
+        )
 
 
 def _schemes(stack: StackSpec) -> Iterator[str]:

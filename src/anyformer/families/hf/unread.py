@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,15 @@ SENSES = (
     "vision_config", "audio_config", "image_size", "image_token_id", "image_token_index", "video_token_id", "patch_size",
     "num_channels", "num_mel_bins", "n_mels", "audio_token_id", "feat_extract_norm", "sampling_rate", "num_codebooks",
 )  # fmt: skip
+# In a model_type: what only such a model is called.
+SENSE = re.compile(
+    r"audio|speech|whisper|wav2?vec|wavlm|hubert|seamless|music|moshi|moonshine|voxtral|parakeet|canary|encodec|"
+    r"vision|image|video|visual|pixtral|pix2struct|llava|vlm|mllama|idefics|flamingo|paligemma|florence|kosmos|internvl|"
+    r"clip|siglip|blip|beit|dino|swin|convnext|mobilenet|resnet|segformer|detr|yolos|"
+    r"(?:^|[-_])(?:asr|tts|sew|vl|omni|ocr|sam|(?:mobile|le)?vit)(?:[-_.\dvd]|$)"
+)
 LISTED = "docs/parity.md lists the classes that are"
+OWN = "a family of your own is known by --import FILE"
 MOST = 8  # settings that are named
 
 
@@ -23,16 +32,16 @@ def refusal(families: Collection[Family], config: Mapping[str, Any], where: str)
     """The error for a `model_type` that no family reads, with what our parts lack for it."""
     said = f"{where}: model_type {config['model_type']!r}"
     sense = next((name for name in SENSES if config.get(name)), None)
-    if sense is not None:
-        return CheckpointError(
-            f"{said} has {sense}: audio and images are out of scope; text models are read ({LISTED})"
-        )
+    if sense is not None or SENSE.search(config["model_type"]):
+        has = "" if sense is None else f" has {sense}"
+        return CheckpointError(f"{said}{has}: audio and images are out of scope; text models are read ({LISTED})")
     if not Settings(config, "").left():
-        return CheckpointError(f"{said} is not read here; {LISTED}")
+        return CheckpointError(f"{said} is not read here; {LISTED}, and {OWN}")
     alike = [family.hf_type for family in families if _reads(family, config)]
     if alike:
         return CheckpointError(
-            f"{said} is not read here; all its settings are those of {alike[0]!r}: if it computes the same, write that there"
+            f"{said} is not read here; {OWN}; all its settings are those of {alike[0]!r}: "
+            "if it computes the same, write that there"
         )
     left = {family.hf_type: _left(family, config) for family in families}
     nearest = min(left, key=lambda hf_type: len(left[hf_type]))
@@ -40,7 +49,9 @@ def refusal(families: Collection[Family], config: Mapping[str, Any], where: str)
     nobodys = [name for name in left[nearest] if all(name in names for names in everybody)]
     more = f" and {len(nobodys) - MOST} more" if len(nobodys) > MOST else ""
     lacking = f"; no class that is has {', '.join(nobodys[:MOST])}{more}" if nobodys else ""
-    return CheckpointError(f"{said} is not read here{lacking}; the nearest by its settings is {nearest!r} ({LISTED})")
+    return CheckpointError(
+        f"{said} is not read here{lacking}; the nearest by its settings is {nearest!r} ({LISTED}, and {OWN})"
+    )
 
 
 class _Asked(Settings):

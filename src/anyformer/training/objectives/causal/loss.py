@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
-from anyformer.layers.attention import has_prefix
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.recipe import Recipe
+from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
 from anyformer.training.data.feed import Rows, TrainingData
+from anyformer.training.objectives import OBJECTIVES
+from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.causal import CausalLM, MultiToken
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, losses_of_labels, on
 
@@ -27,12 +29,18 @@ class CausalObjective(Objective[CausalLM]):
             return "it has no head that predicts tokens; give the model one"
         mask = later_tokens_seen(spec.stack) or later_tokens_seen(spec.heads[0])
         if mask is not None:
-            remedy = "use PrefixLM" if has_prefix(spec) else "use a causal mask"
-            return f"its {mask} mask lets a token see the ones it has to predict; {remedy}"
+            return f"its {mask} mask lets a token see the ones it has to predict; use {_remedy(spec)}"
         return None
 
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         return losses_of_labels(by, inputs_of(rows, by.device, alone=by.memory is None), on(by.device, rows.labels))
+
+
+def _remedy(spec: ModelSpec) -> str:
+    """The objective that suits a model which is no decoder, as data and as an option; a causal mask makes it one."""
+    suits = usual(spec)
+    names = [name for name, known in OBJECTIVES.items() if known.kind == suits.kind and not isinstance(known, CausalLM)]
+    return " ".join([*(f"{suits.kind} (--objective {name}), or" for name in names), "a causal mask"])
 
 
 def inputs_of(rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Tensor | None]:

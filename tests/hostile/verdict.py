@@ -24,7 +24,8 @@ from tests.hostile.trees import MARKUP
 
 READER_GONE = 128 + signal.SIGPIPE
 LONGEST_LINE = 2_000  # characters of an error
-MOST_SAID = 1 << 20  # characters of an answer
+MOST_SAID = 1 << 20  # characters of an answer, and
+SAID_OF_ONE = 64  # of each character that it was asked about: as JSON a token is a number, a word and their lines
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _OURS = re.compile(r'File "[^"]*/(anyformer/[^"]+)", line (\d+), in (\w+)')
 _RAISED = re.compile(
@@ -85,7 +86,7 @@ def faults(attempt: Attempt, ending: Ending, before: Files, folder: Path, limits
                 yield Fault(
                     "what was sealed answers as before, or something is said", first_change(attempt.expected, found)
                 )
-    yield from _printed(ending)
+    yield from _printed(ending, MOST_SAID + SAID_OF_ONE * sum(map(len, attempt.arguments)))
     yield from _left(attempt, ending, before, after)
     if ending.cpu_seconds > limits.cpu_seconds:
         yield Fault("time is bounded", f"{ending.cpu_seconds:.0f} s of processor time, status {ending.status}")
@@ -103,7 +104,7 @@ def _refusal(ending: Ending) -> Iterator[Fault]:
         yield Fault("a refusal prints nothing", ending.out[:120])
 
 
-def _printed(ending: Ending) -> Iterator[Fault]:
+def _printed(ending: Ending, most: int) -> Iterator[Fault]:
     for name, text in (("stdout", ending.out), ("stderr", ending.errors)):
         if found := _CONTROL.search(text):
             yield Fault("no raw control characters", f"{name}: {_around(text, found.start())}")
@@ -111,7 +112,7 @@ def _printed(ending: Ending) -> Iterator[Fault]:
             if not re.search(r"\[(red|/red|bold)?\]?\s*$", text[: found.start()]):
                 yield Fault("markup in names is text", f"{name}: {_around(text, found.start())}")
                 break
-        if len(text) > MOST_SAID:
+        if len(text) > most:
             yield Fault("what is printed is bounded", f"{len(text):,} characters on {name}: {text[:80]}")
 
 

@@ -87,7 +87,7 @@ def test_both_stacks_of_an_encoder_decoder() -> None:
     assert {said[name]["norm_placement"] for name in said} == {"post-norm"}
 
 
-@pytest.mark.parametrize("name", sampled(EVERY))
+@pytest.mark.parametrize("name", sampled([*EVERY]))
 def test_every_model_has_a_card(name: str) -> None:
     spec = EVERY[name]
     rows = card(spec)

@@ -38,7 +38,7 @@ def spec(name: str) -> ModelSpec:
     return preset(name).spec
 
 
-@pytest.mark.parametrize("name", sampled(PRESETS))
+@pytest.mark.parametrize("name", sampled([*PRESETS]))
 def test_no_published_model_has_an_error(name: str) -> None:
     assert list(misfits(spec(name))) == []
     assert list(errors(spec(name))) == []

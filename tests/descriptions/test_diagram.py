@@ -24,7 +24,7 @@ from tests.costs.dejavu import pixels
 from tests.descriptions.test_card import EVERY
 from tests.sample import sampled
 
-every = pytest.mark.parametrize("name", sampled(EVERY))
+every = pytest.mark.parametrize("name", sampled([*EVERY]))
 Rectangle = tuple[float, float, float, float]
 
 

@@ -26,7 +26,7 @@ MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "glm
 MLA |= {"kimi-linear-48b-a3b"}
 
 
-@pytest.mark.parametrize("name", sampled(PRESETS))
+@pytest.mark.parametrize("name", sampled([*PRESETS]))
 def test_heads_share_keys_as_their_numbers_say(name: str) -> None:
     found = {head_sharing(v.projection) for v in PRESETS[name].spec.nested() if isinstance(v, AttentionSpec)}
     rows = {row.key: row.value for row in card(PRESETS[name]).rows}

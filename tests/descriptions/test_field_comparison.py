@@ -92,7 +92,7 @@ def test_the_strip_shows_the_place() -> None:
     assert alone.strip.strip() == "●"
 
 
-@pytest.mark.parametrize("name", sampled(PRESETS))
+@pytest.mark.parametrize("name", sampled([*PRESETS]))
 def test_every_preset_stands_somewhere(name: str) -> None:
     places = field_comparison(preset(name))
     assert {"vocab_size", "d_model_per_layer"} <= {found.key for found in places}

@@ -40,8 +40,8 @@ def refusal(families: Collection[Family], config: Mapping[str, Any], where: str)
     alike = [family.hf_type for family in families if _reads(family, config)]
     if alike:
         return CheckpointError(
-            f"{said} is not read here; {OWN}; all its settings are those of {alike[0]!r}: "
-            "if it computes the same, write that there"
+            f"{said} is not read here; all its settings are those of {alike[0]!r}: "
+            f"if it computes the same, write that there; {OWN}"
         )
     left = {family.hf_type: _left(family, config) for family in families}
     nearest = min(left, key=lambda hf_type: len(left[hf_type]))

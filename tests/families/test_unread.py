@@ -49,7 +49,7 @@ def test_the_settings_are_named_that_no_class_has(name: str, settings: list[str]
 
 def test_one_that_differs_in_its_name_alone() -> None:
     config = transformers.LlamaConfig(hidden_size=64, num_attention_heads=4).to_dict() | {"model_type": "mine"}
-    assert "all its settings are those of 'llama': if it computes the same, write that there" in said(config)
+    assert "all its settings are those of 'llama': if it computes the same, give --as llama" in said(config)
 
 
 def test_one_that_says_nothing() -> None:

@@ -14,6 +14,7 @@ from anyformer.cli.options import (
     SHARE,
     Amount,
     Number,
+    as_option,
     device_option,
     json_option,
     precision_option,
@@ -59,6 +60,7 @@ from anyformer.cli.terminal import tell
     "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row.  [default: as trained]"
 )
 @json_option(help="One JSON object on stdout.")
+@as_option
 @import_option
 def command(model: Path, with_bleu: bool, beams: int, length_penalty: float, as_json: bool, **given: Any) -> None:
     """Nats a token, perplexity and bits a byte of the model in DIR (a run, an HF directory) on a text.

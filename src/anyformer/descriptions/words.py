@@ -16,11 +16,13 @@ from anyformer.layers import (
     AttentionSpec,
     ByRole,
     Causal,
+    DifferentialSpec,
     Everything,
     FactorisedPositionsSpec,
     FirstBlockAgainSpec,
     GatedFeedForwardSpec,
     Heads,
+    IndexerSpec,
     LayerNormSpec,
     LearnedPositionsSpec,
     LinearSpec,
@@ -322,6 +324,21 @@ def gate(value: OutputGateSpec) -> str:
     """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
     over = "a number a feature" if value.over == "features" else "one a head"
     return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
+
+
+def difference(value: DifferentialSpec) -> str:
+    """What of two heads' attention is taken: "a pair's second taken from its first, from 0.2 on"."""
+    return f"a pair's second taken from its first, {'by depth' if value.start is None else f'from {number(value.start)} on'}"
+
+
+def indexer(value: IndexerSpec) -> str:
+    """Which visible keys are attended to: "the best 2,048 by an indexer of 64 × 128, pairs half"."""
+    if value.reads == "layer":
+        return f"the best {value.top_k:,}, chosen by an earlier layer ({value.choice})"
+    said = [f"the best {value.top_k:,} by an indexer of {value.n_heads} × {value.head_dim}"]
+    said += [f"pairs {value.layout}"] if value.layout else []
+    said += [f"read by later layers ({value.choice})"] if value.choice else []
+    return ", ".join(said)
 
 
 def query_scale(value: QueryScaleSpec) -> str:

@@ -330,6 +330,8 @@ ATTENTION = (
     Reading(
         "query_scale", "queries", _each(lambda a: words.query_scale(a.query_scale) if a.query_scale else None), str
     ),
+    Reading("difference", "heads", _each(lambda a: words.difference(a.difference) if a.difference else None), str),
+    Reading("keys_chosen", "keys chosen", _each(lambda a: words.indexer(a.indexer) if a.indexer else None), str),
     Reading("output_gate", "output", _each(lambda a: words.gate(a.gate) if a.gate else None), str),
     Reading(
         "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str

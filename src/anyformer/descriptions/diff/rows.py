@@ -133,6 +133,10 @@ def _scores(attention: AttentionSpec) -> str:
     said += [f"capped at {words.number(attention.softcap)}"] if attention.softcap is not None else []
     said += ["a sink for each head"] if attention.sink else []
     said += [words.query_scale(attention.query_scale)] if attention.query_scale else []
+    said += [words.difference(attention.difference)] if attention.difference else []
+    indexer = attention.indexer
+    said += [words.indexer(indexer)] if indexer else []
+    said += [f"{words.norm(indexer.norm_key, exact=True)} of its keys"] if indexer and indexer.norm_key else []
     said += [words.gate(attention.gate)] if attention.gate else []
     value = getattr(attention.projection, "norm_value", None)
     said += [f"{words.norm(value, exact=True)} of values"] if value else []

@@ -32,7 +32,7 @@ def refusal(families: Collection[Family], config: Mapping[str, Any], where: str)
     alike = [family.hf_type for family in families if _reads(family, config)]
     if alike:
         return CheckpointError(
-            f"{said} is not read here; all its settings are those of {alike[0]!r}: if it computes the same, write that there"
+            f"{said} is not read here; all its settings are those of {alike[0]!r}: if it computes the same, give --as {alike[0]}"
         )
     left = {family.hf_type: _left(family, config) for family in families}
     nearest = min(left, key=lambda hf_type: len(left[hf_type]))

@@ -80,9 +80,10 @@ def _recorded(run: Callable[[], Any], asked: Any) -> int:
 
 
 def _question(command: str, parameters: Mapping[str, Any]) -> Any:
-    """All that the answer depends on, as plain data; None where it depends on more: own parts, directories, this machine."""
-    given = click.get_current_context().get_parameter_source("import")
-    if os.environ.get("ANYFORMER_NO_CACHE") or given not in (None, click.core.ParameterSource.DEFAULT):
+    """All that the answer depends on, as plain data; None where it depends on more: own parts, how files are read,
+    directories, this machine."""
+    source, usual = click.get_current_context().get_parameter_source, (None, click.core.ParameterSource.DEFAULT)
+    if os.environ.get("ANYFORMER_NO_CACHE") or not all(source(name) in usual for name in ("import", "as")):
         return None
     files: dict[str, str] = {}
     for word in _words(list(parameters.values())):

@@ -93,7 +93,9 @@ def check_lent(blocks: Iterable[BlockSpec], place: Place, lent: Lent) -> None:
                 if lender is None:
                     known = ", ".join(each for kind, each in lent if kind == what)
                     known = f"; there are {known}" if known else ""
-                    raise SpecError(f"layer {i} reads {what} called {name!r}, and no layer before it lends such{known}")
+                    raise SpecError(
+                        f"layer {i} reads the {what} called {name!r}, and no layer before it lends such{known}"
+                    )
                 if reason := mixer.unfit(what, lender, place):
                     raise SpecError(f"layer {i} cannot read the {what} called {name!r}: {reason}")
             for what, name in mixer.lends().items():

@@ -217,9 +217,9 @@ def test_a_directory_is_read_as_another_type(directory: Path) -> None:
     settings(directory, model_type="mine", architectures=None, sliding_window=None)
     found, _ = load(directory, as_type="mistral")
     assert found.spec == expected.spec
-    with pytest.raises(CheckpointError, match="holds? .*q_proj.bias"):
+    with pytest.raises(CheckpointError, match=r"holds? .*q_proj.bias"):
         load(directory, as_type="qwen2")
-    with pytest.raises(CheckpointError, match="no model_type 'lama' is read here .did you mean 'llama'"):
+    with pytest.raises(CheckpointError, match=r"no model_type 'lama' is read here \(did you mean 'llama'"):
         load(directory, as_type="lama")
     with pytest.raises(CheckpointError, match="give --as llama"):
         load(directory)

@@ -133,21 +133,23 @@ class AttentionSpec(MixerSpec):
         return {**kept, INDEX: (self.indexer.head_dim,)} if self.indexer and self.chooses else kept
 
     def lends(self) -> Mapping[str, str]:
-        names = {"keys": self.keys if self.reads == "self" else None}
-        names["choice"] = self.indexer.choice if self.indexer and self.chooses else None
-        return {what: name for what, name in names.items() if name is not None}
+        return self._named(own=True)
 
     def borrows(self) -> Mapping[str, str]:
-        names = {"keys": self.keys if self.reads == "layer" else None}
-        names["choice"] = self.indexer.choice if self.indexer and not self.chooses else None
+        return self._named(own=False)
+
+    def _named(self, *, own: bool) -> Mapping[str, str]:
+        """The names of what is its own, or of what it reads of others."""
+        choice = self.indexer.choice if self.indexer and self.chooses == own else None
+        names = {"keys": self.keys if (self.reads == "self") == own else None, "choice": choice}
         return {what: name for what, name in names.items() if name is not None}
 
     def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
         if what == "choice":
-            theirs = lender.indexer if isinstance(lender, AttentionSpec) else None
-            if self.indexer is None or theirs != self.indexer.but(reads="self"):
+            assert self.indexer is not None
+            if not isinstance(lender, AttentionSpec) or lender.indexer != self.indexer.but(reads="self"):
                 return "that is of an indexer with other fields"
-            return None if lender.reach() == self.reach() else "that is of other keys; give both attentions one mask"
+            return None if lender.mask == self.mask else "that is of other keys; give both attentions one mask"
         own, its = self.projection.cache_shapes(place), lender.cache_shapes(place) or {}
         if not own.items() <= its.items():
             return f"those are of {its}, and its projection reads {own}"
@@ -320,7 +322,8 @@ class Attention(Part[AttentionSpec]):
         spec = self.spec.indexer
         if self.indexer is None or spec is None:
             return spec and context.memo[f"choice {spec.choice}"]
-        seen = visible(self.spec.mask, context.tokens, keys, 1)
+        mask = self.spec.mask
+        seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
         chosen = self.indexer(narrow, x, stored[INDEX], seen, self.index_rotation, context)
         if spec.choice is not None:
             context.memo[f"choice {spec.choice}"] = chosen

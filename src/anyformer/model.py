@@ -101,7 +101,10 @@ class Transformer(Part[ModelSpec]):
         self.recompute: Recompute = "none"
         self.shares: Any = None  # how processes share its layers, where they do (training.cluster.tensor_parallel)
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
-        keys = {value.key: value for value in spec.nested()}
+        placed = {
+            id(block): block for stack in spec.stacks.values() for block in stack.layers
+        }  # with what depth makes of them
+        keys = {value.key: value for part in (spec, *placed.values()) for value in part.nested()}
         self._attentions = {key: value for key, value in keys.items() if isinstance(value, AttentionSpec)}
         self._kernels: dict[tuple[str | None, str], Mapping[str, Kernel]] = {}
 

@@ -120,6 +120,25 @@ def test_options_are_part_of_the_question(worked_out: list[str]) -> None:
     assert (lengths, len(worked_out)) == ([64, 65, 64], 2)
 
 
+def test_a_file_read_as_another_type_is_another_question(tmp_path: Path, worked_out: list[str]) -> None:
+    file = tmp_path / "config.json"
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 2,
+    }
+    file.write_text(json.dumps({"model_type": "llama", **sizes}), encoding="utf-8")
+    ways = ((), ("--as", "qwen2"), ("--as", "llama"), ())
+    found = [
+        json.loads(run("cost", file, "--seq-len", "64", "--json", *way).stdout)["parameters"]["total"] for way in ways
+    ]
+    assert found[0] == found[2] == found[3] == found[1] - 2 * 3 * 64  # Qwen2's biases
+    assert len(worked_out) == 3
+
+
 def test_a_changed_file_is_read_again(tmp_path: Path, worked_out: list[str]) -> None:
     from anyformer.families import preset
 

@@ -38,6 +38,7 @@ LATENT = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 20,
 }
+INDEXED = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 5}
 ROUTED = {**EXPERTS, "n_routed_experts": 4, "n_shared_experts": 2}
 TABLES = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
@@ -234,6 +235,35 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("solar_open", {**SIZES, **ROUTED, "head_dim": 16, "norm_topk_prob": False}),
     ("glm4_moe_lite", {**LATENT, **ROUTED}),
     ("glm4_moe_lite", {**LATENT, **ROUTED, "q_lora_rank": None, "mlp_layer_types": ["sparse", "dense"] * 2}),
+    ("diffllama", {**SIZES, "head_dim": 8, "attention_bias": True}),
+    ("diffllama", {**SIZES, **MULTI_HEAD, "tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
+    ("deepseek_v32", {**LATENT, **ROUTED, **INDEXED, "n_group": 2, "topk_group": 1}),
+    (
+        "deepseek_v32",
+        {
+            **LATENT,
+            **ROUTED,
+            "n_group": 1,
+            "topk_group": 1,
+            "index_n_heads": 20,
+            "index_head_dim": 8,
+            "index_topk": 3,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "mscale_all_dim": 1.0,
+            },
+            "max_position_embeddings": 256,
+            "mlp_layer_types": ["sparse", "dense"] * 2,
+        },
+    ),
+    ("glm_moe_dsa", {**LATENT, **ROUTED, **INDEXED, "first_k_dense_replace": 1}),
+    (
+        "glm_moe_dsa",
+        {**LATENT, **ROUTED, **INDEXED, "indexer_types": ["full", "shared", "full", "shared"], "attention_bias": True},
+    ),
+    ("glm_moe_dsa", {**LATENT, **ROUTED, **INDEXED, "index_topk_freq": 3, "mlp_layer_types": ["sparse"] * 4}),
     ("exaone_moe", {**SIZES, **NUMBERED, "sliding_window": 7}),
     ("exaone_moe", {**SIZES, **NUMBERED, "first_k_dense_replace": 2, "sliding_window_pattern": 2}),
     ("exaone_moe", {**SIZES, **NUMBERED, "mlp_layer_types": ["sparse"] * 4, "n_group": 2, "head_dim": 8}),
@@ -331,6 +361,11 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
 @pytest.mark.parametrize(
     ("hf_type", "changes", "says"),
     [
+        (
+            "diffllama",
+            {"num_key_value_heads": 1},
+            "difference is of pairs of heads, and there are 1 of keys and values; take an even",
+        ),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not computed here"),
         ("smollm3", {"no_rope_layers": [1, 0]}, r"no_rope_layers = \[1, 0\] must be 4 times 1"),
         ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval = 0 must be at least 1"),
@@ -368,6 +403,21 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("helium", {"head_dim": 8}, "head_dim = 8 is not computed here; only 16 is"),
         ("cwm", {"head_dim": 16, "layer_types": ["full"] * 4}, "layer_types = .* must be 4 times"),
         ("solar_open", {**ROUTED, "partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not computed here"),
+        (
+            "deepseek_v32",
+            {**LATENT, **ROUTED, "index_head_dim": 4},
+            "index_head_dim = 4 is less than qk_rope_head_dim = 8",
+        ),
+        (
+            "deepseek_v32",
+            {**LATENT, **ROUTED, "layer_types": ["full_attention"] * 4},
+            "layer_types = .* must be 4 times",
+        ),
+        (
+            "glm_moe_dsa",
+            {**LATENT, **ROUTED, "index_topk_pattern": "SFFF"},
+            "index_topk_pattern = 'SFFF' must be 4 times full or shared, the first full",
+        ),
         ("hy_v3", {**NUMBERED, "mlp_layer_types": ["moe"] * 4}, "mlp_layer_types = .* must be 4 times dense or sparse"),
         ("hy_v3", {**NUMBERED, "mlp_layer_types": ["dense"]}, "mlp_layer_types = .* must be 4 times dense or sparse"),
         ("hy_v3", {**NUMBERED, "mlp_bias": True}, "mlp_bias = True is not computed here"),

@@ -78,8 +78,19 @@ def test_the_settings_are_named_that_no_class_has(name: str, settings: list[str]
 def test_one_that_differs_in_its_name_alone() -> None:
     config = transformers.LlamaConfig(hidden_size=64, num_attention_heads=4).to_dict() | {"model_type": "mine"}
     told = said(config)
-    assert "all its settings are those of 'llama': if it computes the same, write that there" in told
+    assert "all its settings are those of 'llama': if it computes the same, give --as llama; " in told
     assert "a family of your own is known by --import FILE" in told
+
+
+@pytest.mark.parametrize("hf_type", ["mine", None])
+def test_one_that_goes_by_its_class(hf_type: str | None) -> None:
+    """A copy with a name of its own, or none, is what its class is; a known type is not doubted."""
+    llama, own = transformers.LlamaConfig(hidden_size=64, num_attention_heads=4).to_dict(), {"model_type": hf_type}
+    family, spec = spec_of(FAMILIES, llama | own | {"architectures": ["LlamaForCausalLM"]}, "config.json")
+    assert (family.hf_type, spec) == ("llama", spec_of(FAMILIES, llama, "config.json")[1])
+    assert "'mine' is not read here" in said(llama | {"model_type": "mine", "architectures": ["MineForCausalLM"]})
+    mistral = {"model_type": "mistral", "architectures": ["LlamaForCausalLM"], "sliding_window": 8}
+    assert spec_of(FAMILIES, llama | mistral, "config.json")[0].hf_type == "mistral"
 
 
 def test_one_that_says_nothing() -> None:

@@ -57,7 +57,7 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda d: truncate(d / "config.json", 0.5), "config.json is not JSON .*; copy it again"),
     "a list for a config": (lambda d: (d / "config.json").write_text("[]"), "config.json holds no table of settings"),
     "unknown architecture": (
-        lambda d: settings(d, model_type="llame"),
+        lambda d: settings(d, model_type="llame", architectures=["Llame"]),
         "model_type 'llame' is not read here; all its settings are those of 'llama': if it computes the same",
     ),
     "no weights": (lambda d: (d / FILE).unlink(), "holds no weights: there is no model.safetensors"),
@@ -201,3 +201,25 @@ def test_our_own_directory_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_mixed_types_are_widened(directory: Path) -> None:
     tensors(directory, lambda held: held.update({"model.norm.weight": torch.ones(32, dtype=torch.float16)}))
     assert {tensor.dtype for tensor in load(directory)[0].state_dict().values()} == {torch.float32}
+
+
+def test_a_relabelled_directory_is_what_its_class_is(directory: Path) -> None:
+    expected, _ = load(directory)
+    settings(directory, model_type="mine")
+    found, _ = load(directory)
+    assert found.spec == expected.spec
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
+
+
+def test_a_directory_is_read_as_another_type(directory: Path) -> None:
+    """Qwen2's class has biases, which the files lack; Mistral's computes the same."""
+    expected, _ = load(directory)
+    settings(directory, model_type="mine", architectures=None, sliding_window=None)
+    found, _ = load(directory, as_type="mistral")
+    assert found.spec == expected.spec
+    with pytest.raises(CheckpointError, match=r"holds? .*q_proj.bias"):
+        load(directory, as_type="qwen2")
+    with pytest.raises(CheckpointError, match=r"no model_type 'lama' is read here \(did you mean 'llama'"):
+        load(directory, as_type="lama")
+    with pytest.raises(CheckpointError, match="give --as llama"):
+        load(directory)

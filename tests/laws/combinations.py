@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import anyformer.layers as L
 from anyformer.families.compose import changed
 from anyformer.families.deepseek import predicting_further
+from anyformer.layers.mask import ignores_heads
 from anyformer.spec import (
     BlockSpec,
     BranchSpec,
@@ -143,6 +144,14 @@ gates = st.builds(
     activation=st.sampled_from([L.Sigmoid(), L.Softplus()]),
     bias=st.booleans(),
 )
+indexers = st.builds(
+    L.IndexerSpec,
+    n_heads=st.sampled_from([Count(1), Count(6)]),
+    head_dim=st.sampled_from([Width(4), Width(10)]),
+    top_k=st.sampled_from([Window(1), Window(3), Window(50)]),
+    layout=st.sampled_from([None, "half", "interleaved"]),
+    norm_key=optional(norms),
+)
 DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.LayerNormSpec(), shared="distances")
 
 
@@ -177,8 +186,12 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         "mask": draw(masks),
         "relative_values": draw(optional(st.just(L.ShawValuesSpec(farthest=Window(4))))),
         "query_scale": draw(optional(query_scales)),
+        "difference": draw(st.sampled_from([None, None, L.DifferentialSpec(start=0.4), L.DifferentialSpec(norm=None)])),
     }
-    return L.AttentionSpec(projection=projection, **{**options, **fixed})
+    if getattr(projection, "kv_heads", projection.n_heads) % 2:
+        options["difference"] = None
+    chosen = draw(st.one_of(st.none(), st.none(), indexers)) if ignores_heads(options["mask"]) else None
+    return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})
 
 
 @st.composite
@@ -358,8 +371,11 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
             layers = layers.but(blocks=tuple(map(_without_norm_sum, layers.blocks)))
         return ModelSpec(stack=stack, heads=(head.but(layers=layers),), init=L.ByRole())
     model = ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
-    lent = any(isinstance(v, L.AttentionSpec) and v.reads == "layer" for v in each[1].nested())
-    return model if lent else predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
+    return (
+        model
+        if any(mixer.borrows() for mixer in each[1].mixers)
+        else predicting_further(model, draw(st.sampled_from([0, 0, 0, 2])))
+    )
 
 
 @st.composite
@@ -367,21 +383,26 @@ def head_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks
     """Draw one layer of a head of its own, which reads its stream or what that began with."""
     layer, reads = draw(blocks(masks)), draw(st.sampled_from(["self", "input"]))
     terms = draw(st.sampled_from([(), (L.LearnedPositionsSpec(n_positions=Length(64)),)]))
-    layer = changed(layer, L.AttentionSpec, reads=reads)
+    layer = changed(layer, L.AttentionSpec, reads=reads, **({"indexer": None} if reads == "input" else {}))
     return HeadLayersSpec(blocks=(layer,), terms=terms)  # layers of the stack that no head reads learn nothing
 
 
 @st.composite
 def two_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> tuple[BlockSpec, BlockSpec]:
-    """Draw two unequal layers; the second may read the first's keys, and add embeddings of its own to the stream."""
+    """Draw two unequal layers; the second may read the first's keys or choice of keys, and add embeddings of its own."""
     first, second = draw(blocks(masks)), draw(blocks(masks))
     mixer = first.sublayers[0].branches[0].mixer
+    if isinstance(mixer, L.AttentionSpec) and mixer.indexer is not None and draw(st.booleans()):
+        first = changed(first, L.IndexerSpec, choice="c")
+        second = changed(first, L.IndexerSpec, reads="layer")
     if (
         isinstance(mixer, L.AttentionSpec)
         and not isinstance(mixer.projection, L.LocalAndGlobalSpec)
         and draw(st.booleans())
     ):
-        first, second = (changed(first, L.AttentionSpec, keys="k", reads=reads) for reads in ("self", "layer"))
+        first = changed(first, L.AttentionSpec, keys="k")
+        second = changed(changed(first, L.IndexerSpec, reads="layer", choice="c"), L.AttentionSpec, reads="layer")
+        first = changed(first, L.IndexerSpec, choice="c")
     if draw(st.booleans()):
         table = TableSpec(rows=draw(st.sampled_from([Vocab(37), Vocab(20)])), width=Width(8))
         mixer = L.PerLayerEmbeddingSpec(table=table, activation=draw(activations), norm=draw(optional(norms)))

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.families import PRESETS
 from anyformer.layers import BlanksSpec, BySegmentSpec, MarkedKeys
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.part import Part
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, tensors
@@ -115,6 +116,13 @@ def waives(spec: ModelSpec, law: str) -> bool:
 def solving(system: Any, right: Any, *_: Any, **__: Any) -> int:
     """FLOPs of triangular systems, from shapes: as of products of the whole squares, which PyTorch's counter leaves out."""
     return 2 * math.prod(system) * right[-1]
+
+
+def waiving(model: nn.Module, law: str) -> set[str]:
+    """Return the names of the parameters of parts that say they cannot obey the law."""
+    parts = {name: module for name, module in model.named_modules() if isinstance(module, Part)}
+    those = [f"{name}." for name, part in parts.items() if any(caveat.law == law for caveat in part.spec.caveats())]
+    return {name for name, _ in model.named_parameters() if name.startswith(tuple(those))} if those else set()
 
 
 def flop_counter() -> FlopCounterMode:

@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from anyformer.layers import AttentionSpec, MLASpec, RMSNormSpec, RotarySpec, RouterSpec, YaRN
+from anyformer.layers import (
+    AttentionSpec,
+    IndexerSpec,
+    LayerNormSpec,
+    MLASpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    YaRN,
+)
 from anyformer.spec import ScaleSpec, Spec
 from tests.laws.mutations import check_mutation, each_mutation
 
@@ -33,6 +42,13 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (RouterSpec, {"renormalise": True}),
         (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
     ],
+    "deepseek-v3.2": [
+        (IndexerSpec, {"top_k": 4}),
+        (IndexerSpec, {"layout": "interleaved"}),
+        (IndexerSpec, {"norm_key": LayerNormSpec(eps=1e-1)}),
+        (AttentionSpec, {"indexer": None}),
+    ],
+    "glm-5": [(IndexerSpec, {"top_k": 4}), (IndexerSpec, {"layout": "half"}), (RotarySpec, {"theta": 1_100_000.0})],
     "deepseek-v2-lite": [(RouterSpec, {"top_k": 1}), (RouterSpec, {"score": "sigmoid"})],
 }
 

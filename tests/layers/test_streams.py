@@ -174,12 +174,12 @@ WINDOWED = changed(LLAMA, AttentionSpec, mask=window(4))
     [
         (
             lambda: borrowing(keys="some"),
-            "layer 1 reads keys called 'some', and no layer before it lends such; there are",
+            "layer 1 reads the keys called 'some', and no layer before it lends such; there are",
         ),
         (lambda: borrowing(WINDOWED, mask=window(5)), "its mask sees 5, and the last 4 tokens are kept"),
         (lambda: borrowing(keys=None), "Attention.keys = None does not say what is read"),
         (lambda: changed(LLAMA, AttentionSpec, reads="input", keys="k"), "names keys of the layer's own"),
-        (lambda: changed(LLAMA, AttentionSpec, reads="layer", keys="k"), "layer 0 reads keys called 'k'"),
+        (lambda: changed(LLAMA, AttentionSpec, reads="layer", keys="k"), "layer 0 reads the keys called 'k'"),
         (lambda: StreamsSpec(n=Count(1)), "Streams.n = 1 is one stream"),
         (lambda: AltUpSpec(residual=StreamsSpec()), "has streams of its own"),
         (lambda: PerLayerEmbeddingSpec(table=TableSpec(rows=Vocab(9))), "has no width"),

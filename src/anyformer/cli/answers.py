@@ -81,9 +81,11 @@ def _recorded(run: Callable[[], Any], asked: Any) -> int:
 
 
 def _question(command: str, parameters: Mapping[str, Any]) -> Any:
-    """All that the answer depends on, as plain data; None where it depends on more: others' parts, directories, this machine."""
-    given = click.get_current_context().get_parameter_source("import")
-    if installed() or os.environ.get("ANYFORMER_NO_CACHE") or given not in (None, click.core.ParameterSource.DEFAULT):
+    """All that the answer depends on, as plain data; None where it depends on more: others' parts, how files are read,
+    directories, this machine."""
+    source, usual = click.get_current_context().get_parameter_source, (None, click.core.ParameterSource.DEFAULT)
+    asked = not all(source(name) in usual for name in ("import", "as"))
+    if asked or installed() or os.environ.get("ANYFORMER_NO_CACHE"):
         return None
     files: dict[str, str] = {}
     for word in _words(list(parameters.values())):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, SEED, SHARE, Number, cache_option, device_option, weights_option
+from anyformer.cli.options import PATH, SEED, SHARE, Number, as_option, cache_option, device_option, weights_option
 from anyformer.errors import AnyformerError
 from anyformer.screen import say
 
@@ -34,6 +34,7 @@ COMMANDS = {
 @device_option
 @weights_option
 @cache_option
+@as_option
 @import_option
 def command(
     directory: Path,

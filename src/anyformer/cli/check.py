@@ -8,7 +8,7 @@ from rich.text import Text
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import json_option
+from anyformer.cli.options import as_option, json_option
 from anyformer.cli.terminal import console, plain_table, tell
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ FEW = 4  # presets that break a habit
 @click.command()
 @click.argument("spec", type=PresetName())
 @json_option(help="One JSON object: {version, model, ok, findings, field}.")
+@as_option
 @import_option
 @keeps_answers()
 def command(spec: str, as_json: bool) -> None:

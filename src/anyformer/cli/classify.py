@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import ONE_FILE, device_option, json_option, precision_option, run_option, truncate_option
+from anyformer.cli.options import (
+    ONE_FILE,
+    as_option,
+    device_option,
+    json_option,
+    precision_option,
+    run_option,
+    truncate_option,
+)
 from anyformer.cli.terminal import tell
 from anyformer.screen import say
 
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 @device_option
 @precision_option
 @json_option(help="One JSON object on stdout.")
+@as_option
 @import_option
 def command(model: Path, texts: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Say of each text what the model in DIR was trained to say: its class with the probability, or a number.

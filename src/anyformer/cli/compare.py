@@ -19,6 +19,7 @@ from anyformer.cli.options import (
     VOCABULARY,
     Amount,
     Rates,
+    as_option,
     choice,
     device_option,
     json_option,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     help="Directory of the runs and the report.",
 )
 @json_option(help="The answer as one JSON object on stdout.")
+@as_option
 @import_option
 def command(
     models: tuple[str, ...], n_params: int, as_they_are: bool, as_json: bool, changes: dict[str, Any], **given: Any

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import DTYPES, PATH, Nbytes
+from anyformer.cli.options import DTYPES, PATH, Nbytes, as_option
 from anyformer.screen import say
 
 
@@ -43,6 +43,7 @@ from anyformer.screen import say
     help="The type of a GGUF file's matrices; by default that of SRC.",
 )
 @click.option("--merge", is_flag=True, help="Of a run with --lora, write weights in which the adapter is.")
+@as_option
 @import_option
 def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None:
     """Bring weights from one format into another.

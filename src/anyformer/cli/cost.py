@@ -9,7 +9,7 @@ import click
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import PRECISIONS, RECOMPUTE, Amount, DeviceName, Number, choice, json_option
+from anyformer.cli.options import PRECISIONS, RECOMPUTE, Amount, DeviceName, Number, as_option, choice, json_option
 from anyformer.cli.terminal import console, figures, tell
 from anyformer.errors import UsageError
 
@@ -36,6 +36,7 @@ CONVENTIONS = (
 @click.option("--device", type=DeviceName(), help="Times on one: H100, A100-80GB, TPUv4 …, this, or a YAML file.")
 @click.option("--price-per-hour", type=Number(0), help="Of the device, in your currency.")
 @json_option(help="One JSON object with the same figures.")
+@as_option
 @import_option
 @keeps_answers()
 def command(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import Amount, json_option
+from anyformer.cli.options import Amount, as_option, json_option
 from anyformer.cli.terminal import FIGURE, NAME, console, plain_table, tell
 from anyformer.errors import UsageError
 from anyformer.screen import say
@@ -38,6 +38,7 @@ FEW = 12  # groups of keys that are listed without --keys
 @click.option("--as-variant", is_flag=True, help="Print the name by which B is a variant of A: A+row=VALUE…")
 @click.option("--seq-len", type=Amount(), help="Tokens that FLOPs and cache are for; the shorter context.")
 @json_option(help="One JSON object with the same rows and figures.")
+@as_option
 @import_option
 @keeps_answers()
 def command(

@@ -8,7 +8,16 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import NEW_FILE, ONE_FILE, Amount, device_option, json_option, run_option, truncate_option
+from anyformer.cli.options import (
+    NEW_FILE,
+    ONE_FILE,
+    Amount,
+    as_option,
+    device_option,
+    json_option,
+    run_option,
+    truncate_option,
+)
 from anyformer.cli.terminal import console, plain_table, tell
 from anyformer.errors import UsageError
 
@@ -29,6 +38,7 @@ SHORT = 40  # characters of a text that a table shows
 @click.option("--batch-tokens", type=Amount(), default=4096, show_default=True, help="Tokens computed at once.")
 @device_option
 @json_option(help="One JSON object on stdout.")
+@as_option
 @import_option
 def command(
     model: Path, texts: tuple[str, ...], data: Path | None, out: Path | None, as_json: bool, **given: Any

@@ -15,6 +15,7 @@ from anyformer.cli.options import (
     SHARE,
     Amount,
     Number,
+    as_option,
     device_option,
     json_option,
     precision_option,
@@ -64,6 +65,7 @@ OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate")  # opt
     "--truncate", is_flag=True, help="Cut labelled texts, or pairs, longer than a row.  [default: as trained]"
 )
 @json_option(help="One JSON object on stdout.")
+@as_option
 @import_option
 def command(
     model: Path, tasks: Path | None, with_bleu: bool, beams: int, length_penalty: float, as_json: bool, **given: Any

@@ -15,6 +15,7 @@ from anyformer.cli.options import (
     SEED,
     SHARE,
     Number,
+    as_option,
     cache_option,
     choice,
     device_option,
@@ -89,6 +90,7 @@ DEFAULT = 50  # new tokens
 @weights_option
 @cache_option
 @json_option(help="Print one JSON object when all is written.")
+@as_option
 @import_option
 def command(
     prompt: str,

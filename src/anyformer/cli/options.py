@@ -25,6 +25,13 @@ DIRECTORY = click.Path(file_okay=False, path_type=Path)
 CHOICE_WIDTH = 44  # columns of a choice's words in a help text
 
 # Options that mean the same wherever they stand.
+as_option = click.option(
+    "--as",
+    metavar="TYPE",
+    expose_value=False,
+    callback=lambda context, option, name: name and _read_as(context, name),
+    help="The model_type that each config.json is read as, whatever it says.",
+)
 device_option = click.option("--device", help="cpu, cuda, mps …; the best there is by default.")
 run_option = click.option("--model", required=True, type=PATH, metavar="DIR", help="A run, or an HF directory.")
 truncate_option = click.option(
@@ -62,6 +69,12 @@ def chosen(values: Sequence[str], help_text: str | None = None) -> dict[str, Any
 def as_dtype(name: str | None) -> Any:
     """What `load` takes: a torch.dtype, the name of a packing, or None."""
     return name if name is None or name in PACKINGS else _torch_dtype(name)
+
+
+def _read_as(context: click.Context, hf_type: str) -> None:
+    from anyformer.hub.source import reading_as
+
+    context.with_resource(reading_as(hf_type))
 
 
 def _torch_dtype(name: str) -> Any:

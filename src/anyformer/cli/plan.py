@@ -11,7 +11,16 @@ import click
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import ABOVE_ZERO, NEW_FILE, Amount, Number, json_option, params_option, vocab_option
+from anyformer.cli.options import (
+    ABOVE_ZERO,
+    NEW_FILE,
+    Amount,
+    Number,
+    as_option,
+    json_option,
+    params_option,
+    vocab_option,
+)
 from anyformer.cli.terminal import console, figures, gigabytes, seconds, short, tell
 from anyformer.errors import UsageError
 from anyformer.screen import counted, say
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--write", type=NEW_FILE, help="A recipe for `train`, where it can run the mesh.")
 @json_option(help="One JSON object with the same figures.")
+@as_option
 @import_option
 @keeps_answers("write")
 @click.pass_context

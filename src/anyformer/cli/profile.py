@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import Amount, json_option, params_option, precision_option, vocab_option
+from anyformer.cli.options import Amount, as_option, json_option, params_option, precision_option, vocab_option
 from anyformer.cli.terminal import columns, console, gigabytes, seconds, short, tell
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @precision_option
 @click.option("--device", "name", help="cpu, cuda …; the best there is by default.")
 @json_option(help="One JSON object with the same figures.")
+@as_option
 @import_option
 def command(model: str, name: str | None, as_json: bool, **given: Any) -> None:
     """Make some training steps and decode some tokens with a new model, and say where the time goes.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, Amount, Nbytes, Number, cache_option, device_option, weights_option
+from anyformer.cli.options import PATH, Amount, Nbytes, Number, as_option, cache_option, device_option, weights_option
 from anyformer.errors import UsageError
 
 EXTRA = ("starlette", "uvicorn")
@@ -32,6 +32,7 @@ EXTRA = ("starlette", "uvicorn")
 @device_option
 @weights_option
 @cache_option
+@as_option
 @import_option
 def command(
     directory: Path,

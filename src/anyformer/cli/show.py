@@ -9,7 +9,7 @@ from rich.text import Text
 
 from anyformer.cli.answers import keeps_answers
 from anyformer.cli.names import PresetName, import_option
-from anyformer.cli.options import PATH, json_option
+from anyformer.cli.options import PATH, as_option, json_option
 from anyformer.cli.terminal import console, facts, tell
 from anyformer.errors import UsageError
 from anyformer.screen import say
@@ -33,6 +33,7 @@ JSON_VERSION = 2
 )
 @click.option("--no-diagram", "plain", is_flag=True, help="Print the card alone, without the diagram in text.")
 @json_option(help="One JSON object: {version, name, card, recipe, specification, …}.")
+@as_option
 @import_option
 @keeps_answers("picture")
 def command(model: str, form: str | None, picture: Path | None, plain: bool, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from anyformer.cli.options import (
     VOCABULARY,
     Amount,
     Number,
+    as_option,
     choice,
     device_option,
     json_option,
@@ -120,6 +121,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of 
 )
 @click.option("--dry-run", is_flag=True, help="Say what it would take, and write nothing.")
 @json_option(help="One JSON object with the result on stdout.")
+@as_option
 @import_option
 def command(
     spec: str,

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import ONE_FILE, PATH, json_option
+from anyformer.cli.options import ONE_FILE, PATH, as_option, json_option
 from anyformer.cli.terminal import tell
 from anyformer.screen import say
 
@@ -20,6 +20,7 @@ from anyformer.screen import say
     "--tokens", "n_tokens", default=256, show_default=True, type=click.IntRange(1, 10**6), help="How many to read."
 )
 @json_option(help="The answer as one JSON object on stdout.")
+@as_option
 @import_option
 def command(path: Path, text: Path | None, n_tokens: int, as_json: bool) -> None:
     """Run the checkpoint in DIR (or a GGUF file) here and in transformers, and compare them layer by layer.

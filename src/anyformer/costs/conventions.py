@@ -17,8 +17,9 @@ Flops = Mapping[str, int]  # of the whole batch, by part
 BACKWARD = 2  # a backward pass has two products for each of the forward's: for the input's gradient and the weight's
 CORE = ("scores", "values", "sinusoids", "distances")  # what selective recomputation makes again
 CONSTANTS = ("sinusoids",)  # projected, but never changed: they need no gradient
+CHOICE = ("indexer", "indexer scores")  # which no gradient comes back through
 OUTSIDE_LAYERS = ("logits", "linear")
-PAIRS = ("scores", "values")  # products of every query and key
+PAIRS = ("scores", "values", "indexer scores")  # products of every query and key
 AHEAD = "multi-token prediction"
 
 
@@ -50,7 +51,8 @@ class Convention:
     def _times(self, part: str, recompute: Recompute) -> int:
         made = {"none": False, "selective": part in CORE, "full": part not in OUTSIDE_LAYERS}[recompute]
         again = made and not self.by_formula
-        return self.times.get(part, BACKWARD if part in CONSTANTS else 1 + BACKWARD) + again
+        usual = 1 if part in CHOICE else BACKWARD if part in CONSTANTS else 1 + BACKWARD
+        return self.times.get(part, usual) + again
 
 
 def _products(spec: ModelSpec, workload: Workload, *, ahead: bool = False, exact: bool = False) -> Flops:

@@ -14,7 +14,7 @@ from anyformer.descriptions.facts import head_sharing, norm_places, position_par
 from anyformer.families import PRESETS, Preset
 from anyformer.families.lineage import Misprint
 from anyformer.families.tree import TREE, lineage_of, path
-from anyformer.layers import GQASpec, MoESpec, NormSpec
+from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec
 from anyformer.spec import BlockSpec, parameters
 from anyformer.variants.parts import attentions, feeds, layers, norms
 
@@ -126,6 +126,11 @@ def _positions(preset: Preset) -> str:
     return words.each(found, " + ") or "none"
 
 
+def _sees(attention: AttentionSpec) -> str:
+    best = f", the best {attention.indexer.top_k:,}" if attention.indexer else ""
+    return words.seen(attention.mask) + best
+
+
 def _tricks(preset: Preset) -> str:
     spec, own = preset.spec, [a for block in _blocks(preset) for a in attentions(block)]
     projections = [a.projection for a in own]
@@ -135,6 +140,7 @@ def _tricks(preset: Preset) -> str:
     caps = dict.fromkeys(words.number(a.softcap) for a in own if a.softcap is not None)
     said += [f"scores capped at {cap}" for cap in caps]
     said += ["sinks"] if any(a.sink for a in own) else []
+    said += ["differences of heads"] if any(a.difference for a in own) else []
     said += ["gated values"] if any(a.gate for a in own) else []
     said += [f"logits capped at {words.number(h.softcap)}" for h in spec.heads if h.softcap is not None]
     said += [f"logits × {words.scale(h.scale, 'd_model')}" for h in spec.heads if h.scale is not None]
@@ -155,7 +161,7 @@ COLUMNS: Mapping[str, Callable[[Preset], str]] = {
     "positions": _positions,
     "activation": _by_layer(lambda block: (words.activation(mixer, exact=False) for mixer in feeds(block))),
     "attention": _by_layer(lambda block: (head_sharing(a.projection) for a in attentions(block))),
-    "sees": _by_layer(lambda block: (words.seen(a.mask) for a in attentions(block))),
+    "sees": _by_layer(lambda block: map(_sees, attentions(block))),
     "experts": _by_layer(
         lambda block: (f"{m.router.top_k} of {m.router.n_experts}" for m in feeds(block) if isinstance(m, MoESpec)), "–"
     ),

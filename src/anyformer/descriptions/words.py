@@ -13,7 +13,6 @@ from anyformer.layers import (
     GELU,
     AddSpec,
     And,
-    AttentionSpec,
     ByRole,
     Causal,
     Everything,
@@ -25,17 +24,13 @@ from anyformer.layers import (
     LearnedPositionsSpec,
     LinearSpec,
     LocalAndGlobalSpec,
-    LogN,
-    LogSteps,
     Mask,
     MoESpec,
     MuP,
     Normal,
     Not,
     Or,
-    OutputGateSpec,
     Prefix,
-    QueryScaleSpec,
     RelativeBucketsSpec,
     RMSNormSpec,
     RotarySpec,
@@ -305,35 +300,6 @@ def heads(projection: Any) -> str:
     if sharing is None:
         return phrase(projection)
     return SHARING[sharing] + (", local and global" if isinstance(projection, LocalAndGlobalSpec) else "")
-
-
-def keys(value: AttentionSpec) -> str | None:
-    """Whose keys and values attention reads, or who reads its own: "read by later layers (local)"."""
-    if value.keys is None:
-        return None
-    return (
-        f"those of an earlier layer ({value.keys})"
-        if value.reads == "layer"
-        else f"read by later layers ({value.keys})"
-    )
-
-
-def gate(value: OutputGateSpec) -> str:
-    """What attention's values are multiplied by before its output: "× Sigmoid(W x), a number a feature"."""
-    over = "a number a feature" if value.over == "features" else "one a head"
-    return f"× {phrase(value.activation)}(W x{' + b' if value.bias else ''}), {over}"
-
-
-def query_scale(value: QueryScaleSpec) -> str:
-    """What queries are multiplied by, by their positions p."""
-    match value:
-        case LogN(length=length):
-            return f"× log n beyond {length:,} tokens"
-        case LogSteps(length=length, growth=growth, start=start):
-            position = f"(p + {start})" if start else "p"
-            return f"× 1 + {number(growth)} · ln(1 + ⌊{position} / {length:,}⌋)"
-        case _:
-            return f"× {phrase(value)}"
 
 
 def activation(mixer: Any, *, exact: bool = True) -> str:

@@ -1,14 +1,19 @@
-"""DeepSeek: LLM, a LLaMA (arXiv:2401.02954); V2, of latent attention and experts (arXiv:2405.04434); V3 (arXiv:2412.19437)."""
+"""DeepSeek: LLM, a LLaMA (arXiv:2401.02954); V2, of latent attention and experts (arXiv:2405.04434); V3 (arXiv:2412.19437); V3.2,
+which attends to few keys.
+"""
 
 from __future__ import annotations
 
-from anyformer.families.compose import gated, language_model, serial
+from typing import Literal
+
+from anyformer.families.compose import changed, gated, language_model, serial
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.layers import (
     AttentionSpec,
     ByRole,
     Causal,
+    IndexerSpec,
     LinearSpec,
     MLASpec,
     MoESpec,
@@ -20,7 +25,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.layers.rope_scaling import sharpening
-from anyformer.spec import AheadSpec, Count, ModelSpec, ScaleSpec, Width
+from anyformer.spec import AheadSpec, Count, ModelSpec, ScaleSpec, Width, Window
 
 INIT = ByRole(table=Normal(scale=0.006), matrix=Normal(scale=0.006))
 STRETCH = 40.0  # from 4,096 tokens to 163,840
@@ -65,6 +70,12 @@ def deepseek(
     sparse = serial(norm, attention, MoESpec(router=router, expert=expert, shared_expert=shared))
     blocks = (*[dense] * n_dense, *[sparse] * (n_layers - n_dense))
     return language_model(vocab_size, d_model, blocks, norm, tied=False, init=INIT, context=163_840)
+
+
+def choosing(model: ModelSpec, n_heads: int, layout: Literal["half", "interleaved"] | None = None) -> ModelSpec:
+    """The model whose queries attend to the 2,048 keys that an indexer of so many heads of 128 chooses (V3.2's report)."""
+    indexer = IndexerSpec(n_heads=Count(n_heads), head_dim=Width(128), top_k=Window(2048), layout=layout)
+    return changed(model, AttentionSpec, indexer=indexer)
 
 
 def predicting_further(model: ModelSpec, n_tokens: int) -> ModelSpec:
@@ -169,5 +180,12 @@ DEEPSEEK_V3_MTP = Origin("deepseek-v3-mtp", "deepseek-v3", 2024, "arXiv:2412.194
     Preset("deepseek-v3-mtp", predicting_further(V3, 1), "685B", TWICE),
     family="deepseek",
     sizes="DeepSeek-AI 2024, arXiv:2412.19437, sections 2.2 and 4.2, and the released weights; the total as on Hugging Face",
+    tokenizer=BPE.format("129,280"),
+)
+DEEPSEEK_V32 = Origin("deepseek-v3.2", "deepseek-v3", 2025, "the report of DeepSeek-V3.2, from memory").lineage(
+    "an indexer chooses the 2,048 keys that each query attends to (DSA)",
+    Preset("deepseek-v3.2", choosing(V3, 64, layout="half")),
+    family="deepseek",
+    sizes="DeepSeek-AI 2025, the sizes of transformers' DeepseekV32ForCausalLM",
     tokenizer=BPE.format("129,280"),
 )

@@ -1,11 +1,11 @@
-"""GLM-4 (arXiv:2406.12793), GLM-4-0414 with norms behind the branches too, and GLM-4.5's mixtures (arXiv:2508.06471)."""
+"""GLM-4 (arXiv:2406.12793), GLM-4-0414 with norms behind the branches too, GLM-4.5's mixtures (arXiv:2508.06471), GLM-5."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from anyformer.families.compose import changed, edited, gated
-from anyformer.families.deepseek import deepseek
+from anyformer.families.deepseek import choosing, deepseek
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -65,7 +65,15 @@ def glm4_moe(
 
 
 def glm4_moe_lite(
-    n_layers: int, d_model: int, n_heads: int, d_ff: int, *, d_expert: int, choice: RouterSpec, n_dense: int = 1
+    n_layers: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int,
+    *,
+    d_expert: int,
+    choice: RouterSpec,
+    n_dense: int = 1,
+    query_rank: int = 768,
 ) -> ModelSpec:
     """DeepSeek-V3's latent attention with wider heads, without YaRN, and GLM-4.5's experts (the release of GLM-4.7-Flash)."""
     model = deepseek(
@@ -77,13 +85,19 @@ def glm4_moe_lite(
         choice,
         n_dense=n_dense,
         n_shared=1,
-        query_rank=768,
+        query_rank=query_rank,
         vocab_size=154_880,
     )
     model = changed(changed(model, RMSNormSpec, eps=1e-5), AttentionSpec, scale=ScaleSpec(power=-0.5))
     turning, latent = RotarySpec(theta=1e6, layout="interleaved"), RMSNormSpec(eps=1e-6)
     fields = {"norm_kv": latent, "norm_query": latent, "rotary": turning, "head_dim": 192, "value_dim": 256}
     return changed(model, MLASpec, **fields).but(init=ByRole(), context=202_752)
+
+
+def glm5(*sizes: int, d_expert: int, choice: RouterSpec, n_dense: int = 3) -> ModelSpec:
+    """GLM-4.7-Flash with wider queries' latents, and DeepSeek-V3.2's choice of keys, whose pairs turn as attention's (GLM-5)."""
+    model = glm4_moe_lite(*sizes, d_expert=d_expert, choice=choice, n_dense=n_dense, query_rank=2048)
+    return choosing(model, 32)
 
 
 BPE = "byte-level BPE, 151,329 padded to 151,552"
@@ -135,5 +149,17 @@ GLM4_MOE_LITE = Origin(
     ),
     family="glm",
     sizes="Z.ai 2026, the sizes of transformers' class (theta and total from memory); active parameters: 3B",
+    tokenizer="byte-level BPE, 154,880",
+)
+GLM5 = Origin("glm-5", "glm4-moe-lite", 2026, "the release of GLM-5, February 2026, from memory").lineage(
+    "an indexer chooses the 2,048 keys that each query attends to, as DeepSeek-V3.2's",
+    Preset(
+        "glm-5",
+        glm5(78, 6144, 64, 12_288, d_expert=2048, choice=router(256, 8, 2.5)),
+        "744B",
+        alias="glm5",
+    ),
+    family="glm",
+    sizes="Z.ai 2026, the sizes of transformers' GlmMoeDsaForCausalLM (theta and total from memory); active parameters: 40B",
     tokenizer="byte-level BPE, 154,880",
 )

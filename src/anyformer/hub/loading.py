@@ -14,7 +14,7 @@ from anyformer.families.hf.mapping import computed, shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import opened
 from anyformer.hub.labels import labels_of
-from anyformer.hub.source import Source, find, find_auxiliary
+from anyformer.hub.source import Source, find, find_auxiliary, reading_as
 from anyformer.layers.packed import PackedWeight
 from anyformer.layers.packing import Packing, packed_weights
 from anyformer.model import Transformer, build
@@ -24,16 +24,22 @@ from anyformer.text.companions import GENERATION
 
 
 def load(
-    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | Packing | None = None
+    path: str | Path,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | Packing | None = None,
+    as_type: str | None = None,
 ) -> tuple[Transformer, Tokenizer | None]:
     """The model and the tokenizer, if there is one, of a directory (Hugging Face's, ours, a run's) or GGUF file.
 
     `dtype` None keeps that of the files (the widest, should they differ; float32 for quantised GGUF); `device` None is
     the CPU. "int8" and "int4" hold linear maps and tables in few bits, on a CPU, for inference alone; all else is float32.
-    Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another.
-    Raises CheckpointError, naming the file, setting or tensor, KernelError for few bits elsewhere.
+    Of a run the latest checkpoint is loaded; a checkpoint's own directory does for another. `as_type`: the model_type that a
+    config.json is read as, whatever it says. Raises CheckpointError, naming the file, setting or tensor, KernelError for few
+    bits elsewhere.
     """
-    source = find(path)
+    with reading_as(as_type):
+        source = find(path)
     tokenizer, n = tokenizer_of(source), source.spec.vocab_size if source.spec.encoder else None
     if n is not None and tokenizer is not None and (start := tokenizer.start_of_answer) is not None and start >= n:
         raise CheckpointError(f"{path}: answers begin with the token {start}, and the model has {n}; mend {GENERATION}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +27,7 @@ from anyformer.disk.run_layout import (
     run_of,
 )
 from anyformer.disk.seal import latest, sealed
-from anyformer.errors import CheckpointError, SpecError
+from anyformer.errors import CheckpointError, SpecError, did_you_mean
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.adapted import AdaptedWeights
@@ -38,6 +41,7 @@ from anyformer.spec import Architecture, ModelSpec, is_path, read, read_names_wi
 from anyformer.variants.variant import apply, parsed
 
 CONFIG = "config.json"  # Hugging Face's
+_as_type: ContextVar[str | None] = ContextVar("as_type", default=None)
 
 
 class Source(NamedTuple):
@@ -48,6 +52,21 @@ class Source(NamedTuple):
     tokenizer: Path | None  # a directory with a tokenizer.json, or the GGUF file
     family: Family | None  # whose names the tensors have; None: ours
     settings: dict[str, Any]  # of its config.json; empty for ours
+
+
+@contextmanager
+def reading_as(hf_type: str | None) -> Iterator[None]:
+    """Within it, a config.json is read as one of this model_type, whatever it says; None: as it says.
+
+    Raises CheckpointError for a type that is not read here.
+    """
+    if hf_type is not None and hf_type not in FAMILIES:
+        raise CheckpointError(f"no model_type {hf_type!r} is read here{did_you_mean(hf_type, FAMILIES)}")
+    token = _as_type.set(hf_type or _as_type.get())
+    try:
+        yield
+    finally:
+        _as_type.reset(token)
 
 
 def load_spec(name: str | Path) -> ModelSpec:
@@ -64,7 +83,7 @@ def load_spec(name: str | Path) -> ModelSpec:
     path = located(name)
     if path.is_dir() or path.suffix.lower() == SUFFIX:
         return with_pooling(_described(folder_of(path))[0], path)
-    if path.suffix.lower() == ".json" and "model_type" in read_table(path):
+    if path.suffix.lower() == ".json" and {"model_type", "architectures"} & set(read_table(path)):
         return _computed(read_table(path), path)[0]
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
         return read(path)
@@ -161,7 +180,9 @@ def _computed(settings: dict[str, Any], file: Path) -> tuple[ModelSpec, Family |
     if is_wrapped(settings):
         return wrapped_spec(settings, str(file)), None
     is_packed(settings, str(file))
-    family, spec = spec_of(FAMILIES, {name: value for name, value in settings.items() if name != SETTING}, str(file))
+    said = {name: value for name, value in settings.items() if name != SETTING}
+    said |= {"model_type": hf_type} if (hf_type := _as_type.get()) else {}
+    family, spec = spec_of(FAMILIES, said, str(file))
     return spec, family
 
 

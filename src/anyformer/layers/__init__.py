@@ -22,10 +22,12 @@ from anyformer.layers.experts import ExpertsSpec as ExpertsSpec
 from anyformer.layers.feed_forward import ExpertSpec as ExpertSpec, FeedForwardSpec as FeedForwardSpec
 from anyformer.layers.feed_forward import GatedFeedForwardSpec as GatedFeedForwardSpec
 from anyformer.layers.gated_delta_net import GatedDeltaNetSpec as GatedDeltaNetSpec
+from anyformer.layers.differential import DifferentialSpec as DifferentialSpec
 from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgainSpec, GlobalBlocks as GlobalBlocks
 from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, ProjectionSpec as ProjectionSpec
 from anyformer.layers.gru import GRUSpec as GRUSpec
 from anyformer.layers.head import Head as Head
+from anyformer.layers.indexer import IndexerSpec as IndexerSpec
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
 from anyformer.layers.init import MuP as MuP, Xavier as Xavier
 from anyformer.layers.laurel import LaurelSpec as LaurelSpec

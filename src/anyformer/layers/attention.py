@@ -10,12 +10,15 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from anyformer.errors import SpecError
+from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads
+from anyformer.layers.indexer import Indexer, IndexerSpec, chosen_pairs
+from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads, visible
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
 from anyformer.layers.query_scale import QueryScaleSpec
+from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
@@ -32,6 +35,8 @@ from anyformer.spec import (
     Weight,
     Workload,
 )
+
+INDEX = "index"  # the indexer's keys among what is stored
 
 
 class AttentionSpec(MixerSpec):
@@ -52,6 +57,8 @@ class AttentionSpec(MixerSpec):
     # the name under which later layers find what this one stores; of one that reads "layer", the name of what it reads
     keys: str | None = None
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
+    difference: DifferentialSpec | None = None  # of pairs of heads (DiffLlama)
+    indexer: IndexerSpec | None = None  # which visible keys each query attends to, alike for all heads (DeepSeek-V3.2)
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
@@ -60,6 +67,26 @@ class AttentionSpec(MixerSpec):
             raise self.refusal("keys", "does not say what is read; give the name under which an earlier layer keeps it")
         if self.reads in ("memory", "input") and self.keys is not None:
             raise self.refusal("keys", f"names keys of the layer's own, and it reads {self.reads!r}; leave one out")
+        heads = getattr(self.projection, "kv_heads", getattr(self.projection, "n_heads", 2))
+        if self.difference is not None and heads % 2:
+            raise SpecError(
+                f"Attention.difference is of pairs of heads, and there are {heads} of keys and values; take an even number"
+            )
+        if self.indexer is not None and self.reads not in ("self", "layer"):
+            raise self.refusal(
+                "indexer", f"chooses among a text's own keys, and it reads {self.reads!r}; leave one out"
+            )
+        if self.chooses and self.reads == "layer":
+            raise self.refusal(
+                "indexer", "scores keys that are not stored for it; let it read the choice of a layer too"
+            )
+        if self.indexer is not None and not ignores_heads(self.mask):
+            raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
+
+    @property
+    def chooses(self) -> bool:
+        """Whether an indexer of its own says which keys are attended to."""
+        return self.indexer is not None and self.indexer.reads == "self"
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         n_heads = self.projection.sizes(self._place(place))[0]
@@ -71,10 +98,27 @@ class AttentionSpec(MixerSpec):
         return {
             "projection": (self.projection, inner_place),
             "scores": [(score, place.at(n_heads, width)) for score in self.scores],
-            "relative_values": self.relative_values and (self.relative_values, place.at(n_heads, value_width)),
+            "relative_values": self.relative_values
+            and (self.relative_values, place.at(n_heads, self._seen_width(value_width))),
+            "difference": self.difference and (self.difference, place.at(n_heads, width, value_width)),
             "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
+            "indexer": self._indexed(inner_place),
         }
+
+    def _seen_width(self, value_width: int) -> int:
+        """The width of what a head takes the means of: its values, or those of a pair of heads."""
+        return value_width if self.difference is None else 2 * value_width
+
+    def _indexed(self, inner_place: Place) -> tuple[IndexerSpec, Place] | None:
+        if self.indexer is None or not self.chooses:
+            return None
+        return self.indexer, inner_place.at(self.projection.narrow_width(inner_place))
+
+    def index_rotation(self, inner_place: Place) -> RotarySpec | None:
+        """How the indexer's queries and keys turn; None where attention's do not."""
+        found = self.projection.rotation(inner_place) if self.indexer else None
+        return found and self.indexer and self.indexer.rotation(*found)
 
     def _place(self, place: Place) -> Place:
         if self.reads == "memory" and not place.d_source:
@@ -83,22 +127,43 @@ class AttentionSpec(MixerSpec):
         return dataclasses.replace(place, d_source=source)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]] | None:
-        return None if self.reads == "layer" else self.projection.cache_shapes(self._place(place))
+        if self.reads == "layer":
+            return None
+        kept = self.projection.cache_shapes(self._place(place))
+        return {**kept, INDEX: (self.indexer.head_dim,)} if self.indexer and self.chooses else kept
 
-    def lends(self) -> str | None:
-        return self.keys if self.reads == "self" else None
+    def lends(self) -> Mapping[str, str]:
+        return self._named(own=True)
 
-    def borrows(self) -> str | None:
-        return self.keys if self.reads == "layer" else None
+    def borrows(self) -> Mapping[str, str]:
+        return self._named(own=False)
 
-    def unfit(self, lender: MixerSpec, place: Place) -> str | None:
-        own, its = self.projection.cache_shapes(place), lender.cache_shapes(place)
-        if own != its:
+    def _named(self, *, own: bool) -> Mapping[str, str]:
+        """The names of what is its own, or of what it reads of others."""
+        choice = self.indexer.choice if self.indexer and self.chooses == own else None
+        names = {"keys": self.keys if (self.reads == "self") == own else None, "choice": choice}
+        return {what: name for what, name in names.items() if name is not None}
+
+    def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
+        if what == "choice":
+            assert self.indexer is not None
+            if not isinstance(lender, AttentionSpec) or lender.indexer != self.indexer.but(reads="self"):
+                return "that is of an indexer with other fields"
+            return None if lender.mask == self.mask else "that is of other keys; give both attentions one mask"
+        own, its = self.projection.cache_shapes(place), lender.cache_shapes(place) or {}
+        if not own.items() <= its.items():
             return f"those are of {its}, and its projection reads {own}"
         mine, there = self.mask.reach(), lender.reach()
+        if self.indexer is not None and mine != there:
+            return "they are not those that its choice is of; give all of them one mask"
         if there is not None and (mine is None or mine > there):
             return f"its mask sees {'all' if mine is None else mine}, and the last {there} tokens are kept"
         return None
+
+    def within(self, layer: int, n_layers: int) -> AttentionSpec:
+        if self.difference is None or self.difference.start is not None:
+            return self
+        return self.but(difference=self.difference.within(layer))
 
     def reach(self) -> int | None:
         return self.mask.reach()
@@ -115,25 +180,34 @@ class AttentionSpec(MixerSpec):
         pairs = n_heads * workload.query * keys
         if workload.causal_exact and own:
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
+            if self.indexer is not None:
+                pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, self.indexer.top_k)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
         gate = self.gate.cost(place.at(n_heads, value_width), workload) if self.gate else Cost()
         absorbed = self.absorbs(workload.query, held)
         if absorbed:
             width, value_width = self.projection.absorbed_sizes()
-        inner = Cost({"scores": 2 * width * pairs * workload.batch, "values": 2 * value_width * pairs * workload.batch})
+        taken = self._seen_width(value_width)
+        inner = Cost({"scores": 2 * width * pairs * workload.batch, "values": 2 * taken * pairs * workload.batch})
         between = self.projection.between(workload.query, held, absorbed=absorbed) * workload.batch
         inner += Cost({"absorption" if absorbed else "expansion": between} if between else {})
         for score in self.scores:
             inner += score.cost(place.at(n_heads, width), workload)
         if self.relative_values is not None:
-            inner += self.relative_values.cost(place.at(n_heads, value_width), workload)
+            inner += self.relative_values.cost(place.at(n_heads, taken), workload)
+        if (indexed := self._indexed(inner_place)) is not None:
+            exact = workload.causal_exact
+            scored = self.mask.pairs(workload.query, workload.past, 1) if exact else workload.query * keys
+            inner += indexed[0].cost(indexed[1], workload)
+            inner += Cost({"indexer scores": indexed[0].pair * scored * workload.batch})
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
-        if self.norm is not None or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
+        together = self.norm is not None or self.difference is not None or not ignores_heads(self.mask)
+        if together or not all(each.heads_apart for each in added):
             return None
         projection = self.projection.narrowed(self._place(place), ranks)
         return projection and self.but(projection=projection)
@@ -144,8 +218,12 @@ class AttentionSpec(MixerSpec):
 
     @property
     def by_head(self) -> bool:
-        """Whether a score or a value is made of the queries and keys of each head."""
-        return self.relative_values is not None or any(score.reads_content for score in self.scores)
+        """Whether a score or a value is made of the queries, keys and values of each head."""
+        return (
+            self.difference is not None
+            or self.relative_values is not None
+            or any(score.reads_content for score in self.scores)
+        )
 
 
 def own_masks(stack: Spec) -> list[Mask]:
@@ -166,6 +244,8 @@ class Attention(Part[AttentionSpec]):
     sink: Tensor | None
     gate: Any
     norm: Any
+    difference: Differential | None
+    indexer: Indexer | None
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -173,6 +253,7 @@ class Attention(Part[AttentionSpec]):
         assert isinstance(inner_place, tuple)
         self.n_heads, width, _ = spec.projection.sizes(inner_place[1])
         self.scale = spec.scale.value(width)
+        self.index_rotation = spec.index_rotation(inner_place[1])
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
         self.memo_key = self._memo_key()
@@ -180,29 +261,37 @@ class Attention(Part[AttentionSpec]):
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; notes its weights [batch, heads, query, key] where the pass asks."""
         p, spec = self.projection, self.spec
+        narrow = p.narrow(x)
         if spec.reads == "memory":
-            q, keys = p.query(x, context), context.memory_tokens
+            q, keys = p.query(narrow, context), context.memory_tokens
             stored = store.once(lambda: p.store(context.given("memory"), context))
         elif spec.reads == "input":
-            q, new = p.query(x, context), p.store(context.given("input"), context)
+            q, new = p.query(narrow, context), p.store(context.given("input"), context)
             stored, keys = store.extend(new), store.keys
         elif spec.reads == "layer":
-            q, (stored, keys) = p.query(x, context), context.memo[f"keys {spec.keys}"]
+            q, (stored, keys) = p.query(narrow, context), context.memo[f"keys {spec.keys}"]
         else:
-            q, new = p.project(x, context)
+            q, new = p.project(narrow, x, context)
+            if self.indexer is not None:
+                new = {**new, INDEX: self.indexer.keys(x, self.index_rotation, context)}
             stored, keys = store.extend(new), store.keys
             if spec.keys is not None:
                 context.memo[f"keys {spec.keys}"] = stored, keys
         keys = context.tokens if keys is None else keys
+        chosen = self._chosen(narrow, x, stored, keys, context)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
+        v = v if self.difference is None else paired(v)
         kernel = context.kernels[self.digest]
         seen = context.once(
             self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, context, keys)
         )
 
         def core(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+            scores = self._sum(self.by_content, Content(q, k, p, self.scale), context.tokens, keys)
+            if chosen is not None:
+                scores = chosen if scores is None else scores + chosen
             y, weights = kernel(
                 q,
                 k,
@@ -211,7 +300,7 @@ class Attention(Part[AttentionSpec]):
                 scale=self.scale,
                 softcap=spec.softcap,
                 sink=self.sink,
-                scores=self._sum(self.by_content, Content(q, k, p, self.scale), context.tokens, keys),
+                scores=scores,
                 dropout=context.dropout.attention if context.dropout else 0.0,
             )
             if self.relative_values is not None:
@@ -220,10 +309,25 @@ class Attention(Part[AttentionSpec]):
 
         y, weights = checkpointed(core, q, k, v, context=context) if context.recompute == "selective" else core(q, k, v)
         y = p.unfold(y) if absorbed else y
+        y = y if self.difference is None else self.difference(y)
         y = y if self.gate is None else self.gate(y, x)
         if self.norm is not None:
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         return p.output(y), {"attention": weights} if context.weights and weights is not None else {}
+
+    def _chosen(
+        self, narrow: Tensor, x: Tensor, stored: Mapping[str, Tensor], keys: Tokens, context: ForwardContext
+    ) -> Tensor | None:
+        """What hides the keys that are not chosen, [batch, 1, query, key]; None where there is no choice."""
+        spec = self.spec.indexer
+        if self.indexer is None or spec is None:
+            return spec and context.memo[f"choice {spec.choice}"]
+        mask = self.spec.mask
+        seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
+        chosen = self.indexer(narrow, x, stored[INDEX], seen, self.index_rotation, context)
+        if spec.choice is not None:
+            context.memo[f"choice {spec.choice}"] = chosen
+        return chosen
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
         bias = partial(self._sum, self.by_position, None) if self.by_position else None

@@ -27,6 +27,14 @@ class ProjectionSpec(PartSpec, abstract=True):
         """(n_heads, width of a query and key, width of a value)."""
         raise TypeError(f"{self.kind} does not say its sizes")
 
+    def narrow_width(self, place: Place) -> int:
+        """The width of what queries are made of."""
+        return place.d_model
+
+    def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
+        """(how queries and keys turn, how many features of each); None where they do not."""
+        return None
+
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         """What `store` gives for one token, by name; the token axis comes before the last."""
         raise TypeError(f"{self.kind} does not say what it keeps")
@@ -56,17 +64,21 @@ class Projection(Part[P], Generic[P]):
 
     o: Any  # the map of all heads' values that `output` ends with
 
+    def narrow(self, x: Tensor) -> Tensor:
+        """What queries are made of, [batch, query, narrow_width] of x [batch, query, d_model]."""
+        return x
+
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The queries of x [batch, query, d_model]."""
+        """The queries of what `narrow` gives."""
         raise TypeError(f"{self.spec.kind} makes no queries")
 
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """What is kept of the source [batch, token, d_source], the token axis before the last."""
         raise TypeError(f"{self.spec.kind} stores nothing")
 
-    def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """(`query`, `store`) of x [batch, token, d_model], where a layer attends to itself."""
-        return self.query(x, context), self.store(x, context)
+    def project(self, narrow: Tensor, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(`query`, `store`) of x [batch, token, d_model] and what `narrow` gives of it, where a layer attends to itself."""
+        return self.query(narrow, context), self.store(x, context)
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """(q, k, v), each [batch, heads or kv heads, token, width], of the queries and all that is stored."""
@@ -136,6 +148,9 @@ class GQASpec(ProjectionSpec):
         if self.rotary is not None:
             self.rotary.dims(head_dim)
         return self.n_heads, head_dim, self.value_dim or head_dim
+
+    def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
+        return self.rotary and (self.rotary, self.rotary.dims(self.sizes(place)[1]))
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n_heads, head_dim, value_dim = self.sizes(place)
@@ -225,7 +240,7 @@ class GQA(Projection[GQASpec]):
         k = self.k(source)
         return self._kept(k, k if self.spec.values_are_keys else self.v(source), context)
 
-    def project(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def project(self, narrow: Tensor, x: Tensor, context: ForwardContext) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(`query`, `store`) of x [batch, token, d_model], by one product where the three maps lie together."""
         if self.together is None or not self.together.stands_for(self.q, self.k, self.v):
             return self.query(x, context), self.store(x, context)

@@ -54,6 +54,12 @@ class MLASpec(ProjectionSpec):
     def sizes(self, place: Place) -> tuple[int, int, int]:
         return self.n_heads, self.head_dim + self.turning, self.value_width
 
+    def narrow_width(self, place: Place) -> int:
+        return self.query_rank or place.d_model
+
+    def rotation(self, place: Place) -> tuple[RotarySpec, int] | None:
+        return self.rotary and (self.rotary, self.rotary.dims(self.turning))
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         n_heads, width, value = self.sizes(place)
         source, narrow = place.at(place.d_source), self.query_rank
@@ -139,12 +145,16 @@ class MLA(Projection[MLASpec]):
     v: Linear
     k_rotary: Linear | None
 
+    def narrow(self, x: Tensor) -> Tensor:
+        """The queries' latent, normed; x itself where there is none."""
+        if self.q_down is None:
+            return x
+        latent = self.q_down(x)
+        return latent if self.norm_query is None else self.norm_query(latent)
+
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """Queries [batch, heads, query, head_dim + rotary_dim] of x [batch, query, d_model]."""
+        """Queries [batch, heads, query, head_dim + rotary_dim] of what `narrow` gives."""
         spec = self.spec
-        if self.q_down is not None:
-            x = self.q_down(x)
-            x = x if self.norm_query is None else self.norm_query(x)
         q = self.q(x).unflatten(-1, (spec.n_heads, -1)).transpose(1, 2)
         if spec.rotary is None:
             return q

@@ -119,10 +119,24 @@ def _thinned(stack: StackSpec) -> tuple[StackSpec, list[int]]:
     numbers: dict[object, list[int]] = {}
     for i, block in enumerate(stack.blocks):
         numbers.setdefault(block, []).append(i)
-    times = {i: 1 for same in numbers.values() for i in same[-2:]}
-    times |= {same[-1]: len(same) - 1 for same in numbers.values() if len(same) > 1}
-    left = sorted(times)
+    kept = {i for same in numbers.values() for i in same[-2:]}
+    asked = list(kept)
+    while asked:  # what a layer reads of an earlier one has to be lent
+        i = asked.pop()
+        lenders = {
+            _lender(stack, i, *each) for mixer in stack.blocks[i].mixers for each in mixer.borrows().items()
+        } - kept
+        kept |= lenders
+        asked += lenders
+    times = dict.fromkeys(kept, 1) | {same[-1]: 1 + len(set(same) - kept) for same in numbers.values()}
+    left = sorted(kept)
     return stack.but(blocks=tuple(stack.blocks[i] for i in left)), [times[i] for i in left]
+
+
+def _lender(stack: StackSpec, layer: int, what: str, name: str) -> int:
+    """The last layer before this one that lends such."""
+    lends = (any(mixer.lends().get(what) == name for mixer in block.mixers) for block in stack.blocks[:layer])
+    return max(i for i, lent in enumerate(lends) if lent)
 
 
 def _runs(where: Where, times: list[int]) -> int:

@@ -71,16 +71,17 @@ class MixerSpec(PartSpec, abstract=True):
         """
         return None
 
-    def lends(self) -> str | None:
-        """The name under which later layers find the keys and values that it stores; None: nobody reads them."""
-        return None
+    def lends(self) -> Mapping[str, str]:
+        """What later layers may read of it ("keys": keys and values; "choice": which keys are attended to), each with the name
+        under which they find it."""
+        return {}
 
-    def borrows(self) -> str | None:
-        """The name of the keys and values of an earlier layer, the last that lends such, which it reads; None: it has its own."""
-        return None
+    def borrows(self) -> Mapping[str, str]:
+        """What it reads of an earlier layer, the last that lends such by that name; the rest it has by itself."""
+        return {}
 
-    def unfit(self, lender: MixerSpec, place: Place) -> str | None:
-        """Why it cannot read what another mixer of the stack stores, or None."""
+    def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
+        """Why it cannot read what another mixer of the stack lends, or None."""
         return None
 
     def within(self, layer: int, n_layers: int) -> MixerSpec:

@@ -78,24 +78,28 @@ class BlockSpec(PartSpec):
         return self.but(sublayers=tuple(map(placed, self.sublayers)))
 
 
-Lent = dict[str, MixerSpec]
+Lent = dict[tuple[str, str], MixerSpec]  # by (what, its name)
 
 
 def check_lent(blocks: Iterable[BlockSpec], place: Place, lent: Lent) -> None:
-    """Raise SpecError where a layer reads keys and values that no earlier one, or one that does not fit, lends.
+    """Raise SpecError where a layer reads what no earlier one, or one that does not fit, lends.
 
-    `lent`: what layers before these lend, by its name; what these lend is put in it.
+    `lent`: what layers before these lend; what these lend is put in it.
     """
     for i, block in enumerate(blocks):
         for mixer in block.mixers:
-            if (name := mixer.borrows()) is not None:
-                if name not in lent:
-                    known = f"; there are {', '.join(lent)}" if lent else ""
-                    raise SpecError(f"layer {i} reads keys called {name!r}, and no layer before it lends such{known}")
-                if reason := mixer.unfit(lent[name], place):
-                    raise SpecError(f"layer {i} cannot read the keys called {name!r}: {reason}")
-            elif (name := mixer.lends()) is not None:
-                lent[name] = mixer
+            for what, name in mixer.borrows().items():
+                lender = lent.get((what, name))
+                if lender is None:
+                    known = ", ".join(each for kind, each in lent if kind == what)
+                    known = f"; there are {known}" if known else ""
+                    raise SpecError(
+                        f"layer {i} reads the {what} called {name!r}, and no layer before it lends such{known}"
+                    )
+                if reason := mixer.unfit(what, lender, place):
+                    raise SpecError(f"layer {i} cannot read the {what} called {name!r}: {reason}")
+            for what, name in mixer.lends().items():
+                lent[what, name] = mixer
 
 
 def check_sums(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:

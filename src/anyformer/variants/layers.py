@@ -108,8 +108,11 @@ def positions(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
 
 @_attentions
 def scores(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
-    """What scores are multiplied by, capped at, clipped to and shared with, and what gates and norms their result."""
-    fields = {name: getattr(b, name) for name in ("scale", "softcap", "sink", "query_scale", "gate", "norm")}
+    """What scores are multiplied by, capped at, clipped to and shared with, which are left, what gates and norms their result."""
+    fields = {
+        name: getattr(b, name) for name in ("scale", "softcap", "sink", "query_scale", "gate", "norm", "difference")
+    }
+    fields["indexer"] = b.indexer if a.reads == "self" else a.indexer
     clip = getattr(b.projection, "clip", None)
     if hasattr(a.projection, "clip"):
         return a.but(projection=a.projection.but(clip=clip), **fields)

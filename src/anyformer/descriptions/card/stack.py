@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anyformer.descriptions import words
+from anyformer.descriptions import options, words
 from anyformer.descriptions.facts import (
     head_sharing,
     head_sizes,
@@ -322,15 +322,17 @@ ATTENTION = (
     Reading("attention", "attention", _each(lambda a: words.heads(a.projection) + one_map(a.projection)), str),
     Reading("direction", "direction", _each(lambda a: words.direction(a.mask)), str),
     Reading("keys_seen", "keys seen", _each(lambda a: words.mask(a.mask)), str),
-    Reading("shared_keys", "keys and values", _each(words.keys), str),
+    Reading("shared_keys", "keys and values", _each(options.keys), str),
     Reading("cross_attention", "cross-attention", _cross, str),
     Reading("attention_scale", "attention scale", _scale, _root),
     Reading("attention_softcap", "attention softcap", lambda block, _: _first(a.softcap for a in _own(block))),
     Reading("attention_sink", "attention sink", _each(lambda a: "one a head" if a.sink else None), str),
     Reading(
-        "query_scale", "queries", _each(lambda a: words.query_scale(a.query_scale) if a.query_scale else None), str
+        "query_scale", "queries", _each(lambda a: options.query_scale(a.query_scale) if a.query_scale else None), str
     ),
-    Reading("output_gate", "output", _each(lambda a: words.gate(a.gate) if a.gate else None), str),
+    Reading("difference", "heads", _each(lambda a: options.difference(a.difference) if a.difference else None), str),
+    Reading("keys_chosen", "keys chosen", _each(lambda a: options.indexer(a.indexer) if a.indexer else None), str),
+    Reading("output_gate", "output", _each(lambda a: options.gate(a.gate) if a.gate else None), str),
     Reading(
         "output_norm", "norm of values", _each(lambda a: f"{words.norm(a.norm)}, of all heads" if a.norm else None), str
     ),

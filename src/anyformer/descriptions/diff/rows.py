@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from anyformer.descriptions import words
+from anyformer.descriptions import options, words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
 from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, StreamsSpec, TokensSpec
@@ -114,7 +114,7 @@ def _attention(attention: AttentionSpec) -> str:
     said = f"{words.SHARING[sharing]} ({sharing})"
     said += f", {projection.kv_heads} key/value heads" if sharing == "GQA" else ""
     said += one_map(projection)
-    whose = words.keys(attention)
+    whose = options.keys(attention)
     return said if whose is None else f"{said}, {whose}"
 
 
@@ -132,8 +132,12 @@ def _scores(attention: AttentionSpec) -> str:
     said = ["not scaled" if attention.scale == ScaleSpec() else f"× {words.scale(attention.scale, width)}"]
     said += [f"capped at {words.number(attention.softcap)}"] if attention.softcap is not None else []
     said += ["a sink for each head"] if attention.sink else []
-    said += [words.query_scale(attention.query_scale)] if attention.query_scale else []
-    said += [words.gate(attention.gate)] if attention.gate else []
+    said += [options.query_scale(attention.query_scale)] if attention.query_scale else []
+    said += [options.difference(attention.difference)] if attention.difference else []
+    indexer = attention.indexer
+    said += [options.indexer(indexer)] if indexer else []
+    said += [f"{words.norm(indexer.norm_key, exact=True)} of its keys"] if indexer and indexer.norm_key else []
+    said += [options.gate(attention.gate)] if attention.gate else []
     value = getattr(attention.projection, "norm_value", None)
     said += [f"{words.norm(value, exact=True)} of values"] if value else []
     said += [f"{words.norm(attention.norm, exact=True)} of all heads' values"] if attention.norm else []

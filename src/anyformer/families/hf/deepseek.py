@@ -40,18 +40,28 @@ def _as_many(settings: Settings, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def latent_heads(kv_rank: int = 512, query_rank: int | None = 1536, head_dim: int = 128) -> tuple[table.Pair, ...]:
-    """The sizes of latent attention, by default V2's and V3's; there are as many heads of keys and values as of queries."""
+def latent_heads(
+    kv_rank: int = 512,
+    query_rank: int | None = 1536,
+    head_dim: int = 128,
+    value_dim: int = 128,
+    *,
+    narrow: bool = False,
+) -> tuple[table.Pair, ...]:
+    """The sizes of latent attention, by default V2's and V3's; there are as many heads of keys and values as of queries.
+
+    `narrow`: of a class whose queries must come from a latent.
+    """
     sizes = {
         "num_attention_heads": ("n_heads", int, REQUIRED),
         "kv_lora_rank": ("kv_rank", int, kv_rank),
         "qk_nope_head_dim": ("head_dim", int, head_dim),
         "qk_rope_head_dim": ("rotary_dim", int, 64),
-        "v_head_dim": ("value_dim", int, 128),
+        "v_head_dim": ("value_dim", int, value_dim),
     }
     return (
         table.together(MLASpec, sizes),
-        table.at("q_lora_rank", int, MLASpec, "query_rank", default=query_rank, nullable=True),
+        table.at("q_lora_rank", int, MLASpec, "query_rank", default=query_rank, nullable=not narrow),
         table.at("attention_bias", bool, MLASpec, "bias_output", "bias_down", default=False),
         table.Pair(_as_many, lambda spec: {"num_key_value_heads": one(spec, MLASpec, LATENT).n_heads}),
     )

@@ -82,7 +82,7 @@ GLM4_MOE_LITE = table.family(
         SWIGLU,
         expert_width("moe_intermediate_size", "expert", 1536),
         n_shared(1),
-        *latent_heads(),
+        *latent_heads(query_rank=768, head_dim=192, value_dim=256),
         layer_eps(1e-5),
         table.positions(RotarySpec(layout="interleaved"), context=202_752),
         v3_routing(64, 4, 1.8, 1, 1),

@@ -177,17 +177,29 @@ def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Diffe
 
 def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> tuple[Family, ModelSpec]:
     """The family and the model of a configuration; `where` names it in errors. Raises CheckpointError."""
-    hf_type = config.get("model_type")
-    if not isinstance(hf_type, str):
-        raise CheckpointError(f"{where} has no model_type, so its architecture is unknown; add it")
-    if hf_type not in families:
-        from anyformer.families.hf.unread import refusal
-
-        raise refusal(families.values(), config, where)
+    family = _family_of(families, config, where)
     try:
-        return families[hf_type], families[hf_type].to_spec(Settings(config, where))
+        return family, family.to_spec(Settings(config, where))
     except SpecError as error:
         raise CheckpointError(f"{where}: {error}") from None
+
+
+def _family_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> Family:
+    """The family that a model_type names; where none is read by that name, the one whose class is among the architectures."""
+    hf_type, classes = config.get("model_type"), config.get("architectures")
+    if isinstance(hf_type, str) and hf_type in families:
+        return families[hf_type]
+    named = classes if isinstance(classes, list) else []
+    found = next((family for family in families.values() if family.architecture in named), None)
+    if found is not None:
+        return found
+    if not isinstance(hf_type, str):
+        raise CheckpointError(
+            f"{where} has no model_type, nor architectures that are read here, so what it is is unknown; give --as TYPE"
+        )
+    from anyformer.families.hf.unread import refusal
+
+    raise refusal(families.values(), config, where)
 
 
 def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:

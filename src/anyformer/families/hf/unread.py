@@ -41,7 +41,7 @@ def refusal(families: Collection[Family], config: Mapping[str, Any], where: str)
     if alike:
         return CheckpointError(
             f"{said} is not read here; all its settings are those of {alike[0]!r}: "
-            f"if it computes the same, write that there; {OWN}"
+            f"if it computes the same, give --as {alike[0]}; {OWN}"
         )
     left = {family.hf_type: _left(family, config) for family in families}
     nearest = min(left, key=lambda hf_type: len(left[hf_type]))

@@ -1,0 +1,171 @@
+"""DeepSeek-V3.2 and GLM-5, whose attention an indexer gives its keys, to and from transformers' DeepseekV32ForCausalLM and
+GlmMoeDsaForCausalLM.
+
+The layers for further tokens of the released files are passed over by both classes, as DeepSeek-V3's are. The released code turns
+the indexer's features by a Hadamard matrix, which changes no product, and computes in 8 bits; the classes do neither, nor do we.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.deepseek import V3_ROUTER, choosing, deepseek
+from anyformer.families.glm import glm5, router
+from anyformer.families.hf import table
+from anyformer.families.hf.deepseek import (
+    AHEAD,
+    IDLE,
+    LAYER,
+    further,
+    latent_heads,
+    latent_scale,
+    layer_eps,
+    modules,
+    n_shared,
+    v3_routing,
+    where_held,
+)
+from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.layout import Laid, within
+from anyformer.families.hf.llama import SWIGLU
+from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.settings import Settings
+from anyformer.layers import AttentionSpec, IndexerSpec, MLASpec, RotarySpec
+from anyformer.spec import BlockSpec, ModelSpec
+
+INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # what every layer is, by its name and by an older one
+OWN, SHARED = "full", "shared"  # whose choice a layer attends to: its own, or that of the last such layer
+CHOICE = "chosen"  # the name of a choice that others read
+INDEXER = {"q": "wq_b", "k": "wk", "norm_key": "k_norm", "weigh": "weights_proj"}
+
+
+def _sizes(n_heads: int) -> tuple[table.Pair, ...]:
+    """The indexer's; the class turns as many of its features as of attention's keys, and fails where it has fewer."""
+    sizes = {
+        "index_n_heads": ("n_heads", int, n_heads),
+        "index_head_dim": ("head_dim", int, 128),
+        "index_topk": ("top_k", int, 2048),
+    }
+
+    def enough(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        turning = one(spec, MLASpec, "latent attention").turning
+        if one(spec, IndexerSpec, "indexer").head_dim < turning:
+            raise settings.refusal(
+                "index_head_dim", f"is less than qk_rope_head_dim = {turning}, which the class refuses"
+            )
+        types = settings.strings("layer_types")
+        if types is not None and (len(types) != spec.n_layers or set(types) - set(INDEXED)):
+            raise settings.refusal("layer_types", f"must be {spec.n_layers} times {INDEXED[0]}")
+        return spec
+
+    return table.together(IndexerSpec, sizes), table.Pair(enough)
+
+
+def _shared_choices() -> table.Pair:
+    """Which layers choose keys of their own, by a list, a word with a letter a layer, or every how many they do."""
+
+    def by_number(settings: Settings, n: int) -> tuple[str, ...]:
+        every, start = settings.take("index_topk_freq", int, 1), settings.take("index_skip_topk_offset", int, 2)
+        return tuple(SHARED if max(i - start + 1, 0) % max(every, 1) else OWN for i in range(n))
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n, word = spec.n_layers, settings.written("index_topk_pattern")
+        usual, listed = by_number(settings, n), settings.strings("indexer_types")
+        letters = {"F": OWN, "S": SHARED}
+        pattern = tuple(letters.get(letter, letter) for letter in word) if isinstance(word, str | list) else None
+        types = listed or pattern or usual
+        if len(types) != n or set(types) - {OWN, SHARED} or types[0] != OWN:
+            name = "index_topk_pattern" if listed is None and pattern else "indexer_types"
+            raise settings.refusal(name, f"must be {n} times {OWN} or {SHARED}, the first {OWN}")
+        if SHARED not in types:
+            return spec
+        each = {kind: {"reads": reads, "choice": CHOICE} for kind, reads in ((OWN, "self"), (SHARED, "layer"))}
+        layers = zip(spec.stack.blocks, types, strict=True)
+        blocks = tuple(changed(block, IndexerSpec, **each[kind]) for block, kind in layers)
+        return spec.but(stack=spec.stack.but(blocks=blocks))
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        return {"indexer_types": [OWN if _chooses(block) else SHARED for block in spec.stack.blocks]}
+
+    return table.Pair(read, write)
+
+
+def _chooses(block: BlockSpec) -> bool:
+    return one(block, AttentionSpec, "attention").chooses
+
+
+def _modules(spec: ModelSpec) -> Laid:
+    return modules(spec) | within(INDEXER, "0.branches.0.mixer.indexer.", "self_attn.indexer.")
+
+
+def _family(
+    hf_type: str,
+    architecture: str,
+    template: ModelSpec,
+    dense: int,
+    latent: dict[str, int],
+    eps: float,
+    routing: table.Pair,
+    heads: int,
+    context: int,
+    *own: table.Pair,
+) -> Family:
+    """The family of a class; the numbers are its defaults."""
+    pairs = (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        expert_width("moe_intermediate_size", "expert", 2048),
+        n_shared(1),
+        *latent_heads(**latent, narrow=True),
+        layer_eps(eps),
+        table.positions(RotarySpec(layout="interleaved"), context=context),
+        routing,
+        latent_scale(),
+        table.tables(tied=False),
+        table.only(
+            rope_interleave=True, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False, moe_layer_freq=1
+        ),
+        table.layers(),
+        dense_by_type(dense, 3, "first_k_dense_replace"),
+        *_sizes(heads),
+        further(0),
+        *own,
+    )
+    return table.family(
+        hf_type,
+        architecture,
+        template,
+        pairs,
+        lambda spec: {**_modules(spec), **LAYER, **HELD},
+        filed=lambda spec: {**_modules(spec), **LAYER, **filed()},
+        ahead=AHEAD,
+        ignored=(*IDLE, *TRAINING),
+    )._replace(of_files=where_held)
+
+
+DEEPSEEK_V32 = _family(
+    "deepseek_v32",
+    "DeepseekV32ForCausalLM",
+    choosing(deepseek(1, 8, 1, 8, 8, V3_ROUTER, n_dense=0, n_shared=1), 1, layout="half"),
+    18_432,
+    {},
+    1e-6,
+    v3_routing(),
+    64,
+    163_840,
+)
+GLM_MOE_DSA = _family(
+    "glm_moe_dsa",
+    "GlmMoeDsaForCausalLM",
+    glm5(1, 8, 1, 8, d_expert=8, choice=router(2, 1, 1.0), n_dense=0),
+    12_288,
+    {"query_rank": 2048, "head_dim": 192, "value_dim": 256},
+    1e-5,
+    v3_routing(256, 8, 2.5, 1, 1),
+    32,
+    202_752,
+    table.only(indexer_rope_interleave=True),
+    _shared_choices(),
+)

@@ -1,0 +1,151 @@
+"""A choice of keys: DeepSeek sparse attention, whose lightning indexer says which keys each query attends to.
+
+DeepSeek-AI 2025, the report of DeepSeek-V3.2 (from memory). It trains the indexer by a loss of its own, the divergence of its
+scores' softmax from attention's weights; that loss is not here, and no gradient of another reaches a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.layers.linear import LinearSpec
+from anyformer.layers.mask import TILE, Mask, SlidingWindow, unmarked
+from anyformer.layers.norm import LayerNormSpec
+from anyformer.layers.part import Part
+from anyformer.layers.rotary import RotarySpec
+from anyformer.layers.tokens import ForwardContext, as_given
+from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Width, Window, Workload
+
+AT_ONCE = 2**24  # products of queries and keys in memory at once; heads take turns where there are more
+
+
+class IndexerSpec(PartSpec):
+    """The visible keys of the `top_k` best scores, alike for all heads; a score is the sum over the indexer's heads of
+    w · relu(q·k / √head_dim) / √n_heads.
+
+    Its queries are made of what attention's are made of, the latent where there is one; w, a number a head, and the one key a
+    token of the stream. Keys whose scores equal the last of the best are chosen too. Its place's shape is the width of that
+    latent.
+    """
+
+    observed_as: ClassVar[str | None] = "indexer"
+
+    n_heads: Count
+    head_dim: Width
+    top_k: Window
+    # of the pairs of features that turn: of each head the first, as many as of attention's; None: attention's layout
+    layout: Literal["half", "interleaved"] | None = None
+    norm_key: MapSpec | None = LayerNormSpec(eps=1e-6)
+    # "layer": its choice is that of an earlier layer, whose indexer is like this one, and it has no weights (GLM)
+    reads: Literal["self", "layer"] = "self"
+    # the name under which later layers find the choice; of one that reads "layer", the name of what it reads
+    choice: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reads == "layer" and self.choice is None:
+            raise self.refusal(
+                "choice", "does not say what is read; give the name under which an earlier layer keeps it"
+            )
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        stream, heads = place.at(place.d_model), Width(self.n_heads * self.head_dim)
+        return {
+            "q": (LinearSpec(d_out=heads, axes=("heads", "query_rank")), place),
+            "k": (LinearSpec(d_out=self.head_dim, axes=("head_dim", "d_model")), stream),
+            "norm_key": self.norm_key and (self.norm_key, place.at(self.head_dim)),
+            "weigh": (LinearSpec(d_out=Width(self.n_heads), axes=("heads", "d_model")), stream),
+        }
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        said = "a choice hides its scores: its weights learn by a loss of their own, which is not here, and else stay as they are"
+        return (Caveat("gradients", said),) if self.reads == "self" else ()
+
+    def rotation(self, rotary: RotarySpec, n: int) -> RotarySpec:
+        """How its queries and keys turn beside attention's, of which n features do."""
+        n = min(n, self.head_dim)
+        return rotary.but(fraction=n / self.head_dim, where="first", layout=self.layout or rotary.layout)
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The products that are made of tokens; those of pairs are `pair` FLOPs each."""
+        queries = self.n_heads * self.head_dim * place.shape[-1]
+        return Cost({"indexer": 2 * (queries + (self.head_dim + self.n_heads) * place.d_model) * workload.tokens})
+
+    @property
+    def pair(self) -> int:
+        """FLOPs of one score: the heads' products, and their weighted sum."""
+        return 2 * self.n_heads * (self.head_dim + 1)
+
+    def resized(self, to: Sizes) -> IndexerSpec:
+        """Heads follow the rule for heads, and stay enough that some product of a pair is above 0: scores of 0 are equal."""
+        n_heads, _, head_dim = to.heads(self.n_heads, self.n_heads, self.head_dim)
+        assert head_dim is not None
+        small = super().resized(to)
+        return small.but(n_heads=Count(max(n_heads, min(self.n_heads, 16))), head_dim=Width(head_dim))
+
+
+class Indexer(Part[IndexerSpec]):
+    q: nn.Module
+    k: nn.Module
+    norm_key: nn.Module | None
+    weigh: nn.Module
+
+    @torch.no_grad()
+    def keys(self, x: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
+        """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim]."""
+        k = self.k(x)
+        k = k if self.norm_key is None else self.norm_key(k)
+        return k if rotary is None else rotary.rotate(k[:, None], context)[:, 0]
+
+    @torch.no_grad()
+    def forward(
+        self,
+        narrow: Tensor,
+        x: Tensor,
+        keys: Tensor,
+        seen: Tensor | None,
+        rotary: RotarySpec | None,
+        context: ForwardContext,
+    ) -> Tensor:
+        """0 for a chosen key and -inf for another, [batch, 1, query, key].
+
+        `narrow` [batch, query, …] is what queries are made of, x [batch, query, d_model]; `keys` [batch, key, head_dim] are all
+        that is kept, `seen` [batch or 1, 1, query, key] the visible pairs. In float32 at least, as a router's choice.
+        """
+        spec = self.spec
+        q = self.q(narrow).unflatten(-1, (spec.n_heads, spec.head_dim)).transpose(1, 2)
+        q = q if rotary is None else rotary.rotate(q, context)
+        w = self.weigh(x)
+        with as_given(x):
+            exact = torch.promote_types(x.dtype, torch.float32)
+            w, k = w.to(exact) * spec.n_heads**-0.5, keys[:, None].to(exact).mT * spec.head_dim**-0.5
+            some = max(1, AT_ONCE // (q.shape[0] * q.shape[2] * k.shape[-1]))
+            scores = k.new_zeros(())
+            for q_some, w_some in zip(q.to(exact).split(some, 1), w.split(some, -1), strict=True):
+                each = (q_some @ k).relu()  # [batch, heads, query, key]
+                scores = scores + (w_some[:, :, None] @ each.transpose(1, 2)).transpose(1, 2)
+            scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+            least = scores.topk(min(spec.top_k, scores.shape[-1]), -1).values[..., -1:]
+            return torch.zeros_like(scores).masked_fill(scores < least, -torch.inf)
+
+
+@lru_cache(maxsize=256)
+def chosen_pairs(mask: Mask, query: int, past: int, top_k: int) -> int:
+    """How many (query, key) are left of those that a mask shows to `query` new tokens after `past` ones where each keeps
+    `top_k` at most: of a causal band in closed form."""
+    band, total = mask.band(), past + query
+    if band is not None and band[1] == 0:
+        return (mask & SlidingWindow(size=Window(top_k))).pairs(query, past, 1)
+    count, head = 0, torch.zeros(1, 1, 1, 1, dtype=torch.long)
+    for q in range(past, total, TILE):
+        queries = unmarked(min(TILE, total - q), q).as_queries()
+        keys = (unmarked(min(TILE, total - k), k).as_keys() for k in range(0, total, TILE))
+        shown = (
+            mask(queries, each, head).expand(1, 1, queries.position.shape[2], each.position.shape[3]) for each in keys
+        )
+        count += int(sum(each.sum(-1) for each in shown).clamp(max=top_k).sum())  # type: ignore[union-attr]
+    return count

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, SEED, SHARE, Number, cache_option, device_option, weights_option
+from anyformer.cli.options import PATH, SEED, SHARE, Number, cache_option, compile_option, device_option, weights_option
+from anyformer.cli.terminal import compiled_step
 from anyformer.errors import AnyformerError
 from anyformer.screen import say
 
@@ -34,6 +35,7 @@ COMMANDS = {
 @device_option
 @weights_option
 @cache_option
+@compile_option
 @import_option
 def command(
     directory: Path,
@@ -46,6 +48,7 @@ def command(
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
     cache_dtype: Any,
+    compiled: bool,
 ) -> None:
     """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings.
 
@@ -60,7 +63,7 @@ def command(
     sampling = Sampling(temperature, top_k, top_p)
     found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
     found.model.cache_dtype = cache_dtype
-    with Conversation(found, system) as conversation:
+    with Conversation(found, system, compiled_step(found.model) if compiled else None) as conversation:
         answered = 0
         while (line := _line()) is not None:
             try:

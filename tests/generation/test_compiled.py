@@ -128,6 +128,8 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         generate_text(found.model, found.tokenizer, ["a"], search=BeamSearch(2), compiled=step)
     with pytest.raises(UsageError, match="goes on from a cache"):
         generate_text(found.model, found.tokenizer, ["a"], cache=False, compiled=step)
+    with pytest.raises(UsageError, match="of another model"):
+        generate_ids(af.build(found.model.spec), ids_for(found.model.spec, 1, 3), max_new_tokens=2, compiled=step)
     packed, _ = af.load(tmp_path, dtype="int8")
     with pytest.raises(UsageError, match="held in few bits"):
         CompiledStep(packed)

@@ -6,6 +6,8 @@ replayed as one launch (CUDA graphs). One graph serves all texts of as many rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -38,8 +40,9 @@ class CompiledStep:
         device = next(model.parameters()).device
         if device.type == "cpu" and backend == "inductor":
             _refuse_without_compiler()
-        self._model = model
-        self._logits = torch.compile(
+        self.model = model
+        # PyTorch's own overloads leave the limit out.
+        self._logits: Callable[..., Tensor] = torch.compile(  # pyright: ignore[reportCallIssue]
             _logits,
             fullgraph=True,
             dynamic=False,
@@ -52,24 +55,26 @@ class CompiledStep:
     def notice(self) -> str:
         """How long the first call takes, in a line."""
         return (
-            f"a step of {len(self._model.stack.blocks)} layers is compiled before the second token: about a minute, "
+            f"a step of {len(self.model.stack.blocks)} layers is compiled before the second token: about a minute, "
             "or seconds where the compiler has done it before"
         )
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, types: Tensor | None, cache: StaticCache) -> Tensor:
         """Logits [batch, vocab] of the token after `ids` [batch, 1], which the cache does not hold yet."""
+        from torch._dynamo.exc import BackendCompilerFailed, Unsupported  # slow to import, and by now it has been
+
         if cache.room is not None:
             if not cache.room:
                 raise CacheError("the static cache is full; make it of a longer one")
             cache.room -= 1
         try:
-            return self._logits(self._model, ids, types, cache)
-        except torch._dynamo.exc.Unsupported as error:
+            return self._logits(self.model, ids, types, cache)
+        except Unsupported as error:
             raise UsageError(
                 f"this model's step is no one graph ({_first_line(error)}); decode without compiling"
             ) from None
-        except torch._dynamo.exc.BackendCompilerFailed as error:
+        except BackendCompilerFailed as error:
             inner = error.inner_exception
             said = f"{type(inner).__name__}: {_first_line(inner)}"
             raise UsageError(f"the compiler failed ({said}); decode without compiling") from None

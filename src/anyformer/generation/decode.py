@@ -47,6 +47,8 @@ class Decoding(Iterator[dict[int, int]]):
         check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         if compiled is not None and not cache:
             raise UsageError("a compiled step goes on from a cache; decode without compiling, or with a cache")
+        if compiled is not None and compiled.model is not model:
+            raise UsageError("the compiled step is of another model; make one of this, or decode without compiling")
         self.model, self.sampling, self.compiled = model, sampling, compiled
         self.closing_ids = (end_of_text,) if isinstance(end_of_text, int) else end_of_text or ()
         self.rows = list(range(input_ids.shape[0]))  # that still grow, in the order of the batch

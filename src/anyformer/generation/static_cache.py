@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -41,7 +41,8 @@ class StaticSlots(SlotIndex):
             self.at %= self.slots
         for fact, value in self.facts_of(new).items():
             self.facts[fact].index_copy_(-1, self.at, value)
-        self.keys = Tokens(**self.facts, name=self.name)
+        seen: dict[str, Any] = dict(self.facts)
+        self.keys = Tokens(**seen, name=self.name)
 
     def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
         """All slots of [batch, …, slot, …], the new token written along `axis`."""
@@ -82,9 +83,10 @@ class StaticCache(KVCache):
             raise CacheError("a static cache goes on where a prompt ends; run the prompt with the cache first")
         self.batch, self.slack, self.n, self.plain = read.batch, 0, read.n, False
         self.last = read.last.clone()
-        self.slot_indexes = {reach: StaticSlots(index) for reach, index in read.slot_indexes.items()}
-        replaced = {id(old): self.slot_indexes[reach] for reach, old in read.slot_indexes.items()}
-        full = [index for index in self.slot_indexes.values() if not index.ring]
+        slots = {reach: StaticSlots(index) for reach, index in read.slot_indexes.items()}
+        replaced = {id(old): slots[reach] for reach, old in read.slot_indexes.items()}
+        full = [index for index in slots.values() if not index.ring]
+        self.slot_indexes = dict[int | None, SlotIndex](slots)
         self.room = min((index.slots - index.n for index in full), default=None)  # None: any number
         self.memory_tokens = None if read.memory_tokens is None else _padded(read.memory_tokens)
         self.stores = []
@@ -98,7 +100,7 @@ class StaticCache(KVCache):
                 assert self.memory_tokens is not None
                 self.stores.append(StaticMemory(store, self.memory_tokens.n))
         # CUDA graphs are recorded with what lies at one address, and write to nothing else.
-        for value in (self.last, *(each.at for each in self.slot_indexes.values()), *self._tensors()):
+        for value in (self.last, *(each.at for each in slots.values()), *self._tensors()):
             torch._dynamo.mark_static_address(value, guard=False)
 
     def _tensors(self) -> Iterator[Tensor]:

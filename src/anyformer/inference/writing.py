@@ -46,8 +46,8 @@ def generate(
     `model` is a model, or a directory, which has its tokenizer. `beams` above 1 search for the likeliest text; see
     `BeamSearch` for them, `length_penalty` and `stopping`. `draft`, a smaller model of the same vocabulary, guesses
     `draft_tokens` at a time (4), `lookup` as many from what the text said before, `ahead` lets the model's own modules guess:
-    the same text in fewer passes (`SpeculativeDecoding`). `compiled`: by a compiled step (`CompiledStep`), which takes as long
-    to make as many tokens take, once for texts of like length.
+    the same text in fewer passes (`SpeculativeDecoding`). `compiled`: the step behind the prompt is compiled
+    first (`CompiledStep`), once for texts of like length; the text is the same.
     """
     found = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
     beside = None if draft is None else found.beside(draft, device=device, prepare=lay_out_for_decoding)

@@ -102,9 +102,13 @@ class Flex:
 
 @cache
 def _attention(compiled: bool) -> Callable[..., Any]:
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention import flex_attention as flex
 
-    return torch.compile(flex_attention, dynamic=False, recompile_limit=64) if compiled else flex_attention
+    written_out: Any = flex.flex_attention
+    if not compiled:
+        return written_out
+    # PyTorch's own overloads leave the limit out.
+    return torch.compile(written_out, dynamic=False, recompile_limit=64)  # pyright: ignore[reportCallIssue]
 
 
 def _block_mask(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Any:

@@ -90,6 +90,7 @@ def test_rows_that_end_leave_the_others_alone() -> None:
     drawn = {"sampling": Sampling(1.0), "seed": 3, "end_of_text": end, "max_new_tokens": NEW}
     assert generate_ids(model, ids, **drawn, compiled=step).equal(generate_ids(model, ids, **drawn))
     steps = Decoding(model, ids, max_new_tokens=NEW, compiled=step)
+    next(steps)  # a row that ends at its first token leaves the batch before its shape is compiled for
     for row in range(3):
         next(steps)
         steps.stop(row)

@@ -74,14 +74,16 @@ class StaticCache(KVCache):
     """What a cache holds once it has read a prompt, for passes over one further token of each row.
 
     It takes over the tensors of `read`, which is used no more; a pass changes what is in them, and nothing else. `room`: how
-    many passes it has slots for; `n` stays what the prompt had. Its rows cannot part: no `rewind`, `select` or `join`. Raises
+    many passes it has slots for; `n` is what it may hold. Its rows cannot part: no `rewind`, `select` or `join`. Raises
     CacheError for a cache that has read nothing.
     """
 
     def __init__(self, read: KVCache) -> None:
         if not read.n:
             raise CacheError("a static cache goes on where a prompt ends; run the prompt with the cache first")
-        self.batch, self.slack, self.n, self.plain = read.batch, 0, read.n, False
+        self.batch, self.slack, self.plain = read.batch, 0, False
+        # Not how many tokens it holds: a compiler would make a graph for each such number.
+        self.n = max((index.slots for index in read.slot_indexes.values()), default=1)
         self.last = read.last.clone()
         slots = {reach: StaticSlots(index) for reach, index in read.slot_indexes.items()}
         replaced = {id(old): slots[reach] for reach, old in read.slot_indexes.items()}

@@ -85,7 +85,9 @@ class Flex:
             s = s if softcap is None else softcap * torch.tanh(s / softcap)
             return s if added is None else s + added(row, head, i, j)
 
-        y, aux = _attention(self.compiled)(
+        if sink is not None and self.compiled and q.device.type == "cpu":
+            raise KernelError("flex gives no sums on a CPU, which sinks take; use kernel='blocked' or 'eager' there")
+        found = _attention(self.compiled)(
             q,
             k,
             v,
@@ -93,10 +95,12 @@ class Flex:
             block_mask=seen.blocks,
             scale=scale,
             enable_gqa=q.shape[1] > k.shape[1],
-            return_aux=AuxRequest(lse=True),
+            return_aux=None if sink is None else AuxRequest(lse=True),
         )
-        if sink is not None:  # exp(lse) of exp(lse) + exp(sink): what the sink leaves
-            y = y * torch.sigmoid(aux.lse - sink.view(1, -1, 1))[..., None].to(y.dtype)
+        if sink is None:
+            return found, None
+        y, aux = found  # exp(lse) of exp(lse) + exp(sink): what the sink leaves
+        y = y * torch.sigmoid(aux.lse - sink.view(1, -1, 1))[..., None].to(y.dtype)
         return y, None
 
 

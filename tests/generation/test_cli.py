@@ -1,6 +1,7 @@
 """`anyformer generate`: from a directory to text on the terminal, and one clear line where that cannot be."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 
 import anyformer as af
 from anyformer.cli.main import application
+from anyformer.generation import CompiledStep
 from anyformer.screen import visible
 from anyformer.text import Tokenizer
 from tests.generation.test_text import TEXTS, sized
@@ -42,6 +44,24 @@ def test_the_text_is_that_of_the_function(directory: Path) -> None:
     assert answer["text"] == text[: text.index(stop)]
     assert (answer["version"], answer["prompt"], answer["ended_by"]) == (1, "the fox", "stop")
     assert tokenizer.decode(answer["token_ids"]).startswith(answer["text"])
+
+
+def test_a_compiled_step_writes_the_same(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch.compile's own interpreter here; `test_compiled.py` has the compiler, among the slow tests."""
+    monkeypatch.setattr("anyformer.generation.CompiledStep", partial(CompiledStep, backend="eager"))
+    asked = ("--model", str(directory), "the fox", "--max-new-tokens=6", "--device=cpu")
+    status, stdout, stderr = run(*asked, "--compile")
+    assert (status, stdout) == run(*asked)[:2]
+    assert stderr.startswith("a step of ")
+    assert "is compiled before the second token" in stderr
+    assert stderr.count("\n") == 1
+    for other in (("--beams=2",), ("--lookup=3",), ("--data", __file__)):
+        status, stdout, stderr = run(*(asked if other[0] != "--data" else asked[:2]), "--compile", *other)
+        assert (status, stdout, stderr.count("\n")) == (2, "", 1)
+        assert "--compile writes a token a pass" in stderr
+    status, stdout, stderr = run(*asked, "--compile", "--dtype=int8")
+    assert (status, stdout) == (2, "")
+    assert "held in few bits" in stderr
 
 
 def test_a_preset_has_no_weights() -> None:

@@ -44,6 +44,8 @@ def check_kernels(model: Transformer, left: int, right: int, tolerance: float) -
     wanted = gradients(model, expected, weights)
     assert all(bool(value.isfinite().all()) for value in wanted.values())
     for name, kernel in KERNELS.items():
+        if name == "flex":  # forward alone on a CPU: test_flex.py
+            continue
         if any(kernel.refuses(attention) for attention in attentions(spec)):
             with pytest.raises(KernelError, match=r"use kernel='(blocked|sdpa|eager)'"):
                 run(ids, mask, kernel=name)

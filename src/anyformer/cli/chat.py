@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyformer.cli.names import import_option
-from anyformer.cli.options import PATH, SEED, SHARE, Number, as_option, cache_option, device_option, weights_option
+from anyformer.cli.options import (
+    PATH,
+    SEED,
+    SHARE,
+    Number,
+    as_option,
+    cache_option,
+    compile_option,
+    device_option,
+    weights_option,
+)
+from anyformer.cli.terminal import compiled_step
 from anyformer.errors import AnyformerError
 from anyformer.screen import say
 
@@ -35,6 +46,7 @@ COMMANDS = {
 @weights_option
 @cache_option
 @as_option
+@compile_option
 @import_option
 def command(
     directory: Path,
@@ -47,6 +59,7 @@ def command(
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
     cache_dtype: Any,
+    compiled: bool,
 ) -> None:
     """Talk with the model in DIR, line by line, by the chat template that its checkpoint brings.
 
@@ -61,7 +74,7 @@ def command(
     sampling = Sampling(temperature, top_k, top_p)
     found = opened(directory, device=device, dtype=dtype, prepare=lay_out_for_decoding)
     found.model.cache_dtype = cache_dtype
-    with Conversation(found, system) as conversation:
+    with Conversation(found, system, compiled_step(found.model) if compiled else None) as conversation:
         answered = 0
         while (line := _line()) is not None:
             try:

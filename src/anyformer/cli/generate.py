@@ -18,16 +18,17 @@ from anyformer.cli.options import (
     as_option,
     cache_option,
     choice,
+    compile_option,
     device_option,
     json_option,
     weights_option,
 )
-from anyformer.cli.terminal import tell
+from anyformer.cli.terminal import compiled_step, tell
 from anyformer.errors import UsageError
 from anyformer.screen import say
 
 if TYPE_CHECKING:
-    from anyformer.generation import BeamSearch, Continuation, Guessing, Stopping
+    from anyformer.generation import BeamSearch, CompiledStep, Continuation, Guessing, Stopping
     from anyformer.inference.opened import Opened
 
 JSON_VERSION = 1
@@ -89,6 +90,7 @@ DEFAULT = 50  # new tokens
 @device_option
 @weights_option
 @cache_option
+@compile_option
 @json_option(help="Print one JSON object when all is written.")
 @as_option
 @import_option
@@ -108,6 +110,7 @@ def command(
     device: str | None,
     dtype: Any,  # of torch's, or a packing's name
     cache_dtype: Any,
+    compiled: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -125,6 +128,8 @@ def command(
 
     With `--draft`, `--lookup` or `--ahead` a pass checks several guesses: the greedy text is the same, a drawn one is another of
     the same distribution. How many tokens came of a pass is said on stderr.
+
+    With `--compile` the tokens after the first are written by a compiled graph; the text is the same.
     """
     from anyformer.generation import BeamSearch, lay_out_for_decoding
     from anyformer.inference.guessing import guessing
@@ -147,17 +152,22 @@ def command(
     guessed = draft is not None or lookup is not None or ahead
     if guessed and (search is not None or data is not None or chat):
         raise UsageError("--draft, --lookup and --ahead continue one PROMPT; leave --beams, --data and --chat out")
+    if compiled and (search is not None or data is not None or guessed):
+        raise UsageError(
+            "--compile writes a token a pass; leave --beams, --data, --draft, --lookup and --ahead out, or --compile"
+        )
     how: dict[str, Any] = {"device": device, "dtype": dtype, "prepare": lay_out_for_decoding}
     found = opened(model, **how)
     found.model.cache_dtype = cache_dtype
     beside = None if draft is None else found.beside(draft, **how)
     guesses = guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead)
+    step = compiled_step(found.model) if compiled else None
     if data is not None:
         _answer(data, found, search, given["max_new_tokens"], as_json)
     elif chat:
-        _converse(prompt, found, system, as_json, **given)
+        _converse(prompt, found, system, step, as_json, **given)
     else:
-        _continue(prompt, found, search, guesses, as_json, **given)
+        _continue(prompt, found, search, guesses, step, as_json, **given)
 
 
 def _continue(
@@ -165,6 +175,7 @@ def _continue(
     found: Opened,
     search: BeamSearch | None,
     guesses: Guessing | None,
+    step: CompiledStep | None,
     as_json: bool,
     *,
     max_new_tokens: int | None,
@@ -182,7 +193,7 @@ def _continue(
 
     start = time.perf_counter()
     n_tokens = DEFAULT if max_new_tokens is None else max_new_tokens
-    options = {"max_new_tokens": n_tokens, "search": search, "guessing": guesses, **sampling}
+    options = {"max_new_tokens": n_tokens, "search": search, "guessing": guesses, "compiled": step, **sampling}
     (written,) = generate_text(found.model, found.tokenizer, [prompt], on_text=show, **options)
     show(0, "")
     _end(prompt, written, time.perf_counter() - start, as_json)
@@ -195,6 +206,7 @@ def _converse(
     prompt: str,
     found: Opened,
     system: str | None,
+    step: CompiledStep | None,
     as_json: bool,
     *,
     max_new_tokens: int | None,
@@ -208,7 +220,7 @@ def _converse(
     from anyformer.inference.conversation import Conversation
 
     start = time.perf_counter()
-    with Conversation(found, system) as conversation:
+    with Conversation(found, system, step) as conversation:
         written = conversation.answer(
             prompt,
             max_new_tokens=DEFAULT if max_new_tokens is None else max_new_tokens,

@@ -51,6 +51,12 @@ cache_option = click.option(
     callback=lambda context, option, name: None if name is None else _torch_dtype(name),
     help="Of the cache, 32 numbers with a scale.  [default: as the weights]",
 )
+compile_option = click.option(
+    "--compile",
+    "compiled",
+    is_flag=True,
+    help="Compile the step that writes a token: it takes a while at first, and is faster then.",
+)
 json_option = partial(click.option, "--json", "as_json", is_flag=True)
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from anyformer.generation import CompiledStep
+    from anyformer.model import Transformer
+
 WIDTH = 120  # columns, where the output is a file or a pipe
 
 
@@ -22,6 +25,15 @@ def tell(result: Any, as_json: bool, **more: Any) -> None:
     """Print a result: its figures as one JSON object, after those in `more`, or what it says in words."""
     told = result if isinstance(result, Mapping) else result.as_json() if as_json else result
     say(_json({**more, **told}) if as_json else str(told))
+
+
+def compiled_step(model: Transformer) -> CompiledStep:
+    """A model's step of decoding as one graph, after how long that takes is said."""
+    from anyformer.generation import CompiledStep
+
+    step = CompiledStep(model)
+    say(step.notice, stderr=True)
+    return step
 
 
 def _json(told: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 from anyformer.generation.batch import Batch, Chosen, Row, Wanted
 from anyformer.generation.beam import BeamSearch, Hypothesis, Stopping, search_ids
+from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, generate_ids
 from anyformer.generation.guesses import DraftModel, Guessing, OwnModules, PromptLookup
 from anyformer.generation.layout import lay_out_for_decoding
 from anyformer.generation.sampling import GREEDY, Sampling
 from anyformer.generation.speculative import SpeculativeDecoding
+from anyformer.generation.static_cache import StaticCache
 from anyformer.generation.text import Continuation, GrowingText, StopStrings, encode_prompt, generate_text
 
 __all__ = [
@@ -14,6 +16,7 @@ __all__ = [
     "Batch",
     "BeamSearch",
     "Chosen",
+    "CompiledStep",
     "Continuation",
     "Decoding",
     "DraftModel",
@@ -25,6 +28,7 @@ __all__ = [
     "Row",
     "Sampling",
     "SpeculativeDecoding",
+    "StaticCache",
     "StopStrings",
     "Stopping",
     "Wanted",

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from anyformer.cache import KVCache
-from anyformer.errors import InputError
+from anyformer.errors import InputError, UsageError
+from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.sampling import GREEDY, Sampling, generators
+from anyformer.generation.static_cache import StaticCache, static_length
 from anyformer.layers.attention import has_prefix
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.embedding import learned_positions
@@ -24,7 +26,8 @@ class Decoding(Iterator[dict[int, int]]):
     where the model has one, and `decoder_input_ids` [batch, token] then start the decoder. Row i draws from a generator
     of its own, of seed + i. A row ends with `end_of_text`, one id or any of several (which it gives), after
     `max_new_tokens`, or when `stop` is called on it. Ended rows leave the batch and the cache. `cache=False` computes
-    every step anew, the slow way to the same tokens. Raises InputError for prompts that the model cannot continue.
+    every step anew, the slow way to the same tokens. `compiled`: what steps behind the prompt run by; rows that have ended
+    then stay in the batch, whose shape it is made for. Raises InputError for prompts that the model cannot continue.
     """
 
     def __init__(
@@ -39,9 +42,14 @@ class Decoding(Iterator[dict[int, int]]):
         seed: int = 0,
         end_of_text: int | Collection[int] | None = None,
         cache: bool = True,
+        compiled: CompiledStep | None = None,
     ) -> None:
         check_prompts(model, input_ids, attention_mask, decoder_input_ids, max_new_tokens)
-        self.model, self.sampling = model, sampling
+        if compiled is not None and not cache:
+            raise UsageError("a compiled step goes on from a cache; decode without compiling, or with a cache")
+        if compiled is not None and compiled.model is not model:
+            raise UsageError("the compiled step is of another model; make one of this, or decode without compiling")
+        self.model, self.sampling, self.compiled = model, sampling, compiled
         self.closing_ids = (end_of_text,) if isinstance(end_of_text, int) else end_of_text or ()
         self.rows = list(range(input_ids.shape[0]))  # that still grow, in the order of the batch
         self.steps_left = max_new_tokens
@@ -51,7 +59,7 @@ class Decoding(Iterator[dict[int, int]]):
         self.types = prompt_types(model.spec, self.ids)
         self.generators = generators(seed, len(self.rows))
         self.ended: set[int] = set()
-        self.cache = cache_for(model, self.ids, max_new_tokens) if cache else None
+        self.cache = cache_for(model, self.ids, max_new_tokens, static=compiled is not None) if cache else None
 
     @torch.inference_mode()
     def __next__(self) -> dict[int, int]:
@@ -59,8 +67,7 @@ class Decoding(Iterator[dict[int, int]]):
         if not self.rows or not self.steps_left:
             raise StopIteration
         self.steps_left -= 1
-        logits = next_logits(self.model, self.ids, self.mask, self.types, self.cache, self.encoder_ids)
-        new = self.sampling(logits, self.generators)
+        new = self.sampling(self._logits(), self.generators)
         self.ids = new[:, None] if self.cache else torch.cat((self.ids, new[:, None]), -1)
         if self.mask is not None and self.encoder_ids is None:
             # What a cache holds it knows the mask of; only without one is it needed again.
@@ -68,7 +75,7 @@ class Decoding(Iterator[dict[int, int]]):
         if self.types is not None:
             written = torch.ones_like(new[:, None])
             self.types = written if self.cache else torch.cat((self.types, written), -1)
-        tokens = dict(zip(self.rows, new.tolist(), strict=True))
+        tokens = {row: token for row, token in zip(self.rows, new.tolist(), strict=True) if row not in self.ended}
         self.ended.update(row for row, token in tokens.items() if token in self.closing_ids)
         return tokens
 
@@ -76,9 +83,17 @@ class Decoding(Iterator[dict[int, int]]):
         """Let a row grow no more."""
         self.ended.add(row)
 
+    def _logits(self) -> Tensor:
+        """Logits [batch, vocab] of each row's next token."""
+        if self.compiled is None or self.cache is None or not self.cache.n:
+            return next_logits(self.model, self.ids, self.mask, self.types, self.cache, self.encoder_ids)
+        if not isinstance(self.cache, StaticCache):
+            self.cache = StaticCache(self.cache)
+        return self.compiled(self.ids, self.types, self.cache)
+
     def _drop_ended(self) -> None:
         kept = [i for i, row in enumerate(self.rows) if row not in self.ended]
-        if len(kept) == len(self.rows):
+        if len(kept) == len(self.rows) or (kept and isinstance(self.cache, StaticCache)):
             return
         self.rows, self.generators = [self.rows[i] for i in kept], [self.generators[i] for i in kept]
         if not self.rows:
@@ -101,6 +116,7 @@ def generate_ids(
     seed: int = 0,
     end_of_text: int | None = None,
     cache: bool = True,
+    compiled: CompiledStep | None = None,
 ) -> Tensor:
     """The new ids [batch, at most max_new_tokens]; a row that ends early is filled with `end_of_text`.
 
@@ -116,15 +132,17 @@ def generate_ids(
         seed=seed,
         end_of_text=end_of_text,
         cache=cache,
+        compiled=compiled,
     )
     n_rows = input_ids.shape[0]
     columns = [[step.get(row, end_of_text) for row in range(n_rows)] for step in steps]
     return torch.tensor(columns, dtype=torch.long, device=input_ids.device).reshape(-1, n_rows).T.contiguous()
 
 
-def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int) -> KVCache:
+def cache_for(model: Transformer, prompt: Tensor, max_new_tokens: int, *, static: bool = False) -> KVCache:
     """A cache for a prompt [batch, token] and what is written after it; the last token is never read."""
-    return model.new_cache(len(prompt), prompt.shape[1] + max_new_tokens - 1)
+    length = prompt.shape[1] + max_new_tokens - 1
+    return model.new_cache(len(prompt), static_length(length) if static else length)
 
 
 def next_logits(

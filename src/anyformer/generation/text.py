@@ -10,6 +10,7 @@ import torch
 
 from anyformer.errors import InputError
 from anyformer.generation.beam import BeamSearch, search_ids
+from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.decode import Decoding, check_writes
 from anyformer.generation.guesses import Guessing
 from anyformer.generation.sampling import Sampling
@@ -46,12 +47,14 @@ def generate_text(
     cache: bool = True,
     search: BeamSearch | None = None,
     guessing: Guessing | None = None,
+    compiled: CompiledStep | None = None,
 ) -> list[Continuation]:
     """What follows each prompt: text without the prompt and without the stop string, tokens, why it ended.
 
     Of a model with an encoder the prompts are what that reads, and the text is its answer. `search` looks for the
     likeliest text instead of writing token by token; then text is told of when all is found. `guessing` writes the same,
     faster where guesses are good, a row after the other; drawn, a text of the same distribution (`SpeculativeDecoding`).
+    `compiled` is the model's step behind the prompts as one graph, which writes the same text.
 
     `on_text(row, piece)` is called as text becomes certain: whole characters, and nothing that a stop string would take
     back. Temperature 0 is greedy; row i draws with seed + i, alone or in a batch. A text begins with the tokenizer's
@@ -64,6 +67,10 @@ def generate_text(
         )
     if guessing is not None and (search is not None or not cache):
         raise InputError("guesses are checked through the cache, and not by beam search; leave one of them out")
+    if compiled is not None and (search is not None or guessing is not None):
+        raise InputError(
+            "a compiled step writes a token of each row, and searches nothing; leave the search or the guesses out"
+        )
     check_writes(model.spec)
     reads_source = model.encoder is not None
     ids = [(encode_source if reads_source else encode_prompt)(tokenizer, prompt) for prompt in prompts]
@@ -101,7 +108,7 @@ def generate_text(
         "end_of_text": tokenizer.closing_ids,
     }
     steps = (
-        Decoding(*given, cache=cache, **options)
+        Decoding(*given, cache=cache, compiled=compiled, **options)
         if guessing is None
         else SpeculativeDecoding(*given, guessing, **options)
     )

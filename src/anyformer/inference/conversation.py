@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import InputError, RunFailed
-from anyformer.generation import GREEDY, Batch, Continuation, GrowingText, Sampling, Wanted
+from anyformer.generation import GREEDY, CompiledStep, Continuation, Decoding, GrowingText, Sampling
 from anyformer.inference.opened import Opened
 from anyformer.text.chat import Chat
 
@@ -16,16 +18,17 @@ from anyformer.text.chat import Chat
 class Conversation:
     """What was said so far; each answer is the continuation of all of it, as the template writes it.
 
-    `system` is said before everything. Closed, or at the end of a `with`, it leaves no process behind. Raises TextError where
-    the checkpoint has no template, InputError for a model with an encoder.
+    `system` is said before everything; `compiled` is the model's step, where that is compiled. Closed, or at the end of a
+    `with`, it leaves no process behind. Raises TextError where the checkpoint has no template, InputError for a model with an
+    encoder.
     """
 
-    def __init__(self, found: Opened, system: str | None = None) -> None:
+    def __init__(self, found: Opened, system: str | None = None, compiled: CompiledStep | None = None) -> None:
         if found.model.encoder is not None:
             raise InputError(
                 "this model has an encoder and a decoder, and no template makes one text of both; `generate`"
             )
-        self.found, self.chat = found, Chat(found.tokenizer)
+        self.found, self.chat, self.compiled = found, Chat(found.tokenizer), compiled
         self._begun = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[dict[str, str]] = []
         self.reset()
@@ -58,11 +61,20 @@ class Conversation:
         model, tokenizer = self.found.model, self.found.tokenizer
         messages = [*self.messages, {"role": "user", "content": said}]
         ids = self.chat.token_ids(messages)
-        batch, growing = Batch(model, len(ids) + max_new_tokens), GrowingText(tokenizer, ids, stop, 0, on_text)
-        row, chosen = batch.add(Wanted(tuple(ids), max_new_tokens, sampling, seed, tokenizer.closing_ids))
-        while chosen is not None:
-            growing.push(chosen.token_id)
-            chosen = None if row.ended or growing.done else batch.step()[row]
+        growing = GrowingText(tokenizer, ids, stop, 0, on_text)
+        steps = Decoding(
+            model,
+            torch.tensor([ids], device=next(model.parameters()).device),
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            seed=seed,
+            end_of_text=tokenizer.closing_ids,
+            compiled=self.compiled,
+        )
+        for step in steps:
+            growing.push(step[0])
+            if growing.done:
+                break
         written = growing.finish()
         self.messages = [*messages, {"role": "assistant", "content": written.text}]
         return written

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from anyformer.errors import InputError, TextError, UsageError
-from anyformer.generation import BeamSearch, Stopping, generate_text, lay_out_for_decoding
+from anyformer.generation import BeamSearch, CompiledStep, Stopping, generate_text, lay_out_for_decoding
 from anyformer.generation.text import encode_source
 from anyformer.inference.guessing import guessing
 from anyformer.inference.opened import TrainedModel, opened
@@ -38,6 +38,7 @@ def generate(
     draft_tokens: int | None = None,
     lookup: int | None = None,
     ahead: bool = False,
+    compiled: bool = False,
     device: str | None = None,
 ) -> Prompt:
     """The text that follows a prompt, or each of several, without the prompt; see `generate_text`.
@@ -45,7 +46,8 @@ def generate(
     `model` is a model, or a directory, which has its tokenizer. `beams` above 1 search for the likeliest text; see
     `BeamSearch` for them, `length_penalty` and `stopping`. `draft`, a smaller model of the same vocabulary, guesses
     `draft_tokens` at a time (4), `lookup` as many from what the text said before, `ahead` lets the model's own modules guess:
-    the same text in fewer passes (`SpeculativeDecoding`).
+    the same text in fewer passes (`SpeculativeDecoding`). `compiled`: the step behind the prompt is compiled
+    first (`CompiledStep`), once for texts of like length; the text is the same.
     """
     found = opened(model, tokenizer, device=device, prepare=lay_out_for_decoding)
     beside = None if draft is None else found.beside(draft, device=device, prepare=lay_out_for_decoding)
@@ -63,6 +65,7 @@ def generate(
         on_text=on_text,
         search=BeamSearch(beams, length_penalty, stopping) if beams > 1 else None,
         guessing=guessing(found, draft=beside, draft_tokens=draft_tokens, lookup=lookup, ahead=ahead),
+        compiled=CompiledStep(found.model) if compiled else None,
     )
     if isinstance(prompt, str):
         return written[0].text

@@ -8,13 +8,14 @@ from anyformer.errors import KernelError, did_you_mean
 from anyformer.kernels.blocked import Blocked
 from anyformer.kernels.eager import Eager
 from anyformer.kernels.fastest import Fastest
+from anyformer.kernels.flex import Flex
 from anyformer.kernels.sdpa import SDPA
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.tokens import Kernel
 
 BLOCKED = Blocked()
 IN_ORDER: tuple[Kernel, ...] = (BLOCKED, SDPA(), Eager())  # fastest first; eager, the oracle, takes everything
-KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in IN_ORDER}
+KERNELS: Mapping[str, Kernel] = {kernel.name: kernel for kernel in (*IN_ORDER, Flex())}  # flex: only by name
 
 
 def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel:
@@ -23,7 +24,7 @@ def choose(name: str | None, spec: AttentionSpec, device: str = "cpu") -> Kernel
     Where blocks of a mask may be worth leaving out, each pass decides, by its length and its mask.
     """
     if name is None:
-        able = [kernel for kernel in KERNELS.values() if kernel.refuses(spec) is None]
+        able = [kernel for kernel in IN_ORDER if kernel.refuses(spec) is None]
         rest = [kernel for kernel in able if kernel is not BLOCKED]
         return Fastest(BLOCKED, rest[0]) if len(rest) < len(able) and device == "cpu" else rest[0]
     if name not in KERNELS:

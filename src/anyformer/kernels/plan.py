@@ -63,6 +63,29 @@ def plan(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int = TILE)
     return tuple(s for queries, keys, row in each for s in _row(mask, queries, keys, n_heads, tile, row))
 
 
+def tiles(mask: Mask, query: Tokens, key: Tokens, n_heads: int, tile: int) -> Verdict:
+    """Whether blocks of queries and keys, as they follow each other, may hold a visible pair, and must hold only such.
+
+    Each [row or 1, head or 1, block of queries, block of keys].
+    """
+    of_queries, of_keys = _facts(query), _facts(key)
+    rows = max(1 if fact is None else len(fact) for facts in (of_queries, of_keys) for fact in facts.values())
+    found: list[Verdict] = []
+    for row in range(rows):
+        queries, keys = (_of_row(facts, row) for facts in (of_queries, of_keys))
+        i, j = _blocks(queries, None, tile), _blocks(keys, None, tile)
+        verdict = _asked(
+            mask,
+            _bounded(queries, i, (1, 1, len(i), 1)),
+            _bounded(keys, j, (1, 1, 1, len(j))),
+            np.arange(n_heads).reshape(1, -1, 1, 1),
+        )
+        verdict = Verdict(np.array(True), np.array(False)) if verdict is None else verdict
+        shape = np.broadcast_shapes(*(bits.shape for bits in verdict), (1, 1, len(i), len(j)))
+        found.append(Verdict(*(np.broadcast_to(bits, shape) for bits in verdict)))
+    return Verdict(*(np.concatenate(bits) for bits in zip(*found, strict=True)))
+
+
 @lru_cache(maxsize=32)
 def _plain(mask: Mask, query: Span, key: Span, n_heads: int, tile: int) -> tuple[Section, ...]:
     queries, keys = ({"position": np.arange(*span)} for span in (query, key))

@@ -42,6 +42,11 @@ class ScoreSpec(PartSpec, abstract=True):
     # Whether what it adds to some heads can be made without the others, its weights cut by heads; `place.heads` says which.
     heads_apart: ClassVar[bool] = False
 
+    @property
+    def of_distance(self) -> bool:
+        """Whether all that it adds to a head's pair hangs on how far the key is from the query, and on which side."""
+        return False
+
 
 class ValueSpec(PartSpec, abstract=True):
     """What attention's weights add to its values; its place's shape is (n_heads, width of a value).
@@ -62,6 +67,10 @@ class ALiBiSpec(ScoreSpec):
     heads_apart = True
     scale: ScaleSpec | None = None  # of head_dim
     rounding: Literal["none", "bfloat16"] = "none"
+
+    @property
+    def of_distance(self) -> bool:
+        return self.rounding == "none"
 
     def slopes(self, n_heads: int) -> list[float]:
         """2^(-8i/n) for i = 1 … n; beyond a power of two n, every second slope of 2n."""
@@ -96,6 +105,10 @@ class RelativeBucketsSpec(ScoreSpec):
         self.require("n_buckets", exact >= 1, f"must be at least {4 if self.bidirectional else 2}")
         if self.max_distance <= exact:
             raise self.refusal("max_distance", f"must be beyond the {exact} tokens that have a bucket each")
+
+    @property
+    def of_distance(self) -> bool:
+        return True
 
     def resized(self, to: Sizes) -> RelativeBucketsSpec:
         """Buckets stay enough that near and far ones differ, either way."""

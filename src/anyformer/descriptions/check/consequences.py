@@ -20,6 +20,7 @@ from anyformer.spec import ModelSpec, cached_calls
 
 LENGTH = 2048  # tokens, where no context is given
 LONGEST = 8192  # tokens, for which blocks are worked out
+PLAIN = "sdpa without a mask's tensor"
 NBYTES = 2  # of a number in bfloat16
 
 
@@ -43,10 +44,15 @@ def _kernels(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _kernel(attention: Attention, spec: ModelSpec) -> str:
-    blocks, taken = _blocks(attention, spec), choose(None, attention.spec, "cuda").name
-    return (
-        _unblocked(attention, spec, taken) if blocks is None else f"{blocks}; else {_unblocked(attention, spec, taken)}"
-    )
+    blocks, unblocked = _blocks(attention, spec), _unblocked(attention, spec, choose(None, attention.spec, "cuda").name)
+    rest = unblocked if unblocked == PLAIN else f"{unblocked}; {_flex(attention)}"
+    return rest if blocks is None else f"{blocks}; else {rest}"
+
+
+def _flex(attention: Attention) -> str:
+    """What is not chosen by itself: on a GPU it is not measured, and on a CPU blocks are as fast and have a backward pass."""
+    reason = KERNELS["flex"].refuses(attention.spec)
+    return reason or "flex, taken by name alone, leaves hidden blocks out on a GPU; on a CPU it is forward alone"
 
 
 def _blocks(attention: Attention, spec: ModelSpec) -> str | None:
@@ -73,8 +79,9 @@ def _unblocked(attention: Attention, spec: ModelSpec, taken: str) -> str:
         return f"sdpa with a table of scores [heads, query, key] ({kinds})"
     length = spec.context or LENGTH
     left = attention.spec.mask.within((0, length), (0, length))
-    if attention.spec.reads == "memory" or left in (Causal(), Everything()):
-        return "sdpa without a mask's tensor"
+    plain = attention.spec.reads == "memory" or left in (Causal(), Everything())
+    if plain and attention.spec.indexer is None:
+        return PLAIN
     n = masks_by_head(attention)
     shape = "[query, key]" if n == 1 else f"[{n} heads, query, key]"
     return f"sdpa with a dense mask {shape}, {n * length * length / 2**20:,.0f} MiB at {length:,} tokens"

@@ -1,0 +1,146 @@
+"""A cache whose tensors keep their shapes from token to token, so that one graph does for every step of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, SlotIndex, StateCache
+from anyformer.errors import CacheError
+from anyformer.layers.tokens import FACTS, Tokens
+
+LEAST = 64  # slots of the shortest cache, and tokens of the shortest memory
+
+
+def static_length(tokens: int) -> int:
+    """Slots for so many tokens: the next of 64, 96, 128, 192, 256 …, so that texts of like length share a graph."""
+    power = 1 << (tokens - 1).bit_length()
+    return max(LEAST, power if tokens > power * 3 // 4 else power * 3 // 4)
+
+
+class StaticSlots(SlotIndex):
+    """Which tokens slots hold, all of them always seen: those that are empty are of document 0, which masks hide."""
+
+    def __init__(self, read: SlotIndex) -> None:
+        self.name, self.batch, self.slots, self.ring = read.name, read.batch, read.slots, read.ring
+        self.n, self.plain = read.n, False
+        self.facts = {name: read.facts[name].clone() for name in FACTS}
+        self.at = torch.full((1,), read.n - 1, device=self.facts["position"].device)  # the slot written last
+        if self.ring:
+            self.at %= self.slots
+        self.keys = None
+
+    def admit(self, new: Tokens) -> None:
+        """Write down one new token a row."""
+        self.at += 1
+        if self.ring:
+            self.at %= self.slots
+        for fact, value in self.facts_of(new).items():
+            self.facts[fact].index_copy_(-1, self.at, value)
+        seen: dict[str, Any] = dict(self.facts)
+        self.keys = Tokens(**seen, name=self.name)
+
+    def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
+        """All slots of [batch, …, slot, …], the new token written along `axis`."""
+        return held.index_copy_(held.dim() + axis, self.at, new.to(held.dtype))
+
+
+class StaticState(StateCache):
+    """What a recurrence has made of the tokens so far; what it makes next is written in its place."""
+
+    def __init__(self, read: StateCache, document: Tensor) -> None:
+        self.held = {name: value.clone(memory_format=torch.contiguous_format) for name, value in read.held.items()}
+        self.document = document
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Write the state after this pass."""
+        for name, value in state.items():
+            self.held[name].copy_(value)
+
+
+class StaticMemory(CrossAttentionCache):
+    """What cross-attention made of the memory, which has been read."""
+
+    def __init__(self, read: CrossAttentionCache, slots: int) -> None:
+        self._in_8_bits, self._made = read._in_8_bits, dict(read._made)
+        self.held = {name: F.pad(value, (0, 0, 0, slots - value.shape[-2])) for name, value in read.held.items()}
+
+
+class StaticCache(KVCache):
+    """What a cache holds once it has read a prompt, for passes over one further token of each row.
+
+    It takes over the tensors of `read`, which is used no more; a pass changes what is in them, and nothing else. `room`: how
+    many passes it has slots for; `n` is what it may hold. Its rows cannot part: no `rewind`, `select` or `join`. Raises
+    CacheError for a cache that has read nothing.
+    """
+
+    def __init__(self, read: KVCache) -> None:
+        if not read.n:
+            raise CacheError("a static cache goes on where a prompt ends; run the prompt with the cache first")
+        self.batch, self.slack, self.plain = read.batch, 0, False
+        # Not how many tokens it holds: a compiler would make a graph for each such number.
+        self.n = max((index.slots for index in read.slot_indexes.values()), default=1)
+        self.last = read.last.clone()
+        slots = {reach: StaticSlots(index) for reach, index in read.slot_indexes.items()}
+        replaced = {id(old): slots[reach] for reach, old in read.slot_indexes.items()}
+        full = [index for index in slots.values() if not index.ring]
+        self.slot_indexes = dict[int | None, SlotIndex](slots)
+        self.room = min((index.slots - index.n for index in full), default=None)  # None: any number
+        self.memory_tokens = None if read.memory_tokens is None else _padded(read.memory_tokens)
+        self.stores = []
+        for store in read.stores:
+            if isinstance(store, LayerCache):
+                store.slot_index = replaced[id(store.slot_index)]
+                self.stores.append(store)
+            elif isinstance(store, StateCache):
+                self.stores.append(StaticState(store, self.last[1]))
+            else:
+                assert self.memory_tokens is not None
+                self.stores.append(StaticMemory(store, self.memory_tokens.n))
+        # CUDA graphs are recorded with what lies at one address, and write to nothing else.
+        for value in (self.last, *(each.at for each in slots.values()), *self._tensors()):
+            torch._dynamo.mark_static_address(value, guard=False)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """What passes write to, and what cross-attention reads."""
+        for index in self.slot_indexes.values():
+            yield from index.facts.values()
+        for store in self.stores:
+            yield from store.held.values()
+
+    def admit(self, tokens: Tokens, batch: int) -> None:
+        """Take note of one new token of each row."""
+        if (batch, tokens.n) != (self.batch, 1):
+            raise CacheError(
+                f"a static cache takes one token of each of its {self.batch} rows, not {tokens.n} of {batch}"
+            )
+        for slot_index in self.slot_indexes.values():
+            slot_index.admit(tokens)
+        self.last[0].copy_(tokens.position.expand(self.batch, 1))
+
+    def rewind(self, drop: int | Sequence[int]) -> NoReturn:
+        """Not of this cache."""
+        raise CacheError("a static cache takes no token back; decode without compiling")
+
+    def select(self, rows: Sequence[int] | Tensor) -> NoReturn:
+        """Not of this cache."""
+        raise CacheError("the rows of a static cache stay as they are; decode without compiling")
+
+    def join(self, other: KVCache) -> NoReturn:
+        """Not of this cache."""
+        raise CacheError("a static cache takes no further rows; decode without compiling")
+
+    def trim(self) -> None:
+        """Nothing: slots stay as they are."""
+
+
+def _padded(memory: Tokens) -> Tokens:
+    """The tokens of an encoder's memory, and behind them empty ones, to a static length."""
+    document = torch.ones_like(memory.position) if memory.document is None else memory.document
+    missing = static_length(memory.n) - memory.n
+    known = Tokens(memory.position, document, memory.order, memory.segment, memory.mark, name=memory.name)
+    return known.each(lambda fact: F.pad(fact, (0, missing)))

@@ -1,0 +1,171 @@
+"""PyTorch's FlexAttention: any mask and any score of distance, compiled into one fused kernel that leaves hidden blocks out.
+
+Dong et al. 2024, arXiv:2412.05496. Forward and backward on a GPU, forward alone on a CPU: PyTorch has no backward pass there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.errors import KernelError
+from anyformer.kernels.plan import ends, tiles
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.mask import Mask, shown
+from anyformer.layers.tokens import Bias, Tokens
+
+TILE = 128  # queries, and keys, of a block: what PyTorch's kernels work on
+
+PairOf = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # something of (row, head, query, key), each a number
+
+
+class Compiled(NamedTuple):
+    """The blocks that hold a visible pair, and what distances add to scores."""
+
+    blocks: Any  # a BlockMask; None: all is seen
+    added: PairOf | None
+
+
+class Flex:
+    """One fused kernel for each mask and length, compiled when it is first met."""
+
+    name = "flex"
+
+    def __init__(self, compiled: bool = True) -> None:
+        self.compiled = compiled  # not: PyTorch's own written-out form, dense and slow, to test against
+
+    def refuses(self, spec: AttentionSpec) -> str | None:
+        """Why the kernel cannot compute this attention, or None."""
+        if spec.relative_values is not None:
+            return f"flex gives no weights, which {spec.relative_values.kind} are made of"
+        if other := [score.kind for score in spec.scores if not score.of_distance]:
+            return f"flex has no scores of anything but distance ({', '.join(other)})"
+        if spec.indexer is not None:
+            return "flex has no keys chosen by what tokens say (Indexer)"
+        return None
+
+    def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Compiled:
+        """The blocks of the mask, and a table of what each distance adds [head, distance]."""
+        if query.span and key.span:
+            mask = mask.within(query.span, key.span)
+        return Compiled(_block_mask(mask, query, key, n_heads), None if bias is None else _added(bias, query, key))
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Compiled,
+        *,
+        scale: float,
+        softcap: float | None,
+        sink: Tensor | None,
+        scores: Tensor | None,
+        dropout: float,
+    ) -> tuple[Tensor, None]:
+        """Values [batch, heads, query, value_dim], and no weights; a row that sees no key gives 0.
+
+        Raises KernelError for dropout, and for what has a gradient on a CPU.
+        """
+        from torch.nn.attention.flex_attention import AuxRequest
+
+        if dropout:
+            raise KernelError("flex drops no weights; train without attention dropout, or use kernel='sdpa' or 'eager'")
+        if q.device.type == "cpu" and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
+            raise KernelError(
+                "flex has no backward pass on a CPU; use kernel='blocked', 'sdpa' or 'eager' to train there"
+            )
+        added = seen.added
+
+        def score(s: Tensor, row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            s = s if softcap is None else softcap * torch.tanh(s / softcap)
+            return s if added is None else s + added(row, head, i, j)
+
+        if sink is not None and self.compiled and q.device.type == "cpu":
+            raise KernelError("flex gives no sums on a CPU, which sinks take; use kernel='blocked' or 'eager' there")
+        found = _attention(self.compiled)(
+            q,
+            k,
+            v,
+            score_mod=None if softcap is None and added is None else score,
+            block_mask=seen.blocks,
+            scale=scale,
+            enable_gqa=q.shape[1] > k.shape[1],
+            return_aux=None if sink is None else AuxRequest(lse=True),
+        )
+        if sink is None:
+            return found, None
+        y, aux = found  # exp(lse) of exp(lse) + exp(sink): what the sink leaves
+        y = y * torch.sigmoid(aux.lse - sink.view(1, -1, 1))[..., None].to(y.dtype)
+        return y, None
+
+
+@cache
+def _attention(compiled: bool) -> Callable[..., Any]:
+    from torch.nn.attention import flex_attention as flex
+
+    written_out: Any = flex.flex_attention
+    if not compiled:
+        return written_out
+    # PyTorch's own overloads leave the limit out.
+    return torch.compile(written_out, dynamic=False, recompile_limit=64)  # pyright: ignore[reportCallIssue]
+
+
+def _block_mask(mask: Mask, query: Tokens, key: Tokens, n_heads: int) -> Any:
+    """Which blocks are computed, and of those that may hide a pair the predicate; None where everything is seen."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    key = replace(key, end=torch.as_tensor(_ends(key), device=key.position.device))
+
+    def facts(tokens: Tokens, row: Tensor, at: Tensor) -> Tokens:
+        return tokens.each(lambda fact: fact[row if fact.shape[0] > 1 else 0, at])
+
+    def visible(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        found = shown(mask, facts(query, row, i), facts(key, row, j), head)
+        assert found is not None
+        return found
+
+    one = torch.zeros((), dtype=torch.long, device=key.position.device)
+    if shown(mask, facts(query, one, one), facts(key, one, one), one) is None:
+        return None
+    may, must = tiles(mask, query, key, n_heads, TILE)
+    whole = np.ones(must.shape[-2:], dtype=bool)  # a block that reaches beyond the last token is not
+    whole[query.n // TILE :], whole[:, key.n // TILE :] = False, False
+    full = must & whole
+    partly, fully = (_listed(bits, key.position.device) for bits in (may & ~full, full))
+    return BlockMask.from_kv_blocks(*partly, *fully, BLOCK_SIZE=TILE, mask_mod=visible, seq_lengths=(query.n, key.n))
+
+
+def _listed(bits: np.ndarray[Any, Any], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(how many blocks of keys each block of queries has, their numbers, the others behind them) of [row, head, query, key]."""
+    which = torch.as_tensor(bits.astype(np.int32), device=device)
+    return which.sum(-1, dtype=torch.int32), torch.argsort(which, dim=-1, descending=True, stable=True).int()
+
+
+def _ends(key: Tokens) -> np.ndarray[Any, Any]:
+    position, document = (None if fact is None else fact.cpu().numpy() for fact in (key.position, key.document))
+    assert position is not None
+    return np.ascontiguousarray(ends(position, document))
+
+
+def _added(bias: Bias, query: Tokens, key: Tokens) -> PairOf:
+    """What the distance of a pair adds, from a table of all distances there are."""
+    first = int(key.position.min() - query.position.max())
+    last = int(key.position.max() - query.position.min())
+    distances = torch.arange(first, last + 1, device=key.position.device)[None]
+    table = bias(Tokens(torch.zeros_like(distances[:, :1])), Tokens(distances))
+    assert table is not None
+    each = table[0, :, 0]  # [heads or 1, distance]
+    of_query, of_key = query.position, key.position
+
+    def added(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        at = of_key[row if of_key.shape[0] > 1 else 0, j] - of_query[row if of_query.shape[0] > 1 else 0, i]
+        return each[head if each.shape[0] > 1 else 0, at - first]
+
+    return added

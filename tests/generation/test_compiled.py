@@ -1,0 +1,155 @@
+"""A compiled step: one graph for all texts of like length, and the text that is written without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+import anyformer as af
+from anyformer.errors import CacheError, InputError, UsageError
+from anyformer.families import preset
+from anyformer.generation import BeamSearch, CompiledStep, Decoding, Sampling, StaticCache, generate_ids, generate_text
+from anyformer.inference.opened import Opened
+from anyformer.layers import AttentionSpec, LSHAttentionSpec
+from anyformer.model import Transformer
+from anyformer.resizing import shrink
+from anyformer.spec import Count
+from anyformer.text import Tokenizer
+from tests.generation.test_text import TEXTS, sized
+from tests.laws.models import ids_for, randomised
+from tests.laws.weights import edited
+
+NEW = 10
+# A full cache beside a ring, with soft-caps; latents; states of two kinds beside attention; an encoder's memory.
+KINDS = ["gemma2-2b", "deepseek-v3", "jamba-v0.1", "t5-small"]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+def prompt(model: Transformer, rows: int, n: int) -> dict[str, Tensor]:
+    ids = ids_for(model.spec, rows, n, seed=n)
+    if model.encoder is None:
+        return {"input_ids": ids}
+    return {"input_ids": ids, "decoder_input_ids": ids_for(model.spec, rows, 1)}
+
+
+def check(name: str, backend: str, dtype: torch.dtype | None = None) -> None:
+    """Three prompts of several lengths, one of them of two rows that are padded, against all computed anew by eager attention."""
+    model = randomised(shrink(preset(name).spec))
+    model.cache_dtype = dtype
+    step = CompiledStep(model, backend)
+    for n in (5, 8):
+        given = prompt(model, 1, n)
+        written = generate_ids(model, **given, max_new_tokens=NEW, compiled=step)
+        assert counters["stats"]["unique_graphs"] == 1, "a text of like length and each of its steps share a graph"
+        assert written.tolist() == generate_ids(model, **given, max_new_tokens=NEW, cache=dtype is not None).tolist()
+    given = prompt(model, 1, 6)
+    assert generate_ids(model, **given, max_new_tokens=NEW, compiled=CompiledStep(model, backend)).shape == (1, NEW)
+    assert counters["stats"]["unique_graphs"] == 1, "a second step of the model finds the graph of the first"
+    given, mask = prompt(model, 2, 9), torch.ones(2, 9, dtype=torch.long)
+    mask[0, :4] = 0
+    expected = generate_ids(model, attention_mask=mask, **given, max_new_tokens=NEW, cache=dtype is not None)
+    assert generate_ids(model, attention_mask=mask, **given, max_new_tokens=NEW, compiled=step).equal(expected)
+    assert counters["stats"]["unique_graphs"] == 2, "two rows are one graph more"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_graph_and_the_same_text(name: str) -> None:
+    check(name, "eager")
+
+
+def test_a_cache_in_8_bits() -> None:
+    check("llama3.2-1b", "aot_eager", torch.int8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*KINDS, "gpt2", "qwen3-next-80b-a3b"])
+def test_inductor(name: str) -> None:
+    check(name, "inductor")
+
+
+def test_rows_that_end_leave_the_others_alone() -> None:
+    model = randomised(shrink(preset("gpt2").spec))
+    ids, step = ids_for(model.spec, 3, 6), CompiledStep(model, "eager")
+    expected = generate_ids(model, ids, max_new_tokens=NEW)
+    end = int(expected[1, 3])
+    assert 1 <= len({int((row == end).any()) for row in expected}) <= 2
+    wanted = generate_ids(model, ids, max_new_tokens=NEW, end_of_text=end)
+    assert generate_ids(model, ids, max_new_tokens=NEW, end_of_text=end, compiled=step).equal(wanted)
+    assert counters["stats"]["unique_graphs"] == 1
+    drawn = {"sampling": Sampling(1.0), "seed": 3, "end_of_text": end, "max_new_tokens": NEW}
+    assert generate_ids(model, ids, **drawn, compiled=step).equal(generate_ids(model, ids, **drawn))
+    steps = Decoding(model, ids, max_new_tokens=NEW, compiled=step)
+    next(steps)  # a row that ends at its first token leaves the batch before its shape is compiled for
+    for row in range(3):
+        next(steps)
+        steps.stop(row)
+    assert list(steps) == []
+
+
+def test_a_cache_that_is_full() -> None:
+    model = randomised(shrink(preset("gpt2").spec))
+    ids, step = ids_for(model.spec, 1, 4), CompiledStep(model, "eager")
+    with torch.inference_mode():
+        model(ids, cache=(read := model.new_cache(1, 5)))
+        cache = StaticCache(read)
+        step(ids[:, :1], None, cache)
+        with pytest.raises(CacheError, match="full"):
+            step(ids[:, :1], None, cache)
+
+
+@pytest.mark.slow
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    with pytest.raises(UsageError, match=r"takes a C\+\+ compiler, and none is found"):
+        CompiledStep(randomised(shrink(preset("gpt2").spec)))
+
+
+def opened() -> Opened:
+    tokenizer = Tokenizer.train(TEXTS, 320)
+    return Opened(randomised(sized(shrink(preset("llama2-7b").spec), tokenizer.vocab_size)), tokenizer, None)
+
+
+def test_what_it_refuses(tmp_path: Path) -> None:
+    found = opened()
+    af.save(found.model, tmp_path, tokenizer=found.tokenizer)
+    step = CompiledStep(found.model, "eager")
+    with pytest.raises(InputError, match="leave the search or the guesses out"):
+        generate_text(found.model, found.tokenizer, ["a"], search=BeamSearch(2), compiled=step)
+    with pytest.raises(UsageError, match="goes on from a cache"):
+        generate_text(found.model, found.tokenizer, ["a"], cache=False, compiled=step)
+    with pytest.raises(UsageError, match="of another model"):
+        generate_ids(af.build(found.model.spec), ids_for(found.model.spec, 1, 3), max_new_tokens=2, compiled=step)
+    packed, _ = af.load(tmp_path, dtype="int8")
+    with pytest.raises(UsageError, match="held in few bits"):
+        CompiledStep(packed)
+    hashed = edited(found.model.spec, AttentionSpec, lambda _: LSHAttentionSpec(n_heads=Count(2)))
+    with pytest.raises(UsageError, match="LSHAttention takes slots that are empty for tokens"):
+        CompiledStep(af.build(hashed))
+
+
+def test_a_step_that_is_no_one_graph() -> None:
+    """A part of a user's own that asks Python what stands in a tensor."""
+    model = randomised(shrink(preset("gpt2").spec))
+    plain = model.stack.forward
+
+    def asking(*given: object) -> object:
+        out = plain(*given)
+        torch._dynamo.graph_break()
+        return out
+
+    model.stack.forward = asking  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match=r"no one graph .* decode without compiling") as told:
+        generate_ids(model, ids_for(model.spec, 1, 4), max_new_tokens=3, compiled=CompiledStep(model, "eager"))
+    assert "\n" not in str(told.value)

@@ -45,16 +45,20 @@ ROOMS: dict[str, set[str]] = {
 ROOMS["serving"] = {"generation", "inference", "layers", "model", "text"}
 ROOMS["measure"] = set(ROOMS)
 ROOMS["study"] = set(ROOMS)
-ROOMS["cli"] = {*ROOMS, "anyformer"}
-ROOMS["__main__"] = {"cli"}
 ROOMS["integrations"] = {
     "cache",
     "families",
+    "generation",
     "hub",
+    "inference",
     "layers",
     "model",
+    "recipe",
     "spec",
-}  # imported by nobody but who asks for it
+    "text",
+}  # imported by nobody but who asks for it, on the command line too
+ROOMS["cli"] = {*ROOMS, "anyformer"}
+ROOMS["__main__"] = {"cli"}
 ROOMS["anyformer"] = {
     room for room in ROOMS if room not in {"cli", "__main__", "integrations"}
 }  # src/anyformer/__init__.py
@@ -168,7 +172,7 @@ def undeclared(package: Path) -> Iterator[str]:
 
     def named(requirements: list[str]) -> set[str]:
         names = {re.split(r"[^\w-]", text, maxsplit=1)[0].lower() for text in requirements}
-        imported = {"pyyaml": "yaml", "mlflow-skinny": "mlflow"}
+        imported = {"pyyaml": "yaml", "mlflow-skinny": "mlflow", "lm-eval": "lm_eval"}
         return {imported.get(name, name) for name in names}
 
     known = named(project["dependencies"]) | {"anyformer"} | sys.stdlib_module_names

@@ -6,6 +6,7 @@ list of pages and the API's page, which holds no name of its own.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -29,7 +30,9 @@ include_patterns = [
     "studies/results/*.md",
     "docs/*.md",
     "docs/site/api.md",
+    "examples/notebooks/*.ipynb",
 ]
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}  # notebooks are read as what they say and what they gave
 html_theme = "furo"
 html_title = f"anyformer {release}"
 html_copy_source = False
@@ -42,6 +45,9 @@ maximum_signature_line_length = 100
 
 CONTENTS = {
     "Begin": ("docs/tutorial", "docs/reading"),
+    "Notebooks": tuple(
+        f"examples/notebooks/{name}" for name in ("from_nothing", "a_papers_change", "a_released_checkpoint")
+    ),
     "By job": (
         *("docs/show", "docs/diff", "docs/variants", "docs/cost", "docs/plan", "docs/check", "docs/profile"),
         *("docs/compare", "docs/studies", "docs/claims", "docs/train", "docs/cluster", "docs/generate", "docs/serving"),
@@ -87,6 +93,18 @@ def with_pictures(page: str) -> str:
     return page
 
 
+def notebook(text: str) -> str:
+    """A notebook as a page: its words, its code, and below that what it printed when it was last run."""
+    said = []
+    for cell in json.loads(text)["cells"]:
+        words = "".join(cell["source"])
+        said.append(words if cell["cell_type"] == "markdown" else f"````python\n{words}\n````")
+        for output in cell.get("outputs", ()):
+            printed = output.get("text") or output.get("data", {}).get("text/plain", "")
+            said.append(f"````text\n{''.join(printed).rstrip()}\n````")
+    return "\n\n".join(said)
+
+
 def without_folders(page: str, folder: Path) -> str:
     """The page with links to folders of the repository as plain words: a site has no listing of them."""
 
@@ -103,7 +121,8 @@ def without_links_in_headings(page: str) -> str:
 
 
 def read(app: object, name: str, source: list[str]) -> None:
-    text = without_links_in_headings(without_folders(source[0], (ROOT / name).parent))
+    page = notebook(source[0]) if name.startswith("examples/notebooks/") else source[0]
+    text = without_links_in_headings(without_folders(page, (ROOT / name).parent))
     source[0] = {
         "README": lambda: f"{text}\n\n{contents()}\n",
         "docs/site/api": lambda: f"{text}\n\n{api()}\n",

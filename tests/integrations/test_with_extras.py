@@ -15,6 +15,7 @@ from anyformer.hub import load, save
 from anyformer.integrations.transformers import AnyformerForCausalLM
 from anyformer.resizing import resize
 from anyformer.text import Tokenizer
+from tests.cli.running import answer, refused, run
 from tests.integrations.models import OWN, WINDOWS, spec_of
 from tests.laws.tolerance import close
 
@@ -112,6 +113,74 @@ def test_hflm_of_lm_eval(directory: Path, tmp_path: Path) -> None:
     assert result["results"]["sat"]["acc,none"] == pytest.approx(
         sum(r["answer"] == scores.index(max(scores)) for r in rows) / 6
     )
+
+
+def test_tasks_have_the_figures_of_lm_eval(directory: Path, tmp_path: Path) -> None:
+    """Accuracies and their errors: ours of JSON Lines, ours through lm-eval, and lm-eval's own of its own class."""
+    lm_eval = needed("lm_eval")
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    from anyformer.integrations.lm_evaluation import AnyformerLM
+
+    choices = ["mat", "hill and saw a dog", "tree", "roof"]
+    rows = [
+        {"question": f"the {a} {b} on the", "choices": choices, "answer": (i + k) % 4}
+        for i, a in enumerate(("cat", "dog", "hen", "mat"))
+        for k, b in enumerate(("sat", "saw", "and the hen sat"))
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # transformers' tokenizer puts nothing before a text, and ours then should not either.
+    told_so = directory / "tokenizer_config.json"
+    told_so.write_text(json.dumps(json.loads(told_so.read_text()) | {"add_bos_token": False}))
+    head = (
+        f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\ntest_split: test\n"
+    )
+    (tmp_path / "task.yaml").write_text(
+        f"task: sat\n{head}output_type: multiple_choice\ndoc_to_text: '{{{{question}}}}'\ndoc_to_choice: choices\n"
+        "doc_to_target: answer\nmetric_list:\n  - metric: acc\n  - metric: acc_norm\n"
+    )
+    (tmp_path / "rolling.yaml").write_text(
+        f"task: whole\n{head}output_type: loglikelihood_rolling\ndoc_to_text: ''\n"
+        "doc_to_target: '{{question}} {{choices[1]}}'\nmetric_list:\n  - metric: byte_perplexity\n"
+    )
+    (tmp_path / "writes.yaml").write_text(
+        f"task: writes\n{head}output_type: generate_until\ndoc_to_text: '{{{{question}}}}'\ndoc_to_target: '{{{{choices[0]}}}}'\n"
+        "generation_kwargs:\n  until: ['.']\n  max_gen_toks: 6\nmetric_list:\n  - metric: exact_match\n"
+    )
+    model, words = AnyformerForCausalLM.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(directory)
+    files = ("task.yaml", "rolling.yaml", "writes.yaml")
+    manager = TaskManager(include_defaults=False)
+    tasks = [task for file in files for task in manager.load([str(tmp_path / file)])["tasks"].values()]
+    asked = {"tasks": tasks, "bootstrap_iters": 100}
+    theirs = lm_eval.simple_evaluate(model=HFLM(pretrained=model, tokenizer=words, device="cpu", batch_size=2), **asked)
+    named = lm_eval.simple_evaluate(model="anyformer", model_args={"pretrained": str(directory)}, device="cpu", **asked)
+    for ours, other in zip(named["samples"].values(), theirs["samples"].values(), strict=True):
+        for mine, its in zip(ours, other, strict=True):
+            assert mine["doc_id"] == its["doc_id"]
+            if isinstance(mine["resps"][0][0], str):
+                assert mine["resps"] == its["resps"]
+                continue
+            values = [each[0][0] if isinstance(each[0], tuple | list) else each[0] for each in mine["resps"]]
+            assert values == pytest.approx(
+                [each[0][0] if isinstance(each[0], tuple | list) else each[0] for each in its["resps"]], abs=1e-3
+            )
+    of_theirs = theirs["results"]["sat"]
+    (told,) = answer("evaluate", directory, "--tasks", tmp_path / "rows.jsonl", "--device", "cpu")["tasks"]
+    (by_yaml,) = answer("evaluate", directory, "--tasks", tmp_path / "task.yaml", "--device", "cpu")["tasks"]
+    for name, metric in (("accuracy", "acc"), ("normalised_accuracy", "acc_norm")):
+        assert told["figures"][name] == pytest.approx(of_theirs[f"{metric},none"])
+        assert told["standard_errors"][name] == pytest.approx(of_theirs[f"{metric}_stderr,none"])
+        assert by_yaml["figures"][metric] == pytest.approx(of_theirs[f"{metric},none"])
+        assert by_yaml["standard_errors"][metric] == pytest.approx(of_theirs[f"{metric}_stderr,none"])
+    assert (by_yaml["task"], by_yaml["kind"], by_yaml["examples"]) == ("sat", "multiple choice", 12)
+    assert AnyformerLM(str(directory), device="cpu").n_cut == 0
+
+
+def test_what_lm_eval_cannot_read_is_one_line(directory: Path, tmp_path: Path) -> None:
+    needed("lm_eval")
+    (tmp_path / "task.yaml").write_text("task: [")
+    refused(run("evaluate", directory, "--tasks", tmp_path / "task.yaml", "--device", "cpu"), "lm-eval cannot read")
 
 
 def test_sentences_are_embedded_and_come_back(directory: Path, tmp_path: Path) -> None:

@@ -49,13 +49,14 @@ def command(source: Path, target: Path, dtype: str | None, **given: Any) -> None
     """Bring weights from one format into another.
 
     SRC is a Hugging Face directory, one of ours, a run or a GGUF file; DST a new directory, or a file that
-    ends in .gguf. Tensors are read, turned and written one by one. Tokenizer, chat template and defaults for
-    generation go along unchanged.
+    ends in .gguf or, of a model without a state, in .onnx. Tensors are read, turned and written one by one.
+    Tokenizer, chat template and defaults for generation go along unchanged.
 
     \b
     anyformer convert runs/first first-hf
     anyformer convert path/to/mistral as-llama --class llama --shard-size 2GB
     anyformer convert runs/first first.gguf --quantise q8_0
+    anyformer convert runs/encoder encoder.onnx
     anyformer convert runs/first first-for-transformers --to transformers
     anyformer convert runs/adapted merged --merge
     """  # noqa: D301

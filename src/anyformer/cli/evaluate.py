@@ -25,6 +25,7 @@ from anyformer.cli.terminal import tell
 from anyformer.errors import UsageError
 
 OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate")  # options that no task has
+YAML = (".yaml", ".yml")
 
 
 @click.command()
@@ -32,7 +33,7 @@ OF_TEXTS = ("data", "source", "target", "held_out", "memory", "truncate")  # opt
 @click.option("--data", metavar="TEXT", help="A file, a folder, or stdlib.")
 @click.option("--source", type=FILE, help="For translation: a file of sentences, one a line.")
 @click.option("--target", type=FILE, help="Their translations, line by line.")
-@click.option("--tasks", type=ONE_FILE, help="Questions with known answers, as JSON Lines (docs/evaluate.md).")
+@click.option("--tasks", type=ONE_FILE, help="Questions with known answers: .jsonl, or .yaml as lm-eval reads it.")
 @click.option("--held-out", type=SHARE, metavar="SHARE", help="Only what training with --validation SHARE sets aside.")
 @click.option("--seq-len", type=Amount(), help="Tokens a row; a longer text is read in windows.  [default: as trained]")
 @click.option(
@@ -93,6 +94,12 @@ def command(
         if others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             raise UsageError(f"--tasks asks questions, and {named} is for texts; leave one of them out")
+        if tasks.suffix.lower() in YAML:
+            try:
+                from anyformer.integrations.lm_evaluation import evaluate_task
+            except ImportError as error:
+                remedy = "pip install 'anyformer[evaluate]', or write the questions as .jsonl"
+                raise UsageError(f"{tasks} is for lm-eval, which is not to be imported ({error}); {remedy}") from None
         tell(evaluate_task(model, tasks, **given), as_json)
         return
     search = BeamSearch(beams, length_penalty) if with_bleu else None

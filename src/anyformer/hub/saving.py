@@ -25,7 +25,9 @@ from anyformer.hub.contents import contents, own_rows
 from anyformer.hub.gguf import GGUF, SUFFIX
 from anyformer.hub.gguf_writing import Quantisation, SavedFile, write_gguf
 from anyformer.hub.labels import LABELS, judge_of, label_settings, labels_json, labels_of, with_types
-from anyformer.hub.loading import tokenizer_of
+from anyformer.hub.loading import load, tokenizer_of
+from anyformer.hub.onnx_writing import SUFFIX as GRAPH
+from anyformer.hub.onnx_writing import SavedGraph, refuse_graph, write_onnx
 from anyformer.hub.sentences import without_pooling, write_json, write_modules
 from anyformer.hub.source import CONFIG, Source, find, with_adapter
 from anyformer.hub.weights import SHARD_NBYTES, write_tensors
@@ -37,7 +39,17 @@ from anyformer.text import Tokenizer
 from anyformer.text.companions import GENERATION, read_companions, write_companions
 
 Form = Literal["hf", "anyformer", "transformers", "adapter"]
-FILES = (SUFFIX, ".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".yml")  # what is no name of a directory
+FILES = (
+    SUFFIX,
+    GRAPH,
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".json",
+    ".yaml",
+    ".yml",
+)  # what is no name of a directory
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -148,10 +160,11 @@ def convert(
     shard_nbytes: int = SHARD_NBYTES,
     quantise: Quantisation | None = None,
     merge: bool = False,
-) -> SavedDirectory | SavedFile:
+) -> SavedDirectory | SavedFile | SavedGraph:
     """Write a checkpoint (Hugging Face's, ours, a run's, GGUF) anew in a new directory, without ever holding the model.
 
     A target that ends in .gguf is one file (`write_gguf`); `quantise` is the type of its matrices, by default the source's.
+    One that ends in .onnx is a graph of one pass (`write_onnx`), for which the model is held.
 
     `form` None takes "hf" where a class of transformers computes the model, its own if it has one; `hf_type` asks for
     that of one model_type. `dtype` None keeps each tensor's. Files hold at most `shard_nbytes`, or one tensor; the memory
@@ -164,7 +177,7 @@ def convert(
     if (with_adapter(found.weights) is not None) != merge:
         if merge:
             raise UsageError(f"{source} has no adapter to merge; leave --merge out")
-        if target.suffix.lower() == SUFFIX or not (form is hf_type is dtype is quantise is None):
+        if target.suffix.lower() in (SUFFIX, GRAPH) or not (form is hf_type is dtype is quantise is None):
             raise UsageError(f"{source} is an adapter, which goes into its weights by --merge; give that too")
         return _write_adapter(found, target)
     if target.suffix.lower() == SUFFIX:
@@ -175,6 +188,13 @@ def convert(
         tokenizer = tokenizer_of(found)
         refuse_larger(tokenizer, found.spec)
         return write_gguf(found, tokenizer, target, quantise)
+    if target.suffix.lower() == GRAPH:
+        if not (form is hf_type is dtype is quantise is None):
+            raise UsageError(f"{target} is one ONNX graph, in float32: leave --to, --class, --dtype and --quantise out")
+        if target.exists():
+            raise CheckpointError(f"{target} exists already; give a new name")
+        refuse_graph(found.spec)
+        return write_onnx(load(source)[0], target)
     if quantise is not None:
         raise UsageError(f"--quantise {quantise} is for GGUF files; give a target that ends in .gguf, or --dtype")
     refuse_in_use(target)
@@ -228,7 +248,7 @@ def whole(path: Path) -> Iterator[Path]:
 def refuse_in_use(path: Path) -> None:
     """Raise CheckpointError where there is something at a path already, UsageError for the name of a file."""
     if path.suffix.lower() in FILES:
-        other = "; `anyformer convert` makes a GGUF file of one" if path.suffix.lower() == SUFFIX else ""
+        other = "; `anyformer convert` makes such a file of one" if path.suffix.lower() in (SUFFIX, GRAPH) else ""
         raise UsageError(
             f"{path} is the name of a file, and a directory is written; give a name without {path.suffix}{other}"
         )

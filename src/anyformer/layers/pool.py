@@ -67,4 +67,5 @@ class UnitLength(Part[UnitLengthSpec]):
 
 def _row_at(x: Tensor, column: Tensor) -> Tensor:
     """[batch, width]: x [batch, token, width] at one column [batch or 1] of each row."""
-    return x[torch.arange(len(x), device=x.device), column.expand(len(x))]
+    rows = x.shape[0]  # len() would be a number, and an exported graph of that many rows
+    return x[torch.arange(rows, device=x.device), column.expand(rows)]

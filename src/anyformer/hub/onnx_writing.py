@@ -1,0 +1,130 @@
+"""Models as ONNX graphs, which run without PyTorch: a text's vectors and what the heads say of them, in one pass."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from anyformer.disk.atomic import replace_file
+from anyformer.errors import RunFailed, SpecError, UsageError
+from anyformer.layers import MoESpec, SegmentsSpec
+from anyformer.layers.recurrence import RecurrentSpec
+from anyformer.model import Transformer
+from anyformer.spec import ModelSpec
+
+SUFFIX = ".onnx"
+LEAST = 16, 2  # tokens and rows that the graph is traced with
+MOST_NBYTES = 2**31 - 2**20  # of one file, which is a message of protobuf
+
+
+class SavedGraph(NamedTuple):
+    """An ONNX file that was written: what it asks for and what it answers, each [batch, token, …]."""
+
+    path: Path
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path} is an ONNX graph: {', '.join(self.inputs)} → {', '.join(self.outputs)}"
+
+
+class _Graph(nn.Module):
+    """A model's pass as tensors in and tensors out."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """What the last norm gives [batch, token, width], then each head's answer."""
+        out = self.model(input_ids, attention_mask, token_type_ids=token_type_ids)
+        return (out.last_hidden_state, *out.outputs.values())
+
+
+def refuse_graph(spec: ModelSpec) -> None:
+    """Raise SpecError for a model whose pass is no graph of open batch and length."""
+    if spec.encoder is not None:
+        raise SpecError(
+            "an ONNX graph is one pass over one text, and this model has an encoder and a decoder; convert an encoder"
+        )
+    lengths = next((value for value in spec.nested() if isinstance(value, RecurrentSpec | MoESpec)), None)
+    if lengths is not None:
+        raise SpecError(f"a pass of {lengths.kind} depends on the number of tokens, so no ONNX graph holds it for any")
+
+
+def write_onnx(model: Transformer, target: Path) -> SavedGraph:
+    """Write a model's whole pass as one file, in float32, which appears when it is whole; batch and length stay open.
+
+    It asks for `input_ids`, an `attention_mask` of ones and zeros and, of a model with segments, `token_type_ids`, all int64
+    [batch, token]; it answers `last_hidden_state`, then each head by its name, `logits` where there is one alone. No cache.
+    Raises SpecError for a model whose pass is no such graph, UsageError without the packages, RunFailed where writing fails.
+    """
+    spec = model.spec
+    refuse_graph(spec)
+    nbytes = 4 * sum(parameter.numel() for parameter in model.parameters())
+    if nbytes > MOST_NBYTES:
+        raise SpecError(
+            f"an ONNX file holds 2 GB at most, and the weights are {nbytes / 1e9:.1f} GB in float32; take a smaller model"
+        )
+    try:
+        import onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UsageError(
+            f"{target}: writing ONNX needs the packages onnx and onnxscript; pip install 'anyformer[onnx]'"
+        ) from None
+    tokens, rows = LEAST
+    names = ["input_ids", "attention_mask"]
+    if any(isinstance(value, SegmentsSpec) for value in spec.stack.embedding.nested()):
+        names.append("token_type_ids")
+    heads = ["logits"] if len(spec.heads) == 1 else [head.name for head in spec.heads]
+    example = torch.ones(rows, tokens, dtype=torch.long)
+    given = tuple(example.clone() for _ in names)
+    shape: dict[int, Any] = {0: Dim("batch"), 1: Dim("token", max=spec.context) if spec.context else Dim("token")}
+    with _quiet(), torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                _Graph(model.float().eval()),
+                given,
+                input_names=names,
+                output_names=["last_hidden_state", *heads],
+                dynamic_shapes=tuple(shape for _ in names),
+                dynamo=True,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            raise SpecError(
+                f"PyTorch cannot make an ONNX graph of this model: {str(error).strip().splitlines()[0]}"
+            ) from error
+    assert program is not None
+    sizes = [size for value in program.model_proto.graph.input for size in value.type.tensor_type.shape.dim]
+    if not all(size.dim_param for size in sizes):
+        raise SpecError("PyTorch makes an ONNX graph of this model for one batch and length alone, which is of no use")
+    try:
+        replace_file(target, program.model_proto.SerializeToString())
+    except OSError as error:
+        raise RunFailed(f"could not write {target}: {error}") from None
+    return SavedGraph(target, tuple(names), ("last_hidden_state", *heads))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of its steps."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

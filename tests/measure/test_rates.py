@@ -1,12 +1,17 @@
-"""This machine as a device: measured by a clock, kept, read again; and what of it a roofline makes."""
+"""This machine as a device: measured by its clock and by one that is known, kept, read again; and what of it a roofline makes."""
 
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 import anyformer as af
 from anyformer.costs.hardware.devices import Device
@@ -14,7 +19,6 @@ from anyformer.costs.hardware.rates import Rates
 from anyformer.costs.hardware.roofline import roofline
 from anyformer.errors import UsageError
 from anyformer.measure import here, rates
-from anyformer.measure.calibrate import fastest
 from anyformer.measure.runs import decoding_step, training_step
 
 CPU = torch.device("cpu")
@@ -40,17 +44,52 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path, flo
     return found.device, folder, found.seconds
 
 
-def test_rates_are_those_of_a_clock(machine: tuple[Device, Path, float]) -> None:
-    found = machine[0].rates
-    assert found is not None
-    x, w = torch.randn(256, 512), torch.randn(512, 512)
-    seconds = fastest(lambda: torch.nn.functional.linear(x, w), CPU, 0.05)
-    assert 2 * 256 * 512 * 512 * found.products["float32"].at(256, 512, 512) == pytest.approx(seconds, rel=0.6)
-    a, b = torch.randn(2**17), torch.randn(2**17)
-    plain = fastest(lambda: a + b, CPU, 0.05)
-    nbytes = 3 * 4 * 2**17  # two numbers read and one written
-    assert dict(found.others["add"])[nbytes] * nbytes == pytest.approx(plain, rel=0.8)
-    assert found.overhead_seconds["training"] > found.overhead_seconds["forward"] > 1e-7
+class Clock(TorchDispatchMode):
+    """A clock that no machine moves: each operator takes its FLOPs, its bytes and a launch, at rates that are known."""
+
+    PER_FLOP, PER_BYTE, PER_CALL = 2.0**-30, 2.0**-33, 2.0**-12
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = self.nbytes = self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = [each for each in tree_leaves((args, kwargs, out)) if isinstance(each, torch.Tensor)]
+            self.nbytes += sum(each.nbytes for each in tensors)
+            self.calls += 1
+        if func.overloadpacket in flop_registry:
+            self.flops += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
+        return out
+
+    @classmethod
+    def seconds(cls, work: Callable[[], object], device: torch.device, budget_seconds: float) -> float:
+        """What a call takes, as `fastest` says of a real clock."""
+        with cls() as clock:
+            work()
+        return clock.flops * cls.PER_FLOP + clock.nbytes * cls.PER_BYTE + clock.calls * cls.PER_CALL
+
+
+def test_rates_are_those_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "fastest", Clock.seconds)
+    monkeypatch.setattr(rates, "CPU_GRID", ((1, 16, 256), (128, 512), (128, 512)))
+    monkeypatch.setattr(rates, "CPU_NUMBERS", (2**14, 2**17))
+    monkeypatch.setattr(rates, "CPU_TOKENS", (32, 128))
+    monkeypatch.setattr(rates, "READ_NBYTES", (2**22, 2**24))
+    monkeypatch.setattr(rates, "ONE_QUERY_TOKENS", (64, 256))
+    found = rates.measured_rates(CPU, (torch.float32,))
+    m, n, k = 256, 512, 512
+    moved = 4 * (m * k + k * n + m * n) * Clock.PER_BYTE
+    expected = Clock.PER_FLOP + (moved + Clock.PER_CALL) / (2 * m * n * k)
+    assert found.products["float32"].at(m, n, k) == pytest.approx(expected)
+    nbytes, least = 3 * 4 * 2**17, 3 * 4 * rates.WIDTH  # two numbers read and one written
+    assert dict(found.others["add"])[nbytes] * nbytes == pytest.approx((nbytes - least) * Clock.PER_BYTE)
+    largest, rate = found.copying[-1]
+    # The operator reads both tensors and gives the one that it wrote.
+    assert 2 * largest / rate == pytest.approx(3 * largest * Clock.PER_BYTE + Clock.PER_CALL)
+    # A launch of each operator that is counted, and of those between them that are not: copies, small tensors, zeros.
+    assert all(Clock.PER_CALL < each < 3 * Clock.PER_CALL for each in found.overhead_seconds.values())
     assert all(value > 0 for curve in found.others.values() for _, value in curve)
 
 

@@ -405,12 +405,12 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("solar_open", {**ROUTED, "partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not computed here"),
         (
             "deepseek_v32",
-            {**LATENT, **ROUTED, "index_head_dim": 4},
+            {**LATENT, **ROUTED, "n_group": 2, "topk_group": 1, "index_head_dim": 4},
             "index_head_dim = 4 is less than qk_rope_head_dim = 8",
         ),
         (
             "deepseek_v32",
-            {**LATENT, **ROUTED, "layer_types": ["full_attention"] * 4},
+            {**LATENT, **ROUTED, "n_group": 2, "topk_group": 1, "layer_types": ["full_attention"] * 4},
             "layer_types = .* must be 4 times",
         ),
         (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch._dynamo.utils import counters
 
 import anyformer as af
@@ -37,7 +37,7 @@ def fresh() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def prompt(model: Transformer, rows: int, n: int) -> dict[str, Tensor]:
+def prompt(model: Transformer, rows: int, n: int) -> dict[str, Any]:
     ids = ids_for(model.spec, rows, n, seed=n)
     if model.encoder is None:
         return {"input_ids": ids}
@@ -144,7 +144,7 @@ def test_a_step_that_is_no_one_graph() -> None:
     model = randomised(shrink(preset("gpt2").spec))
     plain = model.stack.forward
 
-    def asking(*given: object) -> object:
+    def asking(*given: Any) -> Any:
         out = plain(*given)
         torch._dynamo.graph_break()
         return out

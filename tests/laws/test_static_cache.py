@@ -12,7 +12,7 @@ from anyformer.errors import CacheError
 from anyformer.generation import StaticCache
 from anyformer.layers import MoESpec
 from anyformer.spec import ModelSpec
-from tests.laws.models import DECODERS, ids_for, randomised, runner, every_writer
+from tests.laws.models import DECODERS, every_writer, ids_for, randomised, runner
 from tests.laws.parity import InDouble, of_few_features
 from tests.laws.tolerance import FLOAT32, FLOAT64, close
 from tests.laws.weights import edited

@@ -91,7 +91,8 @@ def test_layers_differ_by_depth_alone() -> None:
     spec = changed(shrink(preset("llama3-8b").spec), AttentionSpec, difference=DifferentialSpec())
     assert spec.stack.blocks[0] == spec.stack.blocks[1]
     model = build(spec, seed=0)
-    starts = [module.spec.difference.start for module in model.modules() if isinstance(module, Attention)]
+    parts = [module.spec.difference for module in model.modules() if isinstance(module, Attention)]
+    starts = [part and part.start for part in parts]
     assert starts == pytest.approx([0.2, 0.8 - 0.6 * math.exp(-0.3)])
     drawn = torch.cat([p.flatten() for name, p in model.named_parameters() if ".difference." in name])
     assert 0.05 < drawn.std() < 0.15

@@ -257,4 +257,5 @@ def test_a_thinned_stack_keeps_who_lends() -> None:
     few, times = thinned(spec)
     assert few.stack.blocks == tuple(spec.stack.blocks[i] for i in (0, 1, 3, 4))
     assert times == [1, 1, 1, 2]
-    assert thinned(lending(spec, *["self", "layer"] * 4))[1] == [1, 1, 3, 3]
+    in_turn = ("self", "layer", "self", "layer", "self", "layer", "self", "layer")
+    assert thinned(lending(spec, *in_turn))[1] == [1, 1, 3, 3]

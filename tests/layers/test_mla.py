@@ -79,15 +79,15 @@ class NeverAbsorbed(MLASpec):
 
 @st.composite
 def latent_decoders(draw: st.DrawFn) -> ModelSpec:
-    """Draw a decoder with latent attention in every layer; scores of content would forbid to absorb."""
+    """Draw a decoder with latent attention in every layer; scores of content, and pairs of heads, would forbid to absorb."""
     projection = draw(latent())
-    spec = edited(draw(decoders()), ProjectionSpec, lambda _: projection)
-    return edited(spec, AttentionSpec, _without_content)
+    spec = edited(draw(decoders()), AttentionSpec, _without_content)
+    return edited(spec, ProjectionSpec, lambda _: projection)
 
 
 def _without_content(attention: AttentionSpec) -> AttentionSpec:
     kept = tuple(score for score in attention.scores if not score.reads_content)
-    return attention.but(scores=kept, relative_values=None)
+    return attention.but(scores=kept, relative_values=None, difference=None)
 
 
 def forced(spec: ModelSpec, kind: type[MLASpec]) -> ModelSpec:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
 from anyformer.errors import SpecError
@@ -42,8 +41,8 @@ def test_queries_grow_with_their_position(scale: QueryScaleSpec) -> None:
         projection = layer.sublayers[0].branches[0].mixer.projection
         project = projection.project
 
-        def longer(x: Tensor, context: Any, project: Any = project) -> Any:
-            q, kept = project(x, context)
+        def longer(*given: Any, project: Any = project) -> Any:
+            q, kept = project(*given)
             return q * factors[:, None, :, None], kept
 
         projection.__dict__["project"] = longer

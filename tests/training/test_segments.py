@@ -164,8 +164,10 @@ class Oracle:
         projections = [module for module in model.modules() if isinstance(module, Projection)]
         made: list[Mapping[str, Tensor]] = []
 
-        def project(plain: Any, layer: int, x: Tensor, context: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
-            q, stored = plain(x, context)
+        def project(
+            plain: Any, layer: int, narrow: Tensor, x: Tensor, context: Any
+        ) -> tuple[Tensor, Mapping[str, Tensor]]:
+            q, stored = plain(narrow, x, context)
             made.append({name: value[..., -LENGTH:, :].detach() for name, value in stored.items()})
             if not past:
                 return q, stored

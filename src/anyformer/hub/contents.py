@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, prefix_in
 from anyformer.spec import ModelSpec
 
+log = logging.getLogger(__name__)
 FAR_BEYOND = 4  # times; less is a tensor that is missing, or another shape, and named
 
 
@@ -68,6 +70,12 @@ def contents(source: Source) -> Contents:
     """The tensors of a checkpoint. Raises CheckpointError listing those that are missing, surplus or misshapen."""
     packed = opened(source.weights) if source.weights.suffix.lower() == SUFFIX else None
     weights = packed or opened_weights(source.weights, source.settings)
+    if isinstance(weights, Weights) and weights.n_passed_over:
+        log.warning(
+            "%s: %d tensors that see or hear are passed over; the text model is read",
+            source.weights,
+            weights.n_passed_over,
+        )
     if source.family is not None:
         return _foreign(without_pooling(source.spec), source.family, weights)
     prefix = prefix_in(weights) if is_wrapped(source.settings) and isinstance(weights, Weights) else ""

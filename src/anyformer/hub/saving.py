@@ -39,17 +39,8 @@ from anyformer.text import Tokenizer
 from anyformer.text.companions import GENERATION, read_companions, write_companions
 
 Form = Literal["hf", "anyformer", "transformers", "adapter"]
-FILES = (
-    SUFFIX,
-    GRAPH,
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".json",
-    ".yaml",
-    ".yml",
-)  # what is no name of a directory
+# What is no name of a directory.
+FILES = (SUFFIX, GRAPH, ".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".yml")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 

@@ -36,7 +36,7 @@ class ShardedWeights(Weights):
                 shape = tuple(self._opened(file).get_slice(name).get_shape())
                 begin = header[name][_OFFSETS] if name in header else (0,) * len(shape)
                 self._parts.setdefault(name, []).append(_Part(file, tuple(begin), shape))
-        self._homes = {name: parts[0].file for name, parts in self._parts.items()}
+        self._homes = {name: (parts[0].file, name) for name, parts in self._parts.items()}
         for name, parts in self._parts.items():
             if sum(math.prod(part.shape) for part in parts) != math.prod(self.shape(name)):
                 raise CheckpointError(f"{directory} lacks parts of {name}; copy the whole folder again")

@@ -28,24 +28,36 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 
 class Weights:
-    """What the safetensors files of a directory hold; nothing but headers is read until a tensor is asked for."""
+    """What the safetensors files of a directory hold; nothing but headers is read until a tensor is asked for.
 
-    def __init__(self, directory: Path) -> None:
+    `known_as` says what a tensor of the files is called here, or None for one that is passed over.
+    """
+
+    n_passed_over = 0
+
+    def __init__(self, directory: Path, known_as: Callable[[str], str | None] = str) -> None:
         self.directory = directory
-        self._homes: dict[str, Path] = {}
         self._opened = cache(opened)
         files, said = _files(directory)
+        filed: dict[str, Path] = {}
         for file in files:
             for name in self._opened(file).keys():  # noqa: SIM118 — no dictionary
-                if self._homes.setdefault(name, file) != file:
+                if filed.setdefault(name, file) != file:
                     raise CheckpointError(
-                        f"{file} and {self._homes[name].name} both hold {name!r}; remove the file that is not the model's"
+                        f"{file} and {filed[name].name} both hold {name!r}; remove the file that is not the model's"
                     )
         for name, file in said.items():
-            if self._homes.get(name) != file:
+            if filed.get(name) != file:
                 raise CheckpointError(
                     f"{directory / INDEX} says that {name!r} is in {file.name}, which lacks it; copy both again"
                 )
+        self._homes: dict[str, tuple[Path, str]] = {}  # the file that holds a tensor, and what that calls it
+        for name, file in filed.items():
+            if (known := known_as(name)) is not None and self._homes.setdefault(known, (file, name))[1] != name:
+                raise CheckpointError(
+                    f"{directory} holds both {self._homes[known][1]!r} and {name!r}; remove one of them"
+                )
+        self.n_passed_over = len(filed) - len(self._homes)
 
     def __contains__(self, name: str) -> bool:
         return name in self._homes
@@ -56,11 +68,11 @@ class Weights:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor without reading it."""
-        return tuple(self._home(name).get_slice(name).get_shape())
+        return tuple(self._slice(name).get_shape())
 
     def stored(self, name: str) -> str:
         """The type of a tensor as the format spells it."""
-        return self._home(name).get_slice(name).get_dtype()
+        return self._slice(name).get_dtype()
 
     def dtype(self, names: Iterable[str]) -> torch.dtype:
         """The dtype that holds all of these tensors. Raises CheckpointError for quantised ones."""
@@ -75,14 +87,16 @@ class Weights:
 
     def read(self, name: str) -> Tensor:
         """A tensor. It lies in a map of its file, which takes memory for what was read of it."""
-        return self._home(name).get_tensor(name)
+        file, filed = self._homes[name]
+        return self._opened(file).get_tensor(filed)
 
     def release(self) -> None:
         """Give back the memory of what was read, as far as no tensor lies in it any more."""
         self._opened.cache_clear()
 
-    def _home(self, name: str) -> Any:
-        return self._opened(self._homes[name])
+    def _slice(self, name: str) -> Any:
+        file, filed = self._homes[name]
+        return self._opened(file).get_slice(filed)
 
     def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
         """Refuse missing, surplus and misshapen tensors; an `optional` name that ends with * is a beginning.

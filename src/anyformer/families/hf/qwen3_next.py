@@ -135,6 +135,7 @@ QWEN3_5_MOE = table.family(
     SPARSE,
     (*_experts(256, 8), *PAIRS),
     {**PLAINLY, **HELD, **SHARED, **GATE_OF_SHARED},
+    filed=lambda spec: {**PLAINLY, **filed(), **SHARED, **GATE_OF_SHARED},
     ignored=TRAINING,
     unneeded=AHEAD,
 )

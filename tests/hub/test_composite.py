@@ -1,0 +1,189 @@
+"""Directories of models that also see or hear: of a text they compute what is read of them here, their text model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import anyformer as af
+from anyformer.errors import CheckpointError
+from anyformer.families import FAMILIES, preset
+from anyformer.families.hf.composite import COMPOSITES, alone
+from anyformer.hub.weights import FILE
+from anyformer.measure.verify import verify
+from anyformer.resizing import shrink
+from tests.cli.running import refused, run, succeeded
+from tests.laws.tolerance import close
+
+# By the type of the text model, a preset of it.
+TEXTS = {
+    "llama": "llama2",
+    "mistral": "mistral",
+    "qwen2": "qwen2-7b",
+    "qwen3": "qwen3-0.6b",
+    "lfm2": "lfm2-350m",
+    "exaone4": "exaone-4.0-1.2b",
+    "gemma3_text": "gemma3-1b",
+    "gemma3n_text": "gemma3n-e4b",
+    "gemma4_text": "gemma4-e2b",
+    "llama4_text": "llama4-scout",
+    "qwen3_5_text": "qwen3.5-9b",
+    "qwen3_5_moe_text": "qwen3.5-35b-a3b",
+}
+EYES = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+    "projector_input_dim": 16,
+    "projector_output_dim": 16,
+    "vision_output_dim": 16,
+}
+
+
+def settings_of(hf_type: str) -> Any:
+    """The class of their configurations."""
+    return CONFIG_MAPPING[hf_type]
+
+
+def theirs(hf_type: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    """A tiny model of theirs, every parameter random."""
+    composite, kind = COMPOSITES[hf_type], settings_of(hf_type)
+    if hf_type == "gemma3n":  # its eyes and ears are timm's
+        from transformers.models.gemma3n import modeling_gemma3n as module
+
+        real = module.AutoModel.from_config
+        monkeypatch.setattr(
+            module.AutoModel,
+            "from_config",
+            lambda config: real(config) if config.model_type == composite.text else nn.Linear(2, 2),
+        )
+    text = FAMILIES[composite.text].to_config(shrink(preset(TEXTS[composite.text]).spec))
+    others = {name: dict(EYES) for name in kind.sub_configs if name != "text_config" and hf_type != "gemma3n"}
+    model: Any = getattr(transformers, composite.architecture)(
+        kind(text_config={**text, "model_type": composite.text}, **others, **settings)
+    )
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def logits(model: Any, ids: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+def ids() -> Tensor:
+    return torch.randint(3, 30, (2, 17), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("hf_type", COMPOSITES)
+def test_a_text_is_computed_alike(hf_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = theirs(hf_type, monkeypatch)
+    model.save_pretrained(tmp_path)
+    found = af.load(tmp_path)[0].eval()
+    with torch.no_grad():
+        close(found(ids()).logits, logits(model, ids()))
+
+
+@pytest.mark.parametrize("hf_type", COMPOSITES)
+def test_a_head_that_is_not_said_to_be_tied_is_as_in_the_class(hf_type: str) -> None:
+    assert COMPOSITES[hf_type].tied == CONFIG_MAPPING[hf_type]().tie_word_embeddings
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any]:
+    model = theirs("gemma3", monkeypatch)
+    model.save_pretrained(tmp_path / "gemma")
+    return tmp_path / "gemma", model
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    config = json.loads((path / "config.json").read_text())
+    change(config)
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def test_both_names_of_the_text_model_are_read(directory: tuple[Path, Any]) -> None:
+    """Files that were written before 4.52 have "language_model.model.", the classes now "model.language_model."."""
+    path, model = directory
+    held = load_file(path / FILE)
+    old = [name for name in held if name.startswith("language_model.model.")]
+    new = [name for name in held if name.startswith("model.language_model.")]
+    assert bool(old) != bool(new)
+    a, b = ("language_model.model.", "model.language_model.")
+    save_file(
+        {name.replace(a, b, 1) if old else name.replace(b, a, 1): tensor for name, tensor in held.items()}, path / FILE
+    )
+    with torch.no_grad():
+        close(af.load(path)[0](ids()).logits, logits(model, ids()))
+
+
+def test_names_of_tensors() -> None:
+    assert alone("language_model.lm_head.weight", "model.") == alone("lm_head.weight", "model.") == "lm_head.weight"
+    assert alone("model.text_model.layers.0.a", "model.") == "model.layers.0.a"
+    for other in ("vision_tower.layers.0.a", "model.visual.language.a", "multi_modal_projector.a", "mtp.layers.0.a"):
+        assert alone(other, "model.") is None
+
+
+@pytest.mark.parametrize("said", [True, False, None])
+def test_the_head_is_as_the_configuration_says_or_as_the_files_have_it(
+    said: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as the text model's own configuration says, which none of theirs goes by."""
+    model = theirs("mistral3", monkeypatch, tie_word_embeddings=said is True)
+    model.save_pretrained(tmp_path)
+    changed(tmp_path, lambda config: config["text_config"].update(tie_word_embeddings=said is not True))
+    if said is None:
+        changed(tmp_path, lambda config: config.pop("tie_word_embeddings"))
+    found = af.load(tmp_path)[0].eval()
+    assert bool(found.spec.heads[0].tied) == (said is True)
+    with torch.no_grad():
+        close(found(ids()).logits, logits(model, ids()))
+
+
+def test_a_converted_directory_is_of_the_text_model(
+    directory: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, model = directory
+    succeeded(run("convert", path, tmp_path / "text"))
+    assert "tensors that see or hear are passed over; the text model is read" in caplog.text
+    alike = transformers.Gemma3ForCausalLM.from_pretrained(tmp_path / "text").eval()
+    close(logits(alike, ids()), logits(model, ids()))
+    assert af.load_spec(path / "config.json") == af.load_spec(tmp_path / "text")
+
+
+def test_it_is_verified_by_its_own_class(directory: tuple[Path, Any]) -> None:
+    found = verify(directory[0], n_tokens=32)
+    assert found.architecture == "Gemma3ForConditionalGeneration"
+    assert found.first_difference is None
+
+
+def test_what_is_not_known_is_refused(directory: tuple[Path, Any]) -> None:
+    path, _ = directory
+    changed(path, lambda config: config.update(logit_scale=0.5))
+    refused(run("show", path), "logit_scale = 0.5 is unknown here")
+    changed(path, lambda config: config.pop("logit_scale"))
+    changed(path, lambda config: config["text_config"].update(strange=0.5))
+    refused(run("show", path), "strange = 0.5 is unknown here")
+    changed(path, lambda config: config.update(text_config={}))
+    with pytest.raises(CheckpointError, match="has no table text_config"):
+        af.load_spec(path)
+    changed(path, lambda config: config.update(text_config=3))
+    with pytest.raises(CheckpointError, match="text_config = 3 must be a table"):
+        af.load_spec(path)
+    changed(path, lambda config: config.update(model_type="paligemma"))
+    refused(run("show", path), "audio and images are out of scope")

@@ -10,7 +10,7 @@ CHECKED = src tests docs/site $(wildcard benchmarks) $(wildcard examples) $(wild
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo env test test-all hostile lint format bench catalogue site clean
+.PHONY: help demo env test test-all hostile lint format bench catalogue notebooks site clean
 
 help:  ## what there is
 	@echo 'make demo      compare three architectures on real text, in a fresh environment (minutes)'
@@ -21,6 +21,7 @@ help:  ## what there is
 	@echo 'make format    put the code into its one format'
 	@echo 'make bench     the benchmarks, quick form'
 	@echo 'make catalogue docs/catalogue.md and the list of presets, from the specifications'
+	@echo 'make notebooks examples/notebooks, run anew with what they print'
 	@echo 'make site      the documentation as a site, in build/site'
 	@echo 'make env       only the environment for developing ($(VENV))'
 	@echo 'make clean     remove the environment and every cache'
@@ -53,6 +54,10 @@ format: $(VENV)/.installed-dev
 
 catalogue: $(VENV)/.installed-dev
 	$(VENV)/bin/python tools/catalogue.py
+
+notebooks: $(VENV)/.installed-dev
+	$(INSTALL) -e '.[notebooks,verify]'
+	$(VENV)/bin/python tools/notebooks.py
 
 site: $(VENV)/.installed-docs
 	PYTHONPATH=src $(RUN) sphinx -W --keep-going -q -b html -c docs/site . build/site

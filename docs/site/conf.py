@@ -100,8 +100,10 @@ def notebook(text: str) -> str:
         words = "".join(cell["source"])
         said.append(words if cell["cell_type"] == "markdown" else f"````python\n{words}\n````")
         for output in cell.get("outputs", ()):
-            printed = output.get("text") or output.get("data", {}).get("text/plain", "")
-            said.append(f"````text\n{''.join(printed).rstrip()}\n````")
+            data = output.get("data", {})
+            printed = "".join(output.get("text") or data.get("text/plain", "")).rstrip()
+            shown = "".join(data.get("text/html", ""))
+            said.append(f"````{{raw}} html\n{shown}\n````" if shown else f"````text\n{printed}\n````")
     return "\n\n".join(said)
 
 

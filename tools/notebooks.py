@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -35,4 +36,4 @@ if __name__ == "__main__":
     os.environ.setdefault("ANYFORMER_MATERIAL", str(ROOT.parent / "shared" / "material"))
     for each in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
         run(each)
-        print(each.name)
+        sys.stdout.write(f"{each.name}\n")

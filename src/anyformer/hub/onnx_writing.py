@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
 from torch.export import Dim
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed, SpecError, UsageError
-from anyformer.layers import MoESpec, SegmentsSpec
+from anyformer.layers import MoESpec
+from anyformer.layers.embedding import n_segments
 from anyformer.layers.recurrence import RecurrentSpec
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
@@ -86,7 +88,7 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
         ) from None
     tokens, rows = LEAST
     names = ["input_ids", "attention_mask"]
-    if any(isinstance(value, SegmentsSpec) for value in spec.stack.embedding.nested()):
+    if n_segments(spec) > 1:
         names.append("token_type_ids")
     heads = ["logits"] if len(spec.heads) == 1 else [head.name for head in spec.heads]
     example = torch.ones(rows, tokens, dtype=torch.long)
@@ -94,18 +96,14 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     shape: dict[int, Any] = {0: Dim("batch"), 1: Dim("token", max=spec.context) if spec.context else Dim("token")}
     with _quiet(), torch.no_grad():
         try:
+            graph = torch.export.export(_Graph(model.float().eval()), given, dynamic_shapes=tuple(shape for _ in names))
+            graph = graph.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
             program = torch.onnx.export(
-                _Graph(model.float().eval()),
-                given,
-                input_names=names,
-                output_names=["last_hidden_state", *heads],
-                dynamic_shapes=tuple(shape for _ in names),
-                dynamo=True,
+                graph, given, input_names=names, output_names=["last_hidden_state", *heads], dynamo=True
             )
-        except torch.onnx.errors.OnnxExporterError as error:
-            raise SpecError(
-                f"PyTorch cannot make an ONNX graph of this model: {str(error).strip().splitlines()[0]}"
-            ) from error
+        except (UserError, torch.onnx.errors.OnnxExporterError) as error:
+            said = str(error.__cause__ or error).strip().splitlines()[0]
+            raise SpecError(f"PyTorch cannot make an ONNX graph of this model: {said}") from error
     assert program is not None
     sizes = [size for value in program.model_proto.graph.input for size in value.type.tensor_type.shape.dim]
     if not all(size.dim_param for size in sizes):
@@ -115,6 +113,12 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     except OSError as error:
         raise RunFailed(f"could not write {target}: {error}") from None
     return SavedGraph(target, tuple(names), ("last_hidden_state", *heads))
+
+
+def _running_maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """`torch.cummax` of [row, token] for tokens, for which ONNX has no operator, without saying where each maximum is."""
+    earlier = torch.ones(x.shape[dim], x.shape[dim], dtype=torch.bool, device=x.device).tril()
+    return torch.where(earlier, x[:, None], torch.iinfo(x.dtype).min).amax(-1), torch.zeros_like(x)
 
 
 @contextmanager

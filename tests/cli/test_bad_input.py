@@ -231,7 +231,10 @@ def pickle_only(directory: Path) -> None:
 
 NORM, EXTRA, UP = "model.norm.weight", "model.extra.weight", "model.layers.0.mlp.up_proj.weight"
 FOREIGN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
-    "architecture": (lambda d: change_config(d, model_type="lama"), ("model_type 'lama'", "are those of 'llama'")),
+    "architecture": (
+        lambda d: change_config(d, model_type="lama", architectures=["LamaForCausalLM"]),
+        ("model_type 'lama'", "are those of 'llama'"),
+    ),
     "missing": (lambda d: change_tensors(d, lambda held: held.pop(NORM)), (f"missing: {NORM}",)),
     "surplus": (
         lambda d: change_tensors(d, lambda held: held.update({EXTRA: torch.zeros(1)})),

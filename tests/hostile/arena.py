@@ -85,7 +85,7 @@ class Arena:
         import anyformer
 
         for module in pkgutil.walk_packages(anyformer.__path__, "anyformer."):
-            if not module.name.endswith("__main__"):
+            if not module.name.endswith(("__main__", "lm_evaluation")):  # lm-eval is of an extra
                 importlib.import_module(module.name)
         self._warm_up()
         gc.collect()

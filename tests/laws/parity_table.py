@@ -22,7 +22,7 @@ from anyformer.layers.init import DistributionSpec
 from anyformer.spec import AheadSpec, InitSpec, ModelSpec, parameters
 from tests.laws.inputs import inputs_for
 from tests.laws.models import SHRUNK, WRITERS, waives
-from tests.laws.parity import beginning, differences, generated, greedy, pair, single, theirs_on
+from tests.laws.parity import beginning, decided, differences, generated, greedy, pair, single, theirs_on
 from tests.laws.references import COMPARED, HERE, elsewhere
 from tests.laws.tolerance import FLOAT32, FLOAT32_READ, distance
 from tests.laws.weights import filled, telling
@@ -85,7 +85,9 @@ def row(names: str, spec: ModelSpec) -> tuple[str, ...]:
         return label, link, "–", "–", "–", cached(names, spec), "–", parts(spec), sizes
     kinds = [kind for kind in KINDS if kind != "packed" or not waives(spec, "packing")]
     found = [
-        differences(pair(spec, attention), inputs_for(kind, spec)) for attention in ("eager", "sdpa") for kind in kinds
+        differences(decided(spec, attention, given), given)
+        for attention in ("eager", "sdpa")
+        for given in (inputs_for(kind, spec) for kind in kinds)
     ]
     return (
         label,

@@ -76,6 +76,7 @@ NAMED: dict[str, tuple[ModelSpec, Callable[[ModelSpec], bool]]] = {
 each = pytest.mark.parametrize("name", NAMED)
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what was found, a whole model
 @each
 def test_the_strategy_draws_it(name: str) -> None:
     found = find(

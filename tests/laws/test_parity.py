@@ -27,7 +27,7 @@ from anyformer.spec import ModelSpec, ScaleSpec, Spec, Window
 from tests.laws.inputs import LENGTH, inputs_for
 from tests.laws.models import WRITERS, waives
 from tests.laws.mutations import check_seen
-from tests.laws.parity import InDouble, beginning, differences, generated, greedy, pair, rounding, single
+from tests.laws.parity import InDouble, beginning, decided, differences, generated, greedy, pair, rounding, single
 from tests.laws.references import COMPARED, HERE, elsewhere
 from tests.laws.tolerance import FLOAT32, VISIBLE, distance
 from tests.laws.weights import edited, filled, telling, token_scale
@@ -63,7 +63,8 @@ def test_logits_hidden_states_and_gradients_are_those_of_transformers(
     spec: ModelSpec, attention: str, kind: str
 ) -> None:
     packs(spec, kind)
-    found = differences(pair(spec, attention), inputs_for(kind, spec))
+    given = inputs_for(kind, spec)
+    found = differences(decided(spec, attention, given), given)
     assert max(found.logits, found.hidden, found.gradients) < single(spec)
 
 
@@ -81,9 +82,10 @@ def test_in_float64_nothing_is_left_but_rounding(spec: ModelSpec, kind: str) -> 
 
 @pytest.mark.parametrize("spec", sampled(COMPARED, is_one_of_few))
 def test_our_eager_kernel_computes_the_same(spec: ModelSpec) -> None:
-    both = pair(spec)
+    given = inputs_for("left", spec)
+    both = decided(spec, "eager", given)
     both.ours.kernel = "eager"
-    found = differences(both, inputs_for("left", spec))
+    found = differences(both, given)
     assert max(found.logits, found.hidden, found.gradients) < single(spec)
 
 

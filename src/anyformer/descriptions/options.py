@@ -32,8 +32,9 @@ def gate(value: OutputGateSpec) -> str:
 
 
 def difference(value: DifferentialSpec) -> str:
-    """What of two heads' attention is taken: "a pair's second taken from its first, from 0.2 on"."""
-    return f"a pair's second taken from its first, {'by depth' if value.start is None else f'from {number(value.start)} on'}"
+    """What of two heads' attention is taken: "a pair's second taken from its first, from 0.2 on, vectors of 0.1"."""
+    start = "by depth" if value.start is None else f"from {number(value.start)} on"
+    return f"a pair's second taken from its first, {start}, vectors of {number(value.std)}"
 
 
 def indexer(value: IndexerSpec) -> str:

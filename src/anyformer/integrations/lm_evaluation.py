@@ -87,6 +87,7 @@ class AnyformerLM(LM):
         for _, group in groupby(asked, key=lambda each: each[0]):
             numbers = [i for _, i in group]
             options = normalize_gen_kwargs(requests[numbers[0]].args[1])
+            temperature = options.get("temperature", float(options.get("do_sample", False)))
             for start in range(0, len(numbers), AT_ONCE):
                 batch = numbers[start : start + AT_ONCE]
                 written = generate_text(
@@ -94,7 +95,7 @@ class AnyformerLM(LM):
                     tokenizer,
                     [requests[i].args[0] for i in batch],
                     max_new_tokens=options["max_gen_toks"],
-                    temperature=options["temperature"],
+                    temperature=temperature,
                     stop=[stop for stop in options["until"] if stop],
                 )
                 found |= {i: each.text for i, each in zip(batch, written, strict=True)}

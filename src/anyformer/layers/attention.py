@@ -254,6 +254,7 @@ class Attention(Part[AttentionSpec]):
         self.n_heads, width, _ = spec.projection.sizes(inner_place[1])
         self.scale = spec.scale.value(width)
         self.index_rotation = spec.index_rotation(inner_place[1])
+        _ = self.index_rotation and self.index_rotation.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
         self.memo_key = self._memo_key()

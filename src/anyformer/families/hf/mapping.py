@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from anyformer.layers import ByRole, GQASpec
 from anyformer.spec import HeadSpec, ModelSpec, Place, Spec, StackSpec, tensors
 from anyformer.spec.difference import Difference, differences, n_values, short
 
+log = logging.getLogger(__name__)
 Tensors = tuple[Tensor, ...]
 Part = TypeVar("Part", bound=Spec)
 
@@ -192,6 +194,7 @@ def _family_of(families: Mapping[str, Family], config: Mapping[str, Any], where:
     named = classes if isinstance(classes, list) else []
     found = next((family for family in families.values() if family.architecture in named), None)
     if found is not None:
+        log.warning("%s: model_type %r is read as %r, whose class it names", where, hf_type, found.hf_type)
         return found
     if not isinstance(hf_type, str):
         raise CheckpointError(

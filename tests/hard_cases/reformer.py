@@ -4,60 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.compose import block, embedding, pre_norm, repeat
-from anyformer.layers import (
-    AdjacentBlocks,
-    AttentionSpec,
-    AxialPositionsSpec,
-    ByRole,
-    Causal,
-    FeedForwardSpec,
-    LayerNormSpec,
-    LSHAttentionSpec,
-    ReLU,
-    ReversibleSpec,
-)
-from anyformer.spec import (
-    BlockSpec,
-    Count,
-    HeadSpec,
-    Length,
-    MixerSpec,
-    ModelSpec,
-    StackSpec,
-    TableSpec,
-    Vocab,
-    Width,
-    Window,
-)
-from tests.hard_cases.case import Case, attention_heads, of_transformers
-
-NORM = LayerNormSpec(eps=1e-12)
+from anyformer.families import PRESETS
+from anyformer.spec import ModelSpec
+from tests.hard_cases.case import Case, of_transformers
 
 
 def reformer() -> ModelSpec:
     """Return enwik8's; sizes: the released config."""
-    feed = pre_norm(NORM, FeedForwardSpec(d_ff=Width(4096), activation=ReLU()))
-
-    def layer(mixer: MixerSpec) -> BlockSpec:
-        return block(pre_norm(NORM, mixer), feed)
-
-    heads = attention_heads(8, head_dim=128)
-    local = layer(AttentionSpec(projection=heads, mask=Causal() & AdjacentBlocks(size=Window(128))))
-    hashed = layer(
-        LSHAttentionSpec(n_heads=Count(8), head_dim=Width(128), n_hashes=4, n_buckets=(512,), chunk=Window(256))
-    )
-    axial = AxialPositionsSpec(shape=(128, 512), widths=(Width(256),))
-    stack = StackSpec(
-        d_model=Width(1024),
-        embedding=embedding(TableSpec(rows=Vocab(258)), axial),
-        blocks=repeat([local, local, hashed, local], 12),
-        residual=ReversibleSpec(output="both"),
-        norm=NORM,
-    )
-    return ModelSpec(
-        stack=stack, heads=(HeadSpec(table=TableSpec(rows=Vocab(258))),), init=ByRole(), context=Length(65_536)
-    )
+    return PRESETS["reformer-enwik8"].spec
 
 
 def theirs() -> Any:

@@ -11,39 +11,16 @@ from torch import Tensor
 
 from anyformer.cache import KVCache
 from anyformer.errors import InputError, SpecError
-from anyformer.families.compose import block, embedding, pre_norm
-from anyformer.layers import (
-    AdjacentBlocks,
-    AttentionSpec,
-    AxialPositionsSpec,
-    ByRole,
-    Causal,
-    FeedForwardSpec,
-    LayerNormSpec,
-    LSHAttentionSpec,
-    ReLU,
-    ReversibleSpec,
-)
+from anyformer.families.compose import changed
+from anyformer.families.hf import FAMILIES
+from anyformer.families.hf.mapping import ours_of
+from anyformer.families.reformer import reformer as small
+from anyformer.layers import AxialPositionsSpec, LSHAttentionSpec
 from anyformer.model import Transformer, build
 from anyformer.observation.passes import forward_pass
-from anyformer.spec import (
-    Count,
-    HeadSpec,
-    MixerSpec,
-    ModelSpec,
-    Place,
-    StackSpec,
-    TableSpec,
-    Vocab,
-    Width,
-    Window,
-    Workload,
-    tensors,
-)
-from tests.hard_cases.case import attention_heads
+from anyformer.spec import ModelSpec, Place, Width, Workload
 
 D, HEADS, WIDTH, LOCAL, CHUNK, SHAPE, VOCAB = 24, 3, 10, 4, 8, (4, 12), 61
-NORM = LayerNormSpec(eps=1e-12)
 HASHES: list[dict[str, Any]] = [
     {"n_hashes": 1, "n_buckets": (4,)},
     {"n_hashes": 3, "n_buckets": (6,)},
@@ -56,20 +33,11 @@ LENGTHS = [3, 8, 16, 29, 40, 48]
 
 def reformer(layers: str = "local lsh lsh local", **fields: Any) -> ModelSpec:
     """A small one; `fields` are those of its hashed layers."""
-    hashed = LSHAttentionSpec(n_heads=Count(HEADS), head_dim=Width(WIDTH), chunk=Window(CHUNK), **fields)
-    local = AttentionSpec(
-        projection=attention_heads(HEADS, head_dim=WIDTH), mask=Causal() & AdjacentBlocks(size=Window(LOCAL))
-    )
-    kinds: dict[str, MixerSpec] = {"local": local, "lsh": hashed}
-    feed = pre_norm(NORM, FeedForwardSpec(d_ff=Width(32), activation=ReLU()))
-    stack = StackSpec(
-        d_model=Width(D),
-        embedding=embedding(TableSpec(rows=Vocab(VOCAB)), AxialPositionsSpec(shape=SHAPE, widths=(Width(8),))),
-        blocks=tuple(block(pre_norm(NORM, kinds[kind]), feed) for kind in layers.split()),
-        residual=ReversibleSpec(output="both"),
-        norm=NORM,
-    )
-    return ModelSpec(stack=stack, heads=(HeadSpec(table=TableSpec(rows=Vocab(VOCAB))),), init=ByRole())
+    spec = small(
+        layers, len(layers.split()), D, HEADS, 32, head_dim=WIDTH, vocab_size=VOCAB, shape=SHAPE, narrow=8,
+        chunks=(LOCAL, CHUNK),
+    )  # fmt: skip
+    return changed(spec, LSHAttentionSpec, **fields).but(context=None)
 
 
 def theirs(spec: ModelSpec) -> Any:
@@ -95,38 +63,13 @@ def theirs(spec: ModelSpec) -> Any:
     return model
 
 
-NAMES = {
-    "0.norm_in": "attention.layer_norm", "0.branches.0.mixer.qk": "attention.self_attention.query_key",
-    "0.branches.0.mixer.v": "attention.self_attention.value", "0.branches.0.mixer.o": "attention.output.dense",
-    "0.branches.0.mixer.projection.q": "attention.self_attention.query",
-    "0.branches.0.mixer.projection.k": "attention.self_attention.key",
-    "0.branches.0.mixer.projection.v": "attention.self_attention.value",
-    "0.branches.0.mixer.projection.o": "attention.output.dense", "1.norm_in": "feed_forward.layer_norm",
-    "0.branches.0.norm_in": "attention.layer_norm", "1.branches.0.norm_in": "feed_forward.layer_norm",
-    "1.branches.0.mixer.up": "feed_forward.dense.dense", "1.branches.0.mixer.down": "feed_forward.output.dense",
-}  # fmt: skip
-
-
-def their_name(name: str) -> str:
-    """What a tensor of ours is called there."""
-    outside = {
-        "stack.embedding.terms.0.table": "reformer.embeddings.word_embeddings",
-        "stack.norm": "reformer.encoder.layer_norm",
-        "heads.0.table": "lm_head.decoder",
-    }
-    module, end = name.rsplit(".", 1)
-    if "terms.1" in module:
-        return f"reformer.embeddings.position_embeddings.weights.{end[-1]}"
-    if module in outside:
-        return f"{outside[module]}.{end}"
-    _, _, i, _, rest = module.split(".", 4)
-    return f"reformer.encoder.layers.{i}.{NAMES[rest]}.{end}"
+ROWS = FAMILIES["reformer"].rows
 
 
 def ours(spec: ModelSpec, other: Any) -> Transformer:
     """Our model with their weights."""
     model, held = build(spec).double(), other.state_dict()
-    model.load_state_dict({n: held[their_name(n)].reshape(w.shape) for n, w in tensors(spec, Place())})
+    model.load_state_dict(dict(ours_of(ROWS(spec), held.__getitem__)))
     return model
 
 
@@ -156,13 +99,12 @@ def test_gradients_are_theirs(fields: dict[str, Any]) -> None:
     weight = torch.randn(2, 48, VOCAB, dtype=torch.float64)
     for each in (model, other):
         (each(rows).logits * weight).sum().backward()
-    held = dict(other.named_parameters())
-    largest = max(p.grad.abs().max().item() for p in model.parameters() if p.grad is not None)
+    held = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in other.named_parameters()}
+    expected = dict(ours_of(ROWS(spec), held.__getitem__))
+    largest = max(grad.abs().max().item() for grad in expected.values())
     for name, p in model.named_parameters():
-        grad = held[their_name(name)].grad
         assert p.grad is not None
-        assert grad is not None
-        torch.testing.assert_close(p.grad, grad.reshape(p.shape), rtol=1e-7, atol=1e-9 * largest)
+        torch.testing.assert_close(p.grad, expected[name], rtol=1e-7, atol=1e-9 * largest)
 
 
 @torch.no_grad()
@@ -172,18 +114,9 @@ def test_gradients_are_theirs(fields: dict[str, Any]) -> None:
 def test_each_field_matters(fields: dict[str, Any]) -> None:
     spec = reformer(n_hashes=2, n_buckets=(4,))
     other = theirs(spec)
-    changed = tuple(_with(each, fields) for each in spec.stack.blocks)
-    mine, found = (ours(each, other)(ids(40)).logits for each in (spec, spec.but(stack=spec.stack.but(blocks=changed))))
+    other_spec = changed(spec, LSHAttentionSpec, **fields)
+    mine, found = (ours(each, other)(ids(40)).logits for each in (spec, other_spec))
     assert (mine - found).abs().max() > 1e-2
-
-
-def _with(layer: Any, fields: dict[str, Any]) -> Any:
-    first, *others = layer.sublayers
-    mixer = first.branches[0].mixer
-    if not isinstance(mixer, LSHAttentionSpec):
-        return layer
-    branch = first.branches[0].but(mixer=mixer.but(**fields))
-    return layer.but(sublayers=(first.but(branches=(branch,)), *others))
 
 
 @torch.no_grad()

@@ -1,0 +1,201 @@
+"""Reformer to and from transformers' ReformerModelWithLMHead: two kinds of layers, and positions of a row and a column.
+
+Where a file fixes no seed their class draws other directions in each pass; here they are those of seed 0 in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.states import kinds_of
+from anyformer.families.reformer import reformer
+from anyformer.layers import (
+    AdjacentBlocks,
+    AttentionSpec,
+    AxialPositionsSpec,
+    FeedForwardSpec,
+    GQASpec,
+    LayerNormSpec,
+    LearnedPositionsSpec,
+    LSHAttentionSpec,
+)
+from anyformer.spec import BlockSpec, ModelSpec, TermSpec, Width
+
+WORDS = {"local": AttentionSpec, "lsh": LSHAttentionSpec}
+TEMPLATE = reformer("local lsh", 2, 8, 1, 8, head_dim=8, vocab_size=8, shape=(2, 4), narrow=2)
+MIXER = "0.branches.0.mixer"
+PLACES = "embeddings.position_embeddings"
+
+
+def _whole_numbers(settings: Settings, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    found = default if settings.written(name) is None else settings.numbers(name)
+    if any(number != int(number) for number in found):
+        raise settings.refusal(name, "must be a list of whole numbers; mend the file")
+    return tuple(int(number) for number in found)
+
+
+def _read_positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """A row and a column side by side, or learned ones; either way the context."""
+    length = settings.positive("max_position_embeddings", int, 4096)
+    term: TermSpec = LearnedPositionsSpec(n_positions=length)
+    if settings.take("axial_pos_embds", bool, True):
+        widths = _whole_numbers(settings, "axial_pos_embds_dim", (64, 192))
+        shape = _whole_numbers(settings, "axial_pos_shape", (64, 64))
+        if sum(widths) != spec.stack.d_model or len(widths) != len(shape):
+            raise settings.refusal(
+                "axial_pos_embds_dim", f"must be {len(shape)} widths whose sum is hidden_size = {spec.stack.d_model}"
+            )
+        term = AxialPositionsSpec(shape=shape, widths=tuple(Width(width) for width in widths[:-1]))
+    tokens, _ = spec.stack.embedding.terms
+    embedding = spec.stack.embedding.but(terms=(tokens, term))
+    return spec.but(stack=spec.stack.but(embedding=embedding), context=length)
+
+
+def _write_positions(spec: ModelSpec) -> dict[str, Any]:
+    if any(isinstance(term, LearnedPositionsSpec) for term in spec.stack.embedding.terms):
+        learned = one(spec, LearnedPositionsSpec, "learned positions")
+        return {"axial_pos_embds": False, "max_position_embeddings": learned.n_positions}
+    axial = one(spec, AxialPositionsSpec, "axial positions")
+    return {
+        "axial_pos_embds": True,
+        "axial_pos_shape": [*axial.shape],
+        "axial_pos_embds_dim": [*axial.widths, spec.stack.d_model - sum(axial.widths)],
+        "max_position_embeddings": spec.context or torch.Size(axial.shape).numel(),
+    }
+
+
+def _read_heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    n_heads = settings.positive("num_attention_heads", int, 12)
+    head_dim = settings.positive("attention_head_size", int, 64)
+    for part in (GQASpec, LSHAttentionSpec):
+        spec = changed(spec, part, n_heads=n_heads, head_dim=head_dim)
+    return spec
+
+
+def _write_heads(spec: ModelSpec) -> dict[str, Any]:
+    found = next(value for value in spec.nested() if isinstance(value, GQASpec | LSHAttentionSpec))
+    return {
+        "num_attention_heads": found.n_heads,
+        "attention_head_size": found.head_dim or spec.stack.d_model // found.n_heads,
+    }
+
+
+def _read_buckets(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """One number, one for each factor, or as many as the length of a text asks for."""
+    said = settings.written("num_buckets")
+    if said is None:
+        return spec
+    found = (said,) if isinstance(said, int) else _whole_numbers(settings, "num_buckets", ())
+    return changed(spec, LSHAttentionSpec, n_buckets=found)
+
+
+def _write_buckets(spec: ModelSpec) -> dict[str, Any]:
+    found = one(spec, LSHAttentionSpec, "hashed attention").n_buckets
+    return {"num_buckets": [*found] if len(found) > 1 else found[0] if found else None}
+
+
+def _read_layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    words = settings.strings("attn_layers") or ("local", "lsh") * 3
+    if set(words) - set(WORDS):
+        raise settings.refusal("attn_layers", f"must be a list of {' and '.join(WORDS)}")
+    kinds: Mapping[str, BlockSpec] = dict(zip(WORDS, spec.stack.blocks, strict=True))
+    settings.require("num_hidden_layers", len(words))
+    if not settings.take("is_decoder", bool, False):
+        raise settings.refusal("is_decoder", "sees later tokens, its first block the last; only true is computed here")
+    return spec.but(stack=spec.stack.but(blocks=tuple(kinds[word] for word in words)))
+
+
+def _positions(spec: ModelSpec) -> dict[str, str | Theirs]:
+    """The tables of positions: theirs of each digit have a dimension for every one, of length 1 but for its own."""
+    term, place = spec.stack.embedding.terms[-1], "stack.embedding.terms.1"
+    if not isinstance(term, AxialPositionsSpec):
+        return {place: f"{PLACES}.embedding"}
+    widths = (*term.widths, spec.stack.d_model - sum(term.widths))
+    found: dict[str, str | Theirs] = {}
+    for i, (n, width) in enumerate(zip(term.shape, widths, strict=True)):
+        shape = tuple(n if k == i else 1 for k in range(len(term.shape)))
+        found[f"{place}.weight_{i}"] = Theirs(f"{PLACES}.weights.{i}", by=(*shape, width))
+    return found
+
+
+_PLAIN = table.family(
+    "reformer",
+    "ReformerModelWithLMHead",
+    TEMPLATE,
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.Pair(_read_heads, _write_heads),
+        table.d_ff("feed_forward_size", 512),
+        table.activation("hidden_act", "relu", FeedForwardSpec),
+        table.at("layer_norm_eps", float, LayerNormSpec, "eps", default=1e-12),
+        table.Pair(_read_positions, _write_positions),
+        table.together(
+            AdjacentBlocks,
+            {
+                "local_attn_chunk_length": ("size", int, 64),
+                "local_num_chunks_before": ("before", int, 1),
+                "local_num_chunks_after": ("after", int, 0),
+            },
+        ),
+        table.together(
+            LSHAttentionSpec,
+            {
+                "lsh_attn_chunk_length": ("chunk", int, 64),
+                "lsh_num_chunks_before": ("before", int, 1),
+                "lsh_num_chunks_after": ("after", int, 0),
+                "num_hashes": ("n_hashes", int, 1),
+                "hash_seed": ("seed", int, 0),
+            },
+        ),
+        table.Pair(_read_buckets, _write_buckets),
+        table.starts(),
+        table.only(tie_word_embeddings=False, sinusoidal_pos_embds=False),
+        table.Pair(_read_layers),
+    ),
+    {
+        **table.norms("attention.layer_norm", "feed_forward.layer_norm"),
+        **{f"{table.PROJECTION}.{x[0]}": f"attention.self_attention.{x}" for x in ("query", "key", "value")},
+        **{f"{place}.o": "attention.output.dense" for place in (table.PROJECTION, MIXER)},
+        f"{MIXER}.qk": "attention.self_attention.query_key",
+        f"{MIXER}.v": "attention.self_attention.value",
+        **table.feeds(up="feed_forward.dense.dense", down="feed_forward.output.dense"),
+    },
+    stack="reformer",
+    layer="encoder.layers",
+    tokens="embeddings.word_embeddings",
+    norm="encoder.layer_norm",
+    outside=_positions,
+    heads=("lm_head.decoder",),
+    # How much is computed at once, deviations at the start, dropout, and what the released files say of nothing.
+    ignored=(
+        "chunk_size_lm_head", "chunk_size_feed_forward", "axial_norm_std", "hidden_dropout_prob", "intermediate_size",
+        "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob", "attention_probs_dropout_prob",
+        "num_chunks_before", "num_chunks_after", "output_past", "classifier_dropout",
+    ),
+)  # fmt: skip
+
+
+def _to_config(spec: ModelSpec) -> dict[str, Any]:
+    """Of a model with layers of one kind, what is said of the other is the template's."""
+    kinds = kinds_of(spec, WORDS)
+    lacking = (layer for kind, layer in zip(WORDS, TEMPLATE.stack.blocks, strict=True) if kind not in kinds)
+    whole = spec.but(stack=spec.stack.but(blocks=(*spec.stack.blocks, *lacking)))
+    return {**_PLAIN.to_config(whole), "attn_layers": kinds, "is_decoder": True}
+
+
+def _rows(spec: ModelSpec) -> list[TensorRow]:
+    """With the bias of a head that nothing reads, which their class looks for."""
+    zeros = torch.zeros(next(head.table.rows for head in spec.heads if head.table))
+    return [*_PLAIN.rows(spec), TensorRow((), ("lm_head.bias",), lambda theirs: (), lambda ours: (zeros,))]
+
+
+REFORMER = _PLAIN._replace(to_config=_to_config, rows=_rows)

@@ -46,6 +46,7 @@ def _read_positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """A row and a column side by side, or learned ones; either way the context."""
     length = settings.positive("max_position_embeddings", int, 4096)
     term: TermSpec = LearnedPositionsSpec(n_positions=length)
+    settings.ignore("axial_pos_embds_dim", "axial_pos_shape")
     if settings.take("axial_pos_embds", bool, True):
         widths = _whole_numbers(settings, "axial_pos_embds_dim", (64, 192))
         shape = _whole_numbers(settings, "axial_pos_shape", (64, 64))
@@ -158,6 +159,7 @@ _PLAIN = table.family(
         ),
         table.Pair(_read_buckets, _write_buckets),
         table.starts(),
+        table.fixed(pad_token_id=0),  # with which the class fills its chunks, hidden
         table.only(tie_word_embeddings=False, sinusoidal_pos_embds=False),
         table.Pair(_read_layers),
     ),

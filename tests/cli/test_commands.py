@@ -141,11 +141,11 @@ class TestConvert:
             assert torch.equal(a, b.bfloat16())
 
     def test_what_has_no_class_is_not_forced(self, tmp_path: Path) -> None:
-        from anyformer.layers import SlidingWindow
+        from anyformer.families.compose import changed
+        from anyformer.layers import AttentionSpec, SlidingWindow
         from anyformer.spec import Window
-        from tests.hard_cases.case import mutated
 
-        spec = mutated(af.shrink(af.preset("llama2-7b")), "Causal", SlidingWindow(size=Window(3)))
+        spec = changed(af.shrink(af.preset("llama2-7b")), AttentionSpec, mask=SlidingWindow(size=Window(3)))
         af.save(af.build(spec), tmp_path / "ours")
         result = run("convert", tmp_path / "ours", tmp_path / "out", "--to", "hf")
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)

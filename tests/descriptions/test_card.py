@@ -12,14 +12,12 @@ from anyformer.descriptions.grouping import in_words, pattern, places
 from anyformer.families import PRESETS, preset
 from anyformer.recipe import OLMO_1B_0724
 from anyformer.spec import ModelSpec
-from tests.hard_cases.cases import CASES
-from tests.hard_cases.test_own_parts import model_of_own_parts
+from tests.layers.test_own_parts import model_of_own_parts
 from tests.sample import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY: dict[str, ModelSpec] = {
     **{name: found.spec for name, found in PRESETS.items()},
-    **{f"hard case {case.name}": case.spec() for case in CASES},
     "own parts": model_of_own_parts(),
 }
 # As the papers print them: key → words.

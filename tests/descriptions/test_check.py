@@ -26,7 +26,7 @@ from anyformer.layers import (
 from anyformer.model import build
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Length, ModelSpec, TableSpec, Vocab, Width, Window, cached_calls
-from tests.hard_cases.test_own_parts import model_of_own_parts
+from tests.layers.test_own_parts import model_of_own_parts
 from tests.sample import sampled
 
 

@@ -9,7 +9,7 @@ from anyformer.descriptions.check.field_comparison import RATIOS, WIDTH, survey
 from anyformer.families import PRESETS, preset
 from anyformer.layers import FeedForwardSpec, GatedFeedForwardSpec
 from anyformer.spec import Width
-from tests.hard_cases.test_own_parts import model_of_own_parts
+from tests.layers.test_own_parts import model_of_own_parts
 from tests.sample import sampled
 
 

@@ -17,7 +17,7 @@ from anyformer.families.reformer import reformer
 from anyformer.hub import load, save
 from anyformer.model import build
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, parameters
 from tests.laws.models import randomised
 
 # As the released files say it, with what they say of nothing (from memory).
@@ -44,6 +44,15 @@ def test_the_released_configuration_is_the_preset() -> None:
     assert computed(spec) == computed(PRESETS["reformer-crime-and-punishment"].spec)
     assert spec.context == 524_288
     assert family.hf_type == "reformer"
+
+
+def test_enwik8_has_the_parameters_of_the_class() -> None:
+    """But for the bias of a head that nothing reads."""
+    spec = PRESETS["reformer-enwik8"].spec
+    _, settings = fitting(FAMILIES.values(), spec)
+    with torch.device("meta"):
+        theirs = transformers.ReformerModelWithLMHead(transformers.ReformerConfig(**settings))
+    assert parameters(spec).total == sum(p.numel() for p in theirs.parameters()) - 258
 
 
 @torch.no_grad()

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.families import PRESETS
-from anyformer.layers import BlanksSpec, BySegmentSpec, MarkedKeys
+from anyformer.families.compose import changed
+from anyformer.layers import BlanksSpec, BySegmentSpec, LSHAttentionSpec, MarkedKeys
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.part import Part
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.spec import ModelSpec, Place, Window, tensors
 from tests.laws.tolerance import FLOAT32, distance
 from tests.laws.weights import query_scale
 from tests.sample import is_one_of_few, sampled
@@ -118,6 +119,16 @@ def solving(system: Any, right: Any, *_: Any, **__: Any) -> int:
     return 2 * math.prod(system) * right[-1]
 
 
+def hashing(vectors: Any, _: Any, buckets: Any, n_hashes: int, *__: Any, **___: Any) -> int:
+    """FLOPs of the directions that tokens [batch, heads, token, head_dim] are sorted by: one for every two buckets."""
+    return math.prod(vectors) * n_hashes * sum(buckets)
+
+
+def one_chunk(spec: ModelSpec) -> ModelSpec:
+    """Return the model whose rows are one chunk: what laws hold for where several waive them."""
+    return changed(spec, LSHAttentionSpec, chunk=Window(64))
+
+
 def waiving(model: nn.Module, law: str) -> set[str]:
     """Return the names of the parameters of parts that say they cannot obey the law."""
     parts = {name: module for name, module in model.named_modules() if isinstance(module, Part)}
@@ -136,6 +147,7 @@ def flop_counter() -> FlopCounterMode:
 
     ours = torch.ops.anyformer
     told = {
+        ours.sorted_by_bucket: hashing,
         ours.lstm: recurrent,
         ours.gru: recurrent,
         ours.grouped_products: products,

@@ -24,7 +24,7 @@ from anyformer.layers import (
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
 from tests.laws.combinations import decoders
-from tests.laws.models import DECODERS, WRITERS, ids_for, randomised, runner, waives
+from tests.laws.models import DECODERS, WRITERS, ids_for, one_chunk, randomised, runner, waives
 from tests.laws.parity import InDouble, of_few_features
 from tests.laws.tolerance import FLOAT32, FLOAT64, close
 from tests.laws.weights import edited
@@ -74,7 +74,7 @@ def test_presets(spec: ModelSpec, sizes: list[int]) -> None:
 
     In float64 where few features enlarge what float32 rounds.
     """
-    spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
+    spec = edited(one_chunk(spec), MoESpec, lambda mixture: mixture.but(capacity=None))
     few = any(map(of_few_features, spec.nested()))
     with InDouble() if few else nullcontext():
         most = 1000 * FLOAT64 if few else FLOAT32

@@ -23,7 +23,7 @@ from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
 from anyformer.spec import BlockSpec, BranchSpec, ModelSpec, Place, StackSpec, Window, Workload
 from tests.laws.combinations import decoders
-from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, ids_for, solving
+from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, hashing, ids_for, solving
 
 ours = torch.ops.anyformer
 
@@ -76,6 +76,8 @@ class Counted(TorchDispatchMode):
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        elif func._overloadpacket is ours.sorted_by_bucket:
+            self.flops += hashing(args[0].shape, *args[1:])
         elif func._overloadpacket in (ours.lstm, ours.gru):
             self.flops += 2 * args[0].shape[:2].numel() * args[1].numel()
         elif func._overloadpacket in (ours.lstm_backward, ours.gru_backward):  # of the state and of its map

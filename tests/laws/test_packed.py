@@ -12,7 +12,7 @@ from anyformer.layers.packed import PackedWeight
 from anyformer.layers.packing import Packing, packed_nbytes, packed_weights
 from anyformer.model import Transformer
 from anyformer.spec import ModelSpec
-from tests.laws.models import SHRUNK, ids_for, per_token, randomised, runner
+from tests.laws.models import SHRUNK, ids_for, one_chunk, per_token, randomised, runner
 from tests.laws.tolerance import FLOAT32_READ, close
 from tests.laws.weights import edited
 
@@ -43,7 +43,7 @@ def packed(model: Transformer, packing: Packing) -> tuple[Transformer, Transform
 )
 def test_every_part_multiplies_by_what_is_held(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the vectors' own dtype; without a capacity, for which a pass's tokens compete."""
-    spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
+    spec = edited(one_chunk(spec), MoESpec, lambda mixture: mixture.but(capacity=None))
     for module in (int4, int8):
         monkeypatch.setattr(module, "FEW", 0)
     found, there = packed(randomised(spec), "int4")

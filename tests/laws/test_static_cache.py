@@ -12,7 +12,7 @@ from anyformer.errors import CacheError
 from anyformer.generation import StaticCache
 from anyformer.layers import MoESpec
 from anyformer.spec import ModelSpec
-from tests.laws.models import DECODERS, every_writer, ids_for, randomised, runner
+from tests.laws.models import DECODERS, every_writer, ids_for, one_chunk, randomised, runner
 from tests.laws.parity import InDouble, of_few_features
 from tests.laws.tolerance import FLOAT32, FLOAT64, close
 from tests.laws.weights import edited
@@ -46,7 +46,7 @@ def check(spec: ModelSpec, left: int, most: float, dtype: torch.dtype | None = N
 @every_writer
 def test_presets(spec: ModelSpec) -> None:
     """Far beyond the windows; without what limits how many tokens an expert takes: they compete within a pass."""
-    spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))
+    spec = edited(one_chunk(spec), MoESpec, lambda mixture: mixture.but(capacity=None))
     few = any(map(of_few_features, spec.nested()))
     with InDouble() if few else nullcontext():
         check(spec, 0 if spec.encoder else 4, 1000 * FLOAT64 if few else FLOAT32)

@@ -103,7 +103,7 @@ class LSHAttentionSpec(MixerSpec):
         else:
             queries = workload.query if workload.past else self.padded(workload.query)
             pairs = self.n_hashes * queries * self.seen
-            directions = self.n_hashes * keys * sum(self.buckets(keys)) * width
+            directions = self.n_hashes * self.padded(keys) * sum(self.buckets(self.padded(keys))) * width
         of_pairs = 2 * width * pairs * self.n_heads * workload.batch
         hashed = directions * self.n_heads * workload.batch
         terms = {"projections": of_maps, "scores": of_pairs, "values": of_pairs}

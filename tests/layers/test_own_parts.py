@@ -8,12 +8,25 @@ import torch
 from anyformer.cache import KVCache
 from anyformer.errors import SpecError
 from anyformer.families.compose import block, language_model, pre_norm, repeat
-from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, NormSpec, ReLU, RMSNormSpec, ShawKeysSpec
+from anyformer.layers import AttentionSpec, Causal, FeedForwardSpec, GQASpec, NormSpec, ReLU, RMSNormSpec, ShawKeysSpec
 from anyformer.model import build
 from anyformer.resizing import shrink
-from anyformer.spec import BlockSpec, ModelSpec, Place, Width, Window, decode, dumps, encode, loads, parameters, tensors
-from tests.hard_cases.case import attention_heads, randomise
-from tests.hard_cases.parts.own import (
+from anyformer.spec import (
+    BlockSpec,
+    Count,
+    ModelSpec,
+    Place,
+    Width,
+    Window,
+    decode,
+    dumps,
+    encode,
+    loads,
+    parameters,
+    tensors,
+)
+from tests.laws.models import randomised
+from tests.layers.own_parts import (
     ByProjectedDistanceSpec,
     Dilated,
     LookBackSpec,
@@ -31,7 +44,9 @@ def model_of_own_parts() -> ModelSpec:
     def layer(dilated: bool) -> BlockSpec:
         mask = Causal() & Dilated(rate=Window(2)) if dilated else Causal()
         scores = ShawKeysSpec(farthest=Window(3)), ByProjectedDistanceSpec(places=places)
-        attend = AttentionSpec(projection=attention_heads(4, 2, 10), mask=mask, scores=scores)
+        attend = AttentionSpec(
+            projection=GQASpec(n_heads=Count(4), n_kv_heads=Count(2), head_dim=Width(10)), mask=mask, scores=scores
+        )
         feed = FeedForwardSpec(d_ff=Width(40), activation=ReLU())
         return block(pre_norm(norm, attend), pre_norm(norm, LookBackSpec(), feed))
 
@@ -46,9 +61,7 @@ def spec() -> ModelSpec:
 
 @pytest.fixture
 def model(spec: ModelSpec) -> torch.nn.Module:
-    built = build(spec)
-    randomise(built)
-    return built
+    return randomised(spec)
 
 
 def ids() -> torch.Tensor:

@@ -107,7 +107,7 @@ def test_norms(tmp_path: Path) -> None:
     ]
     flops, seconds = (float(share.rstrip("%")) for share in rows["LayerNorm"][2:])
     assert 0 < flops < 5
-    assert 0 < seconds < 100  # measured
+    assert flops < seconds < 90, "norms take a larger share of the time than of the FLOPs"
 
 
 def test_ablations(tmp_path: Path) -> None:

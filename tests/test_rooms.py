@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -254,6 +255,16 @@ def test_the_table_has_no_cycle() -> None:
 def test_every_room_is_found() -> None:
     """Guards the guard: with the package moved, every rule above would hold of nothing."""
     assert {"errors", "cli", "__main__"} <= {room(name) for name, _ in sources(PACKAGE)}
+
+
+def test_no_module_loads_the_compiler() -> None:
+    """torch._dynamo takes as long to import as all the rest; who compiles imports it then."""
+    later = re.compile(r"anyformer\.(integrations\b|.*__main__)")  # only by those who ask for them
+    names = [name for name, _ in sources(PACKAGE) if not later.match(name)]
+    code = (
+        f"import importlib, sys; list(map(importlib.import_module, {names})); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # Each breaks one rule, in a file of its own beside a sound one: (rule, files, what the rule must say).

@@ -13,8 +13,7 @@ import pytest
 
 from anyformer.descriptions import Diagram, as_picture, as_svg, as_text, diagram
 from anyformer.descriptions.diagram.grid import Box, Frame, Label, Stroke, wrapped
-from anyformer.descriptions.diagram.picture import SCALE
-from anyformer.descriptions.diagram.svg import CELL, DARK, FONT, LIGHT
+from anyformer.descriptions.diagram.svg import CELL, DARK, FONT, LIGHT, SCALE
 from anyformer.descriptions.grouping import distinct_layers
 from anyformer.errors import UsageError
 from anyformer.families import preset

@@ -133,10 +133,17 @@ def test_both_names_of_the_text_model_are_read(directory: tuple[Path, Any]) -> N
 
 
 def test_names_of_tensors() -> None:
-    assert alone("language_model.lm_head.weight", "model.") == alone("lm_head.weight", "model.") == "lm_head.weight"
-    assert alone("model.text_model.layers.0.a", "model.") == "model.layers.0.a"
+    assert alone("language_model.lm_head.weight") == alone("lm_head.weight") == "lm_head.weight"
+    assert alone("model.text_model.layers.0.a") == alone("language_model.model.layers.0.a") == "layers.0.a"
     for other in ("vision_tower.layers.0.a", "model.visual.language.a", "multi_modal_projector.a", "mtp.layers.0.a"):
-        assert alone(other, "model.") is None
+        assert alone(other) is None
+
+
+def test_a_text_model_is_known_by_its_class(directory: tuple[Path, Any]) -> None:
+    path, model = directory
+    changed(path, lambda config: config["text_config"].update(model_type="mine", architectures=["Gemma3ForCausalLM"]))
+    with torch.no_grad():
+        close(af.load(path)[0](ids()).logits, logits(model, ids()))
 
 
 @pytest.mark.parametrize("said", [True, False, None])
@@ -187,3 +194,5 @@ def test_what_is_not_known_is_refused(directory: tuple[Path, Any]) -> None:
         af.load_spec(path)
     changed(path, lambda config: config.update(model_type="paligemma"))
     refused(run("show", path), "audio and images are out of scope")
+    changed(path, lambda config: config.update(model_type=["gemma3"]))
+    refused(run("show", path), "model_type")

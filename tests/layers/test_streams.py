@@ -20,7 +20,7 @@ from anyformer.layers import (
     PerLayerEmbeddingSpec,
     StreamsSpec,
 )
-from anyformer.layers.sparsity import largest
+from anyformer.layers.feed_forward import largest
 from anyformer.resizing import resize, shrink
 from anyformer.spec import BranchSpec, Count, ModelSpec, SublayerSpec, TableSpec, Vocab, Width, parameters
 from tests.laws.models import ids_for, randomised

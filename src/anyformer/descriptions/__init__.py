@@ -5,8 +5,7 @@ from anyformer.descriptions.check.check import Finding, check
 from anyformer.descriptions.check.field_comparison import FieldPosition, field_comparison
 from anyformer.descriptions.diagram.grid import Diagram
 from anyformer.descriptions.diagram.model import diagram
-from anyformer.descriptions.diagram.picture import FORMS, as_picture
-from anyformer.descriptions.diagram.svg import as_svg
+from anyformer.descriptions.diagram.svg import FORMS, as_picture, as_svg
 from anyformer.descriptions.diagram.text import as_text
 from anyformer.descriptions.diff.as_variant import as_variant
 from anyformer.descriptions.diff.diff import Comparison, Diff, DiffRow, Effect, Measure, diff, side_by_side

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import UserError
-from torch.export import Dim
 
 from anyformer.disk.atomic import replace_file
 from anyformer.errors import RunFailed, SpecError, UsageError
@@ -86,6 +84,9 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
         raise UsageError(
             f"{target}: writing ONNX needs the packages onnx and onnxscript; pip install 'anyformer[onnx]'"
         ) from None
+    from torch._dynamo.exc import UserError  # slow to import, as is torch.export
+    from torch.export import Dim
+
     tokens, rows = LEAST
     names = ["input_ids", "attention_mask"]
     if n_segments(spec) > 1:

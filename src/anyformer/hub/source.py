@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from anyformer.disk.run_layout import (
 from anyformer.disk.seal import latest, sealed
 from anyformer.errors import CheckpointError, SpecError, did_you_mean
 from anyformer.families import FAMILIES, Family, preset
-from anyformer.families.hf.composite import COMPOSITES, HEAD, TIED, alone, text_config
+from anyformer.families.hf.composite import HEAD, TIED, alone, composite_of, text_config
 from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.adapted import AdaptedWeights
 from anyformer.hub.gguf import SUFFIX, opened
@@ -121,7 +120,7 @@ def find(path: str | Path) -> Source:
     spec, family, settings = _described(folder)
     if not path.is_dir():
         return Source(spec, path, path, family, settings)
-    if settings.get("model_type") in COMPOSITES and TIED not in settings:
+    if composite_of(settings) is not None and TIED not in settings:
         settings |= {TIED: f"{HEAD}weight" not in opened_weights(folder, settings)}
         spec, family = _computed(settings, folder / CONFIG)
     if family is not None and family.of_files is not None:
@@ -154,8 +153,8 @@ def opened_weights(directory: Path, settings: dict[str, Any]) -> Weights:
         return AdaptedWeights(run / BASE, directory)
     if directory.is_dir() and is_checkpoint(directory.parent):
         return ShardedWeights(directory)
-    if (text := text_config(settings, str(directory / CONFIG))) is not None:
-        return Weights(directory, partial(alone, prefix=FAMILIES[text["model_type"]].prefix))
+    if composite_of(settings) is not None:
+        return Weights(directory, alone)
     return MXFP4Weights(directory) if is_packed(settings, str(directory / CONFIG)) else Weights(directory)
 
 

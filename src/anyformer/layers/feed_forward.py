@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,7 +13,6 @@ from anyformer.layers.activation import ActivationSpec
 from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, saves_activations
 from anyformer.layers.part import Part, is_plain
-from anyformer.layers.sparsity import largest
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import Cost, MapSpec, MixerSpec, Place, Placed, Positive, TrueShare, Width, Workload
 
@@ -130,6 +130,17 @@ class GatedFeedForward(Part[GatedFeedForwardSpec]):
             gate, up = self.spec.bounded(gate, up)
             return MemoryEfficientGatedDown.apply(gate, up, self.down.weight, self.down.bias, self.activation), {}
         return self.down(self.spec.inner(gate, up, module=self, context=context)), {}
+
+
+def largest(x: Tensor, share: float) -> Tensor:
+    """How far the features of x […, width] lie above mean + deviation · Φ⁻¹(share), 0 for those below: about that share.
+
+    Found without sorting, as if they were normal: "statistical top-k", You et al. 2025, arXiv:2506.06644, section 3.
+    """
+    around = x - x.mean(-1, keepdim=True)
+    deviation = torch.linalg.vector_norm(around, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
+    exact = torch.promote_types(x.dtype, torch.float32)
+    return F.relu(around - deviation * torch.special.ndtri(torch.full((), share, dtype=exact, device=x.device)))
 
 
 def _normed(module: Any, hidden: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
-from anyformer.families.hf.composite import COMPOSITES
+from anyformer.families.hf.composite import composite_of
 from anyformer.families.hf.mapping import class_of
 from anyformer.hub import load
 from anyformer.hub.source import Source, find
@@ -84,7 +84,7 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
             "verify compares with transformers, which is not installed; pip install transformers"
         ) from None
     ours, tokenizer = load(path, dtype=torch.float32)
-    composite = COMPOSITES.get(str(source.settings.get("model_type")))
+    composite = composite_of(source.settings)
     kind = class_of(source.family, source.family.to_config(ours.spec)) if composite is None else composite.architecture
     theirs = getattr(transformers, kind, None) or _defined(kind, transformers.PreTrainedModel)
     if theirs is None:

@@ -1,4 +1,4 @@
-"""A block diagram as an SVG picture, in the style of the papers; for light and dark pages alike."""
+"""A block diagram as an SVG picture, in the style of the papers, for light and dark pages alike; as PNG and PDF by CairoSVG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from anyformer.descriptions.diagram.grid import Box, Diagram, Frame, Stroke
+from anyformer.errors import UsageError
 
+FORMS = (".svg", ".png", ".pdf")
+SCALE = 2  # pixels of a PNG for one of the SVG: letters are smooth on a page of print size
 CELL = (7.5, 18.0)  # pixels of a cell
 FONT = 12  # pixels
 RADIUS = 7.5  # of the circle around a sum: where the line that comes from the side ends
@@ -20,6 +23,25 @@ DARK = {
     "attention": "#6b4513", "feed-forward": "#154a63", "norm": "#55521a", "embedding": "#6a2f38",
     "head": "#1f5130", "router": "#46336b", "state": "#155048", "map": "#30363d", "input": "#0d1117", "sum": "#0d1117",
 }  # fmt: skip
+
+
+def as_picture(drawn: Diagram, form: str, title: str = "block diagram") -> bytes:
+    """The bytes of a file that ends in `form`, one of `FORMS`. Raises UsageError for others, and without what draws it."""
+    if form not in FORMS:
+        raise UsageError(
+            f"pictures are written as {', '.join(FORMS)}, not '{form}'; give a name that ends in one of these"
+        )
+    svg = as_svg(drawn, title).encode()
+    if form == ".svg":
+        return svg
+    try:
+        import cairosvg  # pyright: ignore[reportMissingImports]
+    except (ImportError, OSError) as error:  # OSError: the package is there, and the cairo library is not
+        missing = "the package cairosvg" if isinstance(error, ImportError) else "the library cairo (libcairo2)"
+        raise UsageError(f"{form} needs {missing}; pip install 'anyformer[pictures]', or write an .svg") from None
+    if form == ".png":
+        return cairosvg.svg2png(bytestring=svg, scale=SCALE)
+    return cairosvg.svg2pdf(bytestring=svg)
 
 
 def as_svg(drawn: Diagram, title: str = "block diagram") -> str:

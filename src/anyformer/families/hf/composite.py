@@ -49,13 +49,18 @@ OF_TEXT = re.compile(r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
 HEAD = "lm_head."
 
 
+def composite_of(config: Mapping[str, Any]) -> Composite | None:
+    """What a configuration is of; None for one of a text model alone, and of anything that is not known here."""
+    return COMPOSITES.get(str(config.get("model_type")))
+
+
 def text_config(config: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     """The configuration of the text model alone inside that of a composite; None for any other.
 
     Its head is the composite's own, which the setting TIED beside it is of. Raises CheckpointError for one without it, and
     for a setting that is not known to leave text alone.
     """
-    composite = COMPOSITES.get(str(config.get("model_type")))
+    composite = composite_of(config)
     if composite is None:
         return None
     outer, inner = Settings(config, where), config.get(TEXT)
@@ -68,10 +73,9 @@ def text_config(config: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     return {"model_type": composite.text, **inner, **beside, TIED: tied}
 
 
-def alone(name: str, prefix: str) -> str | None:
-    """What the text model's own class calls a tensor of a composite's files; None for one that sees or hears."""
+def alone(name: str) -> str | None:
+    """What the text model calls a tensor of a composite's files, its head left out; None for one that sees or hears."""
     found = OF_TEXT.match(name)
     if found is None:
         return name if name.startswith(HEAD) else None
-    rest = name[found.end() :]
-    return rest if rest.startswith(HEAD) else prefix + rest
+    return name[found.end() :]

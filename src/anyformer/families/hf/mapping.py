@@ -194,7 +194,7 @@ def _family_of(families: Mapping[str, Family], config: Mapping[str, Any], where:
     named = classes if isinstance(classes, list) else []
     found = next((family for family in families.values() if family.architecture in named), None)
     if found is not None:
-        log.warning("%s: model_type %r is read as %r, whose class it names", where, hf_type, found.hf_type)
+        log.info("%s: model_type %r is read as %r, whose class it names", where, hf_type, found.hf_type)
         return found
     if not isinstance(hf_type, str):
         raise CheckpointError(

@@ -36,8 +36,8 @@ def test_heads_share_keys_as_their_numbers_say(name: str) -> None:
         assert found == {"MLA"}
     elif "n_kv_heads" in rows and rows["n_kv_heads"] != rows["n_heads"]:
         said = rows["n_kv_heads"]  # a list where some layers attend
-        one = 1 in said if isinstance(said, list) else said == 1
-        assert found == ({"MQA"} if one else {"GQA"})
+        each = {*said} - {None} if isinstance(said, list) else {said}
+        assert found == {"MHA" if [*each] == [rows["n_heads"]] else "MQA" if 1 in each else "GQA"}
     else:
         assert found == {"MHA"}
     assert name not in MQA or found == {"MQA"}

@@ -124,7 +124,7 @@ class LSHAttention(Part[LSHAttentionSpec]):
         new = {"qk": self._heads(self.qk(x)), "value": self._heads(self.v(x))}
         stored, keys = store.extend(new), context.tokens if store.keys is None else store.keys
         dropout = context.dropout.attention if context.dropout else 0.0
-        y = lsh_attention(self.spec, stored["qk"], stored["value"], keys, x.shape[1], dropout)
+        y = lsh_attention(self.spec, new["qk"], stored["qk"], stored["value"], context.tokens, keys, dropout)
         return self.o(y.transpose(1, 2).flatten(2)), {}
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -132,73 +132,79 @@ class LSHAttention(Part[LSHAttentionSpec]):
 
 
 def lsh_attention(
-    spec: LSHAttentionSpec, qk: Tensor, v: Tensor, tokens: Tokens, n_new: int, dropout: float = 0.0
+    spec: LSHAttentionSpec, q: Tensor, qk: Tensor, v: Tensor, new: Tokens, keys: Tokens, dropout: float = 0.0
 ) -> Tensor:
-    """Values [batch, heads, n_new, head_dim] of the last `n_new` of tokens with qk and v [batch, heads, token, head_dim]."""
-    batch, heads, n, width = qk.shape
+    """Values [batch, heads, query, head_dim] of q, of the tokens `new`, which are among `keys`.
+
+    q is [batch, heads, query, head_dim], qk and v are [batch, heads, key, head_dim]; keys may lie in any order.
+    """
+    batch, _, n, width = qk.shape
+    n_new = q.shape[2]
     k = F.rms_norm(qk, (width,), eps=1e-6) * width**-0.5
-    real = torch.ones_like(tokens.position) if tokens.document is None else tokens.document
-    facts = torch.stack((tokens.position.expand_as(real), real)).expand(-1, batch, -1)
+    of_q, of_k = _facts(new, batch), _facts(keys, batch)
     if n <= spec.chunk:
-        at = torch.arange(n, device=qk.device).expand(batch, heads, 1, n)
-        y, _ = _attend(
-            spec, qk[:, :, None, n - n_new :], k[:, :, None], v[:, :, None], at[..., n - n_new :], at, facts, dropout
-        )
-        return y[:, :, 0]
+        q, k, v, of_q, of_k = (each[:, :, None] for each in (q, k, v, of_q, of_k))
+        return _attend(spec, q, k, v, of_q, of_k, dropout)[0][:, :, 0]
     more = spec.padded(n) - n
-    qk, k, v = (F.pad(each, (0, 0, 0, more)) for each in (qk, k, v))
-    facts = F.pad(facts, (0, more))
-    order = sorted_by_bucket(qk.detach(), facts[1], list(spec.buckets(n + more)), spec.n_hashes, spec.seed)
+    qk, k, v, of_k = (F.pad(each, (0, 0, 0, more)) for each in (qk, k, v, of_k))
+    order = sorted_by_bucket(qk.detach(), of_k[:, 0, :, 1], list(spec.buckets(n + more)), spec.n_hashes, spec.seed)
     place = order.argsort(-1)  # of each token in each round, among those of all rounds
-    rounds, total = (batch, heads, spec.n_hashes), order.shape[-1]
     ordered = order % (n + more)
     if n_new == n:  # all chunks, each with its neighbours
         chunks = ordered.unflatten(-1, (-1, spec.chunk))
         every = range(-spec.before, spec.after + 1)
         near = torch.cat([chunks.roll(-step, 2) for step in every], 3)
-        q, k, v = (_gathered(x, at) for x, at in ((qk, chunks), (k, near), (v, near)))
-        y, sums = _attend(spec, q, k, v, chunks, near, facts, dropout)
-        y, sums = y.flatten(2, 3), sums.flatten(2, 3)
-        y = y.gather(2, place[..., None].expand_as(y)).unflatten(2, (spec.n_hashes, -1))[..., :n, :]
-        sums = sums.gather(2, place).view(*rounds, -1)[..., :n]
+        q, of_q = (_gathered(x, chunks) for x in (qk, of_k))
     else:  # those of the new tokens, each by itself
-        mine = place.view(*rounds, -1)[..., n - n_new : n].flatten(2)
+        among = _same(of_q, of_k).byte().argmax(-1)  # [batch, 1, query], where new tokens are
+        rounds = place.unflatten(2, (spec.n_hashes, -1))
+        mine = rounds.gather(3, among[:, :, None].expand(*rounds.shape[:3], -1)).flatten(2)
         start = (mine // spec.chunk - spec.before) * spec.chunk
-        near = (start[..., None] + torch.arange(spec.seen, device=qk.device)) % total
-        own = ordered.gather(2, mine)[..., None]
+        near = (start[..., None] + torch.arange(spec.seen, device=qk.device)) % order.shape[-1]
         near = ordered.gather(2, near.flatten(2)).view(near.shape)
-        q, k, v = (_gathered(x, at) for x, at in ((qk, own), (k, near), (v, near)))
-        y, sums = _attend(spec, q, k, v, own, near, facts, dropout)
-        y, sums = y.view(*rounds, n_new, width), sums.view(*rounds, n_new)
+        q, of_q = (x.repeat(1, 1, spec.n_hashes, 1)[..., None, :] for x in (q, of_q))
+    k, v, of_k = (_gathered(x, near) for x in (k, v, of_k))
+    y, sums = (each.flatten(2, 3) for each in _attend(spec, q, k, v, of_q, of_k, dropout))
+    if n_new == n:
+        y, sums = y.gather(2, place[..., None].expand_as(y)), sums.gather(2, place)
+    y, sums = (each.unflatten(2, (spec.n_hashes, -1))[:, :, :, :n_new] for each in (y, sums))
     return (y * sums.softmax(2)[..., None]).sum(2)
 
 
+def _facts(tokens: Tokens, batch: int) -> Tensor:
+    """Position and document [batch, 1, token, 2]."""
+    real = torch.ones_like(tokens.position) if tokens.document is None else tokens.document
+    return torch.stack((tokens.position.expand_as(real), real), -1).expand(batch, -1, -1)[:, None]
+
+
+def _same(of_q: Tensor, of_k: Tensor) -> Tensor:
+    """Whether a query [..., query, 2] and a key [..., key, 2] are of one token."""
+    return (of_q[..., :, None, :] == of_k[..., None, :, :]).all(-1)
+
+
 def _gathered(x: Tensor, at: Tensor) -> Tensor:
-    """[batch, heads, chunk, of it, width] of x [batch, heads, token, width] by numbers [batch, heads, chunk, of it]."""
+    """[batch, heads, chunk, of it, width] of x [batch, heads or 1, token, width] by numbers [batch, heads, chunk, of it]."""
+    x = x.expand(-1, at.shape[1], -1, -1)
     return x.gather(2, at.flatten(2)[..., None].expand(-1, -1, -1, x.shape[-1])).unflatten(2, at.shape[2:])
 
 
 def _attend(
-    spec: LSHAttentionSpec, q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, facts: Tensor, dropout: float
+    spec: LSHAttentionSpec, q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, dropout: float
 ) -> tuple[Tensor, Tensor]:
     """(values [batch, heads, chunk, query, width], logarithms of sums [batch, heads, chunk, query]) of chunks.
 
-    q is [batch, heads, chunk, query, width], k and v have keys instead; `of_q` and `of_k` are their tokens' numbers, and
-    `facts` [2, batch, token] what these say: position and document.
+    q is [batch, heads, chunk, query, width], k and v have keys instead; `of_q` and `of_k` [batch, heads or 1, chunk, query or
+    key, 2] are their positions and documents.
     """
     scores = (q @ k.mT).float() if q.dtype in (torch.float16, torch.bfloat16) else q @ k.mT
-    (at_q, in_q), (at_k, in_k) = ([_gathered_facts(fact, at) for fact in facts] for at in (of_q, of_k))
-    seen = (in_q[..., :, None] == in_k[..., None, :]) & (in_k[..., None, :] > 0)
+    (at_q, in_q), (at_k, in_k) = (each.unbind(-1) for each in (of_q[..., :, None, :], of_k[..., None, :, :]))
+    seen = (in_q == in_k) & (in_k > 0)
     if spec.causal:
-        seen = seen & (at_q[..., :, None] >= at_k[..., None, :])
-    scores = scores.masked_fill(~seen, HIDDEN).masked_fill(of_q[..., :, None] == of_k[..., None, :], ITSELF)
+        seen = seen & (at_q >= at_k)
+    scores = scores.masked_fill(~seen, HIDDEN).masked_fill((at_q == at_k) & (in_q == in_k), ITSELF)
     sums = scores.logsumexp(-1)
     weights = F.dropout((scores - sums[..., None]).exp(), dropout).to(v.dtype)
     return weights @ v, sums
-
-
-def _gathered_facts(fact: Tensor, at: Tensor) -> Tensor:
-    return fact[:, None].expand(-1, at.shape[1], -1).gather(2, at.flatten(2)).view(at.shape)
 
 
 @torch.library.custom_op("anyformer::sorted_by_bucket", mutates_args=())

@@ -27,7 +27,7 @@ from anyformer.layers import (
     LearnedPositionsSpec,
     LSHAttentionSpec,
 )
-from anyformer.spec import BlockSpec, ModelSpec, TermSpec, Width
+from anyformer.spec import BlockSpec, Length, ModelSpec, TermSpec, Width
 
 WORDS = {"local": AttentionSpec, "lsh": LSHAttentionSpec}
 TEMPLATE = reformer("local lsh", 2, 8, 1, 8, head_dim=8, vocab_size=8, shape=(2, 4), narrow=2)
@@ -45,7 +45,7 @@ def _whole_numbers(settings: Settings, name: str, default: tuple[int, ...]) -> t
 def _read_positions(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """A row and a column side by side, or learned ones; either way the context."""
     length = settings.positive("max_position_embeddings", int, 4096)
-    term: TermSpec = LearnedPositionsSpec(n_positions=length)
+    term: TermSpec = LearnedPositionsSpec(n_positions=Length(length))
     settings.ignore("axial_pos_embds_dim", "axial_pos_shape")
     if settings.take("axial_pos_embds", bool, True):
         widths = _whole_numbers(settings, "axial_pos_embds_dim", (64, 192))

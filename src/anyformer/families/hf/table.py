@@ -361,7 +361,7 @@ def family(
     layer: str = "layers",
     tokens: str = "embed_tokens",
     norm: str = "norm",
-    outside: Mapping[str, str] | Callable[[ModelSpec], Mapping[str, str]] | None = None,
+    outside: Layout | None = None,
     buffers: tuple[str, ...] = ("self_attn.rotary_emb.inv_freq",),
     heads: tuple[str, ...] = ("lm_head",),
     unneeded: tuple[str, ...] = (),
@@ -382,8 +382,9 @@ def family(
     def rows(spec: ModelSpec, modules: Layout = modules) -> list[TensorRow]:
         layers, n = f"{stack}.{layer}", spec.n_layers
         each = modules(spec) if callable(modules) else modules
-        around = {"stack.norm": norm, **((outside(spec) if callable(outside) else outside) or {})}
-        links = within(around, theirs=f"{stack}.") | of_layers(spec.stack, layers, each)
+        around = (outside(spec) if callable(outside) else outside) or {}
+        links = within({"stack.norm": norm}, theirs=f"{stack}.") | within(around, theirs=f"{stack}.")
+        links |= of_layers(spec.stack, layers, each)
         later = [f"{layers}.{n + k}." for k in range(len(spec.ahead))]  # which hold the tables again
         for k, place in enumerate(later):
             links |= within(each, f"ahead.{k}.block.sublayers.", place) | within(ahead or {}, f"ahead.{k}.", place)

@@ -110,12 +110,14 @@ class Spec:
     kinds: ClassVar[dict[str, type[Spec]]] = {}
     kind: ClassVar[str] = "Spec"
     abstract: ClassVar[bool] = True
+    _names: ClassVar[tuple[str, ...]] = ()  # of its fields
     _sizes: ClassVar[tuple[int, int]] = (1, 1)  # of each value: how many it and those inside are; how many differ
 
     def __init_subclass__(cls, abstract: bool = False) -> None:
         if "__post_init__" in cls.__dict__:
             cls.__post_init__ = _in_range(cls.__post_init__)  # pyright: ignore[reportAttributeAccessIssue]
         dataclass(frozen=True, kw_only=True)(cls)
+        cls._names = tuple(each.name for each in dataclasses.fields(cls))  # type: ignore[arg-type]
         cls.kind, cls.abstract = cls.__name__.removesuffix("Spec"), abstract
         known = Spec.kinds.setdefault(cls.kind, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -152,21 +154,20 @@ class Spec:
     def types(cls) -> dict[str, Any]:
         """The type of each field."""
         hints = get_type_hints(cls)
-        return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return {name: hints[name] for name in cls._names}
 
     def values(self) -> dict[str, Any]:
         """The value of each field, not copied."""
-        # Not remembered by kind: a compiled pass asks too, and cannot look into a cache.
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in self._names}
 
     def but(self, **changes: Any) -> Self:
         """The same value with some fields changed."""
-        unknown = sorted(set(changes) - set(self.values()))
+        unknown = sorted(changes.keys() - set(self._names))
         if unknown:
             from anyformer.spec.within import stands
 
-            name, fields = unknown[0], self.values()
-            told = f"{did_you_mean(name, fields)}; it has {', '.join(fields)}{stands(self, name)}"
+            name = unknown[0]
+            told = f"{did_you_mean(name, self._names)}; it has {', '.join(self._names)}{stands(self, name)}"
             raise SpecError(f"{self.kind} has no field {name!r}{told}")
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
@@ -190,11 +191,17 @@ class Spec:
 
     def nested(self) -> Iterator[Spec]:
         """This value and every value inside it, depth first; a layer that is tiled is met once."""
-        yield self
-        for value in self.values().values():
-            for item in {id(item): item for item in value}.values() if isinstance(value, tuple) else (value,):
-                if isinstance(item, Spec):
-                    yield from item.nested()
+        left: list[Spec] = [self]
+        while left:
+            value = left.pop()
+            yield value
+            inside: list[Spec] = []
+            for held in value.values().values():
+                if isinstance(held, Spec):
+                    inside.append(held)
+                elif isinstance(held, tuple):
+                    inside += [item for item in {id(item): item for item in held}.values() if isinstance(item, Spec)]
+            left += reversed(inside)
 
     @cached_property
     def key(self) -> str:

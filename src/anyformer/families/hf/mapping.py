@@ -172,9 +172,13 @@ def misfits(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], list[Diffe
 
     How weights start and the context are no part of what is computed. Raises SpecError where a whole part is missing.
     """
+    config, nearest = _nearest(family, spec)
+    return config, list(differences(nearest, computed(spec)))
+
+
+def _nearest(family: Family, spec: ModelSpec) -> tuple[dict[str, Any], ModelSpec]:
     config = family.to_config(spec)
-    nearest = family.to_spec(Settings(config, family.hf_type))
-    return config, list(differences(computed(nearest), computed(spec)))
+    return config, computed(family.to_spec(Settings(config, family.hf_type)))
 
 
 def spec_of(families: Mapping[str, Family], config: Mapping[str, Any], where: str) -> tuple[Family, ModelSpec]:
@@ -207,18 +211,23 @@ def _family_of(families: Mapping[str, Family], config: Mapping[str, Any], where:
 
 def fitting(families: Iterable[Family], spec: ModelSpec) -> tuple[Family, dict[str, Any]]:
     """The family whose class computes a model, and the configuration. Raises SpecError naming what misfits."""
+    wanted = computed(spec)
     reasons: list[tuple[float, str]] = []
+    others: list[tuple[str, ModelSpec]] = []
     for family in families:
         try:
-            config, found = misfits(family, spec)
+            config, nearest = _nearest(family, spec)
         except AnyformerError as error:
             reasons.append((float("inf"), f"{family.architecture}: {error}"))
             continue
-        if not found:
+        if nearest == wanted:
             return family, config
+        others.append((family.architecture, nearest))
+    for architecture, nearest in others:
+        found = list(differences(nearest, wanted))
         path, would, is_ = found[0]
         far = sum(max(n_values(a), n_values(b)) for _, a, b in found)
-        reasons.append((far, f"{family.architecture} has {short(would)} for {path} = {short(is_)}"))
+        reasons.append((far, f"{architecture} has {short(would)} for {path} = {short(is_)}"))
     raise SpecError(f"no class of transformers computes this model; the nearest, {min(reasons)[1]}")
 
 

@@ -5,7 +5,7 @@ MiniMax-01's class norms the stream before each branch: what we have behind a la
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,7 +81,13 @@ MINIMAX_M2 = table.family(
 WORDS = {"linear_attention": LightningAttentionSpec, "full_attention": AttentionSpec}
 MIXER = "0.branches.0.mixer"
 BLOCK = 256
-DECAYS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+# The class's tables, of the rates of heads [head, 1, 1] and the places in a block [place, 1].
+DECAYS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "slope_rate": lambda rate, at: rate,
+    "query_decay": lambda rate, at: (-rate * at).exp(),
+    "key_decay": lambda rate, at: (-rate * (BLOCK - at)).exp(),
+    "diagonal_decay": lambda rate, at: (-rate * (at - at.T)).exp().tril()[None],
+}
 PLACES = ("full_attn", "linear_attn", "mlp")  # each with factors of the stream and of what is added to it
 
 
@@ -145,28 +151,21 @@ def _norms(spec: ModelSpec) -> dict[str, str]:
     return dict(zip(("stack.embedding.norm", *behind), theirs, strict=True))
 
 
-def _decays(rates: Sequence[float]) -> dict[str, Tensor]:
-    """The class's tables, each behind the heads of these rates: what is left of tokens in a block of `BLOCK`."""
+def _decay(name: str, rates: Sequence[float]) -> Tensor:
+    """A table of the class for heads of these rates: what is left of tokens in a block of `BLOCK`."""
     rate, at = torch.tensor(rates, dtype=torch.float64).view(-1, 1, 1), torch.arange(1, BLOCK + 1)[:, None]
-    apart = at - at.T
-    found = {
-        "slope_rate": rate,
-        "query_decay": (-rate * at).exp(),
-        "key_decay": (-rate * (BLOCK - at)).exp(),
-        "diagonal_decay": (-rate * apart).exp().where(apart >= 0, 0.0)[None],
-    }
-    return {name: each.to(torch.get_default_dtype()) for name, each in found.items()}
+    return DECAYS[name](rate, at).to(torch.get_default_dtype())
 
 
 def _tables(spec: ModelSpec) -> Iterator[TensorRow]:
     """The rows of tables that hold nothing learnt; made when they are asked for, since full-size ones take a gigabyte."""
     for i, layer in enumerate(spec.stack.layers):
-        mixers = [value for value in layer.nested() if isinstance(value, LightningAttentionSpec)]
-        for name in DECAYS if mixers else ():
-            rates = tuple(-each for each in mixers[0].decays())
-            theirs = f"model.layers.{i}.self_attn.{name}"
-            made = lambda ours, rates=rates, name=name: (_decays(rates)[name],)  # noqa: E731
-            yield TensorRow((), (theirs,), lambda theirs: (), made)
+        mixer = next((value for value in layer.nested() if isinstance(value, LightningAttentionSpec)), None)
+        for name in DECAYS if mixer else ():
+            assert mixer is not None
+            rates = tuple(-each for each in mixer.decays())
+            made = lambda ours, rates=rates, name=name: (_decay(name, rates),)  # noqa: E731
+            yield TensorRow((), (f"model.layers.{i}.self_attn.{name}",), lambda theirs: (), made)
 
 
 def _with_tables(family: Family) -> Family:

@@ -27,6 +27,16 @@ settings.register_profile("explore", print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what is in turn, where it is not its turn, to `make test-all`."""
+    from tests.sample import is_its_turn  # imports torch, which reads the variables above
+
+    for item in items:
+        if item.get_closest_marker("in_turn") and not is_its_turn(item.nodeid):
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     if "torch" in sys.modules:  # a plugin was there before the variables above

@@ -1,4 +1,7 @@
-"""Which presets stand for all of them: `make test` tries a sample that uses every part, `make test-all` each one."""
+"""Which presets stand for all of them: `make test` tries a sample that uses every part, `make test-all` each one.
+
+Of the sample each test takes its own half: a part is tried by half of the laws, and a law on half of the parts.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,27 @@ def is_drawn(name: str) -> bool:
     return PRESETS.keys().isdisjoint(names) or is_one_of_few(name) or any(crc32(n.encode()) % SHARE == 0 for n in names)
 
 
+def mark(quick: bool) -> pytest.MarkDecorator:
+    """Return that of what is in the sample, or is not."""
+    return pytest.mark.in_turn if quick else pytest.mark.slow
+
+
+def is_its_turn(test: str) -> bool:
+    """Return whether `make test` tries a test that is marked `in_turn`, by its name with its parameters."""
+    return crc32(test.encode()) % 2 == 0
+
+
 def sampled(given: Mapping[str, object] | Iterable[str], quick: Callable[[str], bool] = is_drawn) -> Any:
     """Return parameters of a test, by name: a sample in the quick tests, the others among the slow ones."""
     values = given if isinstance(given, Mapping) else {name: name for name in given}
-    return [pytest.param(each, id=n, marks=[] if quick(n) else pytest.mark.slow) for n, each in values.items()]
+    return [pytest.param(each, id=n, marks=mark(quick(n))) for n, each in values.items()]
 
 
 def beside(specs: Mapping[str, ModelSpec], cases: Mapping[str, tuple[object, ...]], sampled: Iterable[str]) -> Any:
     """Return parameters of a test, specs by cases: quick are those of `sampled` for a sample of specs, others for the few."""
     quick = {of: is_drawn if of in set(sampled) else is_one_of_few for of in cases}
     return [
-        pytest.param(spec, *case, id=f"{name}-{of}", marks=[] if quick[of](name) else pytest.mark.slow)
+        pytest.param(spec, *case, id=f"{name}-{of}", marks=mark(quick[of](name)))
         for name, spec in specs.items()
         for of, case in cases.items()
     ]

@@ -325,6 +325,7 @@ def test_what_another_class_computes_too_its_own_computes_alike(index: int, monk
     assert max(found.logits, found.hidden, found.gradients) < FLOAT32
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("index", OWN, ids=[f"{GIVEN[i][0]} {i}" for i in OWN])
 def test_its_own_class_computes_alike_to_rounding(index: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also after its files, as it writes them, were read."""

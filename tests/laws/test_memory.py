@@ -39,6 +39,7 @@ def test_presets(spec: ModelSpec) -> None:
     assert predicted(spec, 3, 40, **options) == pytest.approx(counted(spec, 3, 40, **options), rel=CLOSE)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("recompute", POLICIES)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", TWELVE)
@@ -51,6 +52,7 @@ def test_twelve_architectures_at_two_shapes(name: str, precision: str, recompute
         )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", TWELVE)
@@ -62,6 +64,7 @@ def test_peaks(name: str, precision: str, recompute: str) -> None:
     assert found.nbytes == pytest.approx(peak(spec, 3, 61, **options), rel=PEAK)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("recompute", POLICIES)
 @pytest.mark.parametrize("name", TWELVE)
 def test_dropout(name: str, recompute: str) -> None:

@@ -115,6 +115,7 @@ def test_every_preset_of_these_families_is_held_against_an_oracle() -> None:
         assert record.family not in here or shrink(record.spec) in held, record.name
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("kind", "kernel"), [("right", None), ("left", None), ("packed", None), ("left", "eager")])
 @pytest.mark.parametrize("name", ORACLES)
 def test_logits_and_gradients_are_those_of_the_oracle(name: str, kind: str, kernel: str | None) -> None:

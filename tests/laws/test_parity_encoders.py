@@ -88,6 +88,7 @@ def family_of(name: str) -> Family:
     return fitting(FAMILIES.values(), preset(name).spec)[0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["plain", "right"])
 @each_class
 def test_every_class_computes_the_same(name: str, architecture: str, kind: str, monkeypatch: Any) -> None:
@@ -108,6 +109,7 @@ def test_every_class_computes_the_same(name: str, architecture: str, kind: str, 
     close(ours[given.real], theirs[given.real])
 
 
+@pytest.mark.in_turn
 @each_class
 def test_every_class_goes_both_ways(name: str, architecture: str, tmp_path: Any) -> None:
     """Transformers loads what we save as the class that fits the heads, and we what it saves, with the same heads."""

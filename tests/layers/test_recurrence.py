@@ -57,6 +57,7 @@ def in_chunks(given: dict[str, Tensor], which: object) -> tuple[Tensor, Tensor |
     return linear_attention(q, k, v, decay, None, state, True)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strength", [0.05, 20.0])
 @pytest.mark.parametrize(
     ("which", "of_keys"), [*product((linear_attention, delta_rule), (1, 2, 4)), (delta_rule_by_feature, 4)]

@@ -55,6 +55,7 @@ def test_every_lineage_is_tried() -> None:
     assert len(known) >= 20
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("lineage", FIRST)
 def test_a_run_starts_where_the_weights_are_and_is_exported(lineage: str, tmp_path: Path) -> None:
     spec = small(FIRST[lineage][1])

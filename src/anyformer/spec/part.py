@@ -135,9 +135,10 @@ class Spec:
                 raise self.refusal(name, said)
             if needed and value == ():
                 raise self.refusal(name, "is empty; it has at least one")
-            items = value if isinstance(value, tuple) else (value,)
-            size += sum(item._sizes[0] for item in items if isinstance(item, Spec))
-            distinct += sum(item._sizes[1] for item in {id(i): i for i in items}.values() if isinstance(item, Spec))
+            if isinstance(value, Spec | tuple):
+                items = value if isinstance(value, tuple) else (value,)
+                size += sum(item._sizes[0] for item in items if isinstance(item, Spec))
+                distinct += sum(item._sizes[1] for item in {id(i): i for i in items}.values() if isinstance(item, Spec))
         if size > MOST_VALUES or distinct > MOST_DISTINCT:
             said = f"{MOST_VALUES:,}, and {MOST_DISTINCT:,} different ones, are the most"
             raise SpecError(f"{self.kind} holds {size:,} values, {distinct:,} of them different; {said}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
@@ -81,13 +81,15 @@ class BlockSpec(PartSpec):
 Lent = dict[tuple[str, str], MixerSpec]  # by (what, its name)
 
 
-def check_lent(blocks: Iterable[BlockSpec], place: Place, lent: Lent) -> None:
+def check_lent(blocks: Sequence[BlockSpec], place: Place, lent: Lent) -> None:
     """Raise SpecError where a layer reads what no earlier one, or one that does not fit, lends.
 
     `lent`: what layers before these lend; what these lend is put in it.
     """
+    each = {id(block): block for block in blocks}  # of tiled layers, one
+    sharing = {key for key, block in each.items() if any(mixer.lends() or mixer.borrows() for mixer in block.mixers)}
     for i, block in enumerate(blocks):
-        for mixer in block.mixers:
+        for mixer in block.mixers if id(block) in sharing else ():
             for what, name in mixer.borrows().items():
                 lender = lent.get((what, name))
                 if lender is None:

@@ -14,7 +14,7 @@ from anyformer.layers import Causal, Mask, MoESpec, Prefix, SlidingWindow
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Window
-from tests.laws.models import SHRUNK, every_writer, ids_for, randomised
+from tests.laws.models import SHRUNK, every_writer, ids_for, one_chunk, randomised
 from tests.laws.weights import edited
 
 SAMPLED = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
@@ -44,7 +44,8 @@ def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 @every_writer
 @pytest.mark.parametrize("choice", [{}, SAMPLED], ids=["greedy", "sampled"])
 def test_every_way_gives_what_a_row_gives_alone(spec: ModelSpec, choice: dict[str, float]) -> None:
-    spec = edited(spec, MoESpec, lambda mixture: mixture.but(capacity=None))  # tokens compete for it within a pass
+    # Without a capacity, for which the tokens of a pass compete.
+    spec = edited(one_chunk(spec), MoESpec, lambda mixture: mixture.but(capacity=None))
     sources = [ids_for(spec, 1, n, seed=n)[0].tolist() for n in (5, 9, 2)]
     starts = [[1, 2], [3, 4], [5, 6]] if spec.encoder else sources
     sampling = Sampling(**choice)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from anyformer.cache import KVCache
 from anyformer.errors import InputError
 from anyformer.generation.decode import check_prompts, prompt_types
 from anyformer.generation.sampling import Sampling, pick
+from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.moe import MoESpec
 from anyformer.model import Output, Transformer
 from anyformer.spec import ModelSpec, cached_calls
@@ -246,10 +247,14 @@ def check_can_forget(spec: ModelSpec, who: str = "the model") -> None:
         raise InputError(
             f"{who} has layers with a state, which cannot take wrong guesses back; generate without a draft or look-up"
         )
-    if any(isinstance(value, MoESpec) and value.capacity is not None for value in spec.nested()):
-        raise InputError(
-            f"{who} has experts of a capacity, for which tokens read together compete; generate without a draft or look-up"
-        )
+    for value in spec.nested():
+        if isinstance(value, MoESpec) and value.capacity is not None:
+            together = "experts of a capacity, for which tokens read together compete"
+        elif isinstance(value, LSHAttentionSpec):
+            together = "hashed attention, which sorts tokens read together into chunks"
+        else:
+            continue
+        raise InputError(f"{who} has {together}; generate without a draft or look-up")
 
 
 def _check_most(most: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -62,6 +62,13 @@ def _recurrent(steps: Tensor, weight: Tensor, products: int) -> Work:
     return Work((batch, rows, width), products * n, products * 2 * batch * n * rows * width)
 
 
+def _hashed(qk: Tensor, buckets: Sequence[int], n_hashes: int) -> Work:
+    """Of all directions, one for every two buckets, with qk [batch, head, token, width]."""
+    batch, heads, tokens, width = qk.shape
+    directions = n_hashes * sum(buckets) // 2
+    return Work((tokens, directions, width), batch * heads, 2 * batch * heads * tokens * directions * width)
+
+
 # Operators of our own that multiply, each with what its arguments say of the work.
 KERNELS: dict[Any, Callable[..., Work]] = {
     ours.grouped_products: lambda rows, matrices, behind, biases=None, turned=False: _grouped(
@@ -76,6 +83,7 @@ KERNELS: dict[Any, Callable[..., Work]] = {
     ours.lstm_backward: lambda for_y, for_cells, weight, *_: _recurrent(for_y, weight, 2),
     ours.gru: lambda x, weight, *_: _recurrent(x, weight, 1),
     ours.gru_backward: lambda for_y, weight, *_: _recurrent(for_y, weight, 2),
+    ours.sorted_by_bucket: lambda qk, document, buckets, n_hashes, seed: _hashed(qk, buckets, n_hashes),
     ours.grouped_outer: lambda left, right, behind: _grouped(len(left), right.shape[1], left.shape[1], len(behind)),
 }
 # What reads as much as it gives, not the whole of what it reads from.

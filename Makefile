@@ -20,7 +20,7 @@ help:  ## what there is
 	@echo 'make lint      ruff and pyright only'
 	@echo 'make format    put the code into its one format'
 	@echo 'make bench     the benchmarks, quick form'
-	@echo 'make catalogue docs/catalogue.md and the list of presets, from the specifications'
+	@echo 'make catalogue docs/catalogue.md, docs/history.md and the list of presets, from the specifications'
 	@echo 'make notebooks examples/notebooks, run anew with what they print'
 	@echo 'make site      the documentation as a site, in build/site'
 	@echo 'make env       only the environment for developing ($(VENV))'
@@ -54,6 +54,7 @@ format: $(VENV)/.installed-dev
 
 catalogue: $(VENV)/.installed-dev
 	$(VENV)/bin/python tools/catalogue.py
+	$(VENV)/bin/anyformer history --markdown > docs/history.md
 
 notebooks: $(VENV)/.installed-dev
 	$(INSTALL) -e '.[notebooks,verify]'

@@ -63,6 +63,7 @@ def ours(both: Pair, given: Any, how: BeamSearch, n: int, closing: tuple[int, ..
     return [list(row[0].token_ids) for row in found]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("stopping", EARLY)
 @pytest.mark.parametrize("name", ["gpt2", "llama2-7b", "t5-small", "bart-base"])
 def test_it_is_that_of_transformers(name: str, stopping: Any) -> None:

@@ -64,6 +64,7 @@ def check(name: str, backend: str, dtype: torch.dtype | None = None) -> None:
     assert counters["stats"]["unique_graphs"] == 2, "two rows are one graph more"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", KINDS)
 def test_one_graph_and_the_same_text(name: str) -> None:
     check(name, "eager")

@@ -42,6 +42,7 @@ def compiles(spec: ModelSpec, backend: str) -> None:
     assert all(p.grad is not None for name, p in model.named_parameters() if p.requires_grad and name not in waived)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["transformer-base", "gpt2", "llama3.2-1b"])
 def test_decoding_compiles(name: str) -> None:
     torch.compiler.reset()

@@ -216,6 +216,7 @@ routers = st.sampled_from(
         L.RouterSpec(n_experts=Count(5), top_k=3, score="softmax-of-chosen"),
         L.RouterSpec(n_experts=Count(6), top_k=2, score="sigmoid", correction=True, n_groups=3, top_groups=2),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sparsemixer", tolerance=0.3),
+        L.RouterSpec(n_experts=Count(3), top_k=3, n_identity=2, correction=True),
     ]
 )
 
@@ -303,8 +304,13 @@ def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> 
     ]
     each = optional(norms)
     branches = [BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails))) for m in mixers]
-    parallel = draw(st.booleans())
-    groups = [tuple(branches)] if parallel else [(branch,) for branch in branches]
+    groups = [(branch,) for branch in branches]
+    wiring = draw(st.sampled_from(["serial", "parallel", "late"]))
+    if wiring == "parallel":
+        groups = [tuple(branches)]
+    elif wiring == "late":
+        late = draw(st.one_of(feed_forwards(), mixtures(), recurrences()))
+        groups[0] += (BranchSpec(mixer=late, norm_out=draw(optional(tails)), late=True),)
     # Something must keep the stream's size in check, or a random network overflows; a norm before or after does.
     return BlockSpec(
         sublayers=tuple(
@@ -362,6 +368,8 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
     )
     if not residual.sums_normed:
         each = tuple(_without_norm_sum(block) for block in each)
+    if residual.undoes:
+        each = tuple(changed(block, BranchSpec, late=False) for block in each)
     stack = StackSpec(d_model=Width(D_MODEL), embedding=embedding, blocks=each, residual=residual, norm=draw(norms))
     if residual.width(D_MODEL) > D_MODEL:
         head = head.but(transform=(L.LinearSpec(),))  # from both streams back to d_model
@@ -369,6 +377,8 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         layers = draw(head_layers(masks))
         if not residual.sums_normed:
             layers = layers.but(blocks=tuple(map(_without_norm_sum, layers.blocks)))
+        if residual.undoes:
+            layers = changed(layers, BranchSpec, late=False)
         return ModelSpec(stack=stack, heads=(head.but(layers=layers),), init=L.ByRole())
     model = ModelSpec(stack=stack, heads=(head,), init=L.ByRole())
     return (

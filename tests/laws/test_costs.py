@@ -21,9 +21,10 @@ from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.model import Output, build
-from anyformer.spec import BlockSpec, BranchSpec, ModelSpec, Place, StackSpec, Window, Workload
+from anyformer.spec import ModelSpec, Place, Window, Workload
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, hashing, ids_for, solving
+from tests.laws.weights import edited
 
 ours = torch.ops.anyformer
 
@@ -43,24 +44,19 @@ def counted(spec: ModelSpec, batch: int, n: int, source: int = 7) -> int:
 
 @every_preset
 def test_presets_flops(spec: ModelSpec) -> None:
-    load = Workload(batch=3, query=19, memory=7, causal_exact=False)
+    load, spec = Workload(batch=3, query=19, memory=7, causal_exact=False), all_served(spec)
     assert spec.cost(Place(), load).flops == counted(spec, 3, 19)
 
 
-def without_capacity(spec: ModelSpec) -> ModelSpec:
-    """Return the model with places for all choices: which are dropped is not foreseen by a cost."""
+def all_served(spec: ModelSpec) -> ModelSpec:
+    """Return the model whose every choice goes through an expert: how many do not is foreseen for an even load alone."""
 
-    def served(branch: BranchSpec) -> BranchSpec:
-        return branch.but(mixer=branch.mixer.but(capacity=None)) if isinstance(branch.mixer, MoESpec) else branch
+    def served(mixture: MoESpec) -> MoESpec:
+        router = mixture.router
+        n = min(router.top_k, router.n_experts)
+        return mixture.but(capacity=None, router=router.but(n_identity=0, top_k=n) if router.n_identity else router)
 
-    def each(block: BlockSpec) -> BlockSpec:
-        sublayers = (s.but(branches=tuple(served(branch) for branch in s.branches)) for s in block.sublayers)
-        return block.but(sublayers=tuple(sublayers))
-
-    def stack(spec: StackSpec) -> StackSpec:
-        return spec.but(blocks=tuple(each(block) for block in spec.blocks))
-
-    return spec.but(stack=stack(spec.stack), encoder=spec.encoder and stack(spec.encoder))
+    return edited(spec, MoESpec, served)
 
 
 class Counted(TorchDispatchMode):
@@ -91,7 +87,7 @@ class Counted(TorchDispatchMode):
 @every_preset_few_fast
 def test_presets_training_flops(spec: ModelSpec) -> None:
     """Forward and backward, every product written out (eager attention, experts one by one), counted by PyTorch."""
-    spec = without_capacity(spec)
+    spec = all_served(spec)
     model, ids, memory = build(spec), ids_for(spec, 3, 19), ids_for(spec, 3, 7)
 
     def run() -> Output:
@@ -115,6 +111,7 @@ def test_presets_training_flops(spec: ModelSpec) -> None:
 @given(spec=decoders(), n=st.integers(1, 30))
 @settings(max_examples=40, deadline=None)
 def test_combinations_flops(spec: ModelSpec, n: int) -> None:
+    spec = all_served(spec)
     assert spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
 
 

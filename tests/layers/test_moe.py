@@ -21,7 +21,7 @@ from anyformer.layers import (
 )
 from anyformer.layers.moe import MoE
 from anyformer.layers.tokens import Dropout, ForwardContext, Store, Tokens, plain_tokens
-from anyformer.spec import Count, Place, Width
+from anyformer.spec import Count, Place, Width, Workload, tensors
 from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
 from tests.oracles import moe as oracle
 
@@ -66,6 +66,10 @@ MIXTURES = {
     "what is read is weighed, of few places": MoESpec(
         router=router(4, 2), expert=CLAMPED, capacity=FixedCapacity(tokens=5), weighs="input"
     ),
+    "LongCat-Flash": MoESpec(router=router(6, 4, n_identity=3, correction=True, factor=6.0), expert=GATED),
+    "identities of what is weighed, of few places": MoESpec(
+        router=router(4, 3, n_identity=4, bias=True), expert=CLAMPED, capacity=FixedCapacity(tokens=5), weighs="input"
+    ),
     "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
     "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
 }
@@ -97,6 +101,9 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
     activations["GELU"] = lambda z: z / (1 + (-1.702 * z).exp())
 
     def feed(kind: Any, prefix: str, i: int | None, token: Tensor) -> Tensor:
+        if i is not None and i >= spec.router.n_experts:
+            return token
+
         def linear(name: str, z: Tensor) -> Tensor:
             found = [own.get(f"{prefix}.{name}.{end}") for end in ("weight", "bias")]
             weight, bias = (each if each is None or i is None else each[i] for each in found)
@@ -115,7 +122,7 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
         each = own["router.weight"] @ token
         return list(each + own["router.bias"] if "router.bias" in own else each)
 
-    r, places = spec.router, None
+    r, places = spec.router, None  # which identities, after the experts, do not need
     if isinstance(spec.capacity, FixedCapacity):
         places = spec.capacity.tokens
     elif isinstance(spec.capacity, CapacityFactor):
@@ -125,7 +132,13 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
     options = {name: getattr(r, name) for name in fields}
     options["weighs"] = spec.weighs
     y = oracle.mixture(
-        x, logits, lambda i, t: feed(spec.expert, "experts", i, t), places, real, correction=correction, **options
+        x,
+        logits,
+        lambda i, t: feed(spec.expert, "experts", i, t),
+        lambda i: places if i < r.n_experts else None,
+        real,
+        correction=correction,
+        **options,
     )
     if spec.shared_expert is not None:
         shared = torch.stack([feed(spec.shared_expert, "shared_expert", None, t) for t in x.flatten(0, 1)]).view_as(x)
@@ -158,7 +171,7 @@ def test_it_is_the_sum_over_each_tokens_experts(name: str, way: str, monkeypatch
     assert expected.std() > 0.1
     got, wanted = gradients(module, x, y), gradients(module, x, expected)
     assert gradient_distance(got, wanted) < FLOAT32
-    assert notes["router_logits"].shape == (BATCH, N, spec.router.n_experts)
+    assert notes["router_logits"].shape == (BATCH, N, spec.router.n_choices)
     if spec.capacity is not None:
         assert 0 < (~notes["served"]).sum() < notes["served"].numel() / 2, "some tokens must find no place"
 
@@ -227,3 +240,15 @@ def test_bf16_autocast_is_the_loops(name: str) -> None:
     assert distance(found[0][0], exact) > 1e-4, "it must have been rounded to bfloat16"
     for key, wanted in found[1][1].items():
         assert distance(found[0][1][key], wanted) < 0.05, key
+
+
+def test_what_a_token_uses_beside_identities() -> None:
+    """Eight of twelve choices, where a third of 768 are identities (LongCat-Flash, arXiv:2509.01322, section 2.1.1)."""
+    half = Place(d_model=D, shape=(D,))
+    for top_k, n_experts, n_identity, n_used in ((12, 512, 256, 8), (4, 6, 3, 3), (1, 2, 30, 1), (5, 5, 0, 5)):
+        spec = MoESpec(router=router(n_experts, top_k, n_identity=n_identity), expert=GATED)
+        experts = 3 * 10 * D  # numbers of one
+        assert spec.cost(half, Workload(batch=BATCH, query=N))["experts"] == 2 * BATCH * N * n_used * experts
+        weights = [weight for _, weight in tensors(spec, half)]
+        assert sum(weight.numel for weight in weights) == n_experts * experts + (n_experts + n_identity) * D
+        assert sum(weight.active for weight in weights) == n_used * experts + (n_experts + n_identity) * D

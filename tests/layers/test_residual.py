@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed
-from anyformer.layers import AddSpec
-from anyformer.layers.tokens import ForwardContext, Notes, plain_tokens
+from anyformer.layers import AddSpec, ReversibleSpec, RMSNormSpec
+from anyformer.layers.tokens import ForwardContext, Notes, Store, plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Place
 from tests.laws.models import ids_for, randomised
@@ -42,3 +43,38 @@ def test_the_factor_is_of_what_each_branch_writes() -> None:
             block.sublayers[0].branches[0].mixer.projection.o.weight.mul_(0.22)
             block.sublayers[1].branches[0].mixer.down.weight.mul_(0.22)
         close(plain(ids).logits, factored(ids).logits)
+
+
+def test_a_late_branch_writes_with_the_last_sublayer() -> None:
+    """It reads what its sublayer reads; the sum, its scale and what is normed behind it are the last sublayer's."""
+    spec = shrink(preset("transformer-lm").spec)  # post-norm
+    first, last = spec.stack.blocks[0].sublayers
+    more = last.branches[0].but(late=True, norm_out=RMSNormSpec())
+    block = spec.stack.blocks[0].but(sublayers=(first.but(branches=(*first.branches, more)), last))
+    model = randomised(spec.but(stack=spec.stack.but(blocks=(block,), residual=AddSpec(scale=0.7, branch=0.4))))
+    ids, seen = ids_for(spec, 2, 9), []
+    ours = model.stack.blocks[0]
+    ours.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    ours.register_forward_hook(lambda module, given, made: seen.append(made[0]))
+    with torch.no_grad():
+        model(ids)
+        x, context = seen[0], ForwardContext(plain_tokens(9, ids.device), {})
+        one, two = ours.sublayers
+        (attention, late), (feed,) = one.branches, two.branches
+        half = one.norm_sum(0.7 * x + 0.4 * attention.mixer(x, context, Store())[0])
+        held = late.norm_out(late.mixer(x, context, Store())[0])
+        close(two.norm_sum(0.7 * half + 0.4 * (feed.mixer(half, context, Store())[0] + held)), seen[1])
+
+
+def test_late_branches_where_there_is_no_later_are_refused() -> None:
+    spec = shrink(preset("gpt2").spec)
+    block = spec.stack.blocks[0]
+    first, last = block.sublayers
+    late = first.branches[0].but(late=True)
+    with pytest.raises(SpecError, match=r"Sublayer.branches .* are all late; one at least must write at once"):
+        first.but(branches=(late,))
+    with pytest.raises(SpecError, match=r"Block.sublayers .* has a late branch in the last, where nothing comes later"):
+        block.but(sublayers=(first, last.but(branches=(*last.branches, late))))
+    joined = block.but(sublayers=(first.but(branches=(*first.branches, last.branches[0].but(late=True))), last))
+    with pytest.raises(SpecError, match=r"Reversible undoes one sublayer after the other and takes no late branch"):
+        spec.stack.but(blocks=(joined,), residual=ReversibleSpec())

@@ -76,12 +76,12 @@ def mixture(
     x: Tensor,
     router: Callable[[Tensor], list[Tensor]],
     expert: Callable[[int, Tensor], Tensor],
-    places: int | None,
+    places: Callable[[int], int | None],
     real: list[list[bool]] | None = None,
     weighs: str = "output",
     **options: Any,
 ) -> Tensor:
-    """Return the sum over the chosen experts for x [batch, token, d_model]; an expert takes `places` tokens of a row."""
+    """Return the sum over the chosen experts for x [batch, token, d_model]; each takes its `places` tokens of a row."""
     rows = []
     for b, sequence in enumerate(x):
         taken: dict[int, int] = {}
@@ -90,7 +90,7 @@ def mixture(
             for i, weight in chosen_by(router(token), **options):
                 if real is None or real[b][t]:
                     taken[i] = taken.get(i, 0) + 1
-                if places is None or taken.get(i, 0) <= places:
+                if (most := places(i)) is None or taken.get(i, 0) <= most:
                     total = total + (expert(i, weight * token) if weighs == "input" else weight * expert(i, token))
             rows.append(total)
     return torch.stack(rows).view_as(x)

@@ -38,13 +38,14 @@ from tests.training.models import VOCAB, decoder
 ROWS, LENGTH, EXPERTS, TOP_K = 6, 10, 6, 2
 
 
-def mixture(score: Any = "softmax", capacity: layers.CapacitySpec | None = None) -> ModelSpec:
+def mixture(score: Any = "softmax", capacity: layers.CapacitySpec | None = None, n_identity: int = 0) -> ModelSpec:
     """Two layers with experts."""
     dense = decoder()
     attend, feed = dense.stack.blocks[0].sublayers
     router = layers.RouterSpec(
         n_experts=Count(EXPERTS),
         top_k=TOP_K,
+        n_identity=n_identity,
         score=score,
         correction=score == "sigmoid",
         renormalise=True,  # type: ignore[arg-type]
@@ -162,8 +163,10 @@ def test_the_gradient_is_the_same_for_every_split(losses: list[Any], jitter: flo
         assert all(torch.equal(a, p.grad) for a, p in zip(first, noisy.parameters, strict=True))  # type: ignore[arg-type]
 
 
-def test_corrections_move_against_the_load_and_by_nothing_else() -> None:
-    spec = mixture("sigmoid")
+@pytest.mark.parametrize("n_identity", [0, 3])
+def test_corrections_move_against_the_load_and_by_nothing_else(n_identity: int) -> None:
+    """Those of identities do not move."""
+    spec = mixture("sigmoid", n_identity=n_identity)
     ours = trainer(recipe(correction_speed=0.01), spec)
     _, notes = routed(ours, batch())
     real = torch.from_numpy(batch().document > 0)
@@ -171,9 +174,10 @@ def test_corrections_move_against_the_load_and_by_nothing_else() -> None:
     assert result.load is not None
     for router, note, counts in zip(ours.routers, notes, result.load.counts, strict=True):
         chosen = note["chosen"][real].flatten().tolist()
-        mean = len(chosen) / EXPERTS
-        assert counts.tolist() == [chosen.count(i) for i in range(EXPERTS)]
+        mean = len(chosen) / (EXPERTS + n_identity)
+        assert counts.tolist() == [chosen.count(i) for i in range(EXPERTS + n_identity)]
         expected = [0.01 * ((mean > chosen.count(i)) - (mean < chosen.count(i))) for i in range(EXPERTS)]
+        expected += [0.0] * n_identity
         assert router.correction is not None
         assert router.correction.tolist() == pytest.approx(expected)
         assert router.correction.grad is None

@@ -14,7 +14,7 @@ from anyformer.descriptions.facts import head_sharing, norm_places, position_par
 from anyformer.families import PRESETS, Preset
 from anyformer.families.lineage import Misprint
 from anyformer.families.tree import TREE, lineage_of, path
-from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec
+from anyformer.layers import AttentionSpec, GQASpec, MoESpec, NormSpec, RouterSpec
 from anyformer.spec import BlockSpec, parameters
 from anyformer.variants.parts import attentions, feeds, layers, norms
 
@@ -112,8 +112,13 @@ def _norm(preset: Preset) -> str:
 
 
 def _branches(preset: Preset) -> str:
-    parallel = any(len(sublayer.branches) > 1 for block in _blocks(preset) for sublayer in block.sublayers)
-    return "parallel" if parallel else "serial"
+    parallel = [sublayer for block in _blocks(preset) for sublayer in block.sublayers if len(sublayer.branches) > 1]
+    late = any(branch.late for sublayer in parallel for branch in sublayer.branches)
+    return ("parallel, one late" if late else "parallel") if parallel else "serial"
+
+
+def _experts(router: RouterSpec) -> str:
+    return f"{router.top_k} of {router.n_experts}" + (f" and {router.n_identity} idle" if router.n_identity else "")
 
 
 def _positions(preset: Preset) -> str:
@@ -162,8 +167,6 @@ COLUMNS: Mapping[str, Callable[[Preset], str]] = {
     "activation": _by_layer(lambda block: (words.activation(mixer, exact=False) for mixer in feeds(block))),
     "attention": _by_layer(lambda block: (head_sharing(a.projection) for a in attentions(block))),
     "sees": _by_layer(lambda block: map(_sees, attentions(block))),
-    "experts": _by_layer(
-        lambda block: (f"{m.router.top_k} of {m.router.n_experts}" for m in feeds(block) if isinstance(m, MoESpec)), "–"
-    ),
+    "experts": _by_layer(lambda block: (_experts(m.router) for m in feeds(block) if isinstance(m, MoESpec)), "–"),
     "stability": _tricks,
 }

@@ -25,6 +25,7 @@ from anyformer.layers import (
     LinearSpec,
     LocalAndGlobalSpec,
     Mask,
+    MLASpec,
     MoESpec,
     MuP,
     Normal,
@@ -338,11 +339,21 @@ def router(value: RouterSpec) -> str:
     return ", ".join(said)
 
 
+def scale_correction(value: MLASpec) -> list[str]:
+    """By what latents are multiplied, where they are."""
+    return ["latents × √(d_model / rank)"] if value.scale_correction else []
+
+
+def choices(value: RouterSpec) -> list[str]:
+    """What a router chooses from."""
+    return [f"{value.n_experts:,} experts", *([f"{value.n_identity:,} identities"] if value.n_identity else [])]
+
+
 def experts(mixer: Any) -> str:
     """A mixture of experts: how many, how they are chosen; "none" for a dense layer."""
     if not isinstance(mixer, MoESpec):
         return "none"
-    said = [f"{mixer.router.n_experts} experts, {mixer.router.top_k} a token"]
+    said = [f"{' and '.join(choices(mixer.router))}, {mixer.router.top_k} a token"]
     if n := n_shared_experts(mixer):
         said.append(f"{n} shared" + (" behind a gate" if mixer.shared_gate else ""))
     said.append(router(mixer.router))

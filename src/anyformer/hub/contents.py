@@ -93,6 +93,8 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
     _refuse_larger(spec, weights)
     rows = _layout(spec, family, weights)
     spelled = weights.spelling(rows, family.prefix)
+    # What none of ours comes from may be absent.
+    rows = [row for row in rows if row.ours or all(spelled(name) in weights for name in row.theirs)]
     expected = {spelled(name): shape for name, shape in their_shapes(rows, spec).items()}
     duplicates = {spelled(row.theirs[0]): [spelled(name) for name in row.also] for row in rows if row.theirs}
     spare = {spelled(name) for row in rows for name in row.also}

@@ -50,23 +50,30 @@ class Sublayer(Part[SublayerSpec]):
     norm_sum: nn.Module | None
 
     def forward(
-        self, state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+        self,
+        state: Any,
+        residual: Any,
+        context: ForwardContext,
+        stores: Iterator[Store],
+        held: list[Tensor],
+        last: bool,
     ) -> tuple[Any, list[Notes]]:
-        """The residual's state of a stream [batch, token, d_model] after its branches, and a note of each."""
-        state, notes = residual.step(state, lambda x, context: self._branches(x, context, stores), context)
-        return mapped(self.spec.norm_sum, self.norm_sum, state, context), notes
+        """The residual's state of a stream [batch, token, d_model] after its branches, and a note of each.
 
-    def _branches(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, list[Notes]]:
-        """What they write [batch, token, d_model], summed, having read x of that shape, and a note of each."""
-        x = mapped(self.spec.norm_in, self.norm_in, x, context)
-        first, *others = self.branches
-        total, note = first(x, context, stores)
-        notes = [note]
-        for branch in others:
-            y, note = branch(x, context, stores)
-            total = total + y
-            notes.append(note)
-        return mapped(self.spec.norm_out, self.norm_out, total, context), notes
+        `held`: what late branches, of this shape, have for the last sublayer to write.
+        """
+
+        def branches(x: Tensor, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
+            x, notes, written = mapped(self.spec.norm_in, self.norm_in, x, context), [], []
+            for branch in self.branches:
+                y, note = branch(x, context, stores)
+                (held if branch.spec.late else written).append(y)
+                notes.append(note)
+            y = mapped(self.spec.norm_out, self.norm_out, sum(written[1:], written[0]), context)
+            return (sum(held, y) if last else y), notes
+
+        state, notes = residual.step(state, branches, context)
+        return mapped(self.spec.norm_sum, self.norm_sum, state, context), notes
 
 
 def in_turn(
@@ -74,8 +81,10 @@ def in_turn(
 ) -> tuple[Any, list[Notes]]:
     """The residual's state of a stream [batch, token, d_model] after these sublayers, and their notes."""
     notes: list[Notes] = []
-    for sublayer in sublayers:
-        state, more = sublayer(state, residual, context, stores)
+    held: list[Tensor] = []
+    each = [*sublayers]
+    for i, sublayer in enumerate(each, 1):
+        state, more = sublayer(state, residual, context, stores, held, i == len(each))
         notes += more
     return state, notes
 

@@ -25,12 +25,12 @@ class StackedLinearSpec(PartSpec):
 
     linear: LinearSpec
     n_experts: Count
-    top_k: Few
+    n_used: Few
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         def stacked(weight: Weight) -> Weight:
             shape, axes = (self.n_experts, *weight.shape), ("experts", *weight.axes)
-            return dataclasses.replace(weight, shape=shape, axes=axes, used=self.top_k)
+            return dataclasses.replace(weight, shape=shape, axes=axes, used=self.n_used)
 
         return {name: weight and stacked(weight) for name, weight in self.linear.weights(place).items()}
 
@@ -51,10 +51,10 @@ class StackedLinear(Part[StackedLinearSpec]):
 
 
 class ExpertsSpec(PartSpec):
-    """`n_experts` of one kind, of which a token goes through `top_k`."""
+    """`n_experts` of one kind, of which a token goes through `n_used`."""
 
     n_experts: Count
-    top_k: Few
+    n_used: Few
     expert: MixerSpec
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
@@ -67,7 +67,7 @@ class ExpertsSpec(PartSpec):
                 raise SpecError(f"{self.expert.kind}.{name} cannot be a part of an expert: it is no single part")
             part, inner_place = placed
             if isinstance(part, LinearSpec):
-                part = StackedLinearSpec(linear=part, n_experts=self.n_experts, top_k=self.top_k)
+                part = StackedLinearSpec(linear=part, n_experts=self.n_experts, n_used=self.n_used)
             elif any(True for _ in tensors(part, inner_place)):
                 raise SpecError(f"{part.kind} cannot be a part of an expert: only linear maps are stacked")
             found[name] = part, inner_place

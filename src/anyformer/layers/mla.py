@@ -32,6 +32,7 @@ class MLASpec(ProjectionSpec):
     rotary: RotarySpec | None = None  # of the shared features; None: they do not turn (Kimi Linear)
     norm_kv: MapSpec | None = RMSNormSpec(eps=1e-6)
     norm_query: MapSpec | None = RMSNormSpec(eps=1e-6)  # of the queries' latent, where there is one
+    scale_correction: bool = False  # latents times √(d_model / rank) (LongCat-Flash, arXiv:2509.01322, section 2.3.1)
     bias_down: bool = False  # of the maps to the latents and to the rotary key
     bias_output: bool = False
 
@@ -150,7 +151,7 @@ class MLA(Projection[MLASpec]):
         if self.q_down is None:
             return x
         latent = self.q_down(x)
-        return latent if self.norm_query is None else self.norm_query(latent)
+        return self._corrected(latent if self.norm_query is None else self.norm_query(latent))
 
     def query(self, x: Tensor, context: ForwardContext) -> Tensor:
         """Queries [batch, heads, query, head_dim + rotary_dim] of what `narrow` gives."""
@@ -164,13 +165,17 @@ class MLA(Projection[MLASpec]):
     def store(self, source: Tensor, context: ForwardContext) -> Mapping[str, Tensor]:
         """The latent, then the rotary key, [batch, token, kv_rank + rotary_dim] of [batch, token, d_source]."""
         latent = self.kv_down(source)
-        latent = latent if self.norm_kv is None else self.norm_kv(latent)
+        latent = self._corrected(latent if self.norm_kv is None else self.norm_kv(latent))
         if self.k_rotary is None:
             return {"latent": latent}
         key = self.k_rotary(source)
         if self.spec.rotary is not None:
             key = self.spec.rotary.rotate(key[:, None], context)[:, 0]
         return {"latent": torch.cat((latent, key), -1)}
+
+    def _corrected(self, latent: Tensor) -> Tensor:
+        """The latent [batch, token, rank], which with a norm has a length of √rank, with one of √d_model."""
+        return latent * (self.place.d_model / latent.shape[-1]) ** 0.5 if self.spec.scale_correction else latent
 
     def expand(self, q: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """(q, k, v): q as it is, k [batch, heads, key, head_dim + rotary_dim] and v [batch, heads, key, value_dim]."""

@@ -91,7 +91,7 @@ class MoESpec(MixerSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         router = self.router
-        experts = ExpertsSpec(n_experts=router.n_experts, top_k=router.top_k, expert=self.expert)
+        experts = ExpertsSpec(n_experts=router.n_experts, n_used=router.n_used, expert=self.expert)
         return {
             "router": (router, place),
             "norm": self.norm and (self.norm, place),
@@ -111,7 +111,7 @@ class MoESpec(MixerSpec):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The router's, the shared expert's and as many experts' as a token chooses; drops are not foreseen."""
         router = self.router.cost(place, workload)
-        each = dataclasses.replace(workload, batch=workload.batch * self.router.top_k)
+        each = dataclasses.replace(workload, batch=workload.batch * self.router.n_used)
         routed = self.expert.cost(place, each).named("experts")
         shared = self.shared_expert.cost(place, workload) if self.shared_expert else Cost()
         gate = Cost({"linear": 2 * place.shape[-1] * workload.tokens}) if self.shared_gate else Cost()
@@ -148,6 +148,7 @@ class MoE(Part[MoESpec]):
     experts: Experts
     shared_expert: nn.Module | None
     shared_gate: nn.Module | None
+    share = 1.0  # of what identities return, where several processes each write a part of the sum
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape, and the notes."""
@@ -161,18 +162,28 @@ class MoE(Part[MoESpec]):
             "real": x.new_ones(shape, dtype=torch.bool) if document is None else document.expand(shape) > 0,
         }
         if spec.capacity is not None:
-            places = spec.capacity.places(x.shape[1], spec.router.n_experts, spec.router.top_k)
-            served = notes["served"] = admitted(notes["chosen"], spec.router.n_experts, places, notes["real"])
+            places = spec.capacity.places(x.shape[1], spec.router.n_choices, spec.router.top_k)
+            served = admitted(notes["chosen"], spec.router.n_choices, places, notes["real"])
+            served = notes["served"] = served | (notes["chosen"] >= spec.router.n_experts)  # identities take all
             weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
         rows = rows if self.norm is None else self.norm(rows)
-        if spec.weighs == "input":
-            y = self._of_weighted(rows, chosen, weights, context).view_as(x)
+        if spec.router.n_identity:
+            kept, weights, chosen = self._identities(rows, weights, chosen)
         else:
-            y = self.experts(rows, chosen, weights, context).view_as(x)
+            kept = None
+        route = self._of_weighted if spec.weighs == "input" else self.experts
+        y = route(rows, chosen, weights, context)
+        y = (y if kept is None else y + kept).view_as(x)
         if self.shared_expert is not None:
             shared, _ = self.shared_expert(x, context, store)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return y, notes
+
+    def _identities(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What a token's identities return of x [token, d_model], and the weights and choices that are left for experts."""
+        experts = chosen < self.spec.router.n_experts
+        share = (weights * ~experts).sum(-1, keepdim=True) * self.share
+        return x * share.to(x.dtype), weights * experts, chosen.masked_fill(~experts, -1)
 
     def _of_weighted(self, x: Tensor, chosen: Tensor, weights: Tensor, context: ForwardContext) -> Tensor:
         """The sum over a token's experts of expert(weight · x), [token, d_model] of x of that shape."""

@@ -41,6 +41,9 @@ class RouterSpec(PartSpec):
 
     n_experts: Count
     top_k: Few
+    n_identity: int = (
+        0  # more that can be chosen and return what they read (LongCat-Flash, arXiv:2509.01322, section 2.1)
+    )
     score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sparsemixer"] = "softmax"
     norm: MapSpec | None = None  # of what it reads
     scale: ScaleSpec | None = None  # of the logits, by d_model
@@ -55,12 +58,13 @@ class RouterSpec(PartSpec):
     tolerance: Positive = 0.01  # sparsemixer: scores below the best by more than twice this share of it are left out
 
     def __post_init__(self) -> None:
-        if self.n_experts % self.n_groups:
-            raise self.refusal("n_groups", f"must divide n_experts = {self.n_experts}")
+        choices = f"n_experts = {self.n_experts}" + (f" and n_identity = {self.n_identity}" if self.n_identity else "")
+        if self.n_choices % self.n_groups:
+            raise self.refusal("n_groups", f"must divide {choices}")
         if self.top_groups > self.n_groups:
             raise self.refusal("top_groups", f"must be from 1 to n_groups = {self.n_groups}")
-        size = self.n_experts // self.n_groups
-        self.require("top_k", self.top_k <= self.n_experts, f"must be from 1 to n_experts = {self.n_experts}")
+        size = self.n_choices // self.n_groups
+        self.require("top_k", self.top_k <= self.n_choices, f"must be from 1 to {choices}")
         if self.top_k > self.top_groups * size:
             reachable = f"{self.top_groups * size} experts of top_groups = {self.top_groups} groups of {size}"
             raise self.refusal("top_k", f"is more than the {reachable}; lower it or raise top_groups")
@@ -76,36 +80,58 @@ class RouterSpec(PartSpec):
         """Whether the choice is random in training."""
         return self.score == "sparsemixer"
 
+    @property
+    def n_choices(self) -> int:
+        """The experts and the identities."""
+        return self.n_experts + self.n_identity
+
+    @property
+    def n_used(self) -> int:
+        """The experts that a token goes through; beside identities those of an even load, rounded."""
+        return max(1, round(self.top_k * self.n_experts / self.n_choices))
+
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        one_each = Weight((self.n_experts,), ("experts",), "bias", fill=0.0)
-        moved = Weight((self.n_experts,), ("experts",), "bias", fill=0.0, trainable=False)
+        n = self.n_choices
+        one_each = Weight((n,), ("experts",), "bias", fill=0.0)
+        moved = Weight((n,), ("experts",), "bias", fill=0.0, trainable=False)
         return {
-            "weight": Weight((self.n_experts, place.shape[-1]), ("experts", "d_model")),
+            "weight": Weight((n, place.shape[-1]), ("experts", "d_model")),
             "bias": one_each if self.bias else None,
             "correction": moved if self.correction else None,
-            "gain": Weight((self.n_experts,), ("experts",), "gain", fill=1.0) if self.gains else None,
+            "gain": Weight((n,), ("experts",), "gain", fill=1.0) if self.gains else None,
         }
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        return Cost({"router": 2 * self.n_experts * place.shape[-1] * workload.tokens})
+        return Cost({"router": 2 * self.n_choices * place.shape[-1] * workload.tokens})
 
     def resized(self, to: Sizes) -> Self:
-        """Experts and groups follow the rule for counts; how many are chosen stays a share of them that is still a choice."""
-        n = to.count(self.n_experts)
-        if n == self.n_experts:
+        """Experts and groups follow the rule for counts; how many are chosen stays a share of them that is still a choice.
+
+        So do identities.
+        """
+        experts = to.count(self.n_experts)
+        if experts == self.n_experts:
             return self
+        identities = _share(self.n_identity, self.n_experts, experts) if self.n_identity else 0
+        n = experts + identities
         groups = to.count(self.n_groups)
         groups = groups if n % groups == 0 and n // groups > 1 else 1
         top_groups = _share(self.top_groups, self.n_groups, groups)
         # with fewer, the best groups would have all of the best experts
         least = top_groups + 1 if self.top_k > self.top_groups > 1 else 1
-        top_k = min(max(least, _share(self.top_k, self.n_experts, n)), top_groups * n // groups)
+        top_k = min(max(least, _share(self.top_k, self.n_choices, n)), top_groups * n // groups)
         score = self.group_score if n // groups > 1 else "max"
         factor = self.factor
         if factor != 1 and self.score == "softmax" and not self.renormalise:
-            # Weights are shares of all experts, about 1 / n_experts each; their sum, times the factor, stays the same.
-            factor = round(factor * (self.top_k / self.n_experts) / (top_k / n), 6)
-        sizes = {"n_experts": Count(n), "top_k": top_k, "n_groups": groups, "top_groups": top_groups}
+            # Weights are shares of all choices, about 1 / n_choices each; their sum, times the factor, stays the same.
+            factor = round(factor * (self.top_k / self.n_choices) / (top_k / n), 6)
+        sizes = {
+            "n_experts": Count(experts),
+            "n_identity": identities,
+            "top_k": top_k,
+            "n_groups": groups,
+            "top_groups": top_groups,
+        }
         return self.but(**sizes, group_score=score, factor=factor)
 
 
@@ -120,7 +146,7 @@ class Routing(NamedTuple):
     """What a router decided, for each token [token, …]."""
 
     weights: Tensor  # [token, top_k]
-    chosen: Tensor  # [token, top_k], numbers of experts
+    chosen: Tensor  # [token, top_k], numbers of experts; those of identities come after
     logits: Tensor  # [token, experts], float32 at least
 
 

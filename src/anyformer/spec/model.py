@@ -12,7 +12,7 @@ from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
 from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
 from anyformer.spec.ranges import Length
-from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent, check_sums
+from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent, check_residual
 
 
 class AheadSpec(PartSpec):
@@ -72,8 +72,8 @@ class ModelSpec(PartSpec):
             if head.layers is not None:
                 self._check_layers(head.name, head.layers)
                 check_lent(head.layers.blocks, place, dict(lent))
-                check_sums(head.layers.blocks, self.stack.residual)
-        check_sums((module.block for module in self.ahead), self.stack.residual)
+                check_residual(head.layers.blocks, self.stack.residual)
+        check_residual((module.block for module in self.ahead), self.stack.residual)
         for module in self.ahead:
             check_lent((module.block,), place, {})  # which runs on other tokens than the stack
 

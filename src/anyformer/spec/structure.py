@@ -42,6 +42,7 @@ class BranchSpec(PartSpec):
     mixer: MixerSpec
     norm_in: MapSpec | None = None
     norm_out: MapSpec | None = None
+    late: bool = False  # written when the layer ends (shortcut-connected experts: Cai et al. 2024, arXiv:2404.05019)
 
 
 class SublayerSpec(PartSpec):
@@ -52,6 +53,10 @@ class SublayerSpec(PartSpec):
     norm_out: MapSpec | None = None  # of what they write, summed, before the stream gets it
     norm_sum: MapSpec | None = None  # of the stream after writing: post-norm
 
+    def __post_init__(self) -> None:
+        if self.branches and all(branch.late for branch in self.branches):
+            raise self.refusal("branches", "are all late; one at least must write at once")
+
 
 class BlockSpec(PartSpec):
     """One layer: an encoder's has two sublayers, the 2017 decoder's three."""
@@ -60,6 +65,10 @@ class BlockSpec(PartSpec):
     connection: ConnectionSpec | None = (
         None  # to streams side by side (AltUp); None: each sublayer by the stack's residual
     )
+
+    def __post_init__(self) -> None:
+        if self.sublayers and any(branch.late for branch in self.sublayers[-1].branches):
+            raise self.refusal("sublayers", "has a late branch in the last, where nothing comes later; leave late out")
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
@@ -104,11 +113,17 @@ def check_lent(blocks: Sequence[BlockSpec], place: Place, lent: Lent) -> None:
                 lent[what, name] = mixer
 
 
-def check_sums(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
-    """Raise SpecError for norms of sums (post-norm) where the residual's state is no sum that they could read."""
-    for block in () if residual.sums_normed else blocks:
+def check_residual(blocks: Iterable[BlockSpec], residual: ResidualSpec) -> None:
+    """Raise SpecError for norms of sums (post-norm) where the residual's state is no sum that they could read, and for late
+    branches where it is undone, sublayer by sublayer."""
+    for block in () if residual.sums_normed and not residual.undoes else blocks:
         left = block.sublayers if block.connection is None else block.connection.beside(block.sublayers)
-        if any(sublayer.norm_sum for sublayer in left):
+        if residual.undoes and any(branch.late for sublayer in left for branch in sublayer.branches):
+            raise SpecError(
+                f"Stack.residual = {residual.kind} undoes one sublayer after the other and takes no late branch; take Add, or "
+                "leave late out"
+            )
+        if not residual.sums_normed and any(sublayer.norm_sum for sublayer in left):
             raise SpecError(
                 f"Stack.residual = {residual.kind} takes no norms of sums (post-norm); take Add, or norms of what branches "
                 "read (pre-norm)"
@@ -125,7 +140,7 @@ class StackSpec(PartSpec):
     norm: MapSpec | None = None
 
     def __post_init__(self) -> None:
-        check_sums(self.blocks, self.residual)
+        check_residual(self.blocks, self.residual)
         check_lent(self.blocks, Place(self.d_model, (self.d_model,)), {})
 
     @property

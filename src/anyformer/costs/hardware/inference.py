@@ -172,7 +172,7 @@ class _Served:
         alone = sum(self._seconds(self.token, 1, tp, heads, bits, 1).values())
         each = self._seconds(self.token, max(1, n), tp, heads, bits, max(1, n))
         touched = [self._touched(moe, max(1, n)) for moe in self.mixtures]
-        sent = sum(2 * moe.router.top_k * (1 - 1 / tp) * self.spec.stack.d_model * HALF for moe in self.mixtures)
+        sent = sum(2 * moe.router.n_used * (1 - 1 / tp) * self.spec.stack.d_model * HALF for moe in self.mixtures)
         return Way(
             weight_bits, cache_bits, tp, replicas, weights, cache, buffers, n,
             first, alone, sum(each.values()), max(each, key=lambda name: each[name]),
@@ -185,9 +185,9 @@ class _Served:
         """The seconds of a pass by what takes them: of each operator its longest part, and the sums over devices."""
         spent: dict[str, float] = dict.fromkeys(("weights", "cache", "arithmetic", "launches", "links"), 0.0)
         reading = self.where.nbytes_per_second * self.shares.memory
-        # One token touches top_k experts of a layer, those of all sequences together more.
-        touched = [(self._touched(moe, batch), self._touched(moe, 1)) for moe in self.mixtures]
-        more = sum(all_ for all_, _ in touched) / sum(one for _, one in touched) if touched else 1.0
+        # Observed is one token, whose choices all count as experts; those of all sequences together touch more.
+        choices = [min(moe.router.top_k, moe.router.n_experts) for moe in self.mixtures]
+        more = sum(self._touched(moe, batch) for moe in self.mixtures) / sum(choices) if choices else 1.0
         for o in found:
             share = self.shares.attention if o.kind == "attention" else self.shares.products
             cached = o.kind == "attention" and reads_a_cache(o)
@@ -212,5 +212,5 @@ class _Served:
     @staticmethod
     def _touched(moe: MoESpec, tokens: int) -> float:
         """Experts of a layer that so many tokens choose, each any of them: E (1 - (1 - k / E)^tokens)."""
-        n, k = moe.router.n_experts, moe.router.top_k
+        n, k = moe.router.n_experts, moe.router.n_used
         return n * (1 - (1 - k / n) ** tokens)

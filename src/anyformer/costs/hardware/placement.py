@@ -242,11 +242,11 @@ class Placer:
         rate = self._rate(mesh, group)
         for moe, n in self._mixtures:
             router = moe.router
-            copies = router.top_k
+            copies = router.n_used
             nodes = group / self.where.devices_per_node
             if nodes > 1:  # one copy a node crosses the network, and it is handed on inside
                 most = router.top_groups if router.n_groups > 1 else router.n_experts
-                copies = min(most, nodes * (1 - (1 - 1 / nodes) ** router.top_k)) * (1 - 1 / nodes)
+                copies = min(most, nodes * (1 - (1 - 1 / nodes) ** router.n_used)) * (1 - 1 / nodes)
             else:
                 copies *= 1 - 1 / mesh.ep
             total += n * times * tokens / mesh.tp * copies * self.spec.stack.d_model * HALF / rate

@@ -183,8 +183,11 @@ def _value_norm(attention: AttentionSpec) -> str | None:
 
 def _latent_norm(attention: AttentionSpec) -> str | None:
     projection = attention.projection
-    norm = projection.norm_kv or projection.norm_query if isinstance(projection, MLASpec) else None
-    return words.norm(norm) if norm else None
+    if not isinstance(projection, MLASpec):
+        return None
+    norm = projection.norm_kv or projection.norm_query
+    said = [words.norm(norm)] if norm else []
+    return ", ".join([*said, *words.scale_correction(projection)]) or None
 
 
 def _rotary(name: str) -> Callable[[BlockSpec, Place], Any]:
@@ -262,7 +265,8 @@ def _experts(stack: StackSpec, section: str, place: Place) -> Iterator[CardRow]:
 def _arrangement(sublayer: SublayerSpec) -> str:
     n = len(sublayer.branches)
     norms = "one norm" if sublayer.norm_in else "a norm each" if sublayer.branches[0].norm_in else "no norm"
-    return "serial" if n == 1 else f"{n} branches in parallel, {norms}"
+    late = ", one written when the layer ends" if any(branch.late for branch in sublayer.branches) else ""
+    return "serial" if n == 1 else f"{n} branches in parallel, {norms}{late}"
 
 
 def _by_sublayer(say: Callable[[SublayerSpec], str]) -> Callable[[BlockSpec, Place], str]:
@@ -352,6 +356,7 @@ ROTARY = (
 )
 EXPERTS = (
     Reading("n_experts", "experts", lambda m, _: m.router.n_experts),
+    Reading("n_identity_experts", "identity experts", lambda m, _: m.router.n_identity or None),
     Reading("n_experts_active", "experts a token", lambda m, _: m.router.top_k),
     Reading("expert_d_ff", "expert FFN dimension", lambda m, _: getattr(m.expert, "d_ff", None)),
     Reading("shared_expert_d_ff", "shared expert FFN dimension", lambda m, _: getattr(m.shared_expert, "d_ff", None)),

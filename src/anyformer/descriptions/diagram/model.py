@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from anyformer.descriptions import words
@@ -42,7 +42,17 @@ from anyformer.layers import (
     RotarySpec,
     TokensSpec,
 )
-from anyformer.spec import Architecture, HeadSpec, MapSpec, ModelSpec, Place, StackSpec, SublayerSpec, specification
+from anyformer.spec import (
+    Architecture,
+    BranchSpec,
+    HeadSpec,
+    MapSpec,
+    ModelSpec,
+    Place,
+    StackSpec,
+    SublayerSpec,
+    specification,
+)
 from anyformer.variants.parts import is_tied
 
 WIDTH = 26  # characters of a line in a box
@@ -91,9 +101,7 @@ def _term(term: Any, width: int) -> list[str]:
 def _layers(stack: StackSpec, place: Place) -> Iterator[Piece]:
     """A frame for each stretch of alike layers, or for each kind where the stretches are too many."""
     around = getattr(stack.residual, "scale", 1.0) != 0.0
-    drawn = by_layer(
-        stack, lambda block: stacked([_sublayer(sublayer, place, around) for sublayer in block.sublayers], 0)
-    )
+    drawn = by_layer(stack, lambda block: _sublayers(block.sublayers, place, around))
     found, n = pattern(drawn), len(drawn)
     notes, kinds = _notes(stack), sorted(dict.fromkeys(drawn), key=lambda kind: -drawn.count(kind))
     outlines = {tuple(each.kind for each in _boxes(kind)) for kind in kinds}
@@ -154,11 +162,27 @@ def _notes(stack: StackSpec) -> list[str]:
     return said
 
 
+def _sublayers(sublayers: Sequence[SublayerSpec], place: Place, around: bool) -> Piece:
+    """Sublayers in turn, and late branches from where they begin to the end, past those."""
+    pieces = []
+    for i, sublayer in enumerate(sublayers):
+        late = [branch for branch in sublayer.branches if branch.late]
+        if late:
+            at_once = sublayer.but(branches=tuple(branch for branch in sublayer.branches if not branch.late))
+            rest = _sublayers([at_once, *sublayers[i + 1 :]], place, around)
+            past = [stacked([*_maps(sublayer.norm_in), _branch(branch, place)]) for branch in late]
+            return stacked([*pieces, summed(beside([rest, *past]))], 0)
+        pieces.append(_sublayer(sublayer, place, around))
+    return stacked(pieces, 0)
+
+
+def _branch(branch: BranchSpec, place: Place) -> Piece:
+    return stacked([*_maps(branch.norm_in), _mixer(branch.mixer, place), *_maps(branch.norm_out)])
+
+
 def _sublayer(sublayer: SublayerSpec, place: Place, around: bool) -> Piece:
     """A sublayer, with the way around it where there is one."""
-    branches = beside(
-        [stacked([*_maps(b.norm_in), _mixer(b.mixer, place), *_maps(b.norm_out)]) for b in sublayer.branches]
-    )
+    branches = beside([_branch(branch, place) for branch in sublayer.branches])
     inner = stacked([*_maps(sublayer.norm_in), branches, *_maps(sublayer.norm_out)])
     inner = added(inner) if around else inner
     return stacked([inner, *_maps(sublayer.norm_sum)])
@@ -206,7 +230,8 @@ def _feed(mixer: Any) -> list[str]:
 def _mixture(mixer: MoESpec) -> Piece:
     router, shared = mixer.router, mixer.shared_expert
     groups = [f"best {router.top_groups} of {router.n_groups} groups"] if router.n_groups > 1 else []
-    chooses = box(["Router", f"{router.top_k} of {router.n_experts:,} experts", *groups], "router")
+    of = " and\n".join(words.choices(router)).splitlines()
+    chooses = box(["Router", f"{router.top_k} of {of[0]}", *of[1:], *groups], "router")
     experts = box([f"{router.n_experts:,} experts", *wrapped(_feed(mixer.expert), WIDTH)], "feed-forward")
     routed = stacked([chooses, experts])
     if shared is None:

@@ -12,7 +12,7 @@ from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsS
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
-from anyformer.spec import BlockSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
+from anyformer.spec import BlockSpec, BranchSpec, HeadSpec, MapSpec, ModelSpec, ScaleSpec, StackSpec, SublayerSpec
 from anyformer.variants.parts import attentions, feeds, is_tied, layers, mixers, norms, role
 
 Reading = Callable[[ModelSpec], str]
@@ -96,8 +96,12 @@ def placed(sublayer: SublayerSpec) -> str:
     return " with ".join([said, *dict.fromkeys(others)])
 
 
+def _step(branch: BranchSpec) -> str:
+    return role(branch.mixer) + (" written when the layer ends" if branch.late else "")
+
+
 def _wiring(block: BlockSpec) -> Iterator[str]:
-    steps = [" beside ".join(role(branch.mixer) for branch in sublayer.branches) for sublayer in block.sublayers]
+    steps = [" beside ".join(map(_step, sublayer.branches)) for sublayer in block.sublayers]
     kind = "parallel" if any(len(sublayer.branches) > 1 for sublayer in block.sublayers) else "serial"
     yield f"{', then '.join(step for step in steps if step != 'cross-attention')} ({kind})"
 
@@ -107,7 +111,8 @@ def _attention(attention: AttentionSpec) -> str:
     if isinstance(projection, MLASpec):
         queries = f", queries from {projection.query_rank:,}" if projection.query_rank else ""
         norms = words.norm(projection.norm_kv, exact=True) if projection.norm_kv else "no norm"
-        return f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norms} of latents"
+        said = f"multi-head latent (MLA), keys and values from {projection.kv_rank:,}{queries}, {norms} of latents"
+        return ", ".join([said, *words.scale_correction(projection)])
     sharing = head_sharing(projection)
     if sharing is None or not isinstance(projection, GQASpec):
         return words.phrase(projection)

@@ -108,7 +108,7 @@ def latent_scale(usual: Mapping[str, Any] | None = None) -> table.Pair:
     return table.Pair(read, write)
 
 
-def modules(spec: ModelSpec) -> Laid:
+def modules(spec: ModelSpec, ours: str = table.PROJECTION, theirs: str = "self_attn") -> Laid:
     """A layer's attention: the latent beside the rotary key, and for each head its key beside its value."""
     queries = "q_b_proj" if one(spec, MLASpec, LATENT).query_rank else "q_proj"
     places: Modules = {
@@ -120,7 +120,7 @@ def modules(spec: ModelSpec) -> Laid:
         ("k", "v"): Theirs("kv_b_proj", by="head"),
         "o": "o_proj",
     }
-    return within(places, f"{table.PROJECTION}.", "self_attn.")
+    return within(places, f"{ours}.", f"{theirs}.")
 
 
 MIXTURE = "mixture of experts"

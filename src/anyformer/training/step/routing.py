@@ -22,7 +22,7 @@ from anyformer.recipe import LoadBalance, RouterLossSpec, RouterTraining, Router
 class ExpertLoad:
     """The load of the experts of each call of a mixture, in the order of the calls; loads of parts of a batch add up."""
 
-    counts: tuple[Tensor, ...]  # [experts], choices by real tokens
+    counts: tuple[Tensor, ...]  # [experts, then identities], choices by real tokens
     tokens: tuple[float, ...]  # real ones
     dropped: float = 0.0  # choices that no expert had a place for
     rows: int = 0
@@ -72,7 +72,7 @@ class Routed:
         for router, note in self.calls:
             real = note["real"]
             counts.append(
-                torch.bincount(note["chosen"][real].flatten(), minlength=router.spec.n_experts).double().cpu()
+                torch.bincount(note["chosen"][real].flatten(), minlength=router.spec.n_choices).double().cpu()
             )
             tokens.append(float(real.sum()))
             rows = len(real)
@@ -97,7 +97,7 @@ def routers_of(model: Transformer) -> list[Router]:
 def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTraining) -> None:
     """Raise the corrections of experts with less than the mean load, lower those of the others, by the speed.
 
-    DeepSeek-V3: arXiv:2412.19437, section 2.1.2.
+    DeepSeek-V3: arXiv:2412.19437, section 2.1.2. Those of identities stay (LongCat-Flash: arXiv:2509.01322, section 2.1.2).
     """
     together: dict[Router, Any] = {}
     for router, counts in zip(routers, load.counts, strict=True):
@@ -107,7 +107,9 @@ def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTrainin
         for router, counts in together.items():
             assert router.correction is not None
             step = training.correction_speed * torch.sign(counts.mean() - counts)
-            router.correction += step.to(router.correction)
+            router.correction += step.index_fill(0, torch.arange(router.spec.n_experts, len(step)), 0).to(
+                router.correction
+            )
 
 
 Calls = list[tuple[Router, Notes]]
@@ -140,10 +142,10 @@ def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> 
     for router, note in calls:
         real, chosen, spec = note["real"], note["chosen"], router.spec
         tokens = real.sum(1, keepdim=True).clamp(min=1)
-        counts = torch.zeros(len(real), spec.n_experts, device=real.device)
+        counts = torch.zeros(len(real), spec.n_choices, device=real.device)
         counts = counts.scatter_add_(1, chosen.flatten(1), real.float().repeat_interleave(spec.top_k, 1)) / tokens
         means = _probabilities(router, note).sum(1) / tokens
-        each.append(spec.n_experts / spec.top_k * (counts * means).sum() / whole.rows)
+        each.append(spec.n_choices / spec.top_k * (counts * means).sum() / whole.rows)
     return torch.stack(each).sum()
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES
 from anyformer.families.hf.mapping import misfits, spec_of
+from anyformer.hub import load, save
 from anyformer.layers import GQASpec, RotarySpec, SlidingWindow
+from anyformer.model import build
 from anyformer.spec import ModelSpec, Spec, parameters
 from tests.laws.inputs import inputs, inputs_for
 from tests.laws.parity import differences, in_double, pair, rounding
@@ -42,6 +46,7 @@ LONGCAT = {
     **{name: value for name, value in LATENT.items() if name not in ("intermediate_size", "num_hidden_layers")},
     "ffn_hidden_size": 48,
     "num_layers": 2,
+    "head_dim": 8,
     "n_routed_experts": 4,
     "zero_expert_num": 2,
     "moe_topk": 3,
@@ -279,7 +284,7 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         "longcat_flash",
         {
             **LONGCAT,
-            "zero_expert_num": None,
+            "zero_expert_num": 0,
             "attention_bias": True,
             "routed_scaling_factor": 2.5,
             "rope_parameters": {
@@ -462,3 +467,20 @@ def test_refused_in_a_line(hf_type: str, changes: dict[str, Any], says: str) -> 
     with pytest.raises(CheckpointError, match=says) as error:
         read(hf_type, {**({} if hf_type == "dbrx" else SIZES), **changes})
     assert "\n" not in str(error.value)
+
+
+def test_files_need_not_hold_what_identities_never_read(tmp_path: Path) -> None:
+    """Gates and ups of LongCat-Flash's identities, which its class writes: without them the model is the same."""
+    model = build(read("longcat_flash", LONGCAT), seed=3)
+    directory = tmp_path / "written"
+    save(model, directory)
+    held = load_file(directory / "model.safetensors")
+    idle = {name for name in held if re.search(r"\.experts\.[45]\.", name)}
+    assert len(idle) == 2 * 2 * 2
+    assert not any(held[name].any() for name in idle)
+    save_file({name: value for name, value in held.items() if name not in idle}, directory / "model.safetensors")
+    again = load(directory)[0].state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+    save_file({name: value for name, value in held.items() if ".3.up" not in name}, directory / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"experts\.3\.up_proj"):
+        load(directory)

@@ -304,7 +304,7 @@ def blocks(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -> 
     ]
     each = optional(norms)
     branches = [BranchSpec(mixer=m, norm_in=draw(each), norm_out=draw(optional(tails))) for m in mixers]
-    groups = [(branch,) for branch in branches]
+    groups: list[tuple[BranchSpec, ...]] = [(branch,) for branch in branches]
     wiring = draw(st.sampled_from(["serial", "parallel", "late"]))
     if wiring == "parallel":
         groups = [tuple(branches)]

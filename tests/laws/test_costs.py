@@ -16,7 +16,7 @@ from anyformer.cache import KVCache
 from anyformer.costs import CONVENTIONS, cost
 from anyformer.errors import SpecError
 from anyformer.families import preset
-from anyformer.layers import Causal, Everything, Heads, Mask, MoESpec, Prefix, SlidingWindow, SymmetricWindow
+from anyformer.layers import Causal, Everything, Heads, Mask, Prefix, SlidingWindow, SymmetricWindow
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
@@ -24,7 +24,7 @@ from anyformer.model import Output, build
 from anyformer.spec import ModelSpec, Place, Window, Workload
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, hashing, ids_for, solving
-from tests.laws.weights import edited
+from tests.laws.weights import all_served
 
 ours = torch.ops.anyformer
 
@@ -46,17 +46,6 @@ def counted(spec: ModelSpec, batch: int, n: int, source: int = 7) -> int:
 def test_presets_flops(spec: ModelSpec) -> None:
     load, spec = Workload(batch=3, query=19, memory=7, causal_exact=False), all_served(spec)
     assert spec.cost(Place(), load).flops == counted(spec, 3, 19)
-
-
-def all_served(spec: ModelSpec) -> ModelSpec:
-    """Return the model whose every choice goes through an expert: how many do not is foreseen for an even load alone."""
-
-    def served(mixture: MoESpec) -> MoESpec:
-        router = mixture.router
-        n = min(router.top_k, router.n_experts)
-        return mixture.but(capacity=None, router=router.but(n_identity=0, top_k=n) if router.n_identity else router)
-
-    return edited(spec, MoESpec, served)
 
 
 class Counted(TorchDispatchMode):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.layers import AddSpec, AttentionSpec, GQASpec, TokensSpec
+from anyformer.layers import AddSpec, AttentionSpec, GQASpec, MoESpec, TokensSpec
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, Spec, tensors
 
@@ -88,3 +88,14 @@ def edited(value: Any, kind: type[Spec], edit: Any) -> Any:
     inner = {name: edited(field, kind, edit) for name, field in value.values().items()}
     value = dataclasses.replace(value, **inner)  # type: ignore[type-var]
     return edit(value) if isinstance(value, kind) else value
+
+
+def all_served(spec: ModelSpec) -> ModelSpec:
+    """Return the model whose every choice goes through an expert: how many do not is foreseen for an even load alone."""
+
+    def served(mixture: MoESpec) -> MoESpec:
+        router = mixture.router
+        n = min(router.top_k, router.n_experts)
+        return mixture.but(capacity=None, router=router.but(n_identity=0, top_k=n) if router.n_identity else router)
+
+    return edited(spec, MoESpec, served)

@@ -9,7 +9,7 @@ from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import AddSpec, ReversibleSpec, RMSNormSpec
-from anyformer.layers.tokens import ForwardContext, Notes, Store, plain_tokens
+from anyformer.layers.tokens import ForwardContext, Notes, plain_tokens
 from anyformer.resizing import shrink
 from anyformer.spec import Place
 from tests.laws.models import ids_for, randomised
@@ -52,18 +52,18 @@ def test_a_late_branch_writes_with_the_last_sublayer() -> None:
     more = last.branches[0].but(late=True, norm_out=RMSNormSpec())
     block = spec.stack.blocks[0].but(sublayers=(first.but(branches=(*first.branches, more)), last))
     model = randomised(spec.but(stack=spec.stack.but(blocks=(block,), residual=AddSpec(scale=0.7, branch=0.4))))
-    ids, seen = ids_for(spec, 2, 9), []
-    ours = model.stack.blocks[0]
-    ours.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    ours.register_forward_hook(lambda module, given, made: seen.append(made[0]))
+    stack = model.stack.blocks[0]
+    (attention, late), (feed,) = (sublayer.branches for sublayer in stack.sublayers)
+    seen: dict[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}  # what each read and wrote
+    for each in (attention, late, feed, stack):
+        each.register_forward_hook(lambda module, given, made: seen.update({module: (given[0], made[0])}))
     with torch.no_grad():
-        model(ids)
-        x, context = seen[0], ForwardContext(plain_tokens(9, ids.device), {})
-        one, two = ours.sublayers
-        (attention, late), (feed,) = one.branches, two.branches
-        half = one.norm_sum(0.7 * x + 0.4 * attention.mixer(x, context, Store())[0])
-        held = late.norm_out(late.mixer(x, context, Store())[0])
-        close(two.norm_sum(0.7 * half + 0.4 * (feed.mixer(half, context, Store())[0] + held)), seen[1])
+        model(ids_for(spec, 2, 9))
+        x, y = seen[stack]
+        one, two = stack.sublayers
+        half = one.norm_sum(0.7 * x + 0.4 * seen[attention][1])
+        assert all(torch.equal(a, b) for a, b in ((seen[attention][0], x), (seen[late][0], x), (seen[feed][0], half)))
+        close(two.norm_sum(0.7 * half + 0.4 * (seen[feed][1] + seen[late][1])), y)
 
 
 def test_late_branches_where_there_is_no_later_are_refused() -> None:

@@ -19,6 +19,7 @@ from anyformer.observation.passes import forward_pass, thinned, training_pass
 from anyformer.spec import Cost, MixerSpec, ModelSpec, Place, Weight, Width, Workload
 from tests.laws.memory import counted
 from tests.laws.models import every_preset
+from tests.laws.weights import all_served
 
 BATCH, LENGTH, SOURCE = 2, 40, 48
 
@@ -30,7 +31,7 @@ def of_all_pairs(o: Operator) -> int:
 
 @every_preset
 def test_flops_observed_are_those_of_the_formulas(spec: ModelSpec) -> None:
-    source = SOURCE if spec.encoder else 0
+    source, spec = SOURCE if spec.encoder else 0, all_served(spec)
     seen = forward_pass(spec, batch=BATCH, query=LENGTH, source_len=source, logits_to_keep=0, dtype=torch.float32)
     declared = spec.cost(Place(), Workload(BATCH, LENGTH, memory=source, causal_exact=False)).flops
     assert sum(o.times * of_all_pairs(o) for o in seen) == declared

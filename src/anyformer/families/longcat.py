@@ -47,7 +47,12 @@ def routing(n_experts: int, n_identity: int, top_k: int) -> RouterSpec:
 
 LONGCAT_FLASH = Origin("longcat-flash", "deepseek-v3", 2025, "arXiv:2509.01322, section 2").lineage(
     "two attentions a layer, experts across its second half, a third of them identities",
-    Preset("longcat-flash", longcat(28, 6144, 64, 12_288, 2048, routing(512, 256, 12)), "560B"),
+    Preset(
+        "longcat-flash",
+        longcat(28, 6144, 64, 12_288, 2048, routing(512, 256, 12)),
+        "560B",
+        "560.66B, which the paper cuts",
+    ),
     family="longcat",
     sizes="Meituan LongCat Team 2025, arXiv:2509.01322, section 2.4, and the released configuration (sections, theta and eps "
     "from memory), without the layer of multi-token prediction; active parameters: 18.6B to 31.3B, 27B on average",

@@ -68,7 +68,10 @@ class FixedCapacity(CapacitySpec):
 
 
 class MoESpec(MixerSpec):
-    """Σ over the chosen experts of weight · expert(x), plus what an expert for all tokens makes of x."""
+    """Σ over the chosen experts of weight · expert(x), plus what an expert for all tokens makes of x.
+
+    Identities that are chosen add weight · x.
+    """
 
     counted_as: ClassVar[str | None] = "experts"
 
@@ -138,7 +141,7 @@ class MoESpec(MixerSpec):
 
 
 class MoE(Part[MoESpec]):
-    """Notes router_logits [batch, token, experts], chosen [batch, token, top_k] and real [batch, token]: no padding.
+    """Notes router_logits [batch, token, experts and identities], chosen [batch, token, top_k] and real [batch, token]: no padding.
 
     With a capacity also served [batch, token, top_k].
     """
@@ -167,13 +170,12 @@ class MoE(Part[MoESpec]):
             served = notes["served"] = served | (notes["chosen"] >= spec.router.n_experts)  # identities take all
             weights, chosen = weights * served.flatten(0, 1), chosen.masked_fill(~served.flatten(0, 1), -1)
         rows = rows if self.norm is None else self.norm(rows)
+        returned = None
         if spec.router.n_identity:
-            kept, weights, chosen = self._identities(rows, weights, chosen)
-        else:
-            kept = None
+            returned, weights, chosen = self._identities(rows, weights, chosen)
         route = self._of_weighted if spec.weighs == "input" else self.experts
         y = route(rows, chosen, weights, context)
-        y = (y if kept is None else y + kept).view_as(x)
+        y = (y if returned is None else y + returned).view_as(x)
         if self.shared_expert is not None:
             shared, _ = self.shared_expert(x, context, store)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)

@@ -11,16 +11,14 @@ from collections.abc import Iterable
 import torch
 from torch.nn import functional as F
 
-from anyformer.families.compose import changed
 from anyformer.families.hf import table
-from anyformer.families.hf.deepseek import latent_heads, latent_scale, layer_eps, modules
+from anyformer.families.hf.deepseek import LATENT, latent_heads, latent_scale, layer_eps, modules
 from anyformer.families.hf.experts import expert_width
 from anyformer.families.hf.layout import Laid, within
 from anyformer.families.hf.llama import SWIGLU
 from anyformer.families.hf.mapping import TensorRow, Tensors, one
-from anyformer.families.hf.settings import Settings
 from anyformer.families.longcat import longcat, routing
-from anyformer.layers import GatedFeedForwardSpec, MoESpec, RotarySpec, RouterSpec
+from anyformer.layers import GatedFeedForwardSpec, MLASpec, MoESpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 LATE = "1.branches.1.mixer"
@@ -33,6 +31,7 @@ HELD = {GATE_AND_UP: "mlp.experts.gate_up_proj", f"{LATE}.experts.down.weight": 
 FILED = {f"{LATE}.experts.{x}": f"mlp.experts.*.{x}_proj" for x in ("gate", "up", "down")}
 ROUTING = {
     "n_routed_experts": ("n_experts", int, 512),
+    "zero_expert_num": ("n_identity", int, 256),
     "moe_topk": ("top_k", int, 12),
     "routed_scaling_factor": ("factor", float, 6.0),
 }
@@ -79,10 +78,12 @@ def _filed(spec: ModelSpec, rows: Iterable[TensorRow]) -> list[TensorRow]:
     return [*rows, *(TensorRow((), (name,), lambda theirs: (), lambda ours: (nothing,)) for name in names)]
 
 
-def _identities(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    return changed(spec, RouterSpec, n_identity=settings.nullable("zero_expert_num", int, 256) or 0)
+def _turning(spec: ModelSpec) -> int:
+    return one(spec, MLASpec, LATENT).turning
 
 
+# What the class turns of a head, which is qk_rope_head_dim again.
+TURNING = table.Pair(table.only(head_dim=_turning).read, lambda spec: {"head_dim": _turning(spec)})
 _PLAIN = table.family(
     "longcat_flash",
     "LongcatFlashForCausalLM",
@@ -94,10 +95,10 @@ _PLAIN = table.family(
         SWIGLU,
         expert_width("expert_ffn_hidden_size", "expert", 2048),
         *latent_heads(narrow=True),
+        TURNING,
         layer_eps(1e-5),
         table.positions(RotarySpec(theta=1e7, layout="interleaved"), context=131_072),
         latent_scale(),
-        table.Pair(_identities, lambda spec: {"zero_expert_num": one(spec, RouterSpec, "router").n_identity}),
         table.together(RouterSpec, ROUTING),
         table.tables(tied=False),
         table.layers("num_layers"),

@@ -107,9 +107,8 @@ def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTrainin
         for router, counts in together.items():
             assert router.correction is not None
             step = training.correction_speed * torch.sign(counts.mean() - counts)
-            router.correction += step.index_fill(0, torch.arange(router.spec.n_experts, len(step)), 0).to(
-                router.correction
-            )
+            step[router.spec.n_experts :] = 0
+            router.correction += step.to(router.correction)
 
 
 Calls = list[tuple[Router, Notes]]

@@ -141,7 +141,7 @@ class MoESpec(MixerSpec):
 
 
 class MoE(Part[MoESpec]):
-    """Notes router_logits [batch, token, experts and identities], chosen [batch, token, top_k] and real [batch, token]: no padding.
+    """Notes router_logits [batch, token, choices], chosen [batch, token, top_k] and real [batch, token]: no padding.
 
     With a capacity also served [batch, token, top_k].
     """

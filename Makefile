@@ -65,11 +65,8 @@ site: $(VENV)/.installed-docs
 	@echo 'build/site/index.html'
 
 bench: $(VENV)/.installed-dev
-	$(RUN) benchmarks.training --quick
-	$(RUN) benchmarks.generation --quick
-	$(RUN) benchmarks.moe --quick
-	$(RUN) benchmarks.blocked --quick
-	$(RUN) benchmarks.states --quick
+	for each in training classes generation decoding moe blocked states depth; do $(RUN) benchmarks.$$each --quick || exit 1; done
+	$(VENV)/bin/python tools/performance.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .hostile build dist

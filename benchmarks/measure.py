@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import json
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from anyformer.measure import calibrate
@@ -40,6 +43,28 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
+
+
+def growth_nbytes(step: Callable[[], Any]) -> int:
+    """Return how far a step raises this process's resident set above where it started."""
+    gc.collect()
+    process = psutil.Process()
+    start = highest = process.memory_info().rss
+    running = threading.Event()
+    running.set()
+
+    def watch() -> None:
+        nonlocal highest
+        while running.is_set():
+            highest = max(highest, process.memory_info().rss)
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    step()
+    running.clear()
+    watcher.join()
+    return highest - start
 
 
 def speed_ratio(taken: Mapping[str, list[float]], ours: str = "ours", theirs: str = "transformers") -> float:

@@ -1,4 +1,4 @@
-"""Training steps of ours and of transformers' Llama: forward, backward, AdamW, eager; speed, memory, importing.
+"""Training steps of ours and of transformers' Llama: forward, backward, AdamW, eager and compiled; speed, memory, importing.
 
     python -m benchmarks.training --quick
 
@@ -13,9 +13,9 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -25,18 +25,19 @@ from benchmarks import measure, pair
 BATCH, SEQ_LEN = 16, 256
 EMULATED_BATCH = 1  # where bfloat16 is emulated, some twenty times as slow as float32, a step of 16 rows takes minutes
 LEARNING_RATE = 1e-4
-SIDES = ("ours", "transformers")
+SIDES, COMPILED = ("ours", "transformers"), "ours, compiled"
 
 
 def step_of(side: str, autocast: bool, batch: int = BATCH) -> Callable[[], float]:
     """Return a training step that gives the loss."""
-    if side == "ours":
+    if side.startswith("ours"):
         from anyformer.layers.cross_entropy import cross_entropy
 
         model = pair.ours(pair.SMALL)
+        forward = torch.compile(model) if side == COMPILED else model  # as `train --compile` does
 
         def loss_of(ids: Tensor, labels: Tensor) -> Tensor:
-            hidden = model(ids, output_logits=False).last_hidden_state
+            hidden = forward(ids, output_logits=False).last_hidden_state
             return cross_entropy(model.head(), hidden, labels)[0] / labels.numel()
     else:
         model = pair.theirs(pair.SMALL)
@@ -61,14 +62,15 @@ def step_of(side: str, autocast: bool, batch: int = BATCH) -> Callable[[], float
     return step
 
 
-def speed(autocast: bool, batch: int, n_turns: int) -> tuple[float, dict[str, list[float]], float]:
-    """Return (times as fast as theirs, CPU seconds of every step, the largest relative difference of the losses)."""
-    steps = {side: step_of(side, autocast, batch) for side in SIDES}
-    losses: dict[str, list[float]] = {side: [] for side in SIDES}
+def speed(autocast: bool, batch: int, n_turns: int) -> tuple[dict[str, list[float]], float]:
+    """Return (CPU seconds of every step, the largest relative difference of the losses from theirs)."""
+    sides = (*SIDES, COMPILED)
+    steps = {side: step_of(side, autocast, batch) for side in sides}
+    losses: dict[str, list[float]] = {side: [] for side in sides}
     work = {side: lambda side=side: measure.cpu_seconds(lambda: losses[side].append(steps[side]())) for side in steps}
     taken = measure.turns(work, n_turns)
-    difference = max(abs(a - b) / b for a, b in zip(*(losses[side] for side in SIDES), strict=True))
-    return measure.speed_ratio(taken), taken, difference
+    pairs = ((a, b) for side in sides for a, b in zip(losses[side], losses["transformers"], strict=True))
+    return taken, max(abs(a - b) / b for a, b in pairs)
 
 
 def growth_nbytes(side: str, autocast: bool) -> int:
@@ -84,30 +86,18 @@ def growth_nbytes(side: str, autocast: bool) -> int:
 
 def grow(side: str, autocast: bool) -> int:
     """Take a step with the optimiser's state in place and return the growth in bytes while it ran."""
-    import gc
-
-    import psutil
-
     torch.set_num_threads(1)
-    step, process = step_of(side, autocast), psutil.Process()
+    step = step_of(side, autocast)
     step()
-    gc.collect()
-    start = highest = process.memory_info().rss
-    running = threading.Event()
-    running.set()
+    return measure.growth_nbytes(step)
 
-    def watch() -> None:
-        nonlocal highest
-        while running.is_set():
-            highest = max(highest, process.memory_info().rss)
-            time.sleep(0.002)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    step()
-    running.clear()
-    watcher.join()
-    return highest - start
+def first_step_seconds(folder: str) -> float:
+    """Return the seconds, by the clock, of making a model and taking its first compiled step in a new process."""
+    command = [sys.executable, "-m", "benchmarks.training", "--first-step"]
+    start = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder})
+    return time.perf_counter() - start
 
 
 def import_seconds(module: str) -> float:
@@ -121,27 +111,38 @@ def main() -> None:
     if "--growth" in sys.argv:
         print(json.dumps(grow(sys.argv[sys.argv.index("--growth") + 1], "--autocast" in sys.argv)))
         return
+    if "--first-step" in sys.argv:
+        step_of(COMPILED, False)()
+        return
     given = measure.arguments("Training steps beside transformers' Llama.")
     torch.set_num_threads(1)
     difference = pair.largest_difference(pair.SMALL)
     rows, losses = [], {}
-    for name, autocast, least in (("float32", False, 1.0), ("bfloat16 autocast", True, 1.05)):
+    for name, autocast, least, least_compiled in (("float32", False, 1.05, 1.2), ("bfloat16 autocast", True, 1.1, 1.5)):
         batch = EMULATED_BATCH if autocast and not measure.native_bfloat16() else BATCH
-        ratio, taken, losses[name] = speed(autocast, batch, 3 if given.quick else 9)
+        taken, losses[name] = speed(autocast, batch, 3 if given.quick else 9)
         fastest = {side: batch * SEQ_LEN / statistics.median(each) for side, each in taken.items()}
         rows.append(
             measure.row(
                 f"training speed, eager {name}, x transformers",
-                ratio,
+                measure.speed_ratio(taken),
                 least=least,
                 batch=batch,
                 tokens_per_cpu_second={side: round(tokens, 1) for side, tokens in fastest.items()},
                 cpu_seconds=measure.rounded(taken),
             )
         )
+        compiled = measure.speed_ratio(taken, COMPILED)
+        rows.append(
+            measure.row(f"training speed, compiled {name}, x transformers eager", compiled, least=least_compiled)
+        )
+    with TemporaryDirectory() as folder:
+        for kind, most in (("cold", 25.0), ("warm", 5.0)):
+            seconds = first_step_seconds(folder)
+            rows.append(measure.row(f"first step with --compile, cache {kind}, seconds", seconds, most=most))
     grown = {side: growth_nbytes(side, autocast=False) for side in SIDES}
     ratio = grown["ours"] / grown["transformers"]
-    rows.append(measure.row("memory growth of a step, x transformers", ratio, most=0.55, nbytes=grown))
+    rows.append(measure.row("memory growth of a step, x transformers", ratio, most=0.45, nbytes=grown))
     pairs = [(import_seconds("torch, anyformer"), import_seconds("torch")) for _ in range(3 if given.quick else 9)]
     more = statistics.median(a for a, _ in pairs) - statistics.median(b for _, b in pairs)
     rows.append(measure.row("import anyformer beyond import torch, seconds", more, most=0.3))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +16,8 @@ from anyformer.cli.main import COMMANDS, application
 from anyformer.cli.names import PresetName, is_path
 from anyformer.recipe import RECIPES
 from tests.test_rooms import ROOMS
+from tests.warm import python
+from tools import performance
 from tools.catalogue import DATA, PAGE, page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,10 +148,7 @@ def test_python_runs(path: Path, tmp_path: Path) -> None:
     """The blocks of a page run in order, in one new process and an empty folder; `<!-- not run -->` spares one."""
     code = "\n\n".join(block.text for block in blocks(path) if block.language == "python" and block.run)
     (tmp_path / "page.py").write_text(code, encoding="utf-8")
-    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "ANYFORMER_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-W", "error::DeprecationWarning:page", "page.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = python("page.py", cwd=tmp_path, environment={"ANYFORMER_CACHE": str(tmp_path / "cache")})
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -186,6 +182,10 @@ def test_the_catalogue_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(json.loads(DATA.read_text(encoding="utf-8"))["presets"]), (
         "write it again with `make catalogue`"
     )
+
+
+def test_the_page_of_benchmarks_is_up_to_date() -> None:
+    assert performance.PAGE.read_text(encoding="utf-8") == performance.page(), "run `python tools/performance.py` again"
 
 
 def section(page_name: str, heading: str) -> str:

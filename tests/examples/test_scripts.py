@@ -1,30 +1,21 @@
 """The examples run as a reader runs them, and say what is so."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import anyformer as af
+from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """Return what `python …` prints in `folder`; warnings are errors there too."""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "src"),
-        "OMP_NUM_THREADS": "1",
-        "ANYFORMER_CACHE": str(folder / "cache"),
-    }
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    """Return what `python …` prints in `folder`."""
+    done = python(*arguments, cwd=folder, environment={"ANYFORMER_CACHE": str(folder / "cache")})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

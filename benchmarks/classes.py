@@ -1,0 +1,129 @@
+"""Training steps beside transformers' classes: models like GPT-2, Gemma 3 and T5 at some 16M parameters, and single layers of
+Longformer, BigBird and Reformer; forward, backward, and of models AdamW; float32, eager, one thread.
+
+    python -m benchmarks.classes --quick
+
+Both sides start from the same weights, which went through files, and see the same tokens. Ours computes the loss as
+`anyformer train` does, theirs as `labels=` does. What a layer computes is summed, without loss and head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.families import preset
+from anyformer.families.compose import changed
+from anyformer.layers import LearnedPositionsSpec
+from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.resizing import resize
+from anyformer.spec import Length, ModelSpec
+from benchmarks import measure
+from benchmarks.twins import twins
+
+BATCH, SEQ_LEN, VOCAB, SIZE = 8, 256, 8192, 16_000_000
+MODELS = {"gpt2": 1.10, "gemma3-1b": 1.10, "t5-base": 1.10}  # with the bar of each
+LAYERS = {
+    ("longformer-base-4096", 4096): 2.5,
+    ("longformer-base-4096", 8192): 2.5,
+    ("bigbird-base", 4096): 1.8,
+    ("bigbird-base", 8192): 2.5,
+    ("reformer-crime-and-punishment", 8192): 1.5,
+}
+Step = Callable[[], float]
+
+
+def drawn(seed: int, vocab_size: int, *shape: int) -> Tensor:
+    return torch.randint(5, vocab_size, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def steps(name: str) -> dict[str, Step]:
+    """A training step of each side, which gives the loss."""
+    spec = resize(preset(name).spec, n_params=SIZE, vocab_size=VOCAB, context=2 * SEQ_LEN)
+    ours, theirs = twins(spec)
+    source, ids, labels = (drawn(seed, VOCAB, BATCH, SEQ_LEN) for seed in range(3))
+
+    def our_loss() -> Tensor:
+        given: dict[str, Any] = {"decoder_input_ids": ids} if spec.encoder else {}
+        hidden = ours(source if spec.encoder else ids, output_logits=False, **given).last_hidden_state
+        return cross_entropy(ours.head(), hidden, labels)[0] / labels.numel()
+
+    def their_loss() -> Tensor:
+        if spec.encoder:
+            return theirs(input_ids=source, decoder_input_ids=ids, labels=labels, use_cache=False).loss
+        return theirs(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss
+
+    def step(model: Any, loss_of: Callable[[], Tensor]) -> Step:
+        model.eval()  # without dropout on either side
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+        def once() -> float:
+            loss = loss_of()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.item()
+
+        return once
+
+    return {"ours": step(ours, our_loss), "transformers": step(theirs, their_loss)}
+
+
+def one_layer(name: str, length: int) -> ModelSpec:
+    """The preset's architecture, its second layer alone (of Reformer the one that hashes), 256 wide, as long as that."""
+    whole = preset(name).spec
+    narrow = resize(whole, d_model=256, n_layers=whole.n_layers, vocab_size=512)
+    one = narrow.but(stack=narrow.stack.but(blocks=narrow.stack.blocks[1:2]), context=Length(length))
+    return changed(one, LearnedPositionsSpec, n_positions=length)
+
+
+def passes(name: str, length: int) -> dict[str, Step]:
+    """Both passes of a layer of each side, which give the sum of what it writes."""
+    spec = one_layer(name, length)
+    ours, theirs = twins(spec)
+    ids = drawn(0, 512, 1, length)
+    base = getattr(theirs, theirs.base_model_prefix)
+    theirs.eval()
+
+    def our_pass() -> float:
+        y = ours(ids, output_logits=False).last_hidden_state
+        y.sum().backward()
+        return y.detach().abs().sum().item()
+
+    def their_pass() -> float:
+        y = base(input_ids=ids)[0]
+        y.sum().backward()
+        return y.detach().abs().sum().item()
+
+    return {"ours": our_pass, "transformers": their_pass}
+
+
+def compared(name: str, sides: dict[str, Step], n: int, least: float) -> dict[str, Any]:
+    """The row of a comparison; the numbers that both sides give are compared first."""
+    found: dict[str, list[float]] = {side: [] for side in sides}
+    work = {side: lambda side=side: measure.cpu_seconds(lambda: found[side].append(sides[side]())) for side in sides}
+    taken = measure.turns(work, n)
+    apart = max(abs(a - b) / abs(b) for a, b in zip(*found.values(), strict=True))
+    if apart > 1e-3:
+        raise SystemExit(f"error: {name}: the two sides are {apart:.2g} apart, so their times say nothing")
+    return measure.row(
+        name, measure.speed_ratio(taken), least=least, largest_difference=apart, cpu_seconds=measure.rounded(taken)
+    )
+
+
+def main() -> None:
+    given = measure.arguments("Training steps beside transformers' classes.")
+    torch.set_num_threads(1)
+    n = 3 if given.quick else 9
+    rows = [compared(f"training step like {name}, x transformers", steps(name), n, bar) for name, bar in MODELS.items()]
+    for (name, length), bar in LAYERS.items():
+        rows.append(compared(f"layer of {name} at {length:,}, x transformers", passes(name, length), n, bar))
+    shape = {"batch": BATCH, "seq_len": SEQ_LEN, "vocab_size": VOCAB, "parameters": SIZE, "layer_width": 256}
+    measure.record("classes", given.out, rows, {"shape": shape})
+
+
+if __name__ == "__main__":
+    main()

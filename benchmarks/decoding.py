@@ -1,0 +1,116 @@
+"""Decoding of a model that memory bounds, 150M parameters: its share of that bound, weights in few bits, many requests at once.
+
+    python -m benchmarks.decoding --quick
+
+Greedy, batch 1, one thread. The bound is the time of reading once, at the speed that this machine was just seen to read at, what
+a token needs: all weights but the table of the embedding, and the cache. Weights in few bits are those of `load(dtype=…)`; what
+they write may differ. Sixteen requests arrive, one every second step, and are written together; beside that, one by one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from anyformer.generation import Batch, Wanted, generate_ids, lay_out_for_decoding
+from anyformer.hub import load, save
+from anyformer.measure import calibrate
+from anyformer.model import Transformer
+from benchmarks import measure, pair
+
+LARGE = pair.Shape(d_model=1024, n_layers=12, n_heads=16, n_kv_heads=4, d_ff=2816)
+PROMPT, NEW, REQUESTS, SHORT = 256, 32, 16, 32
+
+
+def read_nbytes() -> int:
+    """The bytes of a token: weights in float32, keys and values of as many tokens as lie in the cache on average."""
+    table = LARGE.vocab_size * LARGE.d_model
+    weights = sum(p.numel() for p in pair.ours(LARGE).parameters()) - table
+    kept = 2 * LARGE.n_layers * LARGE.n_kv_heads * LARGE.d_model // LARGE.n_heads
+    return 4 * (weights + kept * (PROMPT + NEW // 2))
+
+
+def loaded(directory: Path) -> dict[str, Transformer]:
+    """Ours in float32, as `generate` lays it out, and in few bits."""
+    packed = {dtype: load(directory, dtype=dtype)[0].eval() for dtype in ("int8", "int4")}
+    return {"float32": lay_out_for_decoding(pair.ours(LARGE)).eval(), **packed}
+
+
+def seconds_a_token(write: Callable[[int], object]) -> float:
+    first = measure.cpu_seconds(lambda: write(1))
+    return (measure.cpu_seconds(lambda: write(NEW + 1)) - first) / NEW
+
+
+def requests() -> list[Wanted]:
+    generator = torch.Generator().manual_seed(1)
+    prompts = torch.randint(0, LARGE.vocab_size, (REQUESTS, SHORT), generator=generator)
+    return [Wanted(tuple(prompt), NEW) for prompt in prompts.tolist()]
+
+
+def one_after_the_other(model: Transformer) -> None:
+    for wanted in requests():
+        generate_ids(model, torch.tensor([wanted.token_ids]), max_new_tokens=NEW)
+
+
+def as_they_come(model: Transformer) -> None:
+    batch, waiting = Batch(model, SHORT + NEW), requests()
+    step = 0
+    while waiting or any(not row.ended for row in batch.rows):
+        if waiting and step % 2 == 0:
+            batch.add(waiting.pop(0))
+        batch.step()
+        step += 1
+
+
+def main() -> None:
+    given = measure.arguments("Decoding of a model that memory bounds.")
+    torch.set_num_threads(1)
+    n = 3 if given.quick else 9
+    ids = torch.randint(0, LARGE.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+    mask, theirs = torch.ones_like(ids), pair.theirs(LARGE).eval()
+    with TemporaryDirectory() as folder:
+        save(pair.ours(LARGE), Path(folder) / "model")
+        models = loaded(Path(folder) / "model")
+    write: dict[str, Callable[[int], object]] = {
+        name: lambda k, model=model: generate_ids(model, ids, max_new_tokens=k) for name, model in models.items()
+    }
+    write["transformers"] = lambda k: theirs.generate(ids, attention_mask=mask, max_new_tokens=k, do_sample=False)
+    taken = measure.turns({name: lambda once=once: seconds_a_token(once) for name, once in write.items()}, n)
+    bound = read_nbytes() / calibrate().read_nbytes_per_second
+    middle = {name: statistics.median(each) for name, each in taken.items()}
+    rows = [
+        measure.row("decoding 150M, float32, x transformers", measure.speed_ratio(taken, "float32"), least=1.0),
+        measure.row(
+            "decoding 150M, float32, share of memory's bound",
+            bound / middle["float32"],
+            least=0.85,
+            milliseconds_per_token={name: round(1e3 * each, 2) for name, each in middle.items()},
+            bound_milliseconds=round(1e3 * bound, 2),
+            cpu_seconds_per_token=measure.rounded(taken),
+        ),
+        *(
+            measure.row(f"decoding 150M, {bits} x float32", measure.speed_ratio(taken, bits, "float32"), least=bar)
+            for bits, bar in (("int8", 1.6), ("int4", 2.5))
+        ),
+    ]
+    many = {"together": as_they_come, "alone": one_after_the_other}
+    ways = {name: lambda way=way: measure.cpu_seconds(lambda: way(models["float32"])) for name, way in many.items()}
+    found = measure.turns(ways, max(1, n // 3))
+    rows.append(
+        measure.row(
+            f"{REQUESTS} arriving requests, x one after the other",
+            measure.speed_ratio(found, "together", "alone"),
+            least=3.0,
+            cpu_seconds=measure.rounded(found),
+        )
+    )
+    shape = pair.facts(LARGE) | {"prompt": PROMPT, "new_tokens": NEW, "requests": REQUESTS, "prompt_of_requests": SHORT}
+    measure.record("decoding", given.out, rows, {"shape": shape})
+
+
+if __name__ == "__main__":
+    main()

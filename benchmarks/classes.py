@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyformer.families import preset
 from anyformer.families.compose import changed
-from anyformer.layers import LearnedPositionsSpec
+from anyformer.layers import AxialPositionsSpec, LearnedPositionsSpec
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.resizing import resize
 from anyformer.spec import Length, ModelSpec
@@ -77,7 +77,8 @@ def one_layer(name: str, length: int) -> ModelSpec:
     whole = preset(name).spec
     narrow = resize(whole, d_model=256, n_layers=whole.n_layers, vocab_size=512)
     one = narrow.but(stack=narrow.stack.but(blocks=narrow.stack.blocks[1:2]), context=Length(length))
-    return changed(one, LearnedPositionsSpec, n_positions=length)
+    one = changed(one, LearnedPositionsSpec, n_positions=length)
+    return changed(one, AxialPositionsSpec, shape=(64, length // 64))
 
 
 def passes(name: str, length: int) -> dict[str, Step]:
@@ -86,7 +87,11 @@ def passes(name: str, length: int) -> dict[str, Step]:
     ours, theirs = twins(spec)
     ids = drawn(0, 512, 1, length)
     base = getattr(theirs, theirs.base_model_prefix)
-    theirs.eval()
+    base.train()  # without which Reformer's class has no backward pass
+    for module in base.modules():
+        for field in ("p", "dropout"):
+            if isinstance(getattr(module, field, None), float):
+                setattr(module, field, 0.0)
 
     def our_pass() -> float:
         y = ours(ids, output_logits=False).last_hidden_state

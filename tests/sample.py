@@ -1,10 +1,11 @@
 """Which presets stand for all of them: `make test` tries a sample that uses every part, `make test-all` each one.
 
-Of the sample each test takes its own third: a part is tried by a third of the laws, and a law on a third of the parts.
+Of the sample each test takes its own quarter: a part is tried by a quarter of the laws, and a law on a quarter of the parts.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from zlib import crc32
@@ -15,7 +16,9 @@ from anyformer.families import PRESETS
 from anyformer.spec import ModelSpec
 
 SHARE = 10  # of the presets that add no part of their own, one in so many is drawn, by its name
-TURNS = 3  # of the tests that are in turn, one in so many is tried, by its name
+TURNS = (
+    4  # of the tests that are in turn, one in so many is tried, by its name; and so many fewer combinations are drawn
+)
 
 
 def few(specs: Mapping[str, ModelSpec]) -> frozenset[str]:
@@ -51,6 +54,11 @@ def mark(quick: bool) -> pytest.MarkDecorator:
 def is_its_turn(test: str) -> bool:
     """Return whether `make test` tries a test that is marked `in_turn`, by its name with its parameters."""
     return crc32(test.encode()) % TURNS == 0
+
+
+def combinations(n: int) -> int:
+    """Return how many combinations of parts a law draws: n in `make test-all`, which draws new ones."""
+    return n if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else -(-n // TURNS)
 
 
 def sampled(given: Mapping[str, object] | Iterable[str], quick: Callable[[str], bool] = is_drawn) -> Any:

@@ -77,6 +77,7 @@ each = pytest.mark.parametrize("name", NAMED)
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what was found, a whole model
+@pytest.mark.in_turn
 @each
 def test_the_strategy_draws_it(name: str) -> None:
     found = find(

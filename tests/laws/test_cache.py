@@ -28,7 +28,7 @@ from tests.laws.models import DECODERS, WRITERS, ids_for, one_chunk, randomised,
 from tests.laws.parity import InDouble, of_few_features
 from tests.laws.tolerance import FLOAT32, FLOAT64, close
 from tests.laws.weights import edited
-from tests.sample import beside
+from tests.sample import beside, combinations
 
 N = 22
 chunkings = st.lists(st.integers(1, 6), min_size=1, max_size=N).map(lambda sizes: cut_to(sizes, N))
@@ -94,7 +94,7 @@ def test_a_capacity_bites() -> None:
 @given(
     spec=decoders(), sizes=chunkings, left=st.integers(0, 6), right=st.integers(0, 6), length=st.sampled_from([4, N])
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=combinations(60), deadline=None)
 def test_combinations(spec: ModelSpec, sizes: list[int], left: int, right: int, length: int) -> None:
     """In float64: some combinations, such as windows of one key under norms, enlarge float32's rounding."""
     with InDouble():
@@ -102,7 +102,7 @@ def test_combinations(spec: ModelSpec, sizes: list[int], left: int, right: int, 
 
 
 @given(spec=decoders(), drops=st.tuples(st.integers(0, 4), st.integers(0, 4)), left=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=combinations(60), deadline=None)
 def test_rewind(spec: ModelSpec, drops: tuple[int, int], left: int) -> None:
     """After taking tokens back, row by row, others follow as if the former had never been."""
     assume(not waives(spec, "rewind"))
@@ -150,7 +150,7 @@ def test_rewind_refuses_what_a_ring_has_lost() -> None:
 
 
 @given(spec=decoders(), rows=st.lists(st.integers(0, 2), min_size=1, max_size=5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=combinations(30), deadline=None)
 def test_select(spec: ModelSpec, rows: list[int]) -> None:
     model, ids = randomised(spec), ids_for(spec, 3, 12)
     new = ids_for(spec, len(rows), 3, seed=5)

@@ -33,6 +33,7 @@ from tests.laws.models import (
 )
 from tests.laws.parity import single
 from tests.laws.tolerance import FLOAT32
+from tests.sample import combinations
 
 N = 20
 ABSOLUTE = (
@@ -67,7 +68,7 @@ def test_presets_are_causal(spec: ModelSpec) -> None:
 
 
 @given(spec=decoders())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=combinations(40), deadline=None)
 def test_combinations_are_causal(spec: ModelSpec) -> None:
     check_causal(spec)
 

@@ -25,6 +25,7 @@ from anyformer.spec import ModelSpec, Place, Window, Workload
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, every_preset_few_fast, flop_counter, hashing, ids_for, solving
 from tests.laws.weights import all_served
+from tests.sample import combinations
 
 ours = torch.ops.anyformer
 
@@ -98,7 +99,7 @@ def test_presets_training_flops(spec: ModelSpec) -> None:
 
 
 @given(spec=decoders(), n=st.integers(1, 30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=combinations(40), deadline=None)
 def test_combinations_flops(spec: ModelSpec, n: int) -> None:
     spec = all_served(spec)
     assert spec.cost(Place(), Workload(batch=2, query=n, causal_exact=False)).flops == counted(spec, 2, n)
@@ -150,7 +151,7 @@ def test_presets_cache_bytes_are_those_allocated(spec: ModelSpec) -> None:
 
 
 @given(spec=decoders(), n=st.integers(1, 24), batch=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=combinations(40), deadline=None)
 def test_cache_bytes_are_those_allocated(spec: ModelSpec, n: int, batch: int) -> None:
     report = cost(spec, seq_len=n, batch=batch, dtype="float32")
     allocated = 0 if later_tokens_seen(spec.stack, after_prefix=True) else KVCache(spec, batch=batch, length=n).nbytes

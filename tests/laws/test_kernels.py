@@ -20,6 +20,7 @@ from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, ids_for, randomised, runner
 from tests.laws.parity import InDouble, single
 from tests.laws.tolerance import FLOAT32, FLOAT64, close, distance, gradient_distance
+from tests.sample import combinations
 
 
 def attentions(spec: ModelSpec) -> list[AttentionSpec]:
@@ -68,7 +69,7 @@ def test_presets(spec: ModelSpec) -> None:
 
 
 @given(spec=decoders(), left=st.integers(0, 5), right=st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=combinations(60), deadline=None)
 def test_combinations(spec: ModelSpec, left: int, right: int) -> None:
     """In float64: some combinations, such as windows of one key, leave of a gradient nothing but float32's rounding."""
     assume(not spec.stack.residual.undoes)  # a backward pass runs layers again, outside of InDouble

@@ -11,6 +11,7 @@ from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset, ids_for, randomised, runner, told, waiving
+from tests.sample import combinations
 
 
 def loss_of(model: Transformer, ids: torch.Tensor) -> torch.Tensor:
@@ -66,7 +67,7 @@ def test_presets_are_reached(spec: ModelSpec) -> None:
 
 
 @given(spec=decoders())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=combinations(30), deadline=None)
 def test_combinations_are_finite(spec: ModelSpec) -> None:
     model = randomised(spec)
     loss_of(model, ids_for(spec, 2, 24)).backward()

@@ -22,6 +22,7 @@ from tests.laws.combinations import decoders
 from tests.laws.memory import TWELVE, counted, peak
 from tests.laws.models import every_preset, every_preset_few_fast, ids_for, randomised, runner
 from tests.laws.tolerance import close
+from tests.sample import combinations
 
 POLICIES = ("none", "selective", "full")
 ALL_DROPPED = DropoutSpec(embedding=0.1, attention=0.1, residual=0.1, activation=0.1)
@@ -79,7 +80,7 @@ def test_dropout(name: str, recompute: str) -> None:
     recompute=st.sampled_from(POLICIES),
     drop=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=combinations(40), deadline=None)
 def test_combinations(spec: ModelSpec, precision: str, recompute: str, drop: bool) -> None:
     options: dict[str, Any] = {"precision": precision, "recompute": recompute}
     options["dropout"] = ALL_DROPPED if drop else DropoutSpec()

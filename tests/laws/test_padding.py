@@ -12,6 +12,7 @@ from anyformer.spec import ModelSpec
 from tests.laws.combinations import decoders
 from tests.laws.models import every_of_one_stack, every_preset, ids_for, one_chunk, per_token, randomised, runner
 from tests.laws.tolerance import close
+from tests.sample import combinations
 
 N = 14
 
@@ -59,13 +60,13 @@ def test_presets_packed(spec: ModelSpec) -> None:
 
 
 @given(spec=decoders(), left=st.integers(0, 7), right=st.integers(0, 7), garbage=st.integers(0, 36))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=combinations(40), deadline=None)
 def test_combinations_padded(spec: ModelSpec, left: int, right: int, garbage: int) -> None:
     check_padded(spec, left, right, garbage)
 
 
 @given(spec=decoders(), by_positions=st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=combinations(30), deadline=None)
 def test_combinations_packed(spec: ModelSpec, by_positions: bool) -> None:
     check_packed(spec, by_positions)
 

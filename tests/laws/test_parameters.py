@@ -13,6 +13,7 @@ from anyformer.model import build
 from anyformer.spec import ModelSpec, Place, parameters, tensors
 from tests.laws.combinations import decoders
 from tests.laws.models import every_preset
+from tests.sample import combinations
 from tools.catalogue import DATA, catalogue
 
 UNITS = {"M": 10**6, "B": 10**9}
@@ -129,7 +130,7 @@ def test_declared_is_built(spec: ModelSpec) -> None:
 
 
 @given(spec=decoders())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=combinations(40), deadline=None)
 def test_declared_is_built_for_combinations(spec: ModelSpec) -> None:
     built = {path: tuple(value.shape) for path, value in build(spec, device="meta").state_dict().items()}
     assert built == {path: weight.shape for path, weight in tensors(spec, Place())}

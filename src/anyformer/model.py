@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from typing import Any, Literal
 
 import torch
@@ -17,13 +16,13 @@ from anyformer.errors import InputError, did_you_mean
 from anyformer.kernels import choose
 from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
-from anyformer.layers.block import KEEP_NOTHING, Stack, mapped
+from anyformer.layers.block import Stack, mapped
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import mean_loss
 from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
-from anyformer.layers.tokens import Dropout, ForwardContext, Kernel, Notes, Store, Tokens, plain_tokens
+from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Kernel, Notes, Store, Tokens, plain_tokens
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, parameters, specification
 
 
@@ -165,7 +164,7 @@ class Transformer(Part[ModelSpec]):
         if ids is None:
             raise InputError(f"{'input_ids' if self.encoder is None else 'decoder_input_ids'} are missing")
         tokens = make_tokens(ids, *known, cache=cache)
-        stores: Iterator[Store] = repeat(KEEP_NOTHING)
+        stores: Iterator[Store] = KeepNothing()
         if cache is not None:
             if output_ahead:
                 raise InputError("output_ahead is for whole rows, in training; leave the cache out")
@@ -268,7 +267,7 @@ class Transformer(Part[ModelSpec]):
         context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
         context.trains = torch.is_grad_enabled()
         context.recompute = self.recompute if context.trains else "none"
-        memory, notes = self.encoder(ids, context, repeat(KEEP_NOTHING))
+        memory, notes = self.encoder(ids, context, KeepNothing())
         return memory, replace(tokens, name="memory"), notes
 
     def _choose(self, name: str | None, device: str) -> Mapping[str, Kernel]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from anyformer.cache import KVCache
 from anyformer.families import preset
+from anyformer.layers.block import compile_layers
 from anyformer.model import Output, Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, dumps, loads
@@ -40,6 +42,50 @@ def compiles(spec: ModelSpec, backend: str) -> None:
     torch.stack([answer.sum() for answer in (*out.outputs.values(), *out.ahead)]).sum().backward()
     waived = waiving(model, "gradients")
     assert all(p.grad is not None for name, p in model.named_parameters() if p.requires_grad and name not in waived)
+
+
+KINDS = ("llama3.2-1b", "gemma3-1b", "deepseek-v3", "t5-base", "bert-base", "mamba2-130m", "xlnet-base")
+
+
+OF_DYNAMO = "ignore:The .grad attribute of a Tensor that is not a leaf"  # which it looks at itself
+
+
+@pytest.mark.filterwarnings(OF_DYNAMO)
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_compile_by_themselves(name: str) -> None:
+    layers_compile(shrink(preset(name).spec))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(OF_DYNAMO)
+@every_preset
+def test_layers_of_every_preset_compile_by_themselves(spec: ModelSpec) -> None:
+    layers_compile(spec)
+
+
+def layers_compile(spec: ModelSpec) -> None:
+    """Loss and gradients are those of layers as they are written, padding and what is made again included."""
+    model, ids = randomised(loads(dumps(spec))), ids_for(spec, 2, 12)
+    run, mask, waived = runner(model), torch.ones_like(ids), waiving(model, "gradients")
+    mask[0, :3] = 0
+
+    def gradients() -> dict[str, torch.Tensor]:
+        model.zero_grad(set_to_none=True)
+        out = run(ids, mask, output_ahead=bool(spec.ahead), **told(spec, ids))
+        torch.stack([a[mask.bool()].square().mean() if a.dim() == 3 and a.shape[:2] == mask.shape else a.square().mean()
+            for a in (*out.outputs.values(), *out.ahead)]).sum().backward()
+        return {n: p.grad for n, p in model.named_parameters() if p.grad is not None and n not in waived}
+
+    wanted = gradients()
+    torch.compiler.reset()
+    counters.clear()
+    compile_layers(model, "aot_eager")
+    assert gradient_distance(gradients(), wanted) < FLOAT32
+    assert not counters["graph_break"]
+    assert 0 < counters["frames"]["ok"] <= 2 * len(set(spec.stack.blocks) | set(spec.encoder.blocks if spec.encoder else ()))
+    if all(not stack.residual.undoes for stack in spec.stacks.values()):
+        model.recompute = "full"
+        assert gradient_distance(gradients(), wanted) < FLOAT32
 
 
 @pytest.mark.in_turn

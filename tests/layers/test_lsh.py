@@ -15,9 +15,11 @@ from anyformer.families.compose import changed
 from anyformer.families.hf import FAMILIES
 from anyformer.families.hf.mapping import ours_of
 from anyformer.families.reformer import reformer as small
-from anyformer.layers import AxialPositionsSpec, LSHAttentionSpec
+from anyformer.layers import AxialPositionsSpec, LSHAttentionSpec, sorted_chunks
+from anyformer.layers.lsh import lsh_attention
+from anyformer.layers.tokens import Tokens
 from anyformer.model import Transformer, build
-from anyformer.spec import ModelSpec, Width
+from anyformer.spec import Count, ModelSpec, Width, Window
 
 D, HEADS, WIDTH, LOCAL, CHUNK, SHAPE, VOCAB = 24, 3, 10, 4, 8, (4, 12), 61
 HASHES: list[dict[str, Any]] = [
@@ -104,6 +106,40 @@ def test_gradients_are_theirs(fields: dict[str, Any]) -> None:
     for name, p in model.named_parameters():
         assert p.grad is not None
         torch.testing.assert_close(p.grad, expected[name], rtol=1e-7, atol=1e-9 * largest)
+
+
+WIDER: list[dict[str, Any]] = [
+    {"n_hashes": 3, "n_buckets": (6,)},
+    {"n_hashes": 2, "n_buckets": (4,), "before": 0, "after": 1},
+    {"n_hashes": 2, "n_buckets": (4,), "before": 2, "after": 1, "causal": False},
+]
+
+
+@pytest.mark.parametrize("at_once", [2**14, 60])
+@pytest.mark.parametrize("mask", [None, "padded", "packed"])
+@pytest.mark.parametrize("fields", WIDER, ids=str)
+def test_the_fused_operator_computes_what_is_written_out(
+    fields: dict[str, Any], mask: str | None, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients, of queries so long that other scores lie below a constant for the token itself."""
+    spec, n = LSHAttentionSpec(n_heads=Count(2), chunk=Window(CHUNK), **fields), 44
+    drawn = [torch.randn(3, 2, n, WIDTH, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)]
+    document = torch.ones(3, n, dtype=torch.long)
+    document[0, :7] = 0
+    if mask == "packed":
+        document[1, 20:] = 2
+    tokens = Tokens(torch.arange(n)[None], document=None if mask is None else document)
+    monkeypatch.setattr(sorted_chunks, "AT_ONCE", at_once)
+
+    def passed() -> list[Tensor]:
+        qk, v = (50 * drawn[0]).requires_grad_(), drawn[1].clone().requires_grad_()
+        y = lsh_attention(spec, qk, qk, v, tokens, tokens) * (document > 0)[:, None, :, None]
+        return [y.detach(), *torch.autograd.grad((y * drawn[2]).sum(), (qk, v))]
+
+    fused = passed()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for mine, written_out in zip(fused, passed(), strict=True):
+        torch.testing.assert_close(mine, written_out, rtol=1e-9, atol=1e-9 * written_out.abs().max().item())
 
 
 @torch.no_grad()

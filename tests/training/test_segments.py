@@ -381,9 +381,16 @@ def test_what_predicts_further_ahead_reads_whole_rows() -> None:
         check_memory(decoder(), recipe(objective=MultiToken()))
 
 
-def test_recomputation_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--recompute full would add to the memory of segments twice"):
-        train(decoder(), recipe(), TEXTS, out=tmp_path / "run", options=RunOptions(device=CPU, recompute="full"))
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"recompute": "full"}, "--recompute full would add to the memory of segments twice"),
+        ({"compiled": True}, "--compile computes layers that keep nothing"),
+    ],
+)
+def test_what_passes_with_a_memory_cannot_be(tmp_path: Path, how: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        train(decoder(), recipe(), TEXTS, out=tmp_path / "run", options=RunOptions(device=CPU, **how))
     assert not (tmp_path / "run").exists()
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import repeat
 from typing import Any
 
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
-from anyformer.layers.block import KEEP_NOTHING, Block, mapped
+from anyformer.layers.block import Block, mapped
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
+from anyformer.layers.tokens import ForwardContext, KeepNothing, Notes, Store, Tokens
 from anyformer.spec import AheadSpec
 
 
@@ -54,7 +53,7 @@ def run_ahead(
             memo={},
             ids=context.ids if context.ids is None else context.ids[:, k:],
         )
-        x, more = module(x[:, :-1], embedded[:, k:], here, residual, repeat(KEEP_NOTHING))
+        x, more = module(x[:, :-1], embedded[:, k:], here, residual, KeepNothing())
         each.append(mapped(module.spec.norm, module.norm, x, here))  # what the head reads
         notes += more
     return each, notes

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.layers.embedding import Embedding
 from anyformer.layers.memory_efficient import made_again
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, Notes, Store
+from anyformer.layers.tokens import ForwardContext, KeepNothing, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
 
-KEEP_NOTHING = Store()
+GRAPHS = 64  # of layers in a process: each kind makes one, and one more where it is the first to need what others share
 
 
 def mapped(spec: MapSpec | None, step: Any, x: Tensor, context: ForwardContext) -> Tensor:
@@ -35,7 +37,7 @@ class Branch(Part[BranchSpec]):
 
     def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
         """What the branch writes [batch, token, d_model] having read x of that shape, and its mixer's notes."""
-        store = next(stores) if self.keeps else KEEP_NOTHING
+        store = next(stores) if self.keeps else KeepNothing.store
         y, notes = self.mixer(mapped(self.spec.norm_in, self.norm_in, x, context), context, store)
         y = mapped(self.spec.norm_out, self.norm_out, y, context)
         if context.dropout and context.dropout.residual:
@@ -92,6 +94,7 @@ def in_turn(
 class Block(Part[BlockSpec]):
     sublayers: Any
     connection: Any
+    backend: str | None = None  # of torch.compile, by which a pass of training computes it; None: as it is written
 
     def forward(
         self, state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
@@ -99,9 +102,34 @@ class Block(Part[BlockSpec]):
         """The residual's state of a stream [batch, token, d_model] after its sublayers, and their notes."""
         if context.recompute == "full" and not residual.spec.undoes:
             return made_again(lambda state, context: self(state, residual, context, stores), state, context=context)
+        if self.backend is not None and context.trains and not residual.spec.undoes:
+            return _compiled(self.backend)(self, state, residual, context, stores)
+        return self.compute(state, residual, context, stores)
+
+    def compute(
+        self, state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Any, list[Notes]]:
+        """What `forward` gives, kept whole for the backward pass."""
         if self.connection is not None:
             return self.connection(state, self.sublayers, residual, context, stores)
         return in_turn(self.sublayers, state, residual, context, stores)
+
+
+def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
+    """Have the model's layers computed by torch.compile in passes of training: layers of one kind share one graph.
+
+    A deep model takes no longer to compile than a shallow one. What is made again in the backward pass is made again
+    by the same graph; layers with residuals that undo stay as they are written, since a graph would keep what those drop.
+    """
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.backend = backend
+
+
+@cache
+def _compiled(backend: str) -> Callable[..., tuple[Any, list[Notes]]]:
+    # PyTorch's own overloads leave the limit out.
+    return torch.compile(Block.compute, backend=backend, recompile_limit=GRAPHS)  # pyright: ignore[reportCallIssue]
 
 
 class Stack(Part[StackSpec]):

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from anyformer.errors import SpecError
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
+from anyformer.layers.sorted_chunks import Sorted, sorted_attention
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import Caveat, Cost, Count, MixerSpec, Place, Placed, Sizes, Whole, Width, Window, Workload
 
@@ -148,11 +149,19 @@ def lsh_attention(
     more = spec.padded(n) - n
     qk, k, v, of_k = (F.pad(each, (0, 0, 0, more)) for each in (qk, k, v, of_k))
     order = sorted_by_bucket(qk.detach(), of_k[:, 0, :, 1], list(spec.buckets(n + more)), spec.n_hashes, spec.seed)
+    every = range(-spec.before, spec.after + 1)
+    if n_new == n and qk.device.type == "cpu" and not dropout and not torch.compiler.is_compiling():
+        heads, plain = qk.shape[1], keys.document is None and not more
+        position, document = (fact.expand(-1, heads, -1).flatten(0, 1) for fact in of_k.unbind(-1))
+        how = Sorted(
+            order.flatten(0, 1), position, None if plain else document, spec.n_hashes, spec.chunk, every, spec.causal
+        )
+        flat = (x.to(qk.dtype).flatten(0, 1) for x in (qk, k, v))
+        return sorted_attention(*flat, how).view(qk.shape)[:, :, :n]
     place = order.argsort(-1)  # of each token in each round, among those of all rounds
     ordered = order % (n + more)
     if n_new == n:  # all chunks, each with its neighbours
         chunks = ordered.unflatten(-1, (-1, spec.chunk))
-        every = range(-spec.before, spec.after + 1)
         near = torch.cat([chunks.roll(-step, 2) for step in every], 3)
         q, of_q = (_gathered(x, chunks) for x in (qk, of_k))
     else:  # those of the new tokens, each by itself

@@ -99,6 +99,18 @@ class Store:
         """Put the state after this pass, each [batch, …], in place of the one before."""
 
 
+class KeepNothing:
+    """A store for each mixer call, without end, that keeps nothing. A compiler follows it, unlike itertools.repeat."""
+
+    store = Store()
+
+    def __iter__(self) -> KeepNothing:
+        return self
+
+    def __next__(self) -> Store:
+        return self.store
+
+
 class Kernel(Protocol):
     """A way to compute attention. Kernels live in the room of that name."""
 

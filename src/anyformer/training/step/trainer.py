@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from anyformer.disk.run_layout import AUXILIARY
 from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
+from anyformer.layers.block import compile_layers
 from anyformer.layers.cross_entropy import LossOptions
 from anyformer.layers.router import RouterSpec
 from anyformer.layers.tokens import Dropout
@@ -26,7 +27,7 @@ from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
-from anyformer.training.objectives.objective import Forward, LossContext, Losses, LossPart, Objective
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective
 from anyformer.training.step.adapter import Adapter
 from anyformer.training.step.auxiliary import built_beside, kept_at_a_distance
 from anyformer.training.step.device import autocast
@@ -94,7 +95,7 @@ class Trainer:
                 f"{recipe.objective.kind} trains a second model from the start beside this one; leave --lora out"
             )
         self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
-        self.memories = segment_memories(model, recipe, recompute)
+        self.memories = segment_memories(model, recipe, recompute, compiled)
         self.parameters = trained(model, self.auxiliary)
         self.device = next(model.parameters()).device
         self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)
@@ -110,9 +111,9 @@ class Trainer:
             # A pass with rates, be they 0, is one of training, where these compute something else.
             self.dropout = self.dropout or Dropout()
         self.micro_tokens = micro_tokens or sys.maxsize
-        self.forward: Forward = torch.compile(model) if compiled else model
-        beside = torch.compile(self.auxiliary) if compiled and self.auxiliary is not None else self.auxiliary
-        self.forward_beside: Forward | None = beside
+        for one in (model, self.auxiliary):
+            if compiled and one is not None:
+                compile_layers(one)
 
     @property
     def kept(self) -> nn.Module:
@@ -231,10 +232,10 @@ class Trainer:
         options = (self.device, self.dropout, self.options)
         memory = self.memories.of(rows) if self.memories is not None else None
         beside = None
-        if self.auxiliary is not None and self.forward_beside is not None:
-            beside = LossContext(self.forward_beside, self.auxiliary.head(), *options)
+        if self.auxiliary is not None:
+            beside = LossContext(self.auxiliary, self.auxiliary.head(), *options)
         with autocast(self.recipe.precision, self.device):
-            losses = self.objective(LossContext(self.forward, self.model.head(), *options, beside, memory), rows)
+            losses = self.objective(LossContext(self.model, self.model.head(), *options, beside, memory), rows)
         if self.memories is not None and memory is not None:
             self.memories.keep(rows, memory)
         return losses

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from anyformer.families import preset
 from anyformer.families.compose import changed
-from anyformer.layers import AxialPositionsSpec, LearnedPositionsSpec
+from anyformer.layers import AxialPositionsSpec, FeedForwardSpec, LearnedPositionsSpec
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.resizing import resize
-from anyformer.spec import Length, ModelSpec
+from anyformer.spec import Length, ModelSpec, Width
 from benchmarks import measure
 from benchmarks.twins import twins
 
@@ -73,10 +73,14 @@ def steps(name: str) -> dict[str, Step]:
 
 
 def one_layer(name: str, length: int) -> ModelSpec:
-    """The preset's architecture, its second layer alone (of Reformer the one that hashes), 256 wide, as long as that."""
+    """The preset's architecture, its second layer alone (of Reformer the one that hashes), 256 wide, as long as that.
+
+    Its feed-forward is 64 wide, so that what is compared is attention and its projections.
+    """
     whole = preset(name).spec
     narrow = resize(whole, d_model=256, n_layers=whole.n_layers, vocab_size=512)
     one = narrow.but(stack=narrow.stack.but(blocks=narrow.stack.blocks[1:2]), context=Length(length))
+    one = changed(one, FeedForwardSpec, d_ff=Width(64))
     one = changed(one, LearnedPositionsSpec, n_positions=length)
     return changed(one, AxialPositionsSpec, shape=(64, length // 64))
 

@@ -72,8 +72,12 @@ def layers_compile(spec: ModelSpec) -> None:
     def gradients() -> dict[str, torch.Tensor]:
         model.zero_grad(set_to_none=True)
         out = run(ids, mask, output_ahead=bool(spec.ahead), **told(spec, ids))
-        torch.stack([a[mask.bool()].square().mean() if a.dim() == 3 and a.shape[:2] == mask.shape else a.square().mean()
-            for a in (*out.outputs.values(), *out.ahead)]).sum().backward()
+        torch.stack(
+            [
+                a[mask.bool()].square().mean() if a.dim() == 3 and a.shape[:2] == mask.shape else a.square().mean()
+                for a in (*out.outputs.values(), *out.ahead)
+            ]
+        ).sum().backward()
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None and n not in waived}
 
     wanted = gradients()
@@ -82,7 +86,11 @@ def layers_compile(spec: ModelSpec) -> None:
     compile_layers(model, "aot_eager")
     assert gradient_distance(gradients(), wanted) < FLOAT32
     assert not counters["graph_break"]
-    assert 0 < counters["frames"]["ok"] <= 2 * len(set(spec.stack.blocks) | set(spec.encoder.blocks if spec.encoder else ()))
+    assert (
+        0
+        < counters["frames"]["ok"]
+        <= 2 * len(set(spec.stack.blocks) | set(spec.encoder.blocks if spec.encoder else ()))
+    )
     if all(not stack.residual.undoes for stack in spec.stacks.values()):
         model.recompute = "full"
         assert gradient_distance(gradients(), wanted) < FLOAT32

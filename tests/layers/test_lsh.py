@@ -112,6 +112,7 @@ WIDER: list[dict[str, Any]] = [
     {"n_hashes": 3, "n_buckets": (6,)},
     {"n_hashes": 2, "n_buckets": (4,), "before": 0, "after": 1},
     {"n_hashes": 2, "n_buckets": (4,), "before": 2, "after": 1, "causal": False},
+    {"n_hashes": 1, "n_buckets": (4,), "before": 7},  # more than there are
 ]
 
 
@@ -123,7 +124,9 @@ def test_the_fused_operator_computes_what_is_written_out(
 ) -> None:
     """Values and gradients, of queries so long that other scores lie below a constant for the token itself."""
     spec, n = LSHAttentionSpec(n_heads=Count(2), chunk=Window(CHUNK), **fields), 44
-    drawn = [torch.randn(3, 2, n, WIDTH, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)]
+    drawn = [
+        torch.randn(3, 2, n, WIDTH, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)
+    ]
     document = torch.ones(3, n, dtype=torch.long)
     document[0, :7] = 0
     if mask == "packed":

@@ -156,8 +156,8 @@ def lsh_attention(
         how = Sorted(
             order.flatten(0, 1), position, None if plain else document, spec.n_hashes, spec.chunk, every, spec.causal
         )
-        flat = (x.to(qk.dtype).flatten(0, 1) for x in (qk, k, v))
-        return sorted_attention(*flat, how).view(qk.shape)[:, :, :n]
+        q, k, v = (x.to(qk.dtype).flatten(0, 1) for x in (qk, k, v))
+        return sorted_attention(q, k, v, how).view(qk.shape)[:, :, :n]
     place = order.argsort(-1)  # of each token in each round, among those of all rounds
     ordered = order % (n + more)
     if n_new == n:  # all chunks, each with its neighbours

@@ -1,7 +1,7 @@
 """Attention of tokens in sorted chunks by PyTorch's fused operator, rounds joined, of which only values and sums stay.
 
-Kitaev et al. 2020, arXiv:2001.04451, section 2: equation 2 in each round, equation 6 over rounds. The backward pass gives the operator
-the values and sums of all rounds (Dao et al. 2022, arXiv:2205.14135, section 3.1), which makes its gradients exact.
+Kitaev et al. 2020, arXiv:2001.04451, section 2: equation 2 in each round, equation 6 over rounds. The backward pass gives
+the operator the values and sums of all rounds (Dao et al. 2022, arXiv:2205.14135, section 3.1), which makes its gradients exact.
 """
 
 from __future__ import annotations
@@ -96,18 +96,21 @@ class _Places:
         self.back = (place + first * order.shape[1]).flatten()
 
     def chunks(self, x: Tensor) -> Tensor:
-        """x [row, token, width] of all rows, sorted: [row, chunk, of it, width]."""
+        """The x [row, token, width] of all rows, sorted: [row, chunk, of it, width]."""
         some = x[self.here].reshape(-1, x.shape[-1])
         return some.index_select(0, self.taken).view(self.rows, -1, self.how.chunk, x.shape[-1])
 
     def around(self, chunks: Tensor) -> Tensor:
-        """[row, chunk, of those it sees, …] of chunks [row, chunk, of it, …]."""
-        return torch.cat([chunks.roll(-step, 1) for step in self.how.near], 2)
+        """[row, chunk, of those it sees, width] of chunks [row, chunk, of it, width]: a view of neighbours that overlap."""
+        n, near = chunks.shape[1], self.how.near
+        round_about = chunks.index_select(1, torch.arange(near.start, n + near.stop - 1) % n)
+        return round_about.flatten(1, 2).unfold(1, len(near) * self.how.chunk, self.how.chunk).mT
 
     def gathered(self, around: Tensor) -> Tensor:
         """The sum, for each chunk [row, chunk, of it, width], of what those that see it have for it."""
         parts = around.split(self.how.chunk, 2)
-        return torch.stack([part.roll(step, 1) for step, part in zip(self.how.near, parts, strict=True)]).sum(0)
+        each = [part.roll(step, 1) for step, part in zip(self.how.near, parts, strict=True)]
+        return sum(each[1:], each[0])
 
     def by_round(self, chunks: Tensor) -> Tensor:
         """[row, round, token, width] of what chunks [row, chunk, of it, width] have, each token in its place."""
@@ -127,12 +130,11 @@ class _Places:
             added.masked_fill_(ahead < 0, -torch.inf)
         if self.how.document is not None:
             of_q, of_k = self._pairs(self.how.document)
-            apart = (of_q != of_k) | ((of_k == 0) & (ahead != 0))
-            added.masked_fill_(apart, -torch.inf)
+            added.masked_fill_(of_q != of_k, -torch.inf)
         return added.to(q.dtype)
 
     def _pairs(self, fact: Tensor) -> tuple[Tensor, Tensor]:
         """Facts of tokens [row or 1, token] of queries [row, chunk, of it, 1] and of the keys that they see."""
         some = fact if len(fact) == 1 else fact[self.here]
-        chunks = some.expand(self.rows, -1).gather(1, self.token).unflatten(1, (-1, self.how.chunk))
-        return chunks[..., None], self.around(chunks)[..., None, :]
+        chunks = some.expand(self.rows, -1).gather(1, self.token).view(self.rows, -1, self.how.chunk, 1)
+        return chunks, self.around(chunks).mT

@@ -47,17 +47,12 @@ def compiles(spec: ModelSpec, backend: str) -> None:
 KINDS = ("llama3.2-1b", "gemma3-1b", "deepseek-v3", "t5-base", "bert-base", "mamba2-130m", "xlnet-base")
 
 
-OF_DYNAMO = "ignore:The .grad attribute of a Tensor that is not a leaf"  # which it looks at itself
-
-
-@pytest.mark.filterwarnings(OF_DYNAMO)
 @pytest.mark.parametrize("name", KINDS)
 def test_layers_compile_by_themselves(name: str) -> None:
     layers_compile(shrink(preset(name).spec))
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(OF_DYNAMO)
 @every_preset
 def test_layers_of_every_preset_compile_by_themselves(spec: ModelSpec) -> None:
     layers_compile(spec)

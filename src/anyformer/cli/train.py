@@ -103,7 +103,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of 
     show_default=True,
     help="Seconds that processes wait for one another.",
 )
-@click.option("--compile", "compiled", is_flag=True, help="Compile the model first.")
+@click.option("--compile", "compiled", is_flag=True, help="Compile the layers, each kind once.")
 @device_option
 @click.option("--init", type=PATH, help="Directory of weights to start from.")
 @click.option(

@@ -36,7 +36,7 @@ def sorted_attention(q: Tensor, k: Tensor, v: Tensor, how: Sorted) -> Tensor:
 class _SortedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: Sorted) -> Tensor:
-        """What `sorted_attention` gives, of some rows at a time."""
+        """Values [row, token, width], of some rows at a time."""
         out = torch.empty_like(q)
         sums = q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
         for here in _groups(how):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.families import PRESETS
+from anyformer.layers.block import compile_layers
 from anyformer.recipe import (
     AdamW,
     Constant,
@@ -107,12 +108,15 @@ def trained(
     rows: int = ROWS,
     changes: Mapping[str, Any] | None = None,
     recompute: Any = "none",
+    compiled: bool = False,
 ) -> Steps | None:
     """The steps of a preset; on a mesh what rank 0 sees."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
     spec = shrink(PRESETS[name].spec)
     recipe = recipe_for(spec, **changes or {})
     trainer = trainer_for(spec, recipe, world, recompute)
+    if compiled:
+        compile_layers(trainer.model, "aot_eager")
     found = Steps([], [], [], {}, [])
     for step in range(1, n + 1):
         batch = batch_for(spec, step, rows)

@@ -121,14 +121,18 @@ def test_what_rows_cannot_be_shared_out(mesh: str, recipe: Recipe, preset: str, 
         refuse_on_mesh(spec, recipe, World(0, 2, mesh=parse(mesh, 2)))
 
 
-@pytest.mark.parametrize(
-    ("given", "says"), [({"tied": True}, "separate or disentangled"), ({"compiled": True}, "--comp")]
-)
-def test_what_weights_cannot_be_shared_out(given: dict[str, bool], says: str) -> None:
+def test_what_weights_cannot_be_shared_out() -> None:
     spec, recipe = shrink(PRESETS["electra-small"].spec), Recipe(objective=ReplacedTokens())
-    refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(dp=2)), **given)
-    with pytest.raises(UsageError, match=says):
-        refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(fsdp=2)), **given)
+    refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(dp=2)), tied=True)
+    with pytest.raises(UsageError, match="separate or disentangled"):
+        refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(fsdp=2)), tied=True)
+
+
+def test_layers_are_not_compiled_under_tp() -> None:
+    spec, recipe = shrink(PRESETS["gpt2"].spec), Recipe()
+    refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(fsdp=2)), compiled=True)
+    with pytest.raises(UsageError, match="--compile takes whole; leave it out, or use --mesh fsdp=2"):
+        refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(tp=2)), compiled=True)
 
 
 def test_room_is_that_of_all_on_one_machine() -> None:

@@ -91,6 +91,14 @@ def test_four_processes_are_one(four: Processes, mesh: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mesh", ["dp=2", "fsdp=2"])
+def test_compiled_layers_are_shared_out(two: Processes, mesh: str, name: str) -> None:
+    found = two(trained, name, mesh, 2, ROWS, ROWS, {"clip": None}, "none", True)[0]
+    check_near(found, alone(name, n=2, changes={"clip": None}))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["dp=4", "fsdp=4"])
 def test_rows_need_not_divide(four: Processes, mesh: str) -> None:
     """Pairs make batches of any number of rows, and of fewer than there are processes."""

@@ -26,9 +26,11 @@ def refuse_on_mesh(
     if world.tp > 1 and beside:
         what = "its generator's layers are not shared out under tp"
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}; use --mesh dp={world.size}")
-    if world.sharded and (tied or compiled):
-        what = "--compile takes a whole pass, and FSDP2 gathers weights within it; leave it out" if compiled else _TIED
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh dp={world.size}")
+    if world.tp > 1 and compiled:
+        what = "under tp processes speak to each other within a layer, which --compile takes whole; leave it out"
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh fsdp={world.size}")
+    if world.sharded and tied:
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {_TIED}, or use --mesh dp={world.size}")
     if world.sharded and recipe.lora is not None:
         raise UsageError(
             f"an adapter cannot be trained on the mesh {world.mesh}: each process needs the weights that it is put on; "

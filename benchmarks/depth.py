@@ -9,8 +9,6 @@ depth in a process of its own; the figure is the growth of the resident set in t
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import torch
@@ -42,21 +40,16 @@ def grow(kind: str, n_layers: int) -> int:
     return measure.growth_nbytes(step)
 
 
-def grown(kind: str, n_layers: int) -> int:
-    """The same in a new process, whose freed blocks go back at once."""
-    command = [sys.executable, "-m", "benchmarks.depth", "--grow", kind, str(n_layers)]
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return json.loads(found.stdout.splitlines()[-1])
-
-
 def main() -> None:
     if "--grow" in sys.argv:
         kind, n_layers = sys.argv[sys.argv.index("--grow") + 1 :]
         print(json.dumps(grow(kind, int(n_layers))))
         return
     given = measure.arguments("Memory of a training step by depth.")
-    nbytes = {kind: {str(n): grown(kind, n) for n in DEPTHS} for kind in ("plain", "reversible")}
+    nbytes = {
+        kind: {str(n): measure.growth_elsewhere("benchmarks.depth", "--grow", kind, str(n)) for n in DEPTHS}
+        for kind in ("plain", "reversible")
+    }
     ratio = nbytes["reversible"]["24"] / nbytes["reversible"]["6"]
     rows = [measure.row("memory of reversible layers, 24 over 6", ratio, most=1.15, nbytes=nbytes)]
     measure.record("depth", given.out, rows, {"shape": {"length": LENGTH, "d_model": WIDTH}})

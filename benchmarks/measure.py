@@ -10,7 +10,9 @@ import argparse
 import datetime
 import gc
 import json
+import os
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -65,6 +67,17 @@ def growth_nbytes(step: Callable[[], Any]) -> int:
     running.clear()
     watcher.join()
     return highest - start
+
+
+def growth_elsewhere(module: str, *arguments: str) -> int:
+    """Return the bytes that a process of its own prints, `python -m MODULE …`: how far one step of it raised its resident set.
+
+    Large blocks are mapped one by one there, so that what is freed goes back at once and the growth is the step's own.
+    """
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    command = [sys.executable, "-m", module, *arguments]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return json.loads(found.stdout.splitlines()[-1])
 
 
 def speed_ratio(taken: Mapping[str, list[float]], ours: str = "ours", theirs: str = "transformers") -> float:

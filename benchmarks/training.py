@@ -27,7 +27,7 @@ LEARNING_RATE = 1e-4
 SIDES, COMPILED = ("ours", "transformers"), "ours, compiled"
 
 
-def step_of(side: str, autocast: bool, batch: int = BATCH) -> Callable[[], float]:
+def step_of(side: str, autocast: bool = False) -> Callable[[], float]:
     """Return a training step that gives the loss."""
     if side.startswith("ours"):
         from anyformer.layers.block import compile_layers
@@ -49,7 +49,7 @@ def step_of(side: str, autocast: bool, batch: int = BATCH) -> Callable[[], float
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     generator = torch.Generator().manual_seed(0)
-    text = torch.randint(0, pair.SMALL.vocab_size, (batch, SEQ_LEN + 1), generator=generator)
+    text = torch.randint(0, pair.SMALL.vocab_size, (BATCH, SEQ_LEN + 1), generator=generator)
     ids, labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
     def step() -> float:
@@ -63,10 +63,10 @@ def step_of(side: str, autocast: bool, batch: int = BATCH) -> Callable[[], float
     return step
 
 
-def speed(autocast: bool, batch: int, n_turns: int) -> tuple[dict[str, list[float]], float]:
+def speed(autocast: bool, n_turns: int) -> tuple[dict[str, list[float]], float]:
     """Return (CPU seconds of every step, the largest relative difference of the losses from theirs)."""
     sides = (*SIDES, COMPILED)
-    steps = {side: step_of(side, autocast, batch) for side in sides}
+    steps = {side: step_of(side, autocast) for side in sides}
     losses: dict[str, list[float]] = {side: [] for side in sides}
     work = {side: lambda side=side: measure.cpu_seconds(lambda: losses[side].append(steps[side]())) for side in steps}
     taken = measure.turns(work, n_turns)
@@ -74,21 +74,10 @@ def speed(autocast: bool, batch: int, n_turns: int) -> tuple[dict[str, list[floa
     return taken, max(abs(a - b) / b for a, b in pairs)
 
 
-def growth_nbytes(side: str, autocast: bool) -> int:
-    """Return how far a step raises the resident set above where it started, in a process of its own.
-
-    Large blocks are mapped one by one, so that what is freed goes back at once and the growth is the step's own.
-    """
-    command = [sys.executable, "-m", "benchmarks.training", "--growth", side, *(["--autocast"] if autocast else [])]
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return json.loads(found.stdout.splitlines()[-1])
-
-
-def grow(side: str, autocast: bool) -> int:
+def grow(side: str) -> int:
     """Take a step with the optimiser's state in place and return the growth in bytes while it ran."""
     torch.set_num_threads(1)
-    step = step_of(side, autocast)
+    step = step_of(side)
     step()
     return measure.growth_nbytes(step)
 
@@ -110,10 +99,10 @@ def import_seconds(module: str) -> float:
 
 def main() -> None:
     if "--growth" in sys.argv:
-        print(json.dumps(grow(sys.argv[sys.argv.index("--growth") + 1], "--autocast" in sys.argv)))
+        print(json.dumps(grow(sys.argv[sys.argv.index("--growth") + 1])))
         return
     if "--first-step" in sys.argv:
-        step_of(COMPILED, False)()
+        step_of(COMPILED)()
         return
     given = measure.arguments("Training steps beside transformers' Llama.")
     torch.set_num_threads(1)
@@ -122,7 +111,7 @@ def main() -> None:
     for name, autocast, least, least_compiled in (("float32", False, 1.05, 1.2), ("bfloat16 autocast", True, 1.1, 1.5)):
         if autocast and not measure.native_bfloat16():
             continue  # emulated it is some twenty times as slow as float32, and says nothing of other machines
-        taken, losses[name] = speed(autocast, BATCH, 3 if given.quick else 9)
+        taken, losses[name] = speed(autocast, 3 if given.quick else 9)
         fastest = {side: BATCH * SEQ_LEN / statistics.median(each) for side, each in taken.items()}
         rows.append(
             measure.row(
@@ -142,7 +131,7 @@ def main() -> None:
         for kind, most in (("cold", 25.0), ("warm", 5.0)):
             seconds = first_step_seconds(folder)
             rows.append(measure.row(f"first step with --compile, cache {kind}, seconds", seconds, most=most))
-    grown = {side: growth_nbytes(side, autocast=False) for side in SIDES}
+    grown = {side: measure.growth_elsewhere("benchmarks.training", "--growth", side) for side in SIDES}
     ratio = grown["ours"] / grown["transformers"]
     rows.append(measure.row("memory growth of a step, x transformers", ratio, most=0.45, nbytes=grown))
     pairs = [(import_seconds("torch, anyformer"), import_seconds("torch")) for _ in range(3 if given.quick else 9)]

@@ -13,7 +13,6 @@ from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
 from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
 from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
 from anyformer.layers.disentangled import RelativeTableSpec as RelativeTableSpec
-from anyformer.layers.adjacent_blocks import AdjacentBlocks as AdjacentBlocks
 from anyformer.layers.embedding import AxialPositionsSpec as AxialPositionsSpec
 from anyformer.layers.embedding import FactorisedPositionsSpec as FactorisedPositionsSpec
 from anyformer.layers.embedding import LearnedPositionsSpec as LearnedPositionsSpec, SegmentsSpec as SegmentsSpec
@@ -39,7 +38,13 @@ from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSp
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
 from anyformer.layers.lstm import LSTMSpec as LSTMSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
-from anyformer.layers.mask import And as And, BlockEnds as BlockEnds, Causal as Causal, Everything as Everything
+from anyformer.layers.mask import (
+    AdjacentBlocks as AdjacentBlocks,
+    And as And,
+    BlockEnds as BlockEnds,
+    Causal as Causal,
+    Everything as Everything,
+)
 from anyformer.layers.mask import Heads as Heads, LocalAndVertical as LocalAndVertical, Mask as Mask, Not as Not
 from anyformer.layers.mask import Or as Or, Prefix as Prefix, SameBlock as SameBlock, SlidingWindow as SlidingWindow
 from anyformer.layers.mask import Strided as Strided, SymmetricWindow as SymmetricWindow

@@ -147,6 +147,25 @@ class SameBlock(Mask):
         return self.size
 
 
+class AdjacentBlocks(Mask):
+    """A token sees its own block of `size` tokens, `before` before it and `after` behind it (Reformer, arXiv:2001.04451)."""
+
+    size: Window
+    before: int = 1
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        self.require("before", self.before >= 0, "must be at least 0")
+        self.require("after", self.after >= 0, "must be at least 0")
+
+    def __call__(self, query: Tokens, key: Tokens, head: Tensor) -> Tensor:
+        back = query.position // self.size - key.position // self.size
+        return (back <= self.before) & (back >= -self.after)
+
+    def reach(self) -> int:
+        return (self.before + 1) * self.size
+
+
 class BlockEnds(Mask):
     """A token sees the `last` keys of every block of `size` tokens (Sparse Transformer's fixed pattern)."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from anyformer.recipe import Recipe
     from anyformer.text import Tokenizer
 
-Forward = Callable[..., Any]  # the model, compiled or not
+Forward = Callable[..., Any]  # the model
 S = TypeVar("S", bound=ObjectiveSpec)
 
 

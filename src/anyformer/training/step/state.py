@@ -16,7 +16,6 @@ from anyformer.training.cluster.parts import part_as, put
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by the state dict's names, each once: tied ones by their first name."""
-    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper would put its own name before each
     held: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():

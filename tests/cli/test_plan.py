@@ -32,6 +32,19 @@ pytestmark = pytest.mark.usefixtures("_quick")
             ("plan", "gpt2", "--hardware", "8xH100", "--mesh", "dp=4,pp=2", "--write", "recipe.yaml"),
             ("pp = 2", "--mesh dp=8,zero=3"),
         ),
+        (
+            (
+                "plan",
+                "mixtral-8x7b",
+                "--hardware",
+                "64xH100",
+                "--mesh",
+                "dp=32,tp=2,ep=8,zero=3",
+                "--write",
+                "recipe.yaml",
+            ),
+            ("ep = 8 beside tp = 2", "--mesh dp=64,zero=3"),
+        ),
         (("plan", "gpt2", "--hardware", "H100", "--precision", "bf17"), ("did you mean 'bf16'",)),
         (("plan", "gpt2"), ("--hardware",)),
         (("profile", "llama3-70b"), ("GB are free", "--params")),
@@ -120,7 +133,10 @@ def test_a_recipe_is_written_that_train_takes(tmp_path: Path, monkeypatch: pytes
     [
         ("8xH100", "dp=8,zero=3", ["anyformer", "train"], "fsdp=8"),
         ("8xH100", "dp=8,zero=0", ["anyformer", "train"], "dp=8"),
+        ("8xH100", "dp=4,tp=2,zero=0", ["anyformer", "train"], "dp=4,tp=2"),
         ("16xH100", "dp=16,zero=2", ["torchrun", "--nnodes", "2", "--nproc-per-node", "8"], "fsdp=16,zero=2"),
+        ("8xH100", "dp=8,ep=4,zero=3", ["anyformer", "train"], "fsdp=8,ep=4"),
+        ("8xH100", "dp=8,ep=8,zero=0", ["anyformer", "train"], "fsdp=8,zero=2,ep=8"),
     ],
 )
 def test_the_command_starts_the_processes_of_a_mesh(
@@ -128,7 +144,8 @@ def test_the_command_starts_the_processes_of_a_mesh(
 ) -> None:
     """The mesh that is written is one that `train` takes for so many processes."""
     file = tmp_path / "recipe.yaml"
-    found = answer("plan", "gpt2", "--hardware", hardware, "--mesh", mesh, "--write", file)
+    model = "switch-base-8" if "ep=" in mesh else "gpt2"
+    found = answer("plan", model, "--hardware", hardware, "--mesh", mesh, "--write", file)
     words = shlex.split(found["train"])
     assert words[: len(begins)] == begins
     assert words[words.index("--mesh") + 1] == wanted

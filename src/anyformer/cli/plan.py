@@ -233,19 +233,24 @@ def _processes(plan: Plan) -> _Processes:
     assert best is not None
     if n == 1:
         return _Processes(("anyformer",))
-    beyond = [f"{axis} = {size}" for axis in ("pp", "cp", "ep") if (size := getattr(best.mesh, axis)) > 1]
+    mesh = best.mesh
+    beyond = [f"{axis} = {size}" for axis in ("pp", "cp") if (size := getattr(mesh, axis)) > 1]
+    if mesh.ep > 1 and mesh.tp > 1:
+        beyond.append(f"ep = {mesh.ep} beside tp = {mesh.tp}")
     if beyond:
         raise UsageError(
             f"--write: the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
             f"with --mesh dp={n},zero=3"
         )
-    # Of moments alone (ZeRO 1) `train` knows nothing: gradients are shared out too, which takes less memory.
-    rows = n // best.mesh.tp
-    copies = {0: f"dp={rows}", 3: f"fsdp={rows}"}.get(best.mesh.zero, f"fsdp={rows},zero=2")
-    mesh = ",".join([*([copies] if rows > 1 else []), *([f"tp={best.mesh.tp}"] if best.mesh.tp > 1 else [])])
+    # Moments alone (ZeRO 1), or experts among whole copies, are not shared out: gradients are too, which takes less memory.
+    rows = n // mesh.tp
+    sharded = f"fsdp={rows}" if mesh.zero == 3 else f"fsdp={rows},zero=2"
+    copies = f"dp={rows}" if mesh.zero == 0 and mesh.ep == 1 else sharded
+    said = {copies: rows, f"tp={mesh.tp}": mesh.tp, f"ep={mesh.ep}": mesh.ep}
+    axes = ",".join(axis for axis, size in said.items() if size > 1)
     node = plan.hardware.device.devices_per_node
     if n <= node:
-        return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", mesh))
+        return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", axes))
     at = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")
     torchrun = ("torchrun", "--nnodes", str(-(-n // node)), "--nproc-per-node", str(node), *at, "-m", "anyformer")
-    return _Processes(torchrun, ("--mesh", mesh))
+    return _Processes(torchrun, ("--mesh", axes))

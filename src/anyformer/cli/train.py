@@ -87,7 +87,9 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of 
     "--nproc", type=click.IntRange(1, 4096), help="Start so many processes here (torchrun) that share the run."
 )
 @click.option(
-    "--mesh", metavar="AXES", help="How processes share it: dp=2,fsdp=4,tp=2, zero=2 or 3; auto.  [default: auto]"
+    "--mesh",
+    metavar="AXES",
+    help="How processes share it: dp=2,fsdp=4, tp=2 or ep=2, zero=2 or 3; auto.  [default: auto]",
 )
 @click.option(
     "--max-restarts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from anyformer.layers.grouped import add_products, outer, products, sums
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, as_given, autocast_dtype
+from anyformer.layers.travel import Travel, travelling
 from anyformer.spec import Count, Few, MixerSpec, PartSpec, Place, Placed, Weight, tensors
 
 
@@ -77,6 +79,8 @@ class ExpertsSpec(PartSpec):
 class Experts(Part[ExpertsSpec]):
     """y = Σ over a token's chosen experts of weight · expert(x)."""
 
+    elsewhere: Travel | None = None  # where other processes have the other experts
+
     def __init__(self, spec: ExpertsSpec, place: Place) -> None:
         super().__init__(spec, place)
         assert isinstance(spec.expert, ExpertSpec)
@@ -84,6 +88,12 @@ class Experts(Part[ExpertsSpec]):
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor, context: ForwardContext) -> Tensor:
         """What the experts make of x [token, d_model]; chosen and weights are [token, top_k], -1 chooses none."""
+        if self.elsewhere is not None:
+            return travelling(x, chosen, weights, self.elsewhere, partial(self.served, context=context))
+        return self.served(x, chosen, weights, context)
+
+    def served(self, x: Tensor, chosen: Tensor, weights: Tensor, context: ForwardContext) -> Tensor:
+        """What those that are here make of it, which `chosen` counts from 0."""
         expert = self.spec.expert
         assert isinstance(expert, ExpertSpec)
         inner = lambda *hidden: expert.inner(*hidden, module=self, context=context)  # noqa: E731

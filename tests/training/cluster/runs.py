@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+import anyformer.layers as L
+from anyformer.spec import BlockSpec, BranchSpec, Count, ModelSpec
 from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.parts import together
@@ -48,6 +50,16 @@ def options(world: World) -> RunOptions:
     return RunOptions(device=torch.device("cpu"), save_every=killing.SAVE_EVERY, validations=5, plan=False, world=world)
 
 
+def with_experts() -> ModelSpec:
+    """The same model with a mixture for each feed-forward."""
+    spec = killing.spec()
+    attention, dense = spec.stack.blocks[0].sublayers
+    router = L.RouterSpec(n_experts=Count(4), top_k=2)
+    mixture = L.MoESpec(router=router, expert=dense.branches[0].mixer)
+    block = BlockSpec(sublayers=(attention, replace(dense, branches=(BranchSpec(mixer=mixture),))))
+    return spec.but(stack=replace(spec.stack, blocks=(block,) * len(spec.stack.blocks)))
+
+
 def ran(
     world: World | None,
     mesh: str,
@@ -55,6 +67,7 @@ def ran(
     crash_at: int | None = None,
     dropout: bool = False,
     watcher: Watcher | None = None,
+    mixture: bool = False,
 ) -> Ran | None:
     """A run in `out`, begun or gone on with; None where it crashed."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
@@ -62,7 +75,9 @@ def ran(
     data = TextData(killing.corpus(40, 1), killing.corpus(5, 2), None)
     try:
         by = watcher or Crashing(crash_at)
-        found = train(killing.spec(), recipe, data, out=out, options=options(world), watcher=by)
+        found = train(
+            with_experts() if mixture else killing.spec(), recipe, data, out=out, options=options(world), watcher=by
+        )
     except Crash:
         return None
     weights = {name: together(p.detach()).clone() for name, p in found.model.state_dict().items()}

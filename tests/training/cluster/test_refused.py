@@ -42,6 +42,8 @@ def two() -> Iterator[Processes]:
         ("dp=2, fsdp=2, zero=2", 4, Mesh(dp=2, fsdp=2, zero=2)),
         ("tp=2", 4, Mesh(dp=2, tp=2)),
         ("fsdp=2,tp=2", 4, Mesh(fsdp=2, tp=2)),
+        ("fsdp=2,ep=2", 4, Mesh(dp=2, fsdp=2, ep=2)),
+        ("fsdp=4,ep=2,zero=2", 4, Mesh(fsdp=4, ep=2, zero=2)),
         ("", 3, Mesh(dp=3)),
         ("zero=3", 2, Mesh(dp=2)),
     ],
@@ -58,6 +60,9 @@ def test_a_mesh_is_read(text: str, n: int, mesh: Mesh) -> None:
         ("fsdp=4", ("fsdp 4 is 4 processes",)),
         ("pp=2", ("pp (layers) can be planned and not run yet",)),
         ("dp=2,tp=2", ("dp 2 · fsdp 1 · tp 2 is 4 processes", "there are 2", "--nproc 4")),
+        ("ep=2", ("ep = 2 spreads experts", "fsdp = 1", "write fsdp=2,ep=2")),
+        ("fsdp=2,tp=2,ep=2", ("ep = 2", "tp = 1 for now")),
+        ("fsdp=2,ep=3", ("an fsdp that it divides, and fsdp = 2",)),
         ("fdsp=2", ("'fdsp' is no axis (did you mean 'fsdp'?)",)),
         ("dp", ("'dp' is no axis and number",)),
         ("fsdp=2,zero=1", ("zero = 1 must be 2 or 3",)),
@@ -133,6 +138,21 @@ def test_layers_are_not_compiled_under_tp() -> None:
     refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(fsdp=2)), compiled=True)
     with pytest.raises(UsageError, match="--compile takes whole; leave it out, or use --mesh fsdp=2"):
         refuse_on_mesh(spec, recipe, World(0, 2, mesh=Mesh(tp=2)), compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("preset", "mesh", "compiled", "says"),
+    [
+        ("gpt2", "fsdp=2,ep=2", False, "no experts to spread; take a model that has, or use --mesh fsdp=2"),
+        ("mixtral-8x7b", "fsdp=3,ep=3", False, "ep = 3 does not divide its 4 experts; take an ep that does"),
+        ("mixtral-8x7b", "fsdp=2,ep=2", True, "--compile takes whole; leave it out"),
+    ],
+)
+def test_what_experts_cannot_be_spread(preset: str, mesh: str, compiled: bool, says: str) -> None:
+    spec, n = shrink(PRESETS[preset].spec), int(mesh[-1])
+    refuse_on_mesh(spec, Recipe(), World(0, n, mesh=Mesh(fsdp=n)), compiled=compiled)
+    with pytest.raises(UsageError, match=says):
+        refuse_on_mesh(spec, Recipe(), World(0, n, mesh=parse(mesh, n)), compiled=compiled)
 
 
 def test_room_is_that_of_all_on_one_machine() -> None:

@@ -85,6 +85,31 @@ def test_another_mesh_goes_on(two: Processes, tmp_path: Path, whole: Ran, first:
     check_near(found, whole)
 
 
+@pytest.fixture(scope="module")
+def whole_mixture(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    found = ran(None, "", tmp_path_factory.mktemp("whole") / "run", mixture=True)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("fsdp=2,ep=2", ""),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("", "fsdp=2,ep=2"), ("fsdp=2", "fsdp=2,ep=2"))),
+    ],
+)
+def test_experts_that_were_spread_go_on(
+    two: Processes, tmp_path: Path, whole_mixture: Ran, first: str, then: str
+) -> None:
+    out = tmp_path / "run"
+    for mesh, at in ((first, STOP), (then, None)):
+        given = (mesh, out, at, False, None, True)
+        found = two(ran, *given)[0] if mesh else ran(None, *given)
+    assert found is not None
+    check_near(found, whole_mixture)
+
+
 @pytest.mark.slow
 def test_four_go_on_where_two_were(two: Processes, tmp_path: Path, whole: Ran) -> None:
     two(ran, "fsdp=2", tmp_path / "run", STOP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
+from anyformer.layers.moe import MoESpec
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.cluster.world import World
@@ -29,6 +30,9 @@ def refuse_on_mesh(
     if world.tp > 1 and compiled:
         what = "under tp processes speak to each other within a layer, which --compile takes whole; leave it out"
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {what}, or use --mesh fsdp={world.size}")
+    if world.mesh is not None and world.mesh.ep > 1 and (reason := _unspreadable(spec, world.mesh.ep, compiled)):
+        fsdp = f"use --mesh fsdp={world.mesh.fsdp}"
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}, or {fsdp}")
     if world.sharded and tied:
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {_TIED}, or use --mesh dp={world.size}")
     if world.sharded and recipe.lora is not None:
@@ -38,6 +42,17 @@ def refuse_on_mesh(
         )
     if reason := _reason(spec, recipe):
         raise UsageError(f"this cannot be trained by {world.size} processes: {reason}; train it in one (--nproc 1)")
+
+
+def _unspreadable(spec: ModelSpec, ep: int, compiled: bool) -> str | None:
+    experts = {part.router.n_experts for part in spec.nested() if isinstance(part, MoESpec)}
+    if not experts:
+        return "it has no experts to spread; take a model that has"
+    if uneven := [n for n in sorted(experts) if n % ep]:
+        return f"ep = {ep} does not divide its {uneven[0]} experts; take an ep that does"
+    if compiled:
+        return "tokens travel within a layer, which --compile takes whole; leave it out"
+    return None
 
 
 def _reason(spec: ModelSpec, recipe: Recipe) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -13,10 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from anyformer.layers.block import Block
+from anyformer.layers.experts import Experts
 from anyformer.layers.init import initialise
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec
-from anyformer.training.cluster.mesh import Mesh
 from anyformer.training.cluster.parts import put
 from anyformer.training.cluster.world import World
 
@@ -33,13 +34,22 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 
 def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
     """This process's part of a model, its numbers still to be set."""
+    assert world.mesh is not None
+    if world.mesh.ep > 1:
+        from anyformer.training.cluster.expert_parallel import joined_experts, spread
+
+        model, among = build(spec, None, device="meta"), expert_mesh(device, world)["ep"]
+        spread(model, among)
+        _fully_sharded(model, device, world).to_empty(device=device)
+        joined_experts(model, among)
+        return model
     if world.tp == 1:
         return _fully_sharded(build(spec, None, device="meta"), device, world).to_empty(device=device)
     from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
 
     mesh = device_mesh(device, world)["tp"]
     model = outlined(spec, mesh)
-    if world.mesh is not None and world.mesh.fsdp > 1:
+    if world.mesh.fsdp > 1:
         _fully_sharded(model, device, world)
     return joined_layers(model.to_empty(device=device), spec, mesh)
 
@@ -47,9 +57,9 @@ def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transforme
 def shard(model: Transformer, device: torch.device, world: World) -> Transformer:
     """The model shared out over the processes of the world: each has its part of the weights alone.
 
-    Under fsdp it is the same module, under tp a narrower one. What no optimiser moves (the corrections of routers) stays whole.
+    Under fsdp it is the same module, under tp and ep another. What no optimiser moves (the corrections of routers) stays whole.
     """
-    if world.tp == 1:
+    if world.tp == 1 and world.mesh is not None and world.mesh.ep == 1:
         return _fully_sharded(model, device, world)
     part, whole = _outlined(model.spec, device, world), dict(model.named_parameters())
     with torch.no_grad():
@@ -67,9 +77,12 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
     kept = {p for p in model.parameters() if not p.requires_grad}
     axes = ("dp", "fsdp") if world.mesh.dp > 1 else ("fsdp",)
     mesh, gather_again = device_mesh(device, world)[axes], world.mesh.zero == 3
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
-    for block in blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=gather_again, ignored_params=kept)
+    among = [(module, mesh) for module in model.modules() if isinstance(module, Block)]
+    if world.mesh.ep > 1:  # what of experts is left to share out; before the layers that have them
+        alike = expert_mesh(device, world)[axes]
+        among = [*((module, alike) for module in model.modules() if isinstance(module, Experts)), *among]
+    for module, its in among:
+        fully_shard(module, mesh=its, reshard_after_forward=gather_again, ignored_params=kept)
     # The root's are read by the loss, outside of its forward pass: they stay until the backward pass is done.
     fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=kept)
     for module in sharded_modules(model):
@@ -80,14 +93,26 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
 
 def device_mesh(device: torch.device, world: World) -> DeviceMesh:
     """The processes of the world by the mesh's axes, dp, fsdp and tp. Those that share a layer are next to each other."""
-    assert world.mesh is not None
-    return _device_mesh(device.type, world.mesh, dist.group.WORLD)
+    mesh = world.mesh
+    assert mesh is not None
+    return _device_mesh(device.type, (("dp", mesh.dp), ("fsdp", mesh.fsdp), ("tp", mesh.tp)), dist.group.WORLD)
+
+
+def expert_mesh(device: torch.device, world: World) -> DeviceMesh:
+    """The same processes by what they have of the experts: dp copies of fsdp parts of what each of ep has."""
+    mesh = world.mesh
+    assert mesh is not None
+    sizes = (("dp", mesh.dp), ("fsdp", mesh.fsdp // mesh.ep), ("ep", mesh.ep))
+    return _device_mesh(device.type, sizes, dist.group.WORLD)
 
 
 @cache
-def _device_mesh(device: str, mesh: Mesh, processes: dist.ProcessGroup | None) -> DeviceMesh:
+def _device_mesh(device: str, sizes: tuple[tuple[str, int], ...], processes: dist.ProcessGroup | None) -> DeviceMesh:
     """Made once for the processes that are joined: each makes groups of its own."""
-    return init_device_mesh(device, (mesh.dp, mesh.fsdp, mesh.tp), mesh_dim_names=("dp", "fsdp", "tp"))
+    # Parts of parts are put together axis by axis, as they have to be; it warns that one message might do.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    names, numbers = zip(*sizes, strict=True)
+    return init_device_mesh(device, numbers, mesh_dim_names=names)
 
 
 def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:

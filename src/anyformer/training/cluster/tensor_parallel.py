@@ -92,12 +92,12 @@ def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> Tran
             taken = each if each is not None and each.shared else None
             blocks.setdefault(owner.get(module, model), []).append(((module, last), taken))
     for module, owned in blocks.items():
-        module.register_forward_pre_hook(partial(_see, owned))
+        module.register_forward_pre_hook(partial(see, owned))
     model.shares = Shares(frozenset(meet(model, cut, spec.vocab_size, ranks)))
     return model
 
 
-def _see(owned: Iterable[tuple[Owned, Cut | None]], module: nn.Module, given: Any) -> None:
+def see(owned: Iterable[tuple[Owned, Cut | None]], module: nn.Module, given: Any) -> None:
     """Before a pass of a layer: the parts of its weights that are here stand for the whole ones, and bring back their gradients.
 
     In the instance's own dictionary, where they are found before parameters, which stay what they are to everybody else.

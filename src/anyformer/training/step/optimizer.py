@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +81,15 @@ def _by_parameter(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple
 
 def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:
     """Scale all gradients together down to `norm` at most, and return the norm that they had; None only measures."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    total = together(nn.utils.get_total_norm(gradients))
+    shared_out: dict[Any, list[Tensor]] = {}  # by the mesh that parts are on: those of experts have one of their own
+    for p in parameters:
+        if p.grad is not None:
+            shared_out.setdefault(getattr(p, "device_mesh", None), []).append(p)
+    norms = [
+        together(nn.utils.get_total_norm([p.grad for p in ps if p.grad is not None])) for ps in shared_out.values()
+    ]
+    total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     if norm is not None:
-        nn.utils.clip_grads_with_norm_(list(parameters), norm, total)
+        for ps in shared_out.values():
+            nn.utils.clip_grads_with_norm_(ps, norm, total)
     return total

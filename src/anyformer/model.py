@@ -22,6 +22,7 @@ from anyformer.layers.cross_entropy import mean_loss
 from anyformer.layers.head import Head
 from anyformer.layers.init import initialise
 from anyformer.layers.part import Part, SharedParts
+from anyformer.layers.stretch import Stretches, stretched
 from anyformer.layers.tokens import Dropout, ForwardContext, KeepNothing, Kernel, Notes, Store, Tokens, plain_tokens
 from anyformer.spec import Architecture, HeadSpec, ModelSpec, Place, Recompute, parameters, specification
 
@@ -99,6 +100,8 @@ class Transformer(Part[ModelSpec]):
         self.labels: tuple[str, ...] | None = None
         self.recompute: Recompute = "none"
         self.shares: Any = None  # how processes share its layers, where they do (training.cluster.tensor_parallel)
+        # Where processes share rows: without a cache, what comes out is of this process's stretch of the tokens that go in.
+        self.stretches: Stretches | None = None
         # All keys are worked out here: a compiled pass cannot, where Python's cached_property takes a lock (3.11).
         placed = {
             id(block): block for stack in spec.stacks.values() for block in stack.layers
@@ -171,6 +174,8 @@ class Transformer(Part[ModelSpec]):
             cache.admit(tokens, ids.shape[0])
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
+        elif self.stretches is not None:
+            ids, tokens, stores = stretched(self.stretches, ids, tokens, memory_tokens)
         context = ForwardContext(
             tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name)
         )
@@ -263,12 +268,15 @@ class Transformer(Part[ModelSpec]):
         if ids is None:
             raise InputError("input_ids are missing: the encoder has nothing to read, and no cache holds its memory")
         assert self.encoder is not None
-        tokens = make_tokens(ids, *known)
+        whole = tokens = make_tokens(ids, *known)
+        stores: Iterator[Store] = KeepNothing()
+        if self.stretches is not None:
+            ids, tokens, stores = stretched(self.stretches, ids, whole)
         context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
         context.trains = torch.is_grad_enabled()
         context.recompute = self.recompute if context.trains else "none"
-        memory, notes = self.encoder(ids, context, KeepNothing())
-        return memory, replace(tokens, name="memory"), notes
+        memory, notes = self.encoder(ids, context, stores)
+        return memory, replace(whole, name="memory"), notes
 
     def _choose(self, name: str | None, device: str) -> Mapping[str, Kernel]:
         if (name, device) not in self._kernels:

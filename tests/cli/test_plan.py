@@ -136,7 +136,9 @@ def test_a_recipe_is_written_that_train_takes(tmp_path: Path, monkeypatch: pytes
         ("8xH100", "dp=4,tp=2,zero=0", ["anyformer", "train"], "dp=4,tp=2"),
         ("16xH100", "dp=16,zero=2", ["torchrun", "--nnodes", "2", "--nproc-per-node", "8"], "fsdp=16,zero=2"),
         ("8xH100", "dp=8,ep=4,zero=3", ["anyformer", "train"], "fsdp=8,ep=4"),
-        ("8xH100", "dp=8,ep=8,zero=0", ["anyformer", "train"], "fsdp=8,zero=2,ep=8"),
+        ("8xH100", "dp=8,ep=8,zero=0", ["anyformer", "train"], "fsdp=8,ep=8,zero=2"),
+        ("8xH100", "dp=4,cp=2,zero=3", ["anyformer", "train"], "fsdp=4,cp=2"),
+        ("8xH100", "cp=8,zero=2", ["anyformer", "train"], "cp=8,zero=2"),
     ],
 )
 def test_the_command_starts_the_processes_of_a_mesh(

@@ -229,25 +229,24 @@ class _Processes(NamedTuple):
 
 def _processes(plan: Plan) -> _Processes:
     """How `train` is started on the devices of a plan. Raises UsageError for a mesh that it cannot run."""
+    from anyformer.training.cluster.mesh import Mesh
+
     best, n = plan.best, plan.hardware.devices
     assert best is not None
     if n == 1:
         return _Processes(("anyformer",))
     mesh = best.mesh
-    beyond = [f"{axis} = {size}" for axis in ("pp", "cp") if (size := getattr(mesh, axis)) > 1]
-    if mesh.ep > 1 and mesh.tp > 1:
-        beyond.append(f"ep = {mesh.ep} beside tp = {mesh.tp}")
+    beyond = [f"pp = {mesh.pp}"] if mesh.pp > 1 else []
+    beyond += [f"ep = {mesh.ep} beside tp = {mesh.tp}"] if mesh.ep > 1 and mesh.tp > 1 else []
     if beyond:
         raise UsageError(
             f"--write: the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
             f"with --mesh dp={n},zero=3"
         )
     # Moments alone (ZeRO 1), or experts among whole copies, are not shared out: gradients are too, which takes less memory.
-    rows = n // mesh.tp
-    sharded = f"fsdp={rows}" if mesh.zero == 3 else f"fsdp={rows},zero=2"
-    copies = f"dp={rows}" if mesh.zero == 0 and mesh.ep == 1 else sharded
-    said = {copies: rows, f"tp={mesh.tp}": mesh.tp, f"ep={mesh.ep}": mesh.ep}
-    axes = ",".join(axis for axis, size in said.items() if size > 1)
+    whole = mesh.zero == 0 and mesh.ep == 1
+    dp, fsdp = (mesh.dp, 1) if whole else (1, mesh.dp)
+    axes = str(Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2))
     node = plan.hardware.device.devices_per_node
     if n <= node:
         return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", axes))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.errors import InputError
 from anyformer.layers.block import Block, mapped
 from anyformer.layers.part import Part
-from anyformer.layers.tokens import ForwardContext, KeepNothing, Notes, Store, Tokens
+from anyformer.layers.tokens import ForwardContext, KeepNothing, Memo, Notes, Store, Tokens
 from anyformer.spec import AheadSpec
 
 
@@ -50,7 +50,7 @@ def run_ahead(
         here = replace(
             context,
             tokens=_with_successor(context.tokens, k),
-            memo={},
+            memo=Memo(),
             ids=context.ids if context.ids is None else context.ids[:, k:],
         )
         x, more = module(x[:, :-1], embedded[:, k:], here, residual, KeepNothing())

@@ -165,6 +165,9 @@ class AttentionSpec(MixerSpec):
             return self
         return self.but(difference=self.difference.within(layer))
 
+    def together(self) -> str | None:
+        return None
+
     def reach(self) -> int | None:
         return self.mask.reach()
 
@@ -270,14 +273,14 @@ class Attention(Part[AttentionSpec]):
             q, new = p.query(narrow, context), p.store(context.given("input"), context)
             stored, keys = store.extend(new), store.keys
         elif spec.reads == "layer":
-            q, (stored, keys) = p.query(narrow, context), context.memo[f"keys {spec.keys}"]
+            q, (stored, keys) = p.query(narrow, context), context.memo.found[f"keys {spec.keys}"]
         else:
             q, new = p.project(narrow, x, context)
             if self.indexer is not None:
                 new = {**new, INDEX: self.indexer.keys(x, self.index_rotation, context)}
             stored, keys = store.extend(new), store.keys
             if spec.keys is not None:
-                context.memo[f"keys {spec.keys}"] = stored, keys
+                context.memo.found[f"keys {spec.keys}"] = stored, keys
         keys = context.tokens if keys is None else keys
         chosen = self._chosen(narrow, x, stored, keys, context)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
@@ -322,12 +325,12 @@ class Attention(Part[AttentionSpec]):
         """What hides the keys that are not chosen, [batch, 1, query, key]; None where there is no choice."""
         spec = self.spec.indexer
         if self.indexer is None or spec is None:
-            return spec and context.memo[f"choice {spec.choice}"]
+            return spec and context.memo.found[f"choice {spec.choice}"]
         mask = self.spec.mask
         seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
         chosen = self.indexer(narrow, x, stored[INDEX], seen, self.index_rotation, context)
         if spec.choice is not None:
-            context.memo[f"choice {spec.choice}"] = chosen
+            context.memo.found[f"choice {spec.choice}"] = chosen
         return chosen
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:

@@ -33,6 +33,9 @@ class ConvolutionSpec(MixerSpec):
             "bias": Weight((place.d_model,), ("d_out",), "bias", fill=0.0),
         }
 
+    def together(self) -> str | None:
+        return "mixes tokens with their neighbours"
+
     def cost(self, place: Place, workload: Workload) -> Cost:
         return Cost({"convolution": 2 * self.size * place.d_model**2 * workload.tokens})
 

@@ -19,6 +19,7 @@ from anyformer.errors import InputError
 from anyformer.layers.head import Head, chunks_of, rows_at_once
 from anyformer.layers.packed import PackedWeight
 from anyformer.layers.ranks import SplitRows, entering
+from anyformer.layers.stretch import cut, joined
 
 NOT_PREDICTED = -100  # PyTorch's ignore_index, which `text` writes where there is no label
 
@@ -38,8 +39,16 @@ def cross_entropy(head: Head, hidden: Tensor, labels: Tensor, options: LossOptio
     """(the sum of the losses, the plain cross-entropy of each label in nats, which has no gradient).
 
     `hidden` [batch, token, width] is the last hidden state, `labels` [batch, token] are ids, or -100 where nothing is
-    predicted; the second result is [batch, token], 0 at -100. Equal to `F.cross_entropy` on the head's logits, summed.
+    predicted; the second result is [batch, token], 0 at -100. Where processes share rows, hidden and the sum are of this one's
+    tokens. Equal to `F.cross_entropy` on the head's logits, summed.
     """
+    if head.stretches is not None:  # hidden is of this process's tokens, labels are of all
+        own, each = _sums(head, hidden, cut(labels, head.stretches), options)
+        return own, joined(each, labels.shape[1], head.stretches, 1)
+    return _sums(head, hidden, labels, options)
+
+
+def _sums(head: Head, hidden: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     for step in head.transform:
         hidden = step(hidden)
     rows = hidden.reshape(-1, hidden.shape[-1])

@@ -25,6 +25,9 @@ class ExpertSpec(MixerSpec, abstract=True):
 
     counted_as: ClassVar[str | None] = "feed-forward"
 
+    def together(self) -> str | None:
+        return None
+
     def inner(self, *hidden: Tensor, module: Any, context: ForwardContext) -> Tensor:
         """What goes into the last map, given what comes out of the first ones; `module` has the parts between by name."""
         raise TypeError(f"{self.kind} does not say what is between its maps")

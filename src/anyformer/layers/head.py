@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from anyformer.layers.embedding import Table
 from anyformer.layers.part import Part, is_plain
 from anyformer.layers.ranks import SplitRows, entering
+from anyformer.layers.stretch import Stretches
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import HeadLayersSpec, HeadSpec, Place, UnembeddingSpec
 
@@ -81,6 +82,7 @@ class Head(Part[HeadSpec]):
     transform: Any
     table: Any  # None: what `transform` gives is the answer
     bias: Tensor | None
+    stretches: Stretches | None = None  # where processes share rows, of which a pass here sees a part
 
     def forward(self, x: Tensor, tokens: Tokens | None = None) -> Tensor:
         """The answer [batch, token, rows] to x [batch, token, width], or [batch, rows] where the head pools.

@@ -25,6 +25,9 @@ class LaurelSpec(MixerSpec):
             "norm": self.norm and (self.norm, place),
         }
 
+    def together(self) -> str | None:
+        return None
+
     def cost(self, place: Place, workload: Workload) -> Cost:
         return super().cost(place, workload).named("LAuReL")
 

@@ -70,6 +70,9 @@ class LSHAttentionSpec(MixerSpec):
         shape = (self.n_heads, self.width(place))
         return {"qk": shape, "value": shape}
 
+    def together(self) -> str | None:
+        return "sorts all tokens of a row"
+
     def caveats(self) -> tuple[Caveat, ...]:
         chunks = "which tokens share a chunk depends on all tokens of a row"
         return (

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.layers.tokens import ForwardContext
+from anyformer.layers.tokens import ForwardContext, Memo
 
 
 class MemoryEfficientGatedDown(torch.autograd.Function):
@@ -87,12 +87,12 @@ def checkpointed(step: Callable[..., Any], *tensors: Tensor | None, context: For
 
 def made_again(step: Callable[..., Any], *tensors: Tensor, context: ForwardContext) -> Any:
     """step(*tensors, context) likewise, of a layer: what layers share the first time makes and the second finds."""
-    known, compiling = dict(context.memo), torch.compiler.is_compiling()
+    known, compiling = dict(context.memo.found), torch.compiler.is_compiling()
     passes = iter((context,)) if not compiling else iter(())
 
     def run(memory: Tensor | None, *tensors: Tensor) -> Any:
         # The second time starts from what the first found in the memo: autograd asks for the same steps again.
-        here = next(passes, None) or replace(context, memo=dict(known), again=not compiling)
+        here = next(passes, None) or replace(context, memo=Memo(known), again=not compiling)
         return step(*tensors, replace(here, memory=memory, recompute="none"))
 
     return checkpointed(run, context.memory, *tensors, context=context)

@@ -92,6 +92,9 @@ class MoESpec(MixerSpec):
         if self.shared_gate and self.shared_expert is None:
             raise self.refusal("shared_gate", "has nothing to gate; give a shared_expert")
 
+    def together(self) -> str | None:
+        return "has a capacity, which counts the tokens of a row" if self.capacity is not None else None
+
     def parts(self, place: Place) -> Mapping[str, Placed]:
         router = self.router
         experts = ExpertsSpec(n_experts=router.n_experts, n_used=router.n_used, expert=self.expert)

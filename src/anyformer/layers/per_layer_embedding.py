@@ -49,6 +49,9 @@ class PerLayerEmbeddingSpec(MixerSpec):
             "up": (LinearSpec(role="output", axes=("d_model", "d_layer")), narrow),
         }
 
+    def together(self) -> str | None:
+        return None
+
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The three products; a table is looked up."""
         return Cost({"per-layer embeddings": 6 * place.d_model * self.width * workload.tokens})

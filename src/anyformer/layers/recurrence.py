@@ -87,6 +87,9 @@ class RecurrentSpec(MixerSpec, abstract=True):
     def kept_as(self) -> Kept:
         return "state"
 
+    def together(self) -> str | None:
+        return "has a state that goes from token to token"
+
     def caveats(self) -> tuple[Caveat, ...]:
         return (Caveat("rewind", "a state holds all tokens so far as one sum, and none can be taken back"),)
 

@@ -145,6 +145,13 @@ class Kernel(Protocol):
         ...
 
 
+class Memo:
+    """What layers share within a pass. It is no dict, nor a dataclass: of these FSDP2 gives each layer a copy of its own."""
+
+    def __init__(self, found: Mapping[str, Any] | None = None) -> None:
+        self.found = dict(found or {})
+
+
 @dataclass
 class ForwardContext:
     """One forward pass: its tokens, its memory, how it runs, and what layers share within it."""
@@ -160,7 +167,7 @@ class ForwardContext:
     trains: bool = False  # a backward pass may follow, and no cache is written to, so that layers can be made again
     recompute: Recompute = "none"  # what is made again in the backward pass: attention (selective), whole layers (full)
     again: bool = False  # it is being made again
-    memo: dict[str, Any] = field(default_factory=dict)
+    memo: Memo = field(default_factory=lambda: Memo())  # by its name, by which a compiler finds the class
     ids: Tensor | None = None  # of the tokens [batch, token]
 
     def given(self, what: Literal["memory", "input"]) -> Tensor:
@@ -173,9 +180,9 @@ class ForwardContext:
         """What `make` gave for the key in this pass; without a key it is made anew."""
         if key is None:
             return make()
-        if key not in self.memo:
-            self.memo[key] = make()
-        return self.memo[key]
+        if key not in self.memo.found:
+            self.memo.found[key] = make()
+        return self.memo.found[key]
 
 
 Notes = dict[str, Tensor]  # what a mixer reports beside its result: attention weights, expert loads

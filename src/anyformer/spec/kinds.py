@@ -71,6 +71,13 @@ class MixerSpec(PartSpec, abstract=True):
         """
         return None
 
+    def together(self) -> str | None:
+        """Why several processes cannot each compute a stretch of a row's tokens; None: tokens meet in what it stores alone.
+
+        They do in what `Store.extend` and `once` return, and in the facts of keys that a store has.
+        """
+        return "does not say that tokens meet in what it stores alone"
+
     def lends(self) -> Mapping[str, str]:
         """What later layers may read of it ("keys": keys and values; "choice": which keys are attended to), each with the name
         under which they find it."""

@@ -51,7 +51,9 @@ def check_near(found: Ran, whole: Ran) -> None:
     assert found.validations[-1] == pytest.approx(whole.validations[-1], rel=NEAR)
 
 
-@pytest.mark.parametrize("mesh", [*(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("dp=2", "tp=2")), "fsdp=2"])
+@pytest.mark.parametrize(
+    "mesh", [*(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("dp=2", "tp=2", "cp=2")), "fsdp=2"]
+)
 def test_the_same_mesh_goes_on_to_the_bit(two: Processes, tmp_path: Path, mesh: str) -> None:
     """With dropout, which each process draws by seed, step and rank."""
     unbroken = two(ran, mesh, tmp_path / "a", None, True)[0]
@@ -68,11 +70,20 @@ def test_the_same_mesh_goes_on_to_the_bit(two: Processes, tmp_path: Path, mesh: 
         ("fsdp=2", ""),
         ("", "fsdp=2"),
         ("tp=2", ""),
+        ("cp=2", ""),
         *(
             pytest.param(*pair, marks=pytest.mark.slow)
             for pair in (
                 *(("fsdp=2", "dp=2"), ("dp=2", ""), ("dp=2", "fsdp=2")),
-                *(("", "tp=2"), ("tp=2", "dp=2"), ("dp=2", "tp=2"), ("tp=2", "fsdp=2"), ("fsdp=2", "tp=2")),
+                *(
+                    ("", "cp=2"),
+                    ("fsdp=2", "cp=2"),
+                    ("", "tp=2"),
+                    ("tp=2", "dp=2"),
+                    ("dp=2", "tp=2"),
+                    ("tp=2", "fsdp=2"),
+                    ("fsdp=2", "tp=2"),
+                ),
             )
         ),
     ],

@@ -20,7 +20,6 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
 
     One flat reduction a bucket; a parameter that has a gradient nowhere keeps none, so that nothing decays it.
     """
-    assert world.mesh is not None
     if world.size == 1 or (world.sharded and world.tp == 1):
         return
     if world.tp == 1:
@@ -29,7 +28,7 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
     from anyformer.training.cluster.sharding import device_mesh
 
     mesh = device_mesh(parameters[0].device, world)
-    of_copies = mesh["dp"].get_group() if world.mesh.fsdp == 1 and world.mesh.dp > 1 else None
+    of_copies = mesh["dp"].get_group() if mesh["fsdp"].size() == 1 and mesh["dp"].size() > 1 else None
     held, adds = _everywhere(parameters), model.shares.adds()
     _add([p for p in held if p in adds], mesh["tp"].get_group())
     if of_copies is not None:

@@ -1,4 +1,7 @@
-"""How processes share a run, as data: `dp` copies of the model, each over `fsdp` · `tp`; of `fsdp`, `ep` hold other experts."""
+"""How processes share a run, as data: copies of the model, each over some processes, and rows, each over some.
+
+Of those that share weights, `ep` hold different experts.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +15,51 @@ AXES = {
     "dp": "copies of the model, each on rows of its own",
     "fsdp": "processes that share one copy's weights, gradients and moments (FSDP2), each on rows of its own",
     "tp": "processes that share each layer's heads, features and vocabulary (tensor parallelism), all on the same rows",
-    "ep": "processes of one fsdp that share experts, which tokens travel to (expert parallelism), each on rows of its own",
+    "ep": "processes of one fsdp · cp that share experts, which tokens travel to (expert parallelism)",
+    "cp": "processes that share rows, each a stretch of the tokens (context parallelism), and weights as under fsdp",
     "zero": "ZeRO's stage under fsdp: 3 gathers weights for each pass of a layer, 2 keeps them from forward to backward",
 }
-ELSEWHERE = {"pp": "layers", "cp": "the sequence", "vp": "a pipeline's stretches"}
+ELSEWHERE = {"pp": "layers", "vp": "a pipeline's stretches"}
 AUTO = "auto"
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """dp · fsdp · tp processes, those of one tp, or of one ep, next to each other. Of fsdp, ep hold different experts.
+    """dp · fsdp · tp · cp processes, those of one tp, one ep or one cp next to each other.
+
+    Of fsdp · cp, ep hold different experts. Those of one cp share the weights out as those of one fsdp do.
 
     Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Shoeybi et al. 2019, arXiv:1909.08053;
-    Lepikhin et al. 2020, arXiv:2006.16668.
+    Lepikhin et al. 2020, arXiv:2006.16668; Llama 3, arXiv:2407.21783, section 3.3.2.
     """
 
     dp: int = 1
     fsdp: int = 1
     tp: int = 1
     ep: int = 1
+    cp: int = 1
     zero: Literal[2, 3] = 3
 
     @property
     def processes(self) -> int:
         """How many there must be."""
-        return self.dp * self.copy
+        return self.dp * self.fsdp * self.tp * self.cp
+
+    @property
+    def shards(self) -> int:
+        """Processes that FSDP2 shares weights out over, those with a stretch of the same rows among them."""
+        return self.fsdp * self.cp
 
     @property
     def copy(self) -> int:
         """Processes that share one copy of the model."""
-        return self.fsdp * self.tp
+        return self.shards * self.tp
 
     def __str__(self) -> str:
-        sharded = f"fsdp={self.fsdp}" + (",zero=2" if self.zero == 2 else "")
-        said = {f"dp={self.dp}": self.dp > 1 or self.copy == 1, sharded: self.fsdp > 1, f"tp={self.tp}": self.tp > 1}
-        return ",".join(axis for axis, is_said in (said | {f"ep={self.ep}": self.ep > 1}).items() if is_said)
+        said = [f"{axis}={n}" for axis in ("dp", "fsdp", "tp", "ep", "cp") if (n := getattr(self, axis)) > 1] or [
+            "dp=1"
+        ]
+        return ",".join(said + ["zero=2"] * (self.zero == 2 and self.shards > 1))
 
 
 def parse(text: str, processes: int) -> Mesh:
@@ -72,17 +85,18 @@ def parse(text: str, processes: int) -> Mesh:
             )
         given[name] = number
     mesh = Mesh(**given)  # type: ignore[arg-type]
-    if "dp" not in given and processes % mesh.copy == 0:
-        mesh = replace(mesh, dp=processes // mesh.copy)
-    if mesh.ep > 1 and (mesh.tp > 1 or mesh.fsdp % mesh.ep):
-        why = "tp = 1 for now" if mesh.tp > 1 else f"an fsdp that it divides, and fsdp = {mesh.fsdp}"
+    if "dp" not in given and processes % mesh.processes == 0:
+        mesh = replace(mesh, dp=processes // mesh.processes)
+    if mesh.ep > 1 and (mesh.tp > 1 or mesh.shards % mesh.ep):
+        why = "tp = 1 for now" if mesh.tp > 1 else f"an fsdp · cp that it divides, and that is {mesh.shards}"
         raise UsageError(
-            f"--mesh {text!r}: ep = {mesh.ep} spreads experts over processes of one fsdp, and needs {why}; "
+            f"--mesh {text!r}: ep = {mesh.ep} spreads experts over processes that share weights, and needs {why}; "
             f"write fsdp={mesh.ep},ep={mesh.ep}"
         )
     if mesh.processes != processes:
+        more = "".join(f" · {axis} {n}" for axis in ("tp", "cp") if (n := getattr(mesh, axis)) > 1)
         raise UsageError(
-            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{f' · tp {mesh.tp}' * (mesh.tp > 1)} is {mesh.processes} "
+            f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{more} is {mesh.processes} "
             "processes, and there "
             f"{'is 1' if processes == 1 else f'are {processes}'}; start so many (--nproc {mesh.processes}, or torchrun's), "
             "or change the mesh"

@@ -6,7 +6,7 @@ from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.moe import MoESpec
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec
+from anyformer.spec import MixerSpec, ModelSpec
 from anyformer.training.cluster.world import World
 
 _TIED = (
@@ -16,11 +16,18 @@ _TIED = (
 
 
 def refuse_on_mesh(
-    spec: ModelSpec, recipe: Recipe, world: World, tied: bool = False, compiled: bool = False, beside: bool = False
+    spec: ModelSpec,
+    recipe: Recipe,
+    world: World,
+    *,
+    tied: bool = False,
+    compiled: bool = False,
+    beside: bool = False,
+    by_place: bool = True,
 ) -> None:
     """Raise UsageError where the rows of a batch, or the weights, cannot be shared out, with the reason.
 
-    `beside`: there is an auxiliary model; `tied`: it has tensors of the model.
+    `beside`: there is an auxiliary model; `tied`: it has tensors of the model; `by_place` of the objective.
     """
     if world.size == 1:
         return
@@ -33,6 +40,8 @@ def refuse_on_mesh(
     if world.mesh is not None and world.mesh.ep > 1 and (reason := _unspreadable(spec, world.mesh.ep, compiled)):
         fsdp = f"use --mesh fsdp={world.mesh.fsdp}"
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}, or {fsdp}")
+    if world.cp > 1 and (reason := _unstretchable(spec, recipe, world.cp, compiled, by_place)):
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}; use --mesh dp={world.size}")
     if world.sharded and tied:
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {_TIED}, or use --mesh dp={world.size}")
     if world.sharded and recipe.lora is not None:
@@ -52,6 +61,19 @@ def _unspreadable(spec: ModelSpec, ep: int, compiled: bool) -> str | None:
         return f"ep = {ep} does not divide its {uneven[0]} experts; take an ep that does"
     if compiled:
         return "tokens travel within a layer, which --compile takes whole; leave it out"
+    return None
+
+
+def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_place: bool) -> str | None:
+    mixers = [part for part in spec.nested() if isinstance(part, MixerSpec)]
+    if reasons := [f"{part.kind} {reason}" for part in mixers if (reason := part.together())]:
+        return f"under cp a process has a stretch of each row, and {reasons[0]}"
+    if not by_place:
+        return f"the loss of {recipe.objective.kind} is of whole rows, of which a process has a stretch under cp"
+    if recipe.seq_len < cp:
+        return f"rows of {recipe.seq_len} tokens have no stretch for each of {cp} processes"
+    if compiled:
+        return "under cp processes speak to each other within a layer, which --compile takes whole; leave it out"
     return None
 
 

@@ -49,7 +49,7 @@ def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transforme
 
     mesh = device_mesh(device, world)["tp"]
     model = outlined(spec, mesh)
-    if world.mesh.fsdp > 1:
+    if world.mesh.shards > 1:
         _fully_sharded(model, device, world)
     return joined_layers(model.to_empty(device=device), spec, mesh)
 
@@ -95,14 +95,15 @@ def device_mesh(device: torch.device, world: World) -> DeviceMesh:
     """The processes of the world by the mesh's axes, dp, fsdp and tp. Those that share a layer are next to each other."""
     mesh = world.mesh
     assert mesh is not None
-    return _device_mesh(device.type, (("dp", mesh.dp), ("fsdp", mesh.fsdp), ("tp", mesh.tp)), dist.group.WORLD)
+    sizes = (("dp", world.size // mesh.copy), ("fsdp", mesh.shards), ("tp", mesh.tp))
+    return _device_mesh(device.type, sizes, dist.group.WORLD)
 
 
 def expert_mesh(device: torch.device, world: World) -> DeviceMesh:
     """The same processes by what they have of the experts: dp copies of fsdp parts of what each of ep has."""
     mesh = world.mesh
     assert mesh is not None
-    sizes = (("dp", mesh.dp), ("fsdp", mesh.fsdp // mesh.ep), ("ep", mesh.ep))
+    sizes = (("dp", mesh.dp), ("fsdp", mesh.shards // mesh.ep), ("ep", mesh.ep))
     return _device_mesh(device.type, sizes, dist.group.WORLD)
 
 

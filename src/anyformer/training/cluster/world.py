@@ -40,18 +40,23 @@ class World:
 
     @property
     def tp(self) -> int:
-        """How many processes, next to each other, compute the same rows together."""
+        """How many processes, next to each other, compute the same tokens together."""
         return 1 if self.mesh is None else self.mesh.tp
+
+    @property
+    def cp(self) -> int:
+        """How many processes, next to each other, have a stretch of the same rows each."""
+        return 1 if self.mesh is None else self.mesh.cp
 
     @property
     def readers(self) -> int:
         """How many processes, or groups of those that compute together, have rows of their own."""
-        return self.size // self.tp
+        return self.size // (self.tp * self.cp)
 
     @property
     def reader(self) -> int:
         """Which of the readers this process is, or is one of."""
-        return self.rank // self.tp
+        return self.rank // (self.tp * self.cp)
 
     def chosen(self, fits: bool) -> World:
         """With the mesh that is left open: a copy a process where one `fits` as rank 0 sees it, else sharded over all."""
@@ -60,11 +65,21 @@ class World:
         return replace(self, mesh=Mesh(dp=self.size) if self.told(fits) else Mesh(fsdp=self.size))
 
     def summed(self, numbers: Tensor) -> Tensor:
-        """The sums over readers, in float64 on the CPU; the same bits on all."""
+        """The sums over readers, in float64 on the CPU; the same bits on all. Those of one reader give the same."""
         total = numbers.detach().double().cpu()
         if self.size > 1:
-            total = total.clone() if self.rank % self.tp == 0 else torch.zeros_like(total)
+            total = total.clone() if self.rank % (self.tp * self.cp) == 0 else torch.zeros_like(total)
             dist.all_reduce(total)
+        return total
+
+    def whole(self, numbers: Tensor) -> Tensor:
+        """The sums of what each has that shares this one's rows: of whole rows, where each has a stretch."""
+        if self.cp == 1:
+            return numbers
+        from anyformer.training.cluster.context_parallel import of_row
+
+        total = numbers.detach().clone()
+        dist.all_reduce(total, group=of_row(self))
         return total
 
     def largest(self, number: int) -> int:
@@ -97,7 +112,7 @@ class World:
 
     def read(self, value: V) -> list[V]:
         """What each reader gives."""
-        return self.gathered(value)[:: self.tp]
+        return self.gathered(value)[:: self.tp * self.cp]
 
     def meet(self) -> None:
         """Wait for all."""
@@ -137,10 +152,9 @@ class World:
             yield round_[min(self.reader, len(round_) - 1)], self.reader < len(round_)
 
     def seed(self, *numbers: int) -> int:
-        """A seed of the numbers and the reader; that of the first is one process's."""
-        mixed = np.random.SeedSequence((*numbers, *([self.reader] if self.reader else []))).generate_state(
-            1, np.uint64
-        )[0]
+        """A seed of the numbers and of which tokens are this process's; that of the first is one process's."""
+        which = self.rank // self.tp
+        mixed = np.random.SeedSequence((*numbers, *([which] if which else []))).generate_state(1, np.uint64)[0]
         return int(mixed >> 1)
 
 

@@ -100,6 +100,10 @@ class Objective(ABC, Generic[S]):
         """The architecture with the head that it trains, where it has none: for `labels` a row each, for numbers one."""
         return spec
 
+    def by_place(self) -> bool:
+        """Whether its loss is a sum over the places of a row, each of what the model makes of the token there and its label."""
+        return False
+
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         """Raise UsageError for data, or fields of the recipe, that it has no use for."""
 

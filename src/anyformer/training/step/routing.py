@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from anyformer.layers.router import Router
 from anyformer.layers.tokens import Notes
 from anyformer.model import Transformer
 from anyformer.recipe import LoadBalance, RouterLossSpec, RouterTraining, RouterZLoss, SequenceBalance
+from anyformer.training.cluster.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ class ExpertLoad:
 
 
 class Routed:
-    """The calls of mixtures in one forward pass: each with its router and its notes."""
+    """The calls of mixtures in one forward pass: each with its router and its notes, which may be of stretches of rows."""
 
-    def __init__(self, routers: Sequence[Router], notes: Iterable[Notes]) -> None:
+    def __init__(self, routers: Sequence[Router], notes: Iterable[Notes], world: World = ALONE) -> None:
         self.calls = list(zip(routers, (note for note in notes if "router_logits" in note), strict=True))
+        self.world = world
 
     def load(self) -> ExpertLoad:
         counts, tokens, dropped, rows = [], [], 0.0, 0
@@ -78,11 +80,13 @@ class Routed:
             rows = len(real)
             if "served" in note:
                 dropped += float((~note["served"][real]).sum())
-        return ExpertLoad(tuple(counts), tuple(tokens), dropped, rows)
+        load = ExpertLoad(tuple(counts), tuple(tokens), dropped)
+        return replace(load.of(self.world.whole(load.numbers())), rows=rows)
 
     def loss(self, losses: Iterable[RouterLossSpec], whole: ExpertLoad) -> Tensor:
         """The part that these tokens have in the losses of a batch, of which `whole` is the load."""
-        return torch.stack([loss.weight * _LOSSES[type(loss)](loss, self.calls, whole) for loss in losses]).sum()
+        each = [loss.weight * _LOSSES[type(loss)](loss, self.calls, whole, self.world) for loss in losses]
+        return torch.stack(each).sum()
 
 
 def routers_of(model: Transformer) -> list[Router]:
@@ -125,7 +129,7 @@ def _probabilities(router: Router, note: Notes) -> Tensor:
     return found * note["real"][..., None]
 
 
-def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> Tensor:
+def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, world: World) -> Tensor:
     assert isinstance(loss, LoadBalance)
     sums = [_probabilities(*call).sum((0, 1)) for call in calls]
     counts = [count.to(total) for count, total in zip(whole.counts, sums, strict=True)]
@@ -136,19 +140,20 @@ def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> Tens
     return torch.stack([len(total) * (count / n * (total / n)).sum() for count, total, n in each]).sum()
 
 
-def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> Tensor:
+def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, world: World) -> Tensor:
     each = []
     for router, note in calls:
         real, chosen, spec = note["real"], note["chosen"], router.spec
-        tokens = real.sum(1, keepdim=True).clamp(min=1)
+        tokens = world.whole(real.sum(1, keepdim=True)).clamp(min=1)
         counts = torch.zeros(len(real), spec.n_choices, device=real.device)
-        counts = counts.scatter_add_(1, chosen.flatten(1), real.float().repeat_interleave(spec.top_k, 1)) / tokens
+        counts = counts.scatter_add_(1, chosen.flatten(1), real.float().repeat_interleave(spec.top_k, 1))
+        counts = world.whole(counts) / tokens
         means = _probabilities(router, note).sum(1) / tokens
         each.append(spec.n_choices / spec.top_k * (counts * means).sum() / whole.rows)
     return torch.stack(each).sum()
 
 
-def _z_loss(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad) -> Tensor:
+def _z_loss(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, world: World) -> Tensor:
     squares = [(note["router_logits"].logsumexp(-1).square() * note["real"]).sum() for _, note in calls]
     return torch.stack(squares).sum() / sum(whole.tokens)
 

@@ -75,7 +75,8 @@ class Trainer:
     ) -> None:
         asked = objective.auxiliary()
         tied, beside = asked is not None and bool(asked.tied), asked is not None
-        refuse_on_mesh(model.spec, recipe, world, tied=tied, compiled=compiled, beside=beside)
+        by_place = objective.by_place()
+        refuse_on_mesh(model.spec, recipe, world, tied=tied, compiled=compiled, beside=beside, by_place=by_place)
         if micro_tokens is not None and not recipe.objective.divisible:
             raise UsageError(
                 f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
@@ -94,6 +95,10 @@ class Trainer:
             raise UsageError(
                 f"{recipe.objective.kind} trains a second model from the start beside this one; leave --lora out"
             )
+        if world.cp > 1:
+            from anyformer.training.cluster.context_parallel import stretch_rows
+
+            stretch_rows(model, world)
         self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
         self.memories = segment_memories(model, recipe, recompute, compiled)
         self.parameters = trained(model, self.auxiliary)
@@ -150,7 +155,7 @@ class Trainer:
             losses = self.losses(rows)
             total = losses.total / tokens
             if self.routers:
-                routed = Routed(self.routers, losses.notes)
+                routed = Routed(self.routers, losses.notes, self.world)
                 loads.append(routed.load())
                 if self.router_losses:
                     whole = whole or self._everywhere(loads, real)
@@ -165,6 +170,7 @@ class Trainer:
         add_gradients(self.model, self.parameters, self.world)
         nats = torch.stack(sums).cpu().double().sum() if sums else torch.zeros((), dtype=torch.float64)
         router_nats = torch.stack(routers[:real]).detach().sum() if routers[:real] else torch.zeros(())
+        router_nats = self.world.whole(router_nats)
         found, of_routers = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
         return StepResult(
             loss=found / tokens,
@@ -207,7 +213,9 @@ class Trainer:
             return None
         self._draw(number)
         with torch.no_grad():
-            return self._everywhere([Routed(self.routers, self.losses(rows).notes).load() for rows in parts], real)
+            return self._everywhere(
+                [Routed(self.routers, self.losses(rows).notes, self.world).load() for rows in parts], real
+            )
 
     def _everywhere(self, loads: Sequence[ExpertLoad], real: int) -> ExpertLoad:
         """The load of the whole batch, of which the first `real` ones are this process's."""

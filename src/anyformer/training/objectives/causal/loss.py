@@ -32,6 +32,9 @@ class CausalObjective(Objective[CausalLM]):
             return f"its {mask} mask lets a token see the ones it has to predict; use {_remedy(spec)}"
         return None
 
+    def by_place(self) -> bool:
+        return True
+
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         return losses_of_labels(by, inputs_of(rows, by.device, alone=by.memory is None), on(by.device, rows.labels))
 

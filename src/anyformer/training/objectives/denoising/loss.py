@@ -29,6 +29,9 @@ class RestoringObjective(Objective[RestoredText]):
     def refuses(self) -> str | None:
         return prefix_refusal(self.spec) if self.spec.encoder is None else decoder_refusal(self.spec)
 
+    def by_place(self) -> bool:
+        return self.spec.encoder is not None
+
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         if self.spec.encoder is None:
             return prefix_losses(by, rows)

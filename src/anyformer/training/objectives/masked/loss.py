@@ -62,5 +62,8 @@ class MaskedObjective(Objective[MaskedLM]):
     def refuses(self) -> str | None:
         return not_an_encoder(self.spec) or no_vocabulary_head(self.spec, "mlm")
 
+    def by_place(self) -> bool:
+        return True
+
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         return losses_of_labels(by, inputs_of(rows, by.device), on(by.device, rows.labels))

@@ -85,6 +85,9 @@ class PermutedObjective(Objective[PermutedLM]):
             return "it has no second stream, of blanks that ask for a token without seeing it (XLNet's TwoStreams and Blanks)"
         return no_vocabulary_head(self.spec)
 
+    def by_place(self) -> bool:
+        return True
+
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
         inputs = {
             "input_ids": on(by.device, rows.input_ids),

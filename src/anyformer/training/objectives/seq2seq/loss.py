@@ -23,6 +23,9 @@ class Seq2SeqObjective(Objective[Seq2Seq]):
             return "it has no encoder to read the source; use the objective CausalLM on plain text"
         return decoder_refusal(self.spec)
 
+    def by_place(self) -> bool:
+        return True
+
     def check(self, recipe: Recipe, data: TrainingData) -> None:
         if isinstance(data, FramedData):
             raise UsageError(f"{self.said.kind} is trained on PairData or others, not on {type(data).__name__}")

@@ -1,0 +1,67 @@
+"""Rows shared out over processes next to each other, a stretch of the tokens to each: context parallelism.
+
+Weights are as under data parallelism, and a process's gradient is what its own tokens give, to everybody's keys and values too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from anyformer.model import Transformer
+from anyformer.training.cluster.world import World
+
+
+@dataclass(frozen=True)
+class GroupStretches:
+    """The processes of a group, as `Stretches`."""
+
+    group: dist.ProcessGroup
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank()
+
+    @property
+    def size(self) -> int:
+        return self.group.size()
+
+    def gather(self, x: Tensor) -> Tensor:
+        """All tensors [rank, …] of one shape."""
+        found = x.new_empty(self.size, *x.shape)
+        dist.all_gather(list(found), x, group=self.group)
+        return found
+
+    def scatter(self, x: Tensor) -> Tensor:
+        """This rank's of the sum over ranks."""
+        found = torch.empty_like(x[0])
+        dist.reduce_scatter(found, list(x), group=self.group)
+        return found
+
+
+def stretch_rows(model: Transformer, world: World) -> None:
+    """Have a model's passes without a cache be of this process's stretch of the rows that they are given."""
+    if world.cp > 1:
+        model.stretches = GroupStretches(of_row(world))
+        for head in model.heads:
+            head.stretches = model.stretches
+
+
+def of_row(world: World) -> dist.ProcessGroup:
+    """The processes that share this one's rows."""
+    return _groups(world.size, world.cp, world.tp, dist.group.WORLD)[world.rank]
+
+
+@cache
+def _groups(size: int, cp: int, tp: int, processes: dist.ProcessGroup | None) -> dict[int, Any]:
+    """That of each rank, made once for the processes that are joined, by all of them."""
+    found = {}
+    for first in (row + part for row in range(0, size, cp * tp) for part in range(tp)):
+        ranks = range(first, first + cp * tp, tp)
+        found.update(dict.fromkeys(ranks, dist.new_group(ranks)))
+    return found

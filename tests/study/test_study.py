@@ -18,10 +18,12 @@ from anyformer.disk.lock import Lock
 from anyformer.errors import SpecError, UsageError
 from anyformer.study import cells as module
 from anyformer.study.cells import Cell, Runs, forget_failures, read_texts
-from anyformer.study.findings import find, foreseen, losses_of
+from anyformer.study.findings import as_markdown, find, foreseen
 from anyformer.study.results import RunResult
+from anyformer.study.ruling import judged, losses_of
 from anyformer.study.run_study import plan_study, run_study
-from anyformer.study.specification import StudySpec, read_study
+from anyformer.study.specification import LowerLoss, ModelEntry, SameLoss, StudySpec, read_study
+from anyformer.study.windows import WindowLoss
 from anyformer.training.run import RunOptions
 from anyformer.training.run.evaluation import DocumentLoss
 
@@ -89,6 +91,24 @@ def fake(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
         return runs, made
 
     return make
+
+
+Windows = Callable[[str, int], tuple[WindowLoss, ...]]
+
+
+def reported(spec: StudySpec, loss: Callable[[str, int], float], windows: Windows = lambda *_: ()) -> Any:
+    """The runs that a study reports at its largest size and budget, of losses that are said."""
+    size, tokens = max(spec.sizes), max(spec.tokens)
+
+    def run(name: str, seed: int) -> RunResult:
+        return RunResult(
+            architecture=name, seed=seed, learning_rate=1e-3, n_params=size, n_params_embedding=1, flops_per_token=1.0,
+            tokens_seen=tokens, tokens_per_second=1.0, seconds=1.0, windows=windows(name, seed),
+            documents=(DocumentLoss(loss(name, seed) * 10, 10, 40),),
+        )  # fmt: skip
+
+    seeds = range(1, spec.seeds + 1)
+    return {(one.name, size, tokens): [run(one.name, seed) for seed in seeds] for one in spec.models}
 
 
 def test_a_study_runs_and_is_written_up_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +246,15 @@ def test_verdicts_speak_of_the_largest_size_and_budget(fake: Any) -> None:
     assert losses_of(found.runs["rms", 30_000, 512])[1] == pytest.approx(3.5)
 
 
+def pair(**claim: Any) -> dict[str, Any]:
+    return {"claims": [{"kind": "LowerLoss", "says": "x", "model": "rms", "than": "layer"} | claim]}
+
+
+def order(*names: str) -> dict[str, Any]:
+    published = [{"model": name, "loss": 1 + i} for i, name in enumerate(names)]
+    return {"claims": [{"kind": "SameOrder", "says": "x", "published": published}]}
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -238,6 +267,13 @@ def test_verdicts_speak_of_the_largest_size_and_budget(fake: Any) -> None:
         ({"seed": 2}, "seeds"),
         ({"tokens": []}, "Study.tokens"),
         ({"select": 1.0}, "Study.select = 1.0"),
+        ({"lengths": [16, 24]}, "Study.lengths.*has 16, which does not divide 24"),
+        (pair(length=32), "speaks of windows of 32 tokens; the study's lengths are none"),
+        (pair(length=8, than="rms") | {"lengths": [8]}, "compares a model with itself; name two, or two lengths"),
+        (pair(length=8, last=8) | {"lengths": [8]}, "counts the last 8 of 8 tokens"),
+        (pair(last=8), "counts the last tokens of windows and names no length"),
+        (order("rms", "layer", "rms"), "SameOrder.published.* leaves 3 losses besides extremes"),
+        (order("rms", "layer", "rms", "gpt"), "speaks of 'gpt', no model of the study"),
     ],
 )
 def test_bad_files_are_refused(folder: Path, changes: dict[str, Any], says: str) -> None:
@@ -249,6 +285,60 @@ def test_what_scores_no_text_is_refused(folder: Path) -> None:
     file = written(folder, "bad", recipe={"objective": "Contrastive"})
     with pytest.raises(UsageError, match="a study is of language models"):
         read_study(file)
+
+
+def windowed(spec: StudySpec, by_length: Callable[[str, int], float]) -> Any:
+    """Runs whose losses in windows are 3 + what is said of (model, length), and a little by seed; no model `short` at 16."""
+
+    def windows(name: str, seed: int) -> tuple[WindowLoss, ...]:
+        lengths = (length for length in (8, 16) if (name, length) != ("short", 16))
+        level = {length: 3 + by_length(name, length) + seed / 1000 * (length == 16) for length in lengths}
+        return tuple(
+            WindowLoss(length, 160 // length, 10, (at * 160 / length,) * (length - 1), (10 * at + 10,) * (length - 1))
+            for length, at in level.items()
+        )
+
+    return reported(
+        spec, lambda name, seed: 9 + seed * (name == "b"), windows
+    )  # deviations that would hide all, if pooled
+
+
+def test_claims_of_windows_are_judged_by_windows() -> None:
+    """In the windows of 16 the second model is .5 worse; at the ends every loss is 1 higher."""
+    names = ("a", "b", "short")
+    claims = (
+        LowerLoss(says="x", model="a", than="b", length=16),
+        SameLoss(says="x", model="a", than="b", length=8),
+        SameLoss(says="x", model="a", than="a", length=16, than_length=8),
+        SameLoss(says="x", model="b", than="b", length=16, than_length=8, last=4),
+        LowerLoss(says="x", model="a", than="short", length=16),
+    )
+    models = tuple(ModelEntry(name=name, architecture="gpt2") for name in names)
+    spec = StudySpec(title="t", models=models, claims=claims, seeds=3, lengths=(8, 16))
+    runs = windowed(spec, lambda name, length: 0.5 * (name == "b" and length == 16))
+    found = judged(spec, runs)
+    assert [one.ruling for one in found] == ["supported", "supported", "supported", "contradicted", "undecided"]
+    assert found[0].said.startswith("−0.5000 nats a token in windows of 16 (")
+    assert found[3].said.startswith("+0.5020 nats a token in windows of 16 against 8, the last 4 tokens (")
+    assert found[4].said == "the models share no finished seed in windows of 16"
+    assert losses_of(runs["b", 1_000_000, 2_000_000], 8, 4) == {1: 4.0, 2: 4.0, 3: 4.0}
+    page = as_markdown(find(spec, "", runs, ()), "command")
+    assert "| b | 1.00M | 2.00M | 16 | 3.5020 | – | 3.5020 |" in page
+    assert "| short | 1.00M | 2.00M | 16 |" not in page
+
+
+def test_lengths_are_read_by_a_run_and_later_on_by_one_that_is_kept(folder: Path, tmp_path: Path) -> None:
+    before = run_study(written(folder, claims=[]), out=tmp_path, say=quiet)
+    claims = [{"kind": "SameLoss", "says": "x", "model": "rms", "than": "rms", "length": 32, "than_length": 16}]
+    after = run_study(written(folder, claims=claims, lengths=[16, 32]), out=tmp_path, say=quiet)
+    assert before is not None
+    assert after is not None
+    each = ([run for runs in one.findings.runs.values() for run in runs] for one in (before, after))
+    for old, new in zip(*each, strict=True):
+        assert (old.windows, new.documents) == ((), old.documents)
+        assert [each.length for each in new.windows] == [16, 32]
+        assert all(2 < each.loss() < 6 for each in new.windows)
+    assert "in windows of 32 against 16" in after.page.read_text()
 
 
 def test_one_seed_can_tell_nothing() -> None:

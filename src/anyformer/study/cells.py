@@ -111,7 +111,9 @@ class Runs:
     def question(self, cell: Cell) -> Question:
         """What one run answers."""
         recipe = self.spec.recipe_of(self.entry(cell.model), cell.tokens)
-        return Question(architectures={cell.model: self.models[cell.model, cell.size]}, recipe=recipe, prompt=None)
+        lengths = self.spec.lengths if cell.seed else ()
+        architectures = {cell.model: self.models[cell.model, cell.size]}
+        return Question(architectures=architectures, recipe=recipe, prompt=None, lengths=lengths)
 
     def flops(self, cell: Cell) -> float:
         """The FLOPs of a run's training."""

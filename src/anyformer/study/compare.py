@@ -26,6 +26,7 @@ from anyformer.spec import ModelSpec, encode, label, parameters
 from anyformer.study.encoding import decode as decode_result
 from anyformer.study.encoding import encode as encode_result
 from anyformer.study.results import ACCURACY, BITS, LOSS, Point, RunResult, Score, Trial, Tuning
+from anyformer.study.windows import window_losses
 from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.text import TextData
 from anyformer.training.objectives.labelled.data import LabelledData
@@ -54,6 +55,7 @@ class Question:
     learning_rates: tuple[float, ...] = ()  # the best of these is taken for each architecture; none: the recipe's
     equal: Literal["tokens", "flops"] = "tokens"
     prompt: str | None = ""  # None: no samples
+    lengths: tuple[int, ...] = ()  # of windows by which the text to validate on is read too
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -182,10 +184,12 @@ def run_one(
         latest(directory / CHECKPOINTS)  # refuses a run with a file that is another
         held = read_seal(kept, "; delete it: the run is then looked at anew, and not trained again")
         known = decode_result(RunResult, held.get("result", held), str(kept))
-        if data.tokenizer is None or question.score != BITS or question.prompt in (None, known.prompt):
+        sampled = data.tokenizer is None or question.score != BITS or question.prompt in (None, known.prompt)
+        if sampled and question.lengths in ((), known.lengths):
             return known
         model, _ = load(directory, device=options.device)
-        return _keep(_sampled(known, model, data, question.prompt or ""), kept)
+        read = known if sampled else _sampled(known, model, data, question.prompt or "")
+        return _keep(_windowed(read, model, data, question.lengths), kept)
     title = name + (f", lr {lr:g}" if len(question.learning_rates) > 1 else "") + (f", seed {seed}" if seed else "")
     count = parameters(spec)
     bare = RunResult(
@@ -208,7 +212,7 @@ def run_one(
         finished = _sampled(finished, result.model, data, question.prompt)
     elif isinstance(data, LabelledData):
         finished = replace(finished, right=right_labels(result.model, data, recipe))
-    return _keep(finished, kept)
+    return _keep(_windowed(finished, result.model, data, question.lengths), kept)
 
 
 def _keep(run: RunResult, file: Path) -> RunResult:
@@ -251,6 +255,13 @@ def _sampled(run: RunResult, model: Transformer, data: TrainingData, prompt: str
     new = min(SAMPLE_TOKENS, max(1, room - len(data.tokenizer.encode(prompt)) - 2))
     text = generate_text(model, data.tokenizer, [prompt], max_new_tokens=new, temperature=0.8, top_p=0.95, seed=0)
     return replace(run, sample=prompt + text[0].text, prompt=prompt)
+
+
+def _windowed(run: RunResult, model: Transformer, data: TrainingData, lengths: tuple[int, ...]) -> RunResult:
+    """The run with its losses in windows of these lengths."""
+    if not lengths or not isinstance(data, TextData) or data.held_out is None:
+        return run
+    return replace(run, lengths=lengths, windows=window_losses(model, data.held_out, lengths))
 
 
 def first_words(data: TrainingData) -> str:

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from anyformer.errors import UsageError
-from anyformer.study.paired import (
-    Difference,
-    Ruling,
-    Spread,
-    corrected,
-    differences,
-    least_detectable,
-    least_margin,
-    lower,
-    same,
-    spread_of,
-)
+from anyformer.study.paired import Spread, least_detectable, least_margin, spread_of
 from anyformer.study.results import RunResult, Tuning
-from anyformer.study.scaling import ScalingLaw, fit_law, times_as_much
-from anyformer.study.specification import DELTA, ClaimSpec, LessCompute, LowerLoss, SameLoss, StudySpec
-from anyformer.study.statistics import Interval
+from anyformer.study.ruling import Verdict, judged, losses_of
+from anyformer.study.scaling import ScalingLaw, fit_law
+from anyformer.study.specification import LossPairSpec, StudySpec
 from anyformer.study.table import quantity
-from anyformer.study.verdict import signed
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim, whether it holds, and the numbers that say so."""
-
-    claim: ClaimSpec
-    ruling: Ruling
-    said: str
+from anyformer.study.windows import WindowLoss
 
 
 @dataclass(frozen=True)
@@ -76,38 +57,21 @@ class Findings:
         }  # fmt: skip
 
 
-def losses_of(runs: Sequence[RunResult]) -> dict[int, float]:
-    """Final losses by seed, of the runs that reached one."""
-    each = ((run.seed, run.validation_loss) for run in runs if run.finished)
-    return {seed: loss for seed, loss in each if loss is not None and math.isfinite(loss)}
-
-
 def find(
     spec: StudySpec, about: str, runs: Mapping[tuple[str, int, int], Sequence[RunResult]], tuning: tuple[Tuning, ...]
 ) -> Findings:
     """What the reported runs say of the claims."""
     size, tokens = max(spec.sizes), max(spec.tokens)
-    losses = {model.name: losses_of(runs[model.name, size, tokens]) for model in spec.models}
-    tested = [claim for claim in spec.claims if isinstance(claim, LowerLoss | SameLoss)]
-    spread = spread_of(losses)
-    given = dict(zip(map(id, tested), differences(losses, [(c.model, c.than) for c in tested]), strict=True))
-    p_values = dict(zip(given, corrected(list(given.values())), strict=True))
-    verdicts = []
-    for claim in spec.claims:
-        if isinstance(claim, LessCompute):
-            verdicts.append(_of_compute(claim, spec, runs, size))
-        else:
-            failed = [run for name in (claim.model, claim.than) for run in runs[name, size, tokens] if run.failure]
-            verdicts.append(_of_losses(claim, given[id(claim)], p_values[id(claim)], spread, len(tested), len(failed)))
+    spread = spread_of({model.name: losses_of(runs[model.name, size, tokens]) for model in spec.models})
     every = [run for each in runs.values() for run in each]
     return Findings(
-        spec, about, runs, tuning, tuple(verdicts), spread, _laws(spec, runs), sum(run.seconds for run in every)
+        spec, about, runs, tuning, judged(spec, runs), spread, _laws(spec, runs), sum(run.seconds for run in every)
     )
 
 
 def foreseen(spec: StudySpec) -> str:
     """What the study can see, said before it has run, by the spread that its file assumes."""
-    tests = sum(isinstance(claim, LowerLoss | SameLoss) for claim in spec.claims)
+    tests = sum(isinstance(claim, LossPairSpec) for claim in spec.claims)
     variants = max(1, len(spec.models) - 1)
     df = variants * (spec.seeds - 1)
     if not df:
@@ -119,58 +83,6 @@ def foreseen(spec: StudySpec) -> str:
         f"with {spec.seeds} seeds and paired differences of deviation {spec.sd:g}, pooled over {variants}: the least difference "
         f"found four times in five is {least:.4f} nats a token, the least margin of equality {margin:.4f}"
     )
-
-
-def _of_losses(
-    claim: ClaimSpec, found: Difference | None, p_holm: float, spread: Spread, n_tests: int, n_failed: int
-) -> Verdict:
-    lost = f"; {n_failed} of its runs failed and count in no mean" if n_failed else ""
-    if found is None:
-        return Verdict(claim, "undecided", f"the models share no finished seed{lost}")
-    if not spread.df:
-        return Verdict(claim, "undecided", f"{signed(found.value, 4)} nats a token, of one seed{lost}")
-    equal = isinstance(claim, SameLoss)
-    delta = claim.within if isinstance(claim, SameLoss) else DELTA
-    ruling = same(found, delta) if equal else lower(found, p_holm, DELTA)
-    could = (least_margin if equal else least_detectable)(found.n, spread.df, *([] if equal else [n_tests])) * spread.sd
-    shown, level = (found.equivalence, 90) if equal else (found.interval, 95)
-    test = f"within ±{delta:g} by two one-sided tests" if equal else f"corrected p = {p_holm:.2g}"
-    effect = f", {signed(found.effect, 1)} deviations" if found.effect is not None else ""
-    seen = "the least margin it could show" if equal else "the least difference it could see"
-    said = (
-        f"{signed(found.value, 4)} nats a token ({level} % {_ends(shown)}{effect}; {found.n} pairs; {test}); "
-        f"{seen}: {could:.4f}{lost}"
-    )
-    return Verdict(claim, ruling, said)
-
-
-def _ends(interval: Interval) -> str:
-    return "no interval" if interval.low is None else f"{signed(interval.low, 4)} to {signed(interval.high or 0.0, 4)}"
-
-
-def _of_compute(
-    claim: LessCompute, spec: StudySpec, runs: Mapping[tuple[str, int, int], Sequence[RunResult]], size: int
-) -> Verdict:
-    curves = []
-    for name in (claim.model, claim.than):
-        every = (runs[name, size, tokens] for tokens in spec.tokens)
-        curves.append({each[0].flops: losses_of(each) for each in every if losses_of(each)})
-    found = times_as_much(*curves) if all(curves) else {}
-    if not found:
-        return Verdict(claim, "undecided", "no loss was reached by both; nothing is said beyond what was run")
-    said = "; ".join(f"to {loss:.3f} nats {_times(ratio)}" for loss, ratio in found.items())
-    lows, highs = zip(*((each.low, each.high) for each in found.values()), strict=True)
-    ruling: Ruling = "undecided"
-    if None not in lows and min(lows) >= claim.times:
-        ruling = "supported"
-    elif None not in highs and max(highs) < claim.times:
-        ruling = "contradicted"
-    return Verdict(claim, ruling, f"{said} (95 % over seeds; {claim.times:g} was claimed)")
-
-
-def _times(ratio: Interval) -> str:
-    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
-    return f"{ratio.value:.2f} times{ends}"
 
 
 def _laws(spec: StudySpec, runs: Mapping[tuple[str, int, int], Sequence[RunResult]]) -> dict[str, ScalingLaw]:
@@ -190,6 +102,36 @@ def _laws(spec: StudySpec, runs: Mapping[tuple[str, int, int], Sequence[RunResul
         except (UsageError, TypeError):
             continue  # too many of its runs failed
     return found
+
+
+LAST = 64  # tokens of a window that the page tells apart, where it has more
+
+
+def _by_length(found: Findings) -> Iterator[str]:
+    """Lines of the losses in windows of several lengths and by position, means over seeds."""
+    if not found.spec.lengths:
+        return
+    longest = max(found.spec.lengths)
+    ends = [0, *(2**k for k in range(4, longest.bit_length())), longest]
+    spans = sorted({(max(1, low), high) for low, high in itertools.pairwise(ends) if low < high})
+    positions = (f"at {low}–{high - 1}" for low, high in spans)
+    yield ""
+    yield f"Nats a token in windows within documents, means over seeds; the last {LAST} tokens are the same at every length."
+    yield ""
+    yield f"| model | parameters | tokens | window | all | last {LAST} | {' | '.join(positions)} |"
+    yield f"|---|---:|---:|---:|---:|---:|{'---:|' * len(spans)}"
+    for (name, size, tokens), runs in found.runs.items():
+        by_length: dict[int, list[WindowLoss]] = {}
+        for window in (window for run in runs for window in run.windows):
+            by_length.setdefault(window.length, []).append(window)
+        for length, each in sorted(by_length.items()):
+            means = [_mean(one.loss() for one in each), _mean(one.loss(LAST) for one in each) if length > LAST else "–"]
+            means += [_mean(one.between(*span) for one in each) if span[1] <= length else "–" for span in spans]
+            yield f"| {name} | {quantity(size)} | {quantity(tokens)} | {length:,} | {' | '.join(means)} |"
+
+
+def _mean(values: Iterable[float]) -> str:
+    return f"{fmean(values):.4f}"
 
 
 def as_markdown(found: Findings, command: str) -> str:
@@ -223,6 +165,7 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
             f"| {name} | {quantity(one.n_params)} | {quantity(tokens)} | {one.learning_rate:g} | {', '.join(each)} | {mean} | "
             f"{quantity(one.flops)} | {speed:,.0f} |"
         )
+    yield from _by_length(found)
     if found.tuning:
         yield from (
             "",

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from anyformer.errors import UsageError
 from anyformer.study.encoding import decode, encode
+from anyformer.study.windows import WindowLoss
 from anyformer.training.run.evaluation import DocumentLoss
 
 FORMAT = "anyformer-study"
@@ -89,6 +90,8 @@ class RunResult:
     early_loss: float | None = None  # the study's `early` says of what, and when
     documents: tuple[DocumentLoss, ...] = ()
     right: tuple[int, ...] = ()  # of each document: labels that were said rightly; none where that is not counted
+    lengths: tuple[int, ...] = ()  # of windows by which the validation text was read too
+    windows: tuple[WindowLoss, ...] = ()  # of those of `lengths` that the model has positions for
     sample: str = ""
     prompt: str = ""  # that the sample continues
     failure: str | None = None  # one line; None if the run finished

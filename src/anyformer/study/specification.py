@@ -27,27 +27,76 @@ class ModelEntry(Spec):
 
 
 class ClaimSpec(Spec, abstract=True):
-    """A claim of one model against another, at the study's largest size and budget."""
+    """A claim, of the study's largest size and budget."""
 
     says: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models that it speaks of."""
+        raise TypeError(f"{self.kind} does not say what it speaks of")
+
+
+class PairSpec(ClaimSpec, abstract=True):
+    """A claim of one model against another."""
+
     model: str
     than: str
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.model, self.than
 
-class LowerLoss(ClaimSpec):
+
+class LossPairSpec(PairSpec, abstract=True):
+    """A claim of two losses on the reported text, by rows as in training, or by windows of a length."""
+
+    length: Whole | None = None  # tokens of `model`'s windows, one of the study's `lengths`; None: rows as in training
+    than_length: Whole | None = None  # of `than`'s windows; None: as `length`
+    last: Whole | None = None  # so many tokens at the end of each chunk alone; None: all
+
+    @property
+    def readings(self) -> tuple[Whole | None, Whole | None]:
+        """The lengths of the windows of `model` and of `than`."""
+        return self.length, self.than_length or self.length
+
+
+class LowerLoss(LossPairSpec):
     """The loss of `model` is lower than that of `than`."""
 
 
-class SameLoss(ClaimSpec):
+class SameLoss(LossPairSpec):
     """The losses differ by no more than `within` nats a token."""
 
     within: Positive = DELTA
 
 
-class LessCompute(ClaimSpec):
+class LessCompute(PairSpec):
     """To the same loss, `than` takes at least `times` the FLOPs that `model` takes."""
 
     times: Positive = 1.0
+
+
+class PublishedLoss(Spec):
+    """What a paper reports of what a model of the study stands for."""
+
+    model: str
+    loss: Positive
+
+
+class SameOrder(ClaimSpec):
+    """The models' losses are in the order of published ones (Spearman's ρ), with and without those of extreme losses."""
+
+    published: tuple[PublishedLoss, ...]
+    extremes: tuple[str, ...] = ()  # whose order is no news: left out of the second ρ
+
+    def __post_init__(self) -> None:
+        left = len(self.published) - len(self.extremes)
+        self.require("published", left > 3, f"leaves {left} losses besides extremes; give four or more to order")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return *(each.model for each in self.published), *self.extremes
 
 
 class StudySpec(Spec):
@@ -65,6 +114,7 @@ class StudySpec(Spec):
     tokens: tuple[Whole, ...] = (2_000_000,)  # budgets, each with a schedule of its own
     rates: tuple[Positive, ...] = ()  # of which each model gets the best; none, or one: no choice
     rate_tokens: Whole | None = None  # budget of the runs that choose, at the first size; None: the first budget
+    lengths: tuple[Whole, ...] = ()  # of windows by which the reported text is read too; each divides the longest
     seeds: Whole = 3  # of each reported run: 1, 2, 3 …; seed 0 chooses rates
     recipe: Recipe = Recipe()
     sd: Positive = SD  # of paired differences, by which the least detectable difference is foreseen
@@ -75,14 +125,39 @@ class StudySpec(Spec):
         for name in names:
             self.require("models", names.count(name) == 1, f"has two called {name!r}; name each once")
         for claim in self.claims:
-            for name in (claim.model, claim.than):
+            for name in claim.names:
                 if name not in names:
                     raise self.refusal(
                         "claims", f"speaks of {name!r}, no model of the study{did_you_mean(name, names)}"
                     )
-            self.require("claims", claim.model != claim.than, "compares a model with itself; name two")
+            if isinstance(claim, PairSpec):
+                self._check_pair(claim)
+        longest = max(self.lengths, default=1)
+        for length in self.lengths:
+            self.require(
+                "lengths", length > 1 and longest % length == 0, f"has {length}, which does not divide {longest}"
+            )
         self.require("sizes", bool(self.sizes), "is empty; give a number of parameters")
         self.require("tokens", bool(self.tokens), "is empty; give a budget")
+
+    def _check_pair(self, claim: PairSpec) -> None:
+        lengths = claim.readings if isinstance(claim, LossPairSpec) else (None, None)
+        same = claim.model == claim.than and lengths[0] == lengths[1]
+        self.require("claims", not same, "compares a model with itself; name two, or two lengths")
+        if not isinstance(claim, LossPairSpec):
+            return
+        read = ", ".join(map(str, self.lengths)) or "none"
+        for length in lengths:
+            known = length is None or length in self.lengths
+            self.require("claims", known, f"speaks of windows of {length} tokens; the study's lengths are {read}")
+        if claim.last is not None:
+            shortest = min((length for length in lengths if length is not None), default=None)
+            self.require("claims", shortest is not None, "counts the last tokens of windows and names no length")
+            self.require(
+                "claims",
+                shortest is None or claim.last < shortest,
+                f"counts the last {claim.last} of {shortest} tokens",
+            )
 
     def recipe_of(self, model: ModelEntry, tokens: int) -> Recipe:
         """The recipe of a model for a budget, before its learning rate is chosen."""

@@ -1,0 +1,51 @@
+"""Whether losses come in the order of published ones: Spearman's ρ, its chance, and how seeds move it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.study.statistics import Interval
+
+N_RESAMPLES = 9_999
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The rank correlation of mean losses with published ones."""
+
+    rho: Interval  # with 95 % over seeds drawn with replacement, the same ones for all models
+    n: int  # models
+    p_value: float  # the share of orders drawn by chance that agree as well; one-sided
+
+
+def agreement(
+    losses: Mapping[str, Mapping[int, float]], published: Mapping[str, float], *, seed: int = 0
+) -> Agreement | None:
+    """How losses by model and seed agree with published ones by model; None for fewer than four models with a common seed."""
+    from scipy.stats import permutation_test, rankdata
+
+    names = [name for name in published if losses.get(name)]
+    seeds = sorted(set.intersection(*(set(losses[name]) for name in names))) if names else []
+    if len(names) < 4 or not seeds:
+        return None
+    theirs = rankdata([published[name] for name in names])
+    ours = np.array([[losses[name][one] for one in seeds] for name in names])
+
+    def rho(values: NDArray[np.float64]) -> float:
+        return float(np.corrcoef(rankdata(values), theirs)[0, 1])
+
+    mean = ours.mean(1)
+    test = permutation_test(
+        (mean,), rho, permutation_type="pairings", alternative="greater", n_resamples=N_RESAMPLES,
+        rng=np.random.default_rng(seed),
+    )  # fmt: skip
+    if len(seeds) == 1:
+        return Agreement(Interval(rho(mean)), len(names), float(test.pvalue))
+    rng = np.random.default_rng(seed)
+    drawn = (ours[:, rng.integers(0, len(seeds), len(seeds))].mean(1) for _ in range(N_RESAMPLES // 10))
+    low, high = np.percentile([rho(each) for each in drawn], [2.5, 97.5])
+    return Agreement(Interval(rho(mean), float(low), float(high)), len(names), float(test.pvalue))

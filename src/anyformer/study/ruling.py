@@ -1,0 +1,181 @@
+"""Each claim of a study held against its runs: supported, contradicted or undecided, and the numbers that say so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anyformer.study.order import agreement
+from anyformer.study.paired import (
+    Difference,
+    Ruling,
+    Spread,
+    corrected,
+    difference,
+    least_detectable,
+    least_margin,
+    lower,
+    paired,
+    pooled,
+    same,
+    spread_of,
+)
+from anyformer.study.results import RunResult
+from anyformer.study.scaling import times_as_much
+from anyformer.study.specification import (
+    DELTA,
+    ClaimSpec,
+    LessCompute,
+    LossPairSpec,
+    SameLoss,
+    SameOrder,
+    StudySpec,
+)
+from anyformer.study.statistics import CONFIDENCE, Interval
+from anyformer.study.verdict import signed
+
+Reported = Mapping[tuple[str, int, int], Sequence[RunResult]]  # runs by model, size and budget
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, whether it holds, and the numbers that say so."""
+
+    claim: ClaimSpec
+    ruling: Ruling
+    said: str
+
+
+def losses_of(runs: Sequence[RunResult], length: int | None = None, last: int | None = None) -> dict[int, float]:
+    """Final losses by seed, of the runs that reached one; in windows of a `length`, of those that have it."""
+    if length is None:
+        each = ((run.seed, run.validation_loss) for run in runs if run.finished)
+    else:
+        each = (
+            (run.seed, window.loss(last))
+            for run in runs
+            for window in run.windows
+            if run.finished and window.length == length
+        )
+    return {seed: loss for seed, loss in each if loss is not None and math.isfinite(loss)}
+
+
+def judged(spec: StudySpec, runs: Reported) -> tuple[Verdict, ...]:
+    """The verdict on each claim, at the largest size and budget; p of all tested losses corrected together by Holm."""
+    size, tokens = max(spec.sizes), max(spec.tokens)
+    largest = {model.name: runs[model.name, size, tokens] for model in spec.models}
+    spread = spread_of({name: losses_of(each) for name, each in largest.items()})
+    tested = {id(claim): _tested(claim, largest, spread) for claim in spec.claims if isinstance(claim, LossPairSpec)}
+    p_values = dict(zip(tested, corrected([found for found, _ in tested.values()]), strict=True))
+    verdicts = []
+    for claim in spec.claims:
+        if isinstance(claim, LossPairSpec):
+            failed = sum(run.failure is not None for name in set(claim.names) for run in largest[name])
+            verdicts.append(_of_losses(claim, *tested[id(claim)], p_values[id(claim)], len(tested), failed))
+        elif isinstance(claim, LessCompute):
+            verdicts.append(_of_compute(claim, spec, runs, size))
+        elif isinstance(claim, SameOrder):
+            verdicts.append(_of_order(claim, {name: losses_of(each) for name, each in largest.items()}))
+        else:
+            raise TypeError(f"{claim.kind} has no test")
+    return tuple(verdicts)
+
+
+def _tested(
+    claim: LossPairSpec, runs: Mapping[str, Sequence[RunResult]], spread: Spread
+) -> tuple[Difference | None, Spread]:
+    """The difference that a claim speaks of, and the deviation that it is held against.
+
+    Beyond the trained length models' deviations differ too much to be pooled: there the pair has its own.
+    """
+    lengths = claim.readings
+    sides = zip(("model", "than"), claim.names, lengths, strict=True)
+    losses = {side: losses_of(runs[name], length, claim.last) for side, name, length in sides}
+    pairs = paired(losses, "model", "than")
+    own = spread if lengths == (None, None) else pooled([pairs])
+    return (difference(pairs, own) if pairs else None), own
+
+
+def _of_losses(
+    claim: LossPairSpec, found: Difference | None, spread: Spread, p_holm: float, n_tests: int, n_failed: int
+) -> Verdict:
+    lost = f"; {n_failed} of its runs failed and count in no mean" if n_failed else ""
+    if found is None:
+        return Verdict(claim, "undecided", f"the models share no finished seed{_where(claim)}{lost}")
+    if not spread.df:
+        return Verdict(claim, "undecided", f"{signed(found.value, 4)} nats a token, of one seed{lost}")
+    equal = isinstance(claim, SameLoss)
+    delta = claim.within if isinstance(claim, SameLoss) else DELTA
+    ruling = same(found, delta) if equal else lower(found, p_holm, DELTA)
+    could = (least_margin if equal else least_detectable)(found.n, spread.df, *([] if equal else [n_tests])) * spread.sd
+    shown, level = (found.equivalence, 90) if equal else (found.interval, 95)
+    test = f"within ±{delta:g} by two one-sided tests" if equal else f"corrected p = {p_holm:.2g}"
+    effect = f", {signed(found.effect, 1)} deviations" if found.effect is not None else ""
+    seen = "the least margin it could show" if equal else "the least difference it could see"
+    said = (
+        f"{signed(found.value, 4)} nats a token{_where(claim)} ({level} % {_ends(shown)}{effect}; {found.n} pairs; {test}); "
+        f"{seen}: {could:.4f}{lost}"
+    )
+    return Verdict(claim, ruling, said)
+
+
+def _where(claim: LossPairSpec) -> str:
+    """The windows that a claim speaks of."""
+    ours, theirs = (length and f"{length:,}" for length in claim.readings)
+    if ours is None and theirs is None:
+        return ""
+    against = "" if ours == theirs else f" against {theirs or 'rows as in training'}"
+    part = f", the last {claim.last} tokens" if claim.last else ""
+    return f" in windows of {ours or 'rows as in training'}{against}{part}"
+
+
+def _ends(interval: Interval) -> str:
+    return "no interval" if interval.low is None else f"{signed(interval.low, 4)} to {signed(interval.high or 0.0, 4)}"
+
+
+def _of_compute(claim: LessCompute, spec: StudySpec, runs: Reported, size: int) -> Verdict:
+    curves = []
+    for name in claim.names:
+        every = (runs[name, size, tokens] for tokens in spec.tokens)
+        curves.append({each[0].flops: losses_of(each) for each in every if losses_of(each)})
+    found = times_as_much(*curves) if all(curves) else {}
+    if not found:
+        return Verdict(claim, "undecided", "no loss was reached by both; nothing is said beyond what was run")
+    said = "; ".join(f"to {loss:.3f} nats {_times(ratio)}" for loss, ratio in found.items())
+    lows, highs = zip(*((each.low, each.high) for each in found.values()), strict=True)
+    ruling: Ruling = "undecided"
+    if None not in lows and min(lows) >= claim.times:
+        ruling = "supported"
+    elif None not in highs and max(highs) < claim.times:
+        ruling = "contradicted"
+    return Verdict(claim, ruling, f"{said} (95 % over seeds; {claim.times:g} was claimed)")
+
+
+def _times(ratio: Interval) -> str:
+    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.2f} times{ends}"
+
+
+def _of_order(claim: SameOrder, losses: Mapping[str, Mapping[int, float]]) -> Verdict:
+    """Supported where chance seldom agrees as well, with the extremes and without; contradicted where it mostly does better."""
+    published = {each.model: each.loss for each in claim.published}
+    inner = {name: loss for name, loss in published.items() if name not in claim.extremes}
+    found = [agreement(losses, each) for each in ([published, inner] if claim.extremes else [published])]
+    if None in found:
+        return Verdict(claim, "undecided", "too few of its models share a finished seed")
+    alpha, known = 1 - CONFIDENCE, [each for each in found if each is not None]
+    ruling: Ruling = "undecided"
+    if all(each.p_value < alpha for each in known):
+        ruling = "supported"
+    elif all(each.p_value > 1 - alpha for each in known):
+        ruling = "contradicted"
+    said = "; ".join(
+        f"ρ = {each.rho.value:.2f} of {each.n} models ({_over_seeds(each.rho)}one-sided p = {each.p_value:.2g})"
+        for each in known
+    )
+    return Verdict(claim, ruling, said + (", the latter without extremes" if claim.extremes else ""))
+
+
+def _over_seeds(rho: Interval) -> str:
+    return "" if rho.low is None or rho.high is None else f"95 % over seeds {rho.low:.2f} to {rho.high:.2f}; "

@@ -243,6 +243,8 @@ def test_json_keys_of_differences(answer: Answer) -> None:
     found = answer("history")
     marked = next(entry for entry in found["entries"] if entry["marks"])
     assert keys_of("history") == {*found, *marked, *marked["marks"][0]}
+    found = answer("history", "--claims")
+    assert keys_of("history --claims") == {*found, *found["claims"][0]}
 
 
 def test_three_side_by_side_are_as_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,7 +120,12 @@ class TestHistory:
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
-        [(("--since", "2099"), "the table ends in"), (("--json", "--markdown"), "give one"), (("--since", "x"), "x")],
+        [
+            (("--since", "2099"), "the table ends in"),
+            (("--json", "--markdown"), "give one"),
+            (("--since", "x"), "x"),
+            (("--claims", "--markdown"), "leave out --markdown and --since"),
+        ],
     )
     def test_bad_input_is_one_line(self, arguments: tuple[str, ...], said: str) -> None:
         result = run("history", *arguments)

@@ -31,19 +31,26 @@ versions of this table; the reasons are below it.
 @click.command()
 @click.option("--since", type=int, metavar="YEAR", help="Only models of this year and later.")
 @click.option("--markdown", is_flag=True, help="A page of Markdown: docs/history.md.")
+@click.option("--claims", is_flag=True, help="What was measured here of claims about each part, instead of the table.")
 @json_option(help="One JSON object with the same cells.")
 @import_option
-def command(since: int | None, markdown: bool, as_json: bool) -> None:
+def command(since: int | None, markdown: bool, claims: bool, as_json: bool) -> None:
     """Print year, norm, wiring, positions, activation, attention and tricks for stability of each lineage.
 
     \b
     anyformer history --since 2023
+    anyformer history --claims
     anyformer history --markdown > history.md
     """  # noqa: D301 - click's mark, a backspace
     from anyformer.descriptions import history
 
     if markdown and as_json:
         raise UsageError("--markdown and --json are two forms of the same table; give one")
+    if claims:
+        if markdown or since is not None:
+            raise UsageError("--claims are another table, which has no years; leave out --markdown and --since")
+        _tell_claims(as_json)
+        return
     found = history()
     chosen = tuple(entry for entry in found.entries if since is None or entry.year >= since)
     if not chosen:
@@ -55,6 +62,25 @@ def command(since: int | None, markdown: bool, as_json: bool) -> None:
         say(page(found), end="")
     else:
         _print(found)
+
+
+def _tell_claims(as_json: bool) -> None:
+    from rich.padding import Padding
+
+    from anyformer.study.evidence import record
+
+    found = record()
+    if as_json:
+        tell(found, as_json)
+        return
+    out, part = console(WIDE), None
+    for one in found.evidence:
+        if one.part != part:
+            part = one.part
+            out.print(part, style="bold")
+        out.print(Padding(f"{one.ruling}: {one.claim}", (0, 0, 0, 2)))
+        out.print(Padding(f"{one.said}. {one.scale}; {one.study}", (0, 0, 0, 4)), style="dim")
+    out.print("\nWhat each study did, could see and left out: docs/claims.md.")
 
 
 def rows(found: History) -> tuple[list[list[str]], list[str]]:

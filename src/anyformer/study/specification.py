@@ -10,6 +10,7 @@ from anyformer.errors import UsageError, did_you_mean
 from anyformer.recipe import Recipe
 from anyformer.spec import Positive, Spec, Whole, decode_file
 from anyformer.spec.ranges import TrueShare
+from anyformer.variants.rows import ROWS
 
 HEADER = "study"  # the file's first key; its value is the version of the language
 DELTA = 0.01  # nats a token within which two losses are called the same
@@ -30,6 +31,7 @@ class ClaimSpec(Spec, abstract=True):
     """A claim, of the study's largest size and budget."""
 
     says: str
+    about: str | None = None  # what of an architecture, as a row of variants: norm, positions …; None: all of it
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,6 +127,10 @@ class StudySpec(Spec):
         for name in names:
             self.require("models", names.count(name) == 1, f"has two called {name!r}; name each once")
         for claim in self.claims:
+            if claim.about is not None and claim.about not in ROWS:
+                raise self.refusal(
+                    "claims", f"are about {claim.about!r}, no row of variants{did_you_mean(claim.about, ROWS)}"
+                )
             for name in claim.names:
                 if name not in names:
                     raise self.refusal(

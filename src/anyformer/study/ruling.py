@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from anyformer.study.order import agreement
 from anyformer.study.paired import (
@@ -135,11 +136,7 @@ def _ends(interval: Interval) -> str:
 
 
 def _of_compute(claim: LessCompute, spec: StudySpec, runs: Reported, size: int) -> Verdict:
-    curves = []
-    for name in claim.names:
-        every = (runs[name, size, tokens] for tokens in spec.tokens)
-        curves.append({each[0].flops: losses_of(each) for each in every if losses_of(each)})
-    found = times_as_much(*curves) if all(curves) else {}
+    found = _cost_of(claim, spec, runs, size, lambda run: run.flops)
     if not found:
         return Verdict(claim, "undecided", "no loss was reached by both; nothing is said beyond what was run")
     said = "; ".join(f"to {loss:.3f} nats {_times(ratio)}" for loss, ratio in found.items())
@@ -149,7 +146,23 @@ def _of_compute(claim: LessCompute, spec: StudySpec, runs: Reported, size: int) 
         ruling = "supported"
     elif None not in highs and max(highs) < claim.times:
         ruling = "contradicted"
-    return Verdict(claim, ruling, f"{said} (95 % over seeds; {claim.times:g} was claimed)")
+    others = {"tokens": lambda run: float(run.tokens_seen), "seconds": lambda run: run.seconds}
+    beside = (
+        f"; {name} " + ", ".join(f"{ratio.value:.2f}" for ratio in _cost_of(claim, spec, runs, size, cost).values())
+        for name, cost in others.items()
+    )
+    return Verdict(claim, ruling, f"{said} (95 % over seeds; {claim.times:g} was claimed{''.join(beside)} times)")
+
+
+def _cost_of(
+    claim: LessCompute, spec: StudySpec, runs: Reported, size: int, cost: Callable[[RunResult], float]
+) -> dict[float, Interval]:
+    """How many times as much `than` takes of what its runs cost, to each of three losses that both reached."""
+    curves = []
+    for name in claim.names:
+        every = (runs[name, size, tokens] for tokens in spec.tokens)
+        curves.append({fmean(map(cost, each)): losses_of(each) for each in every if losses_of(each)})
+    return times_as_much(*curves) if all(curves) else {}
 
 
 def _times(ratio: Interval) -> str:

@@ -20,7 +20,7 @@ from anyformer.study import cells as module
 from anyformer.study.cells import Cell, Runs, forget_failures, read_texts
 from anyformer.study.findings import as_markdown, find, foreseen
 from anyformer.study.results import RunResult
-from anyformer.study.ruling import judged, losses_of
+from anyformer.study.ruling import judged, losses_of, sensitivity
 from anyformer.study.run_study import plan_study, run_study
 from anyformer.study.specification import LowerLoss, ModelEntry, SameLoss, StudySpec, read_study
 from anyformer.study.windows import WindowLoss
@@ -154,12 +154,44 @@ def test_a_rate_is_chosen_by_seed_0_and_a_grid_goes_on_beyond_its_end(fake: Any)
     best = {"rms": 8e-3, "layer": 2e-3}
     runs, made = fake(lambda cell: 3 + abs(math.log(cell.rate / best[cell.model])), rates=[1e-3, 2e-3, 4e-3])
     runs.make_all(lambda *_: None)
-    chose = [cell for cell in made if cell.seed == 0]
+    chose = [cell for cell in made if cell.chooses]
     assert [cell.rate for cell in chose if cell.model == "rms"] == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
     assert [cell.rate for cell in chose if cell.model == "layer"] == [1e-3, 2e-3, 4e-3]
-    assert {(cell.model, cell.rate) for cell in made if cell.seed} == set(best.items())
+    assert {(cell.model, cell.rate) for cell in made if not cell.chooses} == set(best.items())
     assert {tuning.architecture: tuning.chosen for tuning in runs.tuning()} == best
     assert all(runs.data(cell) is runs.texts.select for cell in chose)
+
+
+def test_several_seeds_choose_a_rate_by_their_mean_and_tell_how_sensitive_a_model_is(fake: Any) -> None:
+    """Seed 0 alone would choose 2e-3 for `rms`; `layer` has no loss at the largest rate, which counts as ln 270."""
+    said = {1e-3: (3.0, 3.2), 2e-3: (2.9, 3.6), 4e-3: (3.4, 3.4)}
+    seeds = (0, 1001, 1002)
+
+    def loss(cell: Cell) -> float | str:
+        if not cell.chooses:
+            return 3.0
+        first, others = said.get(cell.rate or 0.0, (3.5, 3.5))
+        each = (first, others, others)
+        if cell.model == "layer":
+            return "the loss is nan" if cell.rate == 4e-3 else each[seeds.index(cell.seed)]
+        return each[seeds.index(cell.seed)]
+
+    claims = [{"kind": "LessSensitive", "says": "x", "model": "rms", "than": "layer"}]
+    runs, made = fake(loss, rates=[*said], rate_seeds=3, claims=claims)
+    runs.make_all(lambda *_: None)
+    assert {cell.seed for cell in made if cell.chooses} == set(seeds)
+    tuning = runs.tuning()
+    assert {one.architecture: one.chosen for one in tuning} == {"rms": 1e-3, "layer": 1e-3}
+    # That is the grid's end, which goes on; what is beyond the study's rates counts for no sensitivity.
+    assert {trial.learning_rate for trial in tuning[0].trials} == {0.5e-3, *said}
+    top = math.log(270)
+    expected = {0: ((3.0 + 2.9 + top) / 3 - 2.9), 1001: ((3.2 + 3.6 + top) / 3 - 3.2)}
+    found = sensitivity(runs.spec, tuning, "layer")
+    assert {seed: found[seed] for seed in expected} == pytest.approx(expected)
+    assert sensitivity(runs.spec, tuning, "rms")[0] == pytest.approx((3.0 + 2.9 + 3.4) / 3 - 2.9)
+    (verdict,) = judged(runs.spec, reported(runs.spec, lambda *_: 3.0), tuning)
+    assert verdict.ruling == "supported"
+    assert " of sensitivity to the rate (" in verdict.said
 
 
 def test_a_grid_ends_somewhere(fake: Any) -> None:
@@ -272,6 +304,8 @@ def order(*names: str) -> dict[str, Any]:
         (pair(length=8, than="rms") | {"lengths": [8]}, "compares a model with itself; name two, or two lengths"),
         (pair(length=8, last=8) | {"lengths": [8]}, "counts the last 8 of 8 tokens"),
         (pair(last=8), "counts the last tokens of windows and names no length"),
+        (pair(kind="LessSensitive"), "speak of sensitivity to rates of which a model has none"),
+        ({"seeds": 1001}, "are more than 1,000, beyond which seeds choose rates"),
         (order("rms", "layer", "rms"), "SameOrder.published.* leaves 3 losses besides extremes"),
         (order("rms", "layer", "rms", "gpt"), "speaks of 'gpt', no model of the study"),
     ],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from anyformer.disk.atomic import replace_file
@@ -19,7 +20,7 @@ from anyformer.spec import ModelSpec, specification
 from anyformer.study.compare import Question, check, directory_of, rank, run_one
 from anyformer.study.encoding import decode, encode
 from anyformer.study.results import LOSS, RunResult, Trial, Tuning
-from anyformer.study.specification import ModelEntry, StudySpec
+from anyformer.study.specification import UNREPORTED, ModelEntry, StudySpec
 from anyformer.text import encode_corpus
 from anyformer.training.data.text import TextData
 from anyformer.training.prepare import Say, Sources, read_data
@@ -38,11 +39,16 @@ class Cell(NamedTuple):
     size: int
     tokens: int
     rate: float | None
-    seed: int  # 0: of those that choose a rate
+    seed: int
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it is one of those by which a rate is chosen."""
+        return not 0 < self.seed <= UNREPORTED
 
     def __str__(self) -> str:
         rate = "" if self.rate is None else f", lr {self.rate:g}"
-        seed = f", seed {self.seed}" if self.seed else ", to choose the rate"
+        seed = (f", seed {self.seed}" if self.seed else "") + (", to choose the rate" if self.chooses else "")
         return f"{self.model}, {self.size:,} parameters, {self.tokens:,} tokens{rate}{seed}"
 
 
@@ -99,19 +105,19 @@ class Runs:
     def check(self) -> None:
         """Raise, before anything runs, what would stop a run."""
         for model in self.spec.models:
-            for cell in (*self._grid(model), Cell(model.name, self.spec.sizes[-1], self.spec.tokens[-1], None, 1)):
+            for cell in (*self.trials(model)[0], Cell(model.name, self.spec.sizes[-1], self.spec.tokens[-1], None, 1)):
                 check(self.question(cell), self.data(cell))
 
     def entry(self, name: str) -> ModelEntry:
         return next(model for model in self.spec.models if model.name == name)
 
     def data(self, cell: Cell) -> TextData:
-        return self.texts.report if cell.seed else self.texts.select
+        return self.texts.select if cell.chooses else self.texts.report
 
     def question(self, cell: Cell) -> Question:
         """What one run answers."""
         recipe = self.spec.recipe_of(self.entry(cell.model), cell.tokens)
-        lengths = self.spec.lengths if cell.seed else ()
+        lengths = () if cell.chooses else self.spec.lengths
         architectures = {cell.model: self.models[cell.model, cell.size]}
         return Question(architectures=architectures, recipe=recipe, prompt=None, lengths=lengths)
 
@@ -121,29 +127,35 @@ class Runs:
         tokens = question.recipe.steps * question.recipe.batch_tokens
         return question.flops(self.models[cell.model, cell.size], self.data(cell)) * tokens
 
-    def _grid(self, model: ModelEntry) -> list[Cell]:
+    def _grid(self, model: ModelEntry, rates: Sequence[float]) -> list[Cell]:
         tokens = self.spec.rate_tokens or self.spec.tokens[0]
-        rates = self.spec.rates_of(model)
-        return [Cell(model.name, self.spec.sizes[0], tokens, rate, 0) for rate in rates] if len(rates) > 1 else []
+        size, seeds = self.spec.sizes[0], self.spec.choosing
+        return [Cell(model.name, size, tokens, rate, seed) for rate in rates for seed in seeds]
 
     def trials(self, model: ModelEntry) -> tuple[list[Cell], float | None, bool]:
         """(runs that choose the rate, the rate, whether it is chosen); a grid goes on where its end is the best so far."""
-        cells = self._grid(model)
-        if not cells:
-            return [], next(iter(self.spec.rates_of(model)), None), True
-        for left in range(EXTENSIONS, -1, -1):
-            found = {cell: run for cell in cells if (run := self.result(cell)) is not None}
-            if len(found) < len(cells):
-                break
-            best = min(cells, key=lambda cell: rank(found[cell], LOSS))
-            inside = best not in (cells[0], cells[-1])
-            if inside or not left:
-                return cells, best.rate, True
-            rate = best.rate or 0.0
-            cells = (
-                [best._replace(rate=rate / 2), *cells] if best == cells[0] else [*cells, best._replace(rate=rate * 2)]
-            )
+        rates = [*self.spec.rates_of(model)]
+        if len(rates) < 2:
+            return [], next(iter(rates), None), True
+        left = EXTENSIONS
+        while (tried := self._tried(cells := self._grid(model, rates))) is not None:
+            losses = {rate: fmean(rank(run, LOSS)[0] for run in runs) for rate, runs in tried.items()}
+            best = min(rates, key=losses.__getitem__)
+            if best not in (rates[0], rates[-1]) or not left:
+                return cells, best, True
+            rates = [best / 2, *rates] if best == rates[0] else [*rates, best * 2]
+            left -= 1
         return cells, None, False
+
+    def _tried(self, cells: Sequence[Cell]) -> dict[float, list[RunResult]] | None:
+        """The runs that choose a rate, by rate, seed by seed; None as long as one is missing."""
+        found: dict[float, list[RunResult]] = {}
+        for cell in cells:
+            run = self.result(cell)
+            if run is None or cell.rate is None:
+                return None
+            found.setdefault(cell.rate, []).append(run)
+        return found
 
     def cells(self) -> Iterator[Cell]:
         """All runs that are known to be needed: those that choose a model's rate until it is chosen, then all of its own."""
@@ -165,18 +177,19 @@ class Runs:
         found = []
         for model in self.spec.models:
             rates = self.spec.rates_of(model)
-            found += [*self._grid(model), *self.reported(model.name, next(iter(rates), None))]
+            found += [*self.trials(model)[0], *self.reported(model.name, next(iter(rates), None))]
         return found
 
     def tuning(self) -> tuple[Tuning, ...]:
         """What was tried to choose each rate."""
         found = []
         for model in self.spec.models:
-            cells, rate, chosen = self.trials(model)
-            if cells and chosen and rate is not None:
-                tried = ((cell.rate or 0.0, self.result(cell)) for cell in cells)
+            cells, rate, _ = self.trials(model)
+            tried = self._tried(cells)
+            if tried and rate is not None:
+                losses = {lr: tuple(run.validation_loss for run in runs) for lr, runs in tried.items()}
                 trials = tuple(
-                    Trial(learning_rate=lr, validation_loss=run and run.validation_loss) for lr, run in tried
+                    Trial(learning_rate=lr, validation_loss=_mean(each), seeds=each) for lr, each in losses.items()
                 )
                 found.append(Tuning(architecture=model.name, trials=trials, chosen=rate))
         return tuple(found)
@@ -236,6 +249,12 @@ class Runs:
                     break  # others may have gone on meanwhile, and a rate may be chosen now
             else:
                 pause()
+
+
+def _mean(losses: Sequence[float | None]) -> float | None:
+    """Of losses, None if one is missing."""
+    found = [loss for loss in losses if loss is not None]
+    return fmean(found) if len(found) == len(losses) else None
 
 
 def forget_failures(out: Path) -> int:

@@ -13,7 +13,7 @@ from anyformer.study.paired import Spread, least_detectable, least_margin, sprea
 from anyformer.study.results import RunResult, Tuning
 from anyformer.study.ruling import Verdict, judged, losses_of
 from anyformer.study.scaling import ScalingLaw, fit_law
-from anyformer.study.specification import LossPairSpec, StudySpec
+from anyformer.study.specification import LessSensitive, LossPairSpec, StudySpec
 from anyformer.study.table import quantity
 from anyformer.study.windows import WindowLoss
 
@@ -65,13 +65,20 @@ def find(
     spread = spread_of({model.name: losses_of(runs[model.name, size, tokens]) for model in spec.models})
     every = [run for each in runs.values() for run in each]
     return Findings(
-        spec, about, runs, tuning, judged(spec, runs), spread, _laws(spec, runs), sum(run.seconds for run in every)
+        spec,
+        about,
+        runs,
+        tuning,
+        judged(spec, runs, tuning),
+        spread,
+        _laws(spec, runs),
+        sum(run.seconds for run in every),
     )
 
 
 def foreseen(spec: StudySpec) -> str:
     """What the study can see, said before it has run, by the spread that its file assumes."""
-    tests = sum(isinstance(claim, LossPairSpec) for claim in spec.claims)
+    tests = sum(isinstance(claim, LossPairSpec | LessSensitive) for claim in spec.claims)
     variants = max(1, len(spec.models) - 1)
     df = variants * (spec.seeds - 1)
     if not df:
@@ -167,9 +174,11 @@ def _lines(found: Findings, command: str) -> Iterator[str]:
         )
     yield from _by_length(found)
     if found.tuning:
+        n = len(spec.choosing)
+        seeds = "a seed that are" if n == 1 else f"{n} seeds that are"
         yield from (
             "",
-            "Learning rates, chosen on a part of the text and a seed that are not reported (loss there):",
+            f"Learning rates, chosen on a part of the text and {seeds} not reported ({'' if n == 1 else 'mean '}loss there):",
             "",
         )
         for one in found.tuning:

@@ -187,7 +187,8 @@ class Machine:
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     learning_rate: float
-    validation_loss: float | None  # None if the trial failed
+    validation_loss: float | None  # the mean over seeds; None if the trial failed
+    seeds: tuple[float | None, ...] = ()  # the losses of several seeds, where there are
     score: float | None = None  # what the study judges by, where that is not the loss
 
 

@@ -22,12 +22,13 @@ from anyformer.study.paired import (
     same,
     spread_of,
 )
-from anyformer.study.results import RunResult
+from anyformer.study.results import RunResult, Tuning
 from anyformer.study.scaling import times_as_much
 from anyformer.study.specification import (
     DELTA,
     ClaimSpec,
     LessCompute,
+    LessSensitive,
     LossPairSpec,
     SameLoss,
     SameOrder,
@@ -62,17 +63,41 @@ def losses_of(runs: Sequence[RunResult], length: int | None = None, last: int | 
     return {seed: loss for seed, loss in each if loss is not None and math.isfinite(loss)}
 
 
-def judged(spec: StudySpec, runs: Reported) -> tuple[Verdict, ...]:
-    """The verdict on each claim, at the largest size and budget; p of all tested losses corrected together by Holm."""
+def sensitivity(spec: StudySpec, tuning: Sequence[Tuning], name: str) -> dict[int, float]:
+    """By seed that chooses rates: how far above its least a model's loss is, on average over the study's rates for it.
+
+    A loss above that of the uniform distribution counts as that, as one that is no number does.
+    """
+    uniform = math.log(spec.vocab_size)
+    rates = next(spec.rates_of(model) for model in spec.models if model.name == name)
+    trials = (each for one in tuning if one.architecture == name for each in one.trials)
+    rows = [trial.seeds for trial in trials if trial.learning_rate in rates]
+    found = {}
+    for at, seed in enumerate(spec.choosing if rows else ()):
+        losses = (row[at] for row in rows)
+        held = [uniform if loss is None or not loss < uniform else loss for loss in losses]
+        found[seed] = fmean(held) - min(held)
+    return found
+
+
+def judged(spec: StudySpec, runs: Reported, tuning: Sequence[Tuning] = ()) -> tuple[Verdict, ...]:
+    """The verdict on each claim, at the largest size and budget; p of all tested differences corrected together by Holm."""
     size, tokens = max(spec.sizes), max(spec.tokens)
     largest = {model.name: runs[model.name, size, tokens] for model in spec.models}
     spread = spread_of({name: losses_of(each) for name, each in largest.items()})
-    tested = {id(claim): _tested(claim, largest, spread) for claim in spec.claims if isinstance(claim, LossPairSpec)}
+    tested: dict[int, tuple[Difference | None, Spread]] = {}
+    for claim in spec.claims:
+        if isinstance(claim, LossPairSpec):
+            tested[id(claim)] = _tested(claim, largest, spread)
+        elif isinstance(claim, LessSensitive):
+            pairs = paired({name: sensitivity(spec, tuning, name) for name in claim.names}, *claim.names)
+            tested[id(claim)] = difference(pairs, pooled([pairs])) if pairs else None, pooled([pairs])
     p_values = dict(zip(tested, corrected([found for found, _ in tested.values()]), strict=True))
     verdicts = []
     for claim in spec.claims:
-        if isinstance(claim, LossPairSpec):
-            failed = sum(run.failure is not None for name in set(claim.names) for run in largest[name])
+        if isinstance(claim, LossPairSpec | LessSensitive):
+            reported = set(claim.names) if isinstance(claim, LossPairSpec) else ()
+            failed = sum(run.failure is not None for name in reported for run in largest[name])
             verdicts.append(_of_losses(claim, *tested[id(claim)], p_values[id(claim)], len(tested), failed))
         elif isinstance(claim, LessCompute):
             verdicts.append(_of_compute(claim, spec, runs, size))
@@ -99,7 +124,12 @@ def _tested(
 
 
 def _of_losses(
-    claim: LossPairSpec, found: Difference | None, spread: Spread, p_holm: float, n_tests: int, n_failed: int
+    claim: LossPairSpec | LessSensitive,
+    found: Difference | None,
+    spread: Spread,
+    p_holm: float,
+    n_tests: int,
+    n_failed: int,
 ) -> Verdict:
     lost = f"; {n_failed} of its runs failed and count in no mean" if n_failed else ""
     if found is None:
@@ -121,8 +151,10 @@ def _of_losses(
     return Verdict(claim, ruling, said)
 
 
-def _where(claim: LossPairSpec) -> str:
-    """The windows that a claim speaks of."""
+def _where(claim: LossPairSpec | LessSensitive) -> str:
+    """The windows, or rates, that a claim speaks of."""
+    if isinstance(claim, LessSensitive):
+        return " of sensitivity to the rate"
     ours, theirs = (length and f"{length:,}" for length in claim.readings)
     if ours is None and theirs is None:
         return ""

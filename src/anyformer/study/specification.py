@@ -14,6 +14,7 @@ from anyformer.variants.rows import ROWS
 
 HEADER = "study"  # the file's first key; its value is the version of the language
 DELTA = 0.01  # nats a token within which two losses are called the same
+UNREPORTED = 1000  # seeds above it, and 0, choose rates
 SD = 0.006  # nats a token: of paired differences, where a study has not measured its own
 
 
@@ -79,6 +80,13 @@ class LessCompute(PairSpec):
     times: Positive = 1.0
 
 
+class LessSensitive(PairSpec):
+    """Over the study's rates, losses lie less above their least: the mean of min(loss, ln vocabulary) less the best one.
+
+    Wortsman et al. 2023, arXiv:2309.14322, section 2.2. By the runs that choose rates: give the study several `rate_seeds`.
+    """
+
+
 class PublishedLoss(Spec):
     """What a paper reports of what a model of the study stands for."""
 
@@ -117,7 +125,8 @@ class StudySpec(Spec):
     rates: tuple[Positive, ...] = ()  # of which each model gets the best; none, or one: no choice
     rate_tokens: Whole | None = None  # budget of the runs that choose, at the first size; None: the first budget
     lengths: tuple[Whole, ...] = ()  # of windows by which the reported text is read too; each divides the longest
-    seeds: Whole = 3  # of each reported run: 1, 2, 3 …; seed 0 chooses rates
+    rate_seeds: Whole = 1  # by whose mean a rate is chosen: 0, 1001, 1002 …
+    seeds: Whole = 3  # of each reported run: 1, 2, 3 …
     recipe: Recipe = Recipe()
     sd: Positive = SD  # of paired differences, by which the least detectable difference is foreseen
     version: ClassVar[int] = 1
@@ -143,6 +152,9 @@ class StudySpec(Spec):
             self.require(
                 "lengths", length > 1 and longest % length == 0, f"has {length}, which does not divide {longest}"
             )
+        self.require(
+            "seeds", self.seeds <= UNREPORTED, f"are more than {UNREPORTED:,}, beyond which seeds choose rates"
+        )
         self.require("sizes", bool(self.sizes), "is empty; give a number of parameters")
         self.require("tokens", bool(self.tokens), "is empty; give a budget")
 
@@ -150,6 +162,9 @@ class StudySpec(Spec):
         lengths = claim.readings if isinstance(claim, LossPairSpec) else (None, None)
         same = claim.model == claim.than and lengths[0] == lengths[1]
         self.require("claims", not same, "compares a model with itself; name two, or two lengths")
+        if isinstance(claim, LessSensitive):
+            several = all(len(self.rates_of(model)) > 1 for model in self.models if model.name in claim.names)
+            self.require("claims", several, "speak of sensitivity to rates of which a model has none to choose from")
         if not isinstance(claim, LossPairSpec):
             return
         read = ", ".join(map(str, self.lengths)) or "none"
@@ -168,6 +183,11 @@ class StudySpec(Spec):
     def recipe_of(self, model: ModelEntry, tokens: int) -> Recipe:
         """The recipe of a model for a budget, before its learning rate is chosen."""
         return (model.recipe or self.recipe).but(tokens=max(tokens, (model.recipe or self.recipe).batch_tokens))
+
+    @property
+    def choosing(self) -> tuple[int, ...]:
+        """The seeds that choose rates."""
+        return (0, *range(UNREPORTED + 1, UNREPORTED + self.rate_seeds))
 
     def rates_of(self, model: ModelEntry) -> tuple[float, ...]:
         """The learning rates among which one is chosen, in order; none or one: no choice."""

@@ -43,23 +43,26 @@ def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transforme
         _fully_sharded(model, device, world).to_empty(device=device)
         joined_experts(model, among)
         return model
-    if world.tp == 1:
-        return _fully_sharded(build(spec, None, device="meta"), device, world).to_empty(device=device)
     from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
 
     mesh = device_mesh(device, world)["tp"]
-    model = outlined(spec, mesh)
+    model = build(spec, None, device="meta") if world.tp == 1 else outlined(spec, mesh)
+    if world.pp > 1:
+        from anyformer.training.cluster.stages import keep, stage_of
+
+        keep(model, stage_of(spec, world))
     if world.mesh.shards > 1:
         _fully_sharded(model, device, world)
-    return joined_layers(model.to_empty(device=device), spec, mesh)
+    model.to_empty(device=device)
+    return model if world.tp == 1 else joined_layers(model, spec, mesh)
 
 
 def shard(model: Transformer, device: torch.device, world: World) -> Transformer:
     """The model shared out over the processes of the world: each has its part of the weights alone.
 
-    Under fsdp it is the same module, under tp and ep another. What no optimiser moves (the corrections of routers) stays whole.
+    Under fsdp it is the same module, elsewhere another. What no optimiser moves (the corrections of routers) stays whole.
     """
-    if world.tp == 1 and world.mesh is not None and world.mesh.ep == 1:
+    if world.tp == world.pp == 1 and world.mesh is not None and world.mesh.ep == 1:
         return _fully_sharded(model, device, world)
     part, whole = _outlined(model.spec, device, world), dict(model.named_parameters())
     with torch.no_grad():
@@ -92,10 +95,10 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
 
 
 def device_mesh(device: torch.device, world: World) -> DeviceMesh:
-    """The processes of the world by the mesh's axes, dp, fsdp and tp. Those that share a layer are next to each other."""
+    """The processes of the world by the mesh's axes, pp, dp, fsdp and tp. Those that share a layer are next to each other."""
     mesh = world.mesh
     assert mesh is not None
-    sizes = (("dp", world.size // mesh.copy), ("fsdp", mesh.shards), ("tp", mesh.tp))
+    sizes = (("pp", mesh.pp), ("dp", world.size // mesh.copy), ("fsdp", mesh.shards), ("tp", mesh.tp))
     return _device_mesh(device.type, sizes, dist.group.WORLD)
 
 

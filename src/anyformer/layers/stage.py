@@ -35,6 +35,7 @@ class Stage:
     gives: tuple[Carried, ...] = ()
     # the weights that several stages have, by name: the numbers of those that do
     common: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  # of all weights of the model, in its order
 
     @property
     def first(self) -> bool:

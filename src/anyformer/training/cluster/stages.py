@@ -55,7 +55,7 @@ def stages(spec: ModelSpec, n: int) -> tuple[Stage, ...]:
     ]
     every = {name: tuple(k for k in range(n) if name in held[k]) for name in names.values()}
     common = {name: which for name, which in every.items() if len(which) > 1}
-    return tuple(replace(stage, common=common) for stage in found)
+    return tuple(replace(stage, common=common, names=tuple(names.values())) for stage in found)
 
 
 def stage_of(spec: ModelSpec, world: World) -> Stage:

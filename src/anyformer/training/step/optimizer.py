@@ -54,13 +54,17 @@ def optimizer_of(
     if beside is not None:
         way = _by_parameter(beside, beside.spec) | way
     lr = optimizer.peak(spec.stack.d_model)
+    # All of the model's, where a process has some of the layers.
+    kinds = (
+        set(way.values()) if not (isinstance(model, Transformer) and model.stack.stage) else set(ways(spec).values())
+    )
     groups = [
         {
             "params": [p for p in every if way[p] == (decays, rate)],
             "lr": lr * rate,
             "weight_decay": decay / rate if decays else 0.0,
         }
-        for decays, rate in sorted(set(way.values()), reverse=True)
+        for decays, rate in sorted(kinds, reverse=True)
     ]
     fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
     return torch.optim.AdamW(

@@ -159,7 +159,7 @@ class Stack(Part[StackSpec]):
             context.input = self.embedding(ids, context)
             state = self.residual.open(context.input, context)
         else:
-            state = self.stage.enter(carried, context)
+            state = self.stage.enter(carried, context, next(stores))
         for i, block in enumerate(self.blocks, self.blocks.here.start):
             if hidden is not None or (early is not None and i in early):
                 x, state = self.residual.close(state)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyformer.layers.tokens import ForwardContext
+from anyformer.layers.tokens import ForwardContext, Store
 
 
 class Carried(NamedTuple):
@@ -45,16 +45,19 @@ class Stage:
     def last(self) -> bool:
         return self.number == self.n_stages - 1
 
-    def enter(self, carried: Sequence[Tensor], context: ForwardContext) -> Tensor:
-        """The residual's state [batch, token, …] that the stage before gave; the rest is put where layers look for it."""
+    def enter(self, carried: Sequence[Tensor], context: ForwardContext, store: Store) -> Tensor:
+        """The residual's state [batch, token, …] that the stage before gave; the rest is put where layers look for it.
+
+        `store`: that of any mixer call, whose keys are the tokens that those lent are of.
+        """
         state, *others = carried
         left = iter(others)
         for what, name, parts in self.takes:
             each = {part: next(left) for part in parts}
             if what == "input":
                 context.input = each[""]
-            else:  # without a cache the keys are the pass's own tokens
-                context.memo.found[f"{what} {name}"] = (each, None) if what == "keys" else each[""]
+            else:
+                context.memo.found[f"{what} {name}"] = (each, store.keys) if what == "keys" else each[""]
         return state
 
     def leave(self, state: Any, context: ForwardContext) -> tuple[Tensor, ...]:

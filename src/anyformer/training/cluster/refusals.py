@@ -83,13 +83,10 @@ def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_
 def _unstageable(spec: ModelSpec, recipe: Recipe, world: World, compiled: bool, one_pass: bool) -> str | None:
     from anyformer.training.cluster.stages import unstaged
 
-    assert world.mesh is not None
     if not one_pass:
         return f"{recipe.objective.kind} makes passes of its own, which no stage of a pipeline knows"
     if compiled:
         return "--compile has not been tried under pp; leave it out"
-    if beside := next((axis for axis in ("cp", "ep") if getattr(world.mesh, axis) > 1), None):
-        return f"{beside} has not been tried beside pp"
     return unstaged(spec, world.pp)
 
 

@@ -35,26 +35,24 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
     """This process's part of a model, its numbers still to be set."""
     assert world.mesh is not None
-    if world.mesh.ep > 1:
-        from anyformer.training.cluster.expert_parallel import joined_experts, spread
-
-        model, among = build(spec, None, device="meta"), expert_mesh(device, world)["ep"]
-        spread(model, among)
-        _fully_sharded(model, device, world).to_empty(device=device)
-        joined_experts(model, among)
-        return model
+    from anyformer.training.cluster.expert_parallel import joined_experts, spread
+    from anyformer.training.cluster.stages import keep, stage_of
     from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
 
-    mesh = device_mesh(device, world)["tp"]
-    model = build(spec, None, device="meta") if world.tp == 1 else outlined(spec, mesh)
+    mesh = device_mesh(device, world)
+    model = build(spec, None, device="meta") if world.tp == 1 else outlined(spec, mesh["tp"])
     if world.pp > 1:
-        from anyformer.training.cluster.stages import keep, stage_of
-
         keep(model, stage_of(spec, world))
+    if world.mesh.ep > 1:
+        spread(model, expert_mesh(device, world)["ep"])
     if world.mesh.shards > 1:
         _fully_sharded(model, device, world)
     model.to_empty(device=device)
-    return model if world.tp == 1 else joined_layers(model, spec, mesh)
+    if world.tp > 1:
+        joined_layers(model, spec, mesh["tp"])
+    if world.mesh.ep > 1:
+        joined_experts(model, expert_mesh(device, world)["ep"])
+    return model
 
 
 def shard(model: Transformer, device: torch.device, world: World) -> Transformer:
@@ -103,10 +101,10 @@ def device_mesh(device: torch.device, world: World) -> DeviceMesh:
 
 
 def expert_mesh(device: torch.device, world: World) -> DeviceMesh:
-    """The same processes by what they have of the experts: dp copies of fsdp parts of what each of ep has."""
+    """The same processes by what they have of the experts: in a stage dp copies of fsdp parts of what each of ep has."""
     mesh = world.mesh
     assert mesh is not None
-    sizes = (("dp", mesh.dp), ("fsdp", mesh.shards // mesh.ep), ("ep", mesh.ep))
+    sizes = (("pp", mesh.pp), ("dp", mesh.dp), ("fsdp", mesh.shards // mesh.ep), ("ep", mesh.ep))
     return _device_mesh(device.type, sizes, dist.group.WORLD)
 
 

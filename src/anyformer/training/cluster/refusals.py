@@ -86,7 +86,7 @@ def _unstageable(spec: ModelSpec, recipe: Recipe, world: World, compiled: bool, 
     if not one_pass:
         return f"{recipe.objective.kind} makes passes of its own, which no stage of a pipeline knows"
     if compiled:
-        return "--compile has not been tried under pp; leave it out"
+        return "--compile is not there under pp yet; leave it out"
     return unstaged(spec, world.pp)
 
 

@@ -45,6 +45,8 @@ class Output:
     # what the first head reads to predict k tokens further, [batch, token - k, width] for k = 1, 2 …
     ahead: list[Tensor] = field(default_factory=list)
     loss: Tensor | None = None  # the mean over the labels, where some were given
+    # where processes have some layers each, what the next is given; what comes out else is of the last
+    carried: tuple[Tensor, ...] = ()
 
     def __getitem__(self, key: str | int) -> Any:
         """A field by name, or by its number among those that are there: the loss, the logits, the last hidden state.
@@ -131,6 +133,7 @@ class Transformer(Part[ModelSpec]):
         dropout: Dropout | None = None,
         labels: Tensor | None = None,
         encoder_last_hidden_state: Tensor | None = None,
+        carried: Sequence[Tensor] = (),
     ) -> Output:
         """Run the model.
 
@@ -143,7 +146,8 @@ class Transformer(Part[ModelSpec]):
         gives one answer a row, and refuses rows that hold several documents. `output_ahead`: run what predicts further tokens
         too, which takes whole rows and no cache. `labels` [batch, token] make the first head's loss, their mean cross-entropy
         but for -100: of a decoder those of each token's successor, the tokens themselves given as labels; of an encoder and of
-        an encoder–decoder those of each token. A head that pools takes a class a row [batch]. Raises InputError and KernelError.
+        an encoder–decoder those of each token. A head that pools takes a class a row [batch]. `carried`: what the process
+        that has the layers before these gives, each [batch, …]. Raises InputError and KernelError.
         """
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
         given = decoder_input_ids if input_ids is None else input_ids
@@ -181,12 +185,16 @@ class Transformer(Part[ModelSpec]):
         )
         context.trains = torch.is_grad_enabled() and cache is None
         context.recompute = self.recompute if context.trains else "none"
+        stage = self.stack.stage
+        if stage is not None and not stage.last:
+            x, own = self.stack(ids, context, stores, carried=carried)
+            return Output(x, notes=own, carried=stage.leave(x, context))
         hidden: list[Tensor] | None = [] if output_hidden_states else None
         asked = list(self.heads) if heads is None else [self.head(one) for one in heads]
         # A cache holds what the layers of every head keep of every token.
         layered = [one for one in (asked if cache is None else self.heads) if one.layers is not None]
         early: dict[int, Tensor | None] = {len(self.stack.blocks) - one.layers.spec.before: None for one in layered}
-        x, own = self.stack(ids, context, stores, hidden, early)
+        x, own = self.stack(ids, context, stores, hidden, early, carried)
         out = Output(x, encoder_last_hidden_state=memory, notes=[*notes, *own])
         if hidden is not None:
             out.hidden_states = tuple(hidden)

@@ -92,7 +92,7 @@ def test_scores_and_losses_are_those_of_transformers(name: str, kind: Kind, arch
     n = int((rows.labels != NOT_PREDICTED).sum())
     assert float(found.total) / n == pytest.approx(float(expected.loss), rel=2e-5)
     assert float(found.each.sum()) == pytest.approx(float(found.total), rel=1e-5)
-    scores, _ = objective.scores(LossContext(model, model.head(), CPU), rows)  # type: ignore[attr-defined]
+    scores = objective.scores(LossContext(model, model.head(), CPU), rows)  # type: ignore[attr-defined]
     real = mask.bool() if kind == "words" else slice(None)
     torch.testing.assert_close(scores[real], expected.logits[real], rtol=1e-4, atol=2e-5)
     assert float(expected.logits.std()) > 0.05
@@ -105,11 +105,11 @@ def test_a_text_alone_scores_as_in_a_padded_batch() -> None:
         objective = objective_of(Classification(), model.spec)
         rows, by = some(data), LossContext(model, model.head(), CPU)
         with torch.no_grad():
-            together = objective.scores(by, rows)[0]  # type: ignore[attr-defined]
+            together = objective.scores(by, rows)  # type: ignore[attr-defined]
             for i, n in enumerate(rows.document.sum(1).tolist()):
                 alone = type(rows)(*(field[i : i + 1, :n] for field in rows))
                 torch.testing.assert_close(
-                    objective.scores(by, alone)[0][0],  # type: ignore[attr-defined]
+                    objective.scores(by, alone)[0],  # type: ignore[attr-defined]
                     together[i],
                     rtol=1e-4,
                     atol=2e-5,
@@ -123,7 +123,7 @@ def test_smoothing_and_z_loss_are_obeyed() -> None:
     objective = objective_of(Classification(), model.spec)
     plain = LossContext(model, model.head(), CPU)
     found = objective(plain._replace(options=LossOptions(0.2, 0.1)), rows)
-    scores, _ = objective.scores(plain, rows)  # type: ignore[attr-defined]
+    scores = objective.scores(plain, rows)  # type: ignore[attr-defined]
     labels = torch.from_numpy(rows.labels[:, 0])
     by_hand = F.cross_entropy(scores, labels, label_smoothing=0.2, reduction="sum")
     by_hand = by_hand + 0.1 * scores.logsumexp(1).square().sum()

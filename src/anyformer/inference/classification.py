@@ -209,5 +209,5 @@ def scored(
     device = next(model.parameters()).device
     for rows, source in examples.batches(BATCH_TOKENS):
         with torch.no_grad(), autocast(precision, device):
-            scores, _ = objective.scores(LossContext(model, model.head(), device), rows)
+            scores = objective.scores(LossContext(model, model.head(), device), rows)
         yield source[:, 0], scores.cpu().numpy()

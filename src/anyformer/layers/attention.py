@@ -144,6 +144,9 @@ class AttentionSpec(MixerSpec):
         names = {"keys": self.keys if (self.reads == "self") == own else None, "choice": choice}
         return {what: name for what, name in names.items() if name is not None}
 
+    def reads_input(self) -> bool:
+        return self.reads == "input"
+
     def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
         if what == "choice":
             assert self.indexer is not None

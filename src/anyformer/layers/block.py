@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from anyformer.layers.embedding import Embedding
 from anyformer.layers.memory_efficient import made_again
 from anyformer.layers.part import Part
+from anyformer.layers.stage import Stage
 from anyformer.layers.tokens import ForwardContext, KeepNothing, Notes, Store
 from anyformer.spec import BlockSpec, BranchSpec, MapSpec, StackSpec, SublayerSpec
 
@@ -137,6 +138,7 @@ class Stack(Part[StackSpec]):
     blocks: Any
     residual: Any
     norm: nn.Module | None
+    stage: Stage | None = None  # where several processes have some of the layers each
 
     def forward(
         self,
@@ -145,15 +147,20 @@ class Stack(Part[StackSpec]):
         stores: Iterator[Store],
         hidden: list[Tensor] | None = None,
         early: dict[int, Tensor | None] | None = None,
+        carried: Sequence[Tensor] = (),
     ) -> tuple[Tensor, list[Notes]]:
         """The last hidden state [batch, token, width] and each mixer's notes; `hidden` collects what lies between.
 
-        `early`: at each number of layers in it is put what the stack would give if it had no more.
+        `early`: at each number of layers in it is put what the stack would give if it had no more. `carried`: what the stage
+        before gave, each [batch, …]; what a stage that is not the last gives is the residual's state.
         """
-        x = context.input = self.embedding(ids, context)
-        context.ids = ids
-        state, notes = self.residual.open(x, context), []
-        for i, block in enumerate(self.blocks):
+        context.ids, notes = ids, []
+        if self.stage is None or self.stage.first:
+            context.input = self.embedding(ids, context)
+            state = self.residual.open(context.input, context)
+        else:
+            state = self.stage.enter(carried, context, next(stores))
+        for i, block in enumerate(self.blocks, self.blocks.here.start):
             if hidden is not None or (early is not None and i in early):
                 x, state = self.residual.close(state)
                 if hidden is not None:
@@ -162,6 +169,8 @@ class Stack(Part[StackSpec]):
                     early[i] = mapped(self.spec.norm, self.norm, x, context)
             state, more = block(state, self.residual, context, stores)
             notes += more
+        if self.stage is not None and not self.stage.last:
+            return state, notes
         x = mapped(self.spec.norm, self.norm, self.residual.close(state)[0], context)
         if hidden is not None:
             hidden.append(x)

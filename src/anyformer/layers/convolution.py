@@ -33,6 +33,9 @@ class ConvolutionSpec(MixerSpec):
             "bias": Weight((place.d_model,), ("d_out",), "bias", fill=0.0),
         }
 
+    def reads_input(self) -> bool:
+        return self.reads == "input"
+
     def together(self) -> str | None:
         return "mixes tokens with their neighbours"
 

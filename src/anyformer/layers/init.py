@@ -102,7 +102,7 @@ def initialise(
 ) -> None:
     """Set every parameter of a built model; the same numbers for the same seed, in the order of the state dict.
 
-    `put` copies numbers, of its shape or to be expanded to it, into a parameter.
+    `put` copies numbers, of its shape or to be expanded to it, into a parameter. What a model has a part of is drawn whole.
     """
     init = spec.init
     if not isinstance(init, ByRole):
@@ -112,12 +112,12 @@ def initialise(
     of_encoder = spec.encoder.n_branches if spec.encoder else 0
     with torch.no_grad():
         for path, weight in tensors(spec, Place()):
-            target = parameters[path]
+            target = parameters.get(path)
             if weight.fill is not None:
-                put(target, torch.tensor(weight.fill))
+                _ = target is None or put(target, torch.tensor(weight.fill))
                 continue
             drawn = torch.empty(weight.shape)
             distribution = init.of(weight) if weight.std is None else Normal(scale=weight.std)
             n_branches = of_encoder if path.startswith("encoder.") else spec.stack.n_branches
             distribution.fill(drawn, distribution.std(weight, n_branches), generator)
-            put(target, drawn)
+            _ = target is None or put(target, drawn)

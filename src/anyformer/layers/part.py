@@ -55,17 +55,24 @@ class Parts(nn.Module):
     def __init__(self, parts: list[nn.Module], shared: Any) -> None:
         super().__init__()
         self.n = len(parts)
+        self.here = range(self.n)  # those that this process has, of a model of which others have the rest
         for i, part in enumerate(parts):
             attach(self, str(i), part, shared)
 
     def __iter__(self) -> Iterator[Any]:
-        return (getattr(self, str(i)) for i in range(self.n))
+        return (getattr(self, str(i)) for i in self.here)
 
     def __getitem__(self, i: int) -> Any:
         return getattr(self, str(range(self.n)[i]))
 
     def __len__(self) -> int:
         return self.n
+
+    def keep(self, here: range) -> None:
+        """Leave these alone, by the numbers that they keep."""
+        for i in set(range(self.n)) - set(here):
+            delattr(self, str(i))
+        self.here = here
 
 
 class SharedParts(nn.ModuleDict):

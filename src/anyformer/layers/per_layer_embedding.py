@@ -49,6 +49,9 @@ class PerLayerEmbeddingSpec(MixerSpec):
             "up": (LinearSpec(role="output", axes=("d_model", "d_layer")), narrow),
         }
 
+    def reads_input(self) -> bool:
+        return True
+
     def together(self) -> str | None:
         return None
 

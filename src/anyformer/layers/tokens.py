@@ -173,7 +173,9 @@ class ForwardContext:
     def given(self, what: Literal["memory", "input"]) -> Tensor:
         """The encoder's output, or the embedding's."""
         source = self.memory if what == "memory" else self.input
-        assert source is not None
+        assert source is not None, (
+            f"{what} is not here; under pp a mixer says in `reads_input` that it reads the latter"
+        )
         return source
 
     def once(self, key: str | None, make: Callable[[], Any]) -> Any:

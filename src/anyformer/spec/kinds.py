@@ -87,6 +87,10 @@ class MixerSpec(PartSpec, abstract=True):
         """What it reads of an earlier layer, the last that lends such by that name; the rest it has by itself."""
         return {}
 
+    def reads_input(self) -> bool:
+        """Whether it reads the embedding's output too, whatever lies between."""
+        return False
+
     def unfit(self, what: str, lender: MixerSpec, place: Place) -> str | None:
         """Why it cannot read what another mixer of the stack lends, or None."""
         return None

@@ -18,6 +18,7 @@ from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.progress import Watcher
 from tests.training import killing
+from tests.training.cluster.steps import of_all_stages
 
 STEPS = killing.STEPS
 
@@ -80,5 +81,6 @@ def ran(
         )
     except Crash:
         return None
-    weights = {name: together(p.detach()).clone() for name, p in found.model.state_dict().items()}
+    mine = {name: together(p.detach()).clone() for name, p in found.model.state_dict().items()}
+    weights = of_all_stages(world, mine)
     return Ran({s.step: s.loss for s in found.steps}, [v.validation_loss for v in found.validations], weights)

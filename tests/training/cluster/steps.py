@@ -122,15 +122,27 @@ def trained(
         batch = batch_for(spec, step, rows)
         trainer.micro_tokens = micro_rows * max(field.shape[1] for field in batch)
         trainer.gradients(step, batch)
-        found.gradients.append({name: together(p.grad).clone() for name, p in named(trainer) if p.grad is not None})
+        gradients = {name: together(p.grad).clone() for name, p in named(trainer) if p.grad is not None}
+        found.gradients.append(of_all_stages(world, gradients))
         trainer.optimizer.zero_grad(set_to_none=True)
         result = trainer.step(step, batch)
         found.losses.append(result.loss)
         found.norms.append(result.grad_norm)
         found.loads.append([] if result.load is None else result.load.numbers().tolist())
-    found.weights.update({name: together(p.detach()).clone() for name, p in named(trainer)})
+    found.weights.update(of_all_stages(world, {name: together(p.detach()).clone() for name, p in named(trainer)}))
     assert all(map(math.isfinite, found.losses + found.norms))
     return found if world.leads else None
+
+
+def of_all_stages(world: World, mine: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of all stages of a pipeline by name; what several have is equal in all."""
+    if world.pp == 1:
+        return mine
+    found: dict[str, Tensor] = {}
+    for each in world.gathered(mine):
+        for name, tensor in each.items():
+            assert torch.equal(found.setdefault(name, tensor), tensor), name
+    return found
 
 
 def trainer_for(spec: ModelSpec, recipe: Recipe, world: World, recompute: Any = "none") -> Trainer:

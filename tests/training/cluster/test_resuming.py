@@ -52,7 +52,7 @@ def check_near(found: Ran, whole: Ran) -> None:
 
 
 @pytest.mark.parametrize(
-    "mesh", [*(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("dp=2", "tp=2", "cp=2")), "fsdp=2"]
+    "mesh", [*(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("dp=2", "tp=2", "cp=2", "pp=2")), "fsdp=2"]
 )
 def test_the_same_mesh_goes_on_to_the_bit(two: Processes, tmp_path: Path, mesh: str) -> None:
     """With dropout, which each process draws by seed, step and rank."""
@@ -71,6 +71,7 @@ def test_the_same_mesh_goes_on_to_the_bit(two: Processes, tmp_path: Path, mesh: 
         ("", "fsdp=2"),
         ("tp=2", ""),
         ("cp=2", ""),
+        ("pp=2", ""),
         *(
             pytest.param(*pair, marks=pytest.mark.slow)
             for pair in (
@@ -83,6 +84,12 @@ def test_the_same_mesh_goes_on_to_the_bit(two: Processes, tmp_path: Path, mesh: 
                     ("dp=2", "tp=2"),
                     ("tp=2", "fsdp=2"),
                     ("fsdp=2", "tp=2"),
+                    ("", "pp=2"),
+                    ("pp=2", "dp=2"),
+                    ("dp=2", "pp=2"),
+                    ("pp=2", "tp=2"),
+                    ("tp=2", "pp=2"),
+                    ("fsdp=2", "pp=2"),
                 ),
             )
         ),
@@ -107,7 +114,10 @@ def whole_mixture(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     ("first", "then"),
     [
         ("fsdp=2,ep=2", ""),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("", "fsdp=2,ep=2"), ("fsdp=2", "fsdp=2,ep=2"))),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (("", "fsdp=2,ep=2"), ("fsdp=2", "fsdp=2,ep=2"), ("pp=2", ""))
+        ),
     ],
 )
 def test_experts_that_were_spread_go_on(

@@ -38,6 +38,7 @@ from anyformer.hub.shards import ShardedWeights
 from anyformer.training.checkpoint import shards
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.step.state import (
+    Numbers,
     check_model_tensors,
     model_tensors,
     optimizer_tensors,
@@ -115,12 +116,15 @@ class Checkpoints:
         target = self.world.told(self._name(step))
         if not (self.world.leads or self.world.sharded):
             return Content(target, step, metric)
-        moments, optimizer_rest = optimizer_tensors(optimizer)
+        numbers = Numbers.of(model, optimizer) if self.world.pp > 1 else None
+        moments, optimizer_rest = optimizer_tensors(optimizer, numbers)
         random_tensors, random_rest = random_state()
         random_file = {RANDOM: random_tensors} if self.world.leads else {}
         shared: dict[str, Mapping[str, Tensor]] = {}
         if self.world.sharded:
-            optimizer_rest["scalars"] = {name: float(value) for name, value in moments.items() if not value.dim()}
+            scalars = {name: float(value) for name, value in moments.items() if not value.dim()}
+            each = self.world.gathered(scalars) if self.world.pp > 1 else [scalars]
+            optimizer_rest["scalars"] = {name: value for found in each for name, value in found.items()}
             moments = {name: value for name, value in moments.items() if value.dim()}
             shared = {MODEL_PARTS: model_tensors(model), MOMENT_PARTS: moments, **(beside or {})}
             written: dict[str, dict[str, Tensor]] = random_file
@@ -198,23 +202,26 @@ class Checkpoints:
         self.world.meet()  # all have found it sound
         data = json.loads((path / STATE).read_text(encoding="utf-8"))
         scalars = {name: torch.tensor(value) for name, value in data["optimizer"].pop("scalars", {}).items()}
+        numbers = Numbers.of(model, optimizer) if self.world.pp > 1 else None
         if (path / MODEL_PARTS).is_dir():
             check_model_tensors(model, shards.outlines(path / MODEL_PARTS))
-            moments = self._moments(path / MOMENT_PARTS, optimizer)
-            set_optimizer_tensors(optimizer, moments | scalars, data["optimizer"])
+            moments = self._moments(path / MOMENT_PARTS, optimizer, numbers)
+            set_optimizer_tensors(optimizer, moments | scalars, data["optimizer"], numbers)
             shards.read(path / MODEL_PARTS, model_tensors(model))
         else:
             weights = load_file(path / self.weights, device=str(next(model.parameters()).device))
             check_model_tensors(model, weights)
-            set_optimizer_tensors(optimizer, load_file(path / MOMENTS), data["optimizer"])
+            set_optimizer_tensors(optimizer, load_file(path / MOMENTS), data["optimizer"], numbers)
             set_model_tensors(model, weights)
         set_random_state(load_file(path / RANDOM), data["random"])
         return data["state"]
 
-    def _moments(self, folder: Path, optimizer: Optimizer) -> dict[str, Tensor]:
+    def _moments(self, folder: Path, optimizer: Optimizer, numbers: Numbers | None) -> dict[str, Tensor]:
         """What a folder of parts has of the optimiser, shared out as its parameters are."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        held = {name: torch.empty_like(parameters[int(name.split(".")[0])]) for name in shards.outlines(folder)}
+        known = {i if numbers is None else numbers.own[i]: p for i, p in enumerate(parameters)}
+        named = [(name, known.get(int(name.split(".")[0]))) for name in shards.outlines(folder)]
+        held = {name: torch.empty_like(p) for name, p in named if p is not None}
         shards.read(folder, held)
         return held
 

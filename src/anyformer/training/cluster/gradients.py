@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,30 +16,67 @@ from anyformer.training.cluster.world import World
 BUCKET_NBYTES = 25 << 20  # of gradients reduced at once: large enough to be bound by bandwidth, small beside the model
 
 
+def counted_once(model: Transformer, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    """Those of a process's parameters that no stage before it has."""
+    stage = model.stack.stage
+    if stage is None:
+        return [*parameters]
+    before = {name for name, which in stage.common.items() if which[0] < stage.number}
+    left = {p for name, p in model.named_parameters() if name in before}
+    return [p for p in parameters if p not in left]
+
+
+def norm_over_stages(norm: Tensor, device: torch.device, world: World) -> Tensor:
+    """That of what all stages have, of which `norm` is this one's."""
+    from anyformer.training.cluster.sharding import device_mesh
+
+    square = norm.detach().square()
+    dist.all_reduce(square, group=device_mesh(device, world)["pp"].get_group())
+    return square.sqrt()
+
+
 def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world: World) -> None:
     """Give each parameter its gradient over all processes, where FSDP2 has not done so. All processes call it.
 
     One flat reduction a bucket; a parameter that has a gradient nowhere keeps none, so that nothing decays it.
     """
-    if world.size == 1 or (world.sharded and world.tp == 1):
+    if world.size == 1 or (world.sharded and world.tp == world.pp == 1):
         return
-    if world.tp == 1:
-        _add(_everywhere(parameters))
+    if not world.sharded:
+        _add(_everywhere(parameters, [None]))
         return
     from anyformer.training.cluster.sharding import device_mesh
 
     mesh = device_mesh(parameters[0].device, world)
-    of_copies = mesh["dp"].get_group() if mesh["fsdp"].size() == 1 and mesh["dp"].size() > 1 else None
-    held, adds = _everywhere(parameters), model.shares.adds()
-    _add([p for p in held if p in adds], mesh["tp"].get_group())
-    if of_copies is not None:
-        _add(held, of_copies)
+    groups: dict[str, Any] = {axis: mesh[axis].get_group() for axis in ("dp", "fsdp", "tp") if mesh[axis].size() > 1}
+    held = _everywhere(parameters, groups.values())
+    if "tp" in groups:
+        adds = model.shares.adds()
+        _add([p for p in held if p in adds], groups["tp"])
+    if "dp" in groups and "fsdp" not in groups:
+        _add(held, groups["dp"])
+    if model.stack.stage is not None:
+        _add_of_stages(model, parameters, world)
 
 
-def _everywhere(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-    """Those that have a gradient in any process; in the others it is 0."""
+def _add_of_stages(model: Transformer, parameters: Sequence[nn.Parameter], world: World) -> None:
+    """Give what several stages have, a tied table or a shared layer, what it gets in all of them."""
+    from anyformer.training.cluster.stages import column
+
+    assert model.stack.stage is not None
+    named, common = dict(model.named_parameters()), model.stack.stage.common
+    for which in sorted(set(common.values())):
+        group = column(world, which)
+        if group is not None:
+            mine = [named[name] for name, those in common.items() if those == which and named[name].requires_grad]
+            _add(_everywhere(mine, [group]), group)
+
+
+def _everywhere(parameters: Sequence[nn.Parameter], groups: Iterable[dist.ProcessGroup | None]) -> list[nn.Parameter]:
+    """Those that have a gradient in any process of the groups, one after the other; in the others it is 0. None: of all."""
     has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-    dist.all_reduce(has)
+    for group in groups:
+        dist.all_reduce(has, group=group)
     held = [p for p, n in zip(parameters, has.tolist(), strict=True) if n]
     for p in held:
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad

@@ -49,7 +49,7 @@ def meet(model: Transformer, cuts: Mapping[str, Cut | None], vocabulary: int, ra
     for mixer in split:
         mixer.register_forward_pre_hook(partial(_enter, ranks))
         mixer.register_forward_hook(partial(_leave, ranks))
-    for module in {module: None for mixer in split for module in _modules(mixer)}:
+    for module in {module: None for mixer in split for module in reached(mixer)}:
         if isinstance(module, Attention):
             more = [] if module.relative_values is None else [module.relative_values]
             for part in (*module.scores, *more):
@@ -90,7 +90,7 @@ def _share_of_bias(ranks: Ranks, module: Linear | StackedLinear, given: Any, mad
     return made - (bias * (1 - 1 / ranks.size)).to(made.dtype)
 
 
-def _modules(module: nn.Module, beside: tuple[nn.Module, ...] = ()) -> Iterator[nn.Module]:
+def reached(module: nn.Module, beside: tuple[nn.Module, ...] = ()) -> Iterator[nn.Module]:
     """A module and all that it holds, shared ones too, which the model has registered elsewhere; but what stands `beside`."""
     left, seen = [module], set(beside)
     while left:
@@ -102,7 +102,7 @@ def _modules(module: nn.Module, beside: tuple[nn.Module, ...] = ()) -> Iterator[
 
 
 def _parameters(module: nn.Module, beside: tuple[nn.Module, ...] = ()) -> Iterator[Owned]:
-    for each in _modules(module, beside):
+    for each in reached(module, beside):
         yield from ((each, name) for name, _ in each.named_parameters(recurse=False))
 
 

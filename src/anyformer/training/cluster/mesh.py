@@ -17,20 +17,21 @@ AXES = {
     "tp": "processes that share each layer's heads, features and vocabulary (tensor parallelism), all on the same rows",
     "ep": "processes of one fsdp · cp that share experts, which tokens travel to (expert parallelism)",
     "cp": "processes that share rows, each a stretch of the tokens (context parallelism), and weights as under fsdp",
+    "pp": "stages of a pipeline, each of some of the layers; a batch goes through in parts (--micro-tokens)",
     "zero": "ZeRO's stage under fsdp: 3 gathers weights for each pass of a layer, 2 keeps them from forward to backward",
 }
-ELSEWHERE = {"pp": "layers", "vp": "a pipeline's stretches"}
+ELSEWHERE = {"vp": "a pipeline's stretches"}
 AUTO = "auto"
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """dp · fsdp · tp · cp processes, those of one tp, one ep or one cp next to each other.
+    """pp · dp · fsdp · tp · cp processes, those of one tp, one ep or one cp next to each other, those of one stage too.
 
     Of fsdp · cp, ep hold different experts. Those of one cp share the weights out as those of one fsdp do.
 
     Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Shoeybi et al. 2019, arXiv:1909.08053;
-    Lepikhin et al. 2020, arXiv:2006.16668; Llama 3, arXiv:2407.21783, section 3.3.2.
+    Lepikhin et al. 2020, arXiv:2006.16668; Llama 3, arXiv:2407.21783, section 3.3.2; Huang et al. 2019, arXiv:1811.06965.
     """
 
     dp: int = 1
@@ -39,11 +40,12 @@ class Mesh:
     ep: int = 1
     cp: int = 1
     zero: Literal[2, 3] = 3
+    pp: int = 1
 
     @property
     def processes(self) -> int:
         """How many there must be."""
-        return self.dp * self.fsdp * self.tp * self.cp
+        return self.pp * self.dp * self.fsdp * self.tp * self.cp
 
     @property
     def shards(self) -> int:
@@ -53,10 +55,10 @@ class Mesh:
     @property
     def copy(self) -> int:
         """Processes that share one copy of the model."""
-        return self.shards * self.tp
+        return self.pp * self.shards * self.tp
 
     def __str__(self) -> str:
-        said = [f"{axis}={n}" for axis in ("dp", "fsdp", "tp", "ep", "cp") if (n := getattr(self, axis)) > 1] or [
+        said = [f"{axis}={n}" for axis in ("dp", "fsdp", "tp", "ep", "cp", "pp") if (n := getattr(self, axis)) > 1] or [
             "dp=1"
         ]
         return ",".join(said + ["zero=2"] * (self.zero == 2 and self.shards > 1))
@@ -94,7 +96,7 @@ def parse(text: str, processes: int) -> Mesh:
             f"write fsdp={mesh.ep},ep={mesh.ep}"
         )
     if mesh.processes != processes:
-        more = "".join(f" · {axis} {n}" for axis in ("tp", "cp") if (n := getattr(mesh, axis)) > 1)
+        more = "".join(f" · {axis} {n}" for axis in ("tp", "cp", "pp") if (n := getattr(mesh, axis)) > 1)
         raise UsageError(
             f"--mesh {text!r}: dp {mesh.dp} · fsdp {mesh.fsdp}{more} is {mesh.processes} "
             "processes, and there "

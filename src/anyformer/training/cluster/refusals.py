@@ -24,10 +24,11 @@ def refuse_on_mesh(
     compiled: bool = False,
     beside: bool = False,
     by_place: bool = True,
+    one_pass: bool = True,
 ) -> None:
     """Raise UsageError where the rows of a batch, or the weights, cannot be shared out, with the reason.
 
-    `beside`: there is an auxiliary model; `tied`: it has tensors of the model; `by_place` of the objective.
+    `beside`: there is an auxiliary model; `tied`: it has tensors of the model; `by_place` and `one_pass` of the objective.
     """
     if world.size == 1:
         return
@@ -41,6 +42,8 @@ def refuse_on_mesh(
         fsdp = f"use --mesh fsdp={world.mesh.fsdp}"
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}, or {fsdp}")
     if world.cp > 1 and (reason := _unstretchable(spec, recipe, world.cp, compiled, by_place)):
+        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}; use --mesh dp={world.size}")
+    if world.pp > 1 and (reason := _unstageable(spec, recipe, world, compiled, one_pass)):
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}; use --mesh dp={world.size}")
     if world.sharded and tied:
         raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {_TIED}, or use --mesh dp={world.size}")
@@ -75,6 +78,16 @@ def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_
     if compiled:
         return "under cp processes speak to each other within a layer, which --compile takes whole; leave it out"
     return None
+
+
+def _unstageable(spec: ModelSpec, recipe: Recipe, world: World, compiled: bool, one_pass: bool) -> str | None:
+    from anyformer.training.cluster.stages import unstaged
+
+    if not one_pass:
+        return f"{recipe.objective.kind} makes passes of its own, which no stage of a pipeline knows"
+    if compiled:
+        return "--compile is not there under pp yet; leave it out"
+    return unstaged(spec, world.pp)
 
 
 def _reason(spec: ModelSpec, recipe: Recipe) -> str | None:

@@ -35,31 +35,32 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
     """This process's part of a model, its numbers still to be set."""
     assert world.mesh is not None
-    if world.mesh.ep > 1:
-        from anyformer.training.cluster.expert_parallel import joined_experts, spread
-
-        model, among = build(spec, None, device="meta"), expert_mesh(device, world)["ep"]
-        spread(model, among)
-        _fully_sharded(model, device, world).to_empty(device=device)
-        joined_experts(model, among)
-        return model
-    if world.tp == 1:
-        return _fully_sharded(build(spec, None, device="meta"), device, world).to_empty(device=device)
+    from anyformer.training.cluster.expert_parallel import joined_experts, spread
+    from anyformer.training.cluster.stages import keep, stage_of
     from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
 
-    mesh = device_mesh(device, world)["tp"]
-    model = outlined(spec, mesh)
+    mesh = device_mesh(device, world)
+    model = build(spec, None, device="meta") if world.tp == 1 else outlined(spec, mesh["tp"])
+    if world.pp > 1:
+        keep(model, stage_of(spec, world))
+    if world.mesh.ep > 1:
+        spread(model, expert_mesh(device, world)["ep"])
     if world.mesh.shards > 1:
         _fully_sharded(model, device, world)
-    return joined_layers(model.to_empty(device=device), spec, mesh)
+    model.to_empty(device=device)
+    if world.tp > 1:
+        joined_layers(model, spec, mesh["tp"])
+    if world.mesh.ep > 1:
+        joined_experts(model, expert_mesh(device, world)["ep"])
+    return model
 
 
 def shard(model: Transformer, device: torch.device, world: World) -> Transformer:
     """The model shared out over the processes of the world: each has its part of the weights alone.
 
-    Under fsdp it is the same module, under tp and ep another. What no optimiser moves (the corrections of routers) stays whole.
+    Under fsdp it is the same module, elsewhere another. What no optimiser moves (the corrections of routers) stays whole.
     """
-    if world.tp == 1 and world.mesh is not None and world.mesh.ep == 1:
+    if world.tp == world.pp == 1 and world.mesh is not None and world.mesh.ep == 1:
         return _fully_sharded(model, device, world)
     part, whole = _outlined(model.spec, device, world), dict(model.named_parameters())
     with torch.no_grad():
@@ -92,18 +93,18 @@ def _fully_sharded(model: Transformer, device: torch.device, world: World) -> Tr
 
 
 def device_mesh(device: torch.device, world: World) -> DeviceMesh:
-    """The processes of the world by the mesh's axes, dp, fsdp and tp. Those that share a layer are next to each other."""
+    """The processes of the world by the mesh's axes, pp, dp, fsdp and tp. Those that share a layer are next to each other."""
     mesh = world.mesh
     assert mesh is not None
-    sizes = (("dp", world.size // mesh.copy), ("fsdp", mesh.shards), ("tp", mesh.tp))
+    sizes = (("pp", mesh.pp), ("dp", world.size // mesh.copy), ("fsdp", mesh.shards), ("tp", mesh.tp))
     return _device_mesh(device.type, sizes, dist.group.WORLD)
 
 
 def expert_mesh(device: torch.device, world: World) -> DeviceMesh:
-    """The same processes by what they have of the experts: dp copies of fsdp parts of what each of ep has."""
+    """The same processes by what they have of the experts: in a stage dp copies of fsdp parts of what each of ep has."""
     mesh = world.mesh
     assert mesh is not None
-    sizes = (("dp", mesh.dp), ("fsdp", mesh.shards // mesh.ep), ("ep", mesh.ep))
+    sizes = (("pp", mesh.pp), ("dp", mesh.dp), ("fsdp", mesh.shards // mesh.ep), ("ep", mesh.ep))
     return _device_mesh(device.type, sizes, dist.group.WORLD)
 
 

@@ -80,7 +80,8 @@ def outlined(spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
 def joined_layers(model: Transformer, spec: ModelSpec, mesh: DeviceMesh) -> Transformer:
     """Have the processes of `mesh` compute an outlined model's passes together. FSDP2, if any, has its part of it already."""
     rank, ranks = mesh.get_local_rank(), GroupRanks(mesh.get_group())
-    cut = dict(cuts(spec, model.spec, rank, ranks.size))
+    held = {name for name, _ in model.named_parameters()}  # of all, where other processes have other layers
+    cut = {name: each for name, each in cuts(spec, model.spec, rank, ranks.size).items() if name in held}
     blocks: dict[nn.Module, list[tuple[Owned, Cut | None]]] = {}
     for module in model.modules():  # a block before what it holds
         if isinstance(module, Block):

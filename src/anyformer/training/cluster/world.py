@@ -49,14 +49,24 @@ class World:
         return 1 if self.mesh is None else self.mesh.cp
 
     @property
+    def pp(self) -> int:
+        """How many processes have some of the layers each, those of one stage next to each other."""
+        return 1 if self.mesh is None else self.mesh.pp
+
+    @property
+    def stage(self) -> int:
+        """Which of these this process is."""
+        return self.rank // (self.size // self.pp)
+
+    @property
     def readers(self) -> int:
         """How many processes, or groups of those that compute together, have rows of their own."""
-        return self.size // (self.tp * self.cp)
+        return self.size // (self.pp * self.tp * self.cp)
 
     @property
     def reader(self) -> int:
         """Which of the readers this process is, or is one of."""
-        return self.rank // (self.tp * self.cp)
+        return self.rank % (self.size // self.pp) // (self.tp * self.cp)
 
     def chosen(self, fits: bool) -> World:
         """With the mesh that is left open: a copy a process where one `fits` as rank 0 sees it, else sharded over all."""
@@ -65,7 +75,7 @@ class World:
         return replace(self, mesh=Mesh(dp=self.size) if self.told(fits) else Mesh(fsdp=self.size))
 
     def summed(self, numbers: Tensor) -> Tensor:
-        """The sums over readers, in float64 on the CPU; the same bits on all. Those of one reader give the same."""
+        """The sums over readers and stages, in float64 on the CPU; the same bits on all. Others of one reader give the same."""
         total = numbers.detach().double().cpu()
         if self.size > 1:
             total = total.clone() if self.rank % (self.tp * self.cp) == 0 else torch.zeros_like(total)
@@ -111,8 +121,8 @@ class World:
         return held
 
     def read(self, value: V) -> list[V]:
-        """What each reader gives."""
-        return self.gathered(value)[:: self.tp * self.cp]
+        """What each reader gives, in the last stage."""
+        return self.gathered(value)[self.size - self.size // self.pp :: self.tp * self.cp]
 
     def meet(self) -> None:
         """Wait for all."""
@@ -152,7 +162,7 @@ class World:
             yield round_[min(self.reader, len(round_) - 1)], self.reader < len(round_)
 
     def seed(self, *numbers: int) -> int:
-        """A seed of the numbers and of which tokens are this process's; that of the first is one process's."""
+        """A seed of the numbers and of which tokens and layers are this process's; that of the first is one process's."""
         which = self.rank // self.tp
         mixed = np.random.SeedSequence((*numbers, *([which] if which else []))).generate_state(1, np.uint64)[0]
         return int(mixed >> 1)

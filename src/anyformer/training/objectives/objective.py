@@ -16,6 +16,7 @@ from anyformer.layers.cross_entropy import PLAIN, LossOptions, cross_entropy
 from anyformer.layers.head import Head
 from anyformer.layers.tokens import Dropout, Notes
 from anyformer.memory import SegmentMemory
+from anyformer.model import Output
 from anyformer.spec import ModelSpec, Workload
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.data.noise import Noise
@@ -91,9 +92,24 @@ class Objective(ABC, Generic[S]):
     def refuses(self) -> str | None:
         """Why the architecture cannot be trained so, and what could; None: it can."""
 
-    @abstractmethod
     def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        """The losses of some rows of a batch."""
+        """The losses of some rows of a batch; by default of one pass of the model."""
+        asked = self.asked(rows, by.device, alone=by.memory is None)
+        return self.losses(by, by.forward(**asked, dropout=by.dropout, cache=by.memory), rows)
+
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        """What the one pass over some rows is given; rows do not stand `alone` where it sees a memory of those before."""
+        raise TypeError(f"{self.said.kind} does not say what it asks of a model")
+
+    def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
+        """The losses of what that pass gave: by default of a label for each token; without ever holding all logits."""
+        read, labels = out.read_by(by.head), on(by.device, rows.labels)
+        return Losses(*cross_entropy(by.head, read, labels, by.options), out.notes)
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether a batch is one pass of one model, which several processes may each compute a part of."""
+        return type(self).__call__ is Objective.__call__
 
     @classmethod
     def with_head(cls, said: S, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
@@ -155,12 +171,6 @@ def with_head_for(spec: ModelSpec, said: ObjectiveSpec, labels: Sequence[str] | 
     As it is where it has that head, or the objective trains those that it has.
     """
     return loss_of(type(said)).with_head(said, spec, labels)
-
-
-def losses_of_labels(by: LossContext, inputs: Mapping[str, Any], labels: Tensor) -> Losses:
-    """The losses of a label [batch, token] for each token of the stack; without ever holding all logits."""
-    out = by.forward(**inputs, output_logits=False, dropout=by.dropout, cache=by.memory)
-    return Losses(*cross_entropy(by.head, out.read_by(by.head), labels, by.options), out.notes)
 
 
 def on(device: torch.device, array: np.ndarray) -> Tensor:

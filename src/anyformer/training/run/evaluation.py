@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from anyformer.training.data.feed import Validation
 from anyformer.training.objectives.objective import LossContext, LossPart, Objective
 from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import seeing
+
+if TYPE_CHECKING:
+    from anyformer.training.step.pipeline import Pipeline
 
 BATCH_TOKENS = 4096
 
@@ -95,23 +98,28 @@ def evaluate(
     most_tokens: int | None = None,
     auxiliary: Transformer | None = None,
     world: World = ALONE,
+    pipeline: Pipeline | None = None,
 ) -> Evaluation:
     """The losses of every document, or of about `most_tokens`, always the same ones; without dropout, smoothing and z-loss.
 
     `auxiliary` is what was trained beside the model, where the objective needs it. The processes of the `world` share the
-    batches out, and all have the result.
+    batches out, and all have the result; where they have some of the layers each, by a `pipeline`.
     """
     counts: np.ndarray | None = None
     parts: list[dict[str, _Counted]] = []
     device = next(model.parameters()).device
     beside = None if auxiliary is None else LossContext(auxiliary, auxiliary.head(), device)
-    by = LossContext(model, model.head(), device, auxiliary=beside)
+    by = None if pipeline is not None else LossContext(model, model.head(), device, auxiliary=beside)
     n = len(validation.document_nbytes)
     nats, tokens = np.zeros(n), np.zeros(n, dtype=np.int64)
     for (rows, source), counts_here in world.dealt(validation.batches(batch_tokens, most_tokens)):
-        by = seeing(by, model, validation, rows)
-        with torch.no_grad(), autocast(precision, by.device):
-            losses = objective(by, rows)
+        if by is None:
+            assert pipeline is not None
+            losses = pipeline.losses(rows)
+        else:
+            by = seeing(by, model, validation, rows)
+            with torch.no_grad(), autocast(precision, by.device):
+                losses = objective(by, rows)
         if not counts_here:
             continue
         parts.append({name: _counted(part) for name, part in losses.parts.items()})
@@ -120,6 +128,8 @@ def evaluate(
         if losses.classes is not None:
             found = np.bincount(losses.classes.cpu().numpy()[real], minlength=2)
             counts = found if counts is None else counts + found
+        if pipeline is not None and not pipeline.stage.last:  # which counts them
+            continue
         nats += np.bincount(source[real], each[real], minlength=n)
         tokens += np.bincount(source[real], minlength=n)
     nats, tokens = (world.summed(torch.from_numpy(each)).numpy() for each in (nats, tokens))

@@ -314,6 +314,7 @@ class Run:
             most_tokens=most_tokens,
             auxiliary=by.auxiliary,
             world=self.world,
+            pipeline=by.pipeline,
         )
 
     def _validated(self, loss: float, whole: bool, unigram: float | None = None) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from anyformer.errors import UsageError
 from anyformer.screen import counted
-from anyformer.spec import ModelSpec, Place, Workload
+from anyformer.spec import ModelSpec, Place, Workload, tensors
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import Objective
 from anyformer.training.step import Trainer, split
@@ -90,6 +90,9 @@ def sizes(trainer: Trainer) -> tuple[int, int, int]:
     """
     if (adapter := trainer.adapter) is not None:
         return sum(p.numel() for p in adapter.base().values()), 0, sum(p.numel() for p in adapter.parameters())
+    if trainer.pipeline is not None:  # a process has some of the layers
+        n = sum(weight.numel for _, weight in tensors(trainer.objective.spec, Place()))
+        return n, 0, n
     model = {id(p): p.numel() for p in trainer.model.parameters()}
     held = {id(p): p.numel() for p in trainer.auxiliary.parameters()} if trainer.auxiliary is not None else {}
     own = sum(numel for key, numel in held.items() if key not in model)

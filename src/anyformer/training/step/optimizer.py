@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,13 +54,17 @@ def optimizer_of(
     if beside is not None:
         way = _by_parameter(beside, beside.spec) | way
     lr = optimizer.peak(spec.stack.d_model)
+    # All of the model's, where a process has some of the layers.
+    kinds = (
+        set(way.values()) if not (isinstance(model, Transformer) and model.stack.stage) else set(ways(spec).values())
+    )
     groups = [
         {
             "params": [p for p in every if way[p] == (decays, rate)],
             "lr": lr * rate,
             "weight_decay": decay / rate if decays else 0.0,
         }
-        for decays, rate in sorted(set(way.values()), reverse=True)
+        for decays, rate in sorted(kinds, reverse=True)
     ]
     fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
     return torch.optim.AdamW(
@@ -79,17 +83,31 @@ def _by_parameter(model: nn.Module, spec: ModelSpec) -> dict[nn.Parameter, tuple
     return {p: named.get(name, (True, 1.0)) for name, p in model.named_parameters() if p.requires_grad}
 
 
-def clip(parameters: Sequence[Tensor], norm: float | None) -> Tensor:
-    """Scale all gradients together down to `norm` at most, and return the norm that they had; None only measures."""
-    shared_out: dict[Any, list[Tensor]] = {}  # by the mesh that parts are on: those of experts have one of their own
-    for p in parameters:
-        if p.grad is not None:
-            shared_out.setdefault(getattr(p, "device_mesh", None), []).append(p)
-    norms = [
-        together(nn.utils.get_total_norm([p.grad for p in ps if p.grad is not None])) for ps in shared_out.values()
+def clip(
+    parameters: Sequence[Tensor],
+    norm: float | None,
+    counted: Sequence[Tensor] | None = None,
+    of_all: Callable[[Tensor], Tensor] = lambda norm: norm,
+) -> Tensor:
+    """Scale all gradients together down to `norm` at most, and return the norm that they had; None only measures.
+
+    `counted`: those of them that no other process counts; `of_all` makes of their norm that of all processes.
+    """
+    each = [
+        together(nn.utils.get_total_norm([p.grad for p in ps if p.grad is not None]))
+        for ps in _by_mesh(parameters if counted is None else counted)
     ]
-    total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    total = of_all(each[0] if len(each) == 1 else torch.linalg.vector_norm(torch.stack(each or [torch.zeros(())])))
     if norm is not None:
-        for ps in shared_out.values():
+        for ps in _by_mesh(parameters):
             nn.utils.clip_grads_with_norm_(ps, norm, total)
     return total
+
+
+def _by_mesh(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Those with a gradient, by the mesh that parts are on: those of experts have one of their own."""
+    found: dict[Any, list[Tensor]] = {}
+    for p in parameters:
+        if p.grad is not None:
+            found.setdefault(getattr(p, "device_mesh", None), []).append(p)
+    return list(found.values())

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from anyformer.layers.moe import MoE
+from anyformer.layers.moe import MoE, MoESpec
 from anyformer.layers.router import Router
 from anyformer.layers.tokens import Notes
 from anyformer.model import Transformer
@@ -62,22 +62,39 @@ class ExpertLoad:
         return self.dropped / max(1.0, float(sum(c.sum() for c in self.counts)))
 
 
-class Routed:
-    """The calls of mixtures in one forward pass: each with its router and its notes, which may be of stretches of rows."""
+class Mixtures(NamedTuple):
+    """The calls of mixtures in a pass: how many choices each has, and which of them are this process's."""
 
-    def __init__(self, routers: Sequence[Router], notes: Iterable[Notes], world: World = ALONE) -> None:
+    n_choices: tuple[int, ...]
+    here: slice
+
+
+class Routed:
+    """The calls of mixtures in one forward pass: each with its router and its notes, which may be of stretches of rows.
+
+    `mixtures`: those of the whole pass, of which `notes` are this process's; None: they are all.
+    """
+
+    def __init__(
+        self,
+        routers: Sequence[Router],
+        notes: Iterable[Notes],
+        world: World = ALONE,
+        mixtures: Mixtures | None = None,
+    ) -> None:
         self.calls = list(zip(routers, (note for note in notes if "router_logits" in note), strict=True))
         self.world = world
+        self.mixtures = mixtures or Mixtures(tuple(router.spec.n_choices for router in routers), slice(0, len(routers)))
 
     def load(self) -> ExpertLoad:
-        counts, tokens, dropped, rows = [], [], 0.0, 0
-        for router, note in self.calls:
+        """That of its own calls; the others have 0."""
+        counts = [torch.zeros(n, dtype=torch.float64) for n in self.mixtures.n_choices]
+        tokens, dropped, rows, first = [0.0] * len(counts), 0.0, 0, self.mixtures.here.start
+        for i, (router, note) in enumerate(self.calls, first):
             real = note["real"]
-            counts.append(
-                torch.bincount(note["chosen"][real].flatten(), minlength=router.spec.n_choices).double().cpu()
-            )
-            tokens.append(float(real.sum()))
-            rows = len(real)
+            counts[i] = torch.bincount(note["chosen"][real].flatten(), minlength=router.spec.n_choices).double().cpu()
+            tokens[i] = float(real.sum())
+            rows = len(real) if first == 0 else 0  # once, where several processes have calls
             if "served" in note:
                 dropped += float((~note["served"][real]).sum())
         load = ExpertLoad(tuple(counts), tuple(tokens), dropped)
@@ -85,7 +102,10 @@ class Routed:
 
     def loss(self, losses: Iterable[RouterLossSpec], whole: ExpertLoad) -> Tensor:
         """The part that these tokens have in the losses of a batch, of which `whole` is the load."""
-        each = [loss.weight * _LOSSES[type(loss)](loss, self.calls, whole, self.world) for loss in losses]
+        if not self.calls:
+            return torch.zeros(())
+        by = (self.calls, whole, self.mixtures.here, self.world)
+        each = [loss.weight * _LOSSES[type(loss)](loss, *by) for loss in losses]
         return torch.stack(each).sum()
 
 
@@ -98,13 +118,29 @@ def routers_of(model: Transformer) -> list[Router]:
     return [mixer.router for mixer in mixers if isinstance(mixer, MoE)]
 
 
-def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTraining) -> None:
+def mixtures_of(model: Transformer) -> Mixtures:
+    """All calls of a model, of which this process may have some of the layers."""
+    spec = model.spec
+    stacks = [stack.layers for stack in spec.stacks.values()]
+    own = (head.layers.blocks for head in spec.heads if head.layers is not None)
+    blocks = [*chain(*stacks), *(module.block for module in spec.ahead), *chain(*own)]
+    each = [[m.router.n_choices for m in block.mixers if isinstance(m, MoESpec)] for block in blocks]
+    stage = model.stack.stage
+    begin = 0 if stage is None else stage.layers.start
+    end = len(blocks) if stage is None or stage.last else stage.layers.stop
+    before, behind = (len([*chain(*each[:n])]) for n in (begin, end))
+    return Mixtures(tuple(chain(*each)), slice(before, behind))
+
+
+def correct(routers: Sequence[Router], load: ExpertLoad, training: RouterTraining, here: slice = slice(None)) -> None:
     """Raise the corrections of experts with less than the mean load, lower those of the others, by the speed.
+
+    The routers are those of the calls `here`.
 
     DeepSeek-V3: arXiv:2412.19437, section 2.1.2. Those of identities stay (LongCat-Flash: arXiv:2509.01322, section 2.1.2).
     """
     together: dict[Router, Any] = {}
-    for router, counts in zip(routers, load.counts, strict=True):
+    for router, counts in zip(routers, load.counts[here], strict=True):
         if router.correction is not None:
             together[router] = together.get(router, 0) + counts
     with torch.no_grad():
@@ -129,18 +165,19 @@ def _probabilities(router: Router, note: Notes) -> Tensor:
     return found * note["real"][..., None]
 
 
-def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, world: World) -> Tensor:
+def _load_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, here: slice, world: World) -> Tensor:
     assert isinstance(loss, LoadBalance)
     sums = [_probabilities(*call).sum((0, 1)) for call in calls]
-    counts = [count.to(total) for count, total in zip(whole.counts, sums, strict=True)]
-    if loss.over == "layers":
+    if loss.over == "layers":  # the counts, which have no gradient, are of all layers
         tokens, n = sum(whole.tokens), len(sums[0])
-        return n * (sum(counts) / tokens * (sum(sums) / tokens)).sum()  # type: ignore[operator]
-    each = zip(counts, sums, whole.tokens, strict=True)
+        counts = sum(count.to(sums[0]) for count in whole.counts)
+        return n * (counts / tokens * (sum(sums) / tokens)).sum()  # type: ignore[operator]
+    counts = [count.to(total) for count, total in zip(whole.counts[here], sums, strict=True)]
+    each = zip(counts, sums, whole.tokens[here], strict=True)
     return torch.stack([len(total) * (count / n * (total / n)).sum() for count, total, n in each]).sum()
 
 
-def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, world: World) -> Tensor:
+def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, here: slice, world: World) -> Tensor:
     each = []
     for router, note in calls:
         real, chosen, spec = note["real"], note["chosen"], router.spec
@@ -153,7 +190,7 @@ def _sequence_balance(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, wor
     return torch.stack(each).sum()
 
 
-def _z_loss(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, world: World) -> Tensor:
+def _z_loss(loss: RouterLossSpec, calls: Calls, whole: ExpertLoad, here: slice, world: World) -> Tensor:
     squares = [(note["router_logits"].logsumexp(-1).square() * note["real"]).sum() for _, note in calls]
     return torch.stack(squares).sum() / sum(whole.tokens)
 

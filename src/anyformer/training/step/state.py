@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anyformer.errors import CheckpointError
+from anyformer.model import Transformer
 from anyformer.training.cluster.parts import part_as, put
+from anyformer.training.step.optimizer import ways
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -27,8 +29,9 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def check_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:
     """Raise CheckpointError, listing them, where names, shapes or dtypes are not those of `model`."""
-    own = model_tensors(model)
-    missing, surplus = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
+    own, stage = model_tensors(model), model.stack.stage if isinstance(model, Transformer) else None
+    known = {*own, *(stage.names if stage is not None else ())}  # other processes have the rest
+    missing, surplus = sorted(known - saved.keys()), sorted(saved.keys() - known)
     if missing or surplus:
         raise CheckpointError(
             f"the checkpoint is of another model: it lacks {_some(missing)}, and the model lacks {_some(surplus)}"
@@ -50,26 +53,56 @@ def set_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:
             put(tensor, saved[name])
 
 
-def optimizer_tensors(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class Numbers(NamedTuple):
+    """The numbers that parameters have in the state of an optimiser of the whole model, of which this process has a stage."""
+
+    own: tuple[int, ...]  # by the number here
+    groups: tuple[tuple[int, ...], ...]  # all of each group
+
+    @classmethod
+    def of(cls, model: Transformer, optimizer: Optimizer) -> Numbers:
+        stage, way = model.stack.stage, ways(model.spec)
+        assert stage is not None
+        kinds = sorted(set(way.values()), reverse=True)
+        number = {
+            name: i for i, name in enumerate(name for kind in kinds for name in stage.names if way.get(name) == kind)
+        }
+        groups = (tuple(number[name] for name in stage.names if way.get(name) == kind) for kind in kinds)
+        names = {p: name for name, p in model.named_parameters()}
+        own = tuple(number[names[p]] for group in optimizer.param_groups for p in group["params"])
+        return cls(own, tuple(groups))
+
+
+def optimizer_tensors(optimizer: Optimizer, numbers: Numbers | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of an optimiser, such as `0.exp_avg` for the first parameter, and the rest as JSON."""
     state = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     rest: dict[str, Any] = {"state": {}, "groups": []}
     for index, values in state["state"].items():
-        rest["state"][str(index)] = _split(values, str(index), tensors)
+        number = index if numbers is None else numbers.own[index]
+        rest["state"][str(number)] = _split(values, str(number), tensors)
     for i, group in enumerate(state["param_groups"]):
-        rest["groups"].append(_split(group, f"group.{i}", tensors))
+        every = {} if numbers is None else {"params": list(numbers.groups[i])}
+        rest["groups"].append(_split({**group, **every}, f"group.{i}", tensors))
     return tensors, rest
 
 
-def set_optimizer_tensors(optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+def set_optimizer_tensors(
+    optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any], numbers: Numbers | None = None
+) -> None:
     """Give an optimiser the state that `optimizer_tensors` took. Raises CheckpointError for another optimiser's."""
     # Cloned, because what safetensors maps from disk is neither aligned nor free to be deleted.
     joined = [dict(group) for group in rest["groups"]]
     state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in rest["state"].items()}
     for name, tensor in tensors.items():
         *owner, field = name.split(".", 2) if name.startswith("group.") else name.split(".", 1)
-        (joined[int(owner[1])] if len(owner) == 2 else state[int(owner[0])])[field] = tensor.clone()
+        held = joined[int(owner[1])] if len(owner) == 2 else state.setdefault(int(owner[0]), {})
+        held[field] = tensor.clone()
+    if numbers is not None:
+        here = {number: index for index, number in enumerate(numbers.own)}
+        state = {here[number]: values for number, values in state.items() if number in here}
+        for group in joined:
+            group["params"] = [here[number] for number in group["params"] if number in here]
     for group, own in zip(joined, optimizer.param_groups, strict=False):
         for field, value in group.items():  # JSON has lists only
             if isinstance(own.get(field), tuple) and isinstance(value, list):

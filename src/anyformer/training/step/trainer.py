@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from anyformer.model import Transformer
 from anyformer.recipe import DropoutSpec, Recipe
 from anyformer.spec import Recompute
 from anyformer.text import NOT_PREDICTED
-from anyformer.training.cluster.gradients import add_gradients
+from anyformer.training.cluster.gradients import add_gradients, counted_once, norm_over_stages
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.data.feed import Rows
@@ -34,7 +34,7 @@ from anyformer.training.step.device import autocast
 from anyformer.training.step.memories import NAME as MEMORY
 from anyformer.training.step.memories import segment_memories
 from anyformer.training.step.optimizer import clip, optimizer_of, trained
-from anyformer.training.step.routing import ExpertLoad, Routed, correct, routers_of
+from anyformer.training.step.routing import ExpertLoad, Routed, correct, mixtures_of, routers_of
 from anyformer.training.step.state import check_model_tensors, model_tensors, set_model_tensors
 
 
@@ -76,7 +76,16 @@ class Trainer:
         asked = objective.auxiliary()
         tied, beside = asked is not None and bool(asked.tied), asked is not None
         by_place = objective.by_place()
-        refuse_on_mesh(model.spec, recipe, world, tied=tied, compiled=compiled, beside=beside, by_place=by_place)
+        refuse_on_mesh(
+            model.spec,
+            recipe,
+            world,
+            tied=tied,
+            compiled=compiled,
+            beside=beside,
+            by_place=by_place,
+            one_pass=objective.one_pass,
+        )
         if micro_tokens is not None and not recipe.objective.divisible:
             raise UsageError(
                 f"{recipe.objective.kind} tells the texts of a batch apart: in parts each would have fewer negatives; "
@@ -102,20 +111,27 @@ class Trainer:
         self.adapter = Adapter(model, recipe.lora, recipe.seed) if recipe.lora is not None else None
         self.memories = segment_memories(model, recipe, recompute, compiled)
         self.parameters = trained(model, self.auxiliary)
+        self.counted = counted_once(model, self.parameters)
         self.device = next(model.parameters()).device
         self.optimizer = optimizer_of(model, model.spec, recipe.optimizer, self.auxiliary)
         self.rate_shares = [group["lr"] / self.optimizer.defaults["lr"] for group in self.optimizer.param_groups]
         self.learning_rate = recipe.learning_rates(model.spec.stack.d_model)
         self.options = LossOptions(recipe.label_smoothing, recipe.z_loss)
-        self.routers = routers_of(model)
-        self.router_losses = recipe.router.losses if self.routers else ()
-        self.dropout = rates(recipe.dropout, recipe.router.jitter if self.routers else 0.0)
+        self.routers, self.mixtures = routers_of(model), mixtures_of(model)
+        routed = bool(self.mixtures.n_choices)
+        self.router_losses = recipe.router.losses if routed else ()
+        self.dropout = rates(recipe.dropout, recipe.router.jitter if routed else 0.0)
         specs = (model.spec, *([self.auxiliary.spec] if self.auxiliary is not None else []))
         parts = [part for spec in specs for part in spec.nested()]
         if any(isinstance(part, BatchNormSpec) or (isinstance(part, RouterSpec) and part.draws) for part in parts):
             # A pass with rates, be they 0, is one of training, where these compute something else.
             self.dropout = self.dropout or Dropout()
         self.micro_tokens = micro_tokens or sys.maxsize
+        self.pipeline = None
+        if world.pp > 1:
+            from anyformer.training.step.pipeline import Pipeline
+
+            self.pipeline = Pipeline(model, objective, world, recipe.precision, self.dropout, self.options)
         for one in (model, self.auxiliary):
             if compiled and one is not None:
                 compile_layers(one)
@@ -128,7 +144,7 @@ class Trainer:
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
         result = self.gradients(number, batch)
-        norm = clip(self.parameters, self.recipe.clip)
+        norm = clip(self.parameters, self.recipe.clip, self.counted, self._norm)
         result = result._replace(grad_norm=float(norm), lr=self.learning_rate(number))
         if result.finite:
             for group, share in zip(self.optimizer.param_groups, self.rate_shares, strict=True):
@@ -136,7 +152,7 @@ class Trainer:
             with kept_at_a_distance(self.disentangled):
                 self.optimizer.step()
             if result.load is not None and self.recipe.router.correction_speed:
-                correct(self.routers, result.load, self.recipe.router)
+                correct(self.routers, result.load, self.recipe.router, self.mixtures.here)
             if self.memories is not None:
                 self.memories.advance()
         self.optimizer.zero_grad(set_to_none=True)
@@ -148,34 +164,39 @@ class Trainer:
         micro, real = self._micro(batch)
         whole = self._foreseen(number, micro, real)
         self._draw(number)
-        sums, routers, loads, parts = [], [], [], []
-        for i, rows in enumerate(micro):
-            if self.world.sharded:
-                self._share_gradients(i == len(micro) - 1)
-            losses = self.losses(rows)
+        # By the number of a part, which a pipeline may make a pass of twice.
+        nats_of, routers, loads, parts = dict[int, Tensor](), dict[int, Tensor](), dict[int, ExpertLoad](), {}
+
+        def weighed(i: int, losses: Losses) -> Tensor:
+            nonlocal whole
             total = losses.total / tokens
-            if self.routers:
-                routed = Routed(self.routers, losses.notes, self.world)
-                loads.append(routed.load())
+            if self.mixtures.n_choices:
+                routed = Routed(self.routers, losses.notes, self.world, self.mixtures)
+                loads[i] = routed.load()
                 if self.router_losses:
                     whole = whole or self._everywhere(loads, real)
-                    routers.append(routed.loss(self.router_losses, whole))
-                    total = total + routers[-1]
-            if i < real:
-                total.backward()
-                sums.append(losses.each.sum())
-            else:  # others compute rows, and all make the same passes
-                (total * 0).backward()
-            parts.append(losses.parts)
+                    router_loss = routed.loss(self.router_losses, whole)
+                    routers[i], total = router_loss.detach(), total + router_loss
+            nats_of[i], parts[i] = losses.each.sum(), losses.parts
+            return total if i < real else total * 0  # others compute rows, and all make the same passes
+
+        if self.pipeline is not None:
+            self.pipeline.backward(micro, weighed)
+        else:
+            for i, rows in enumerate(micro):
+                if self.world.sharded:
+                    self._share_gradients(i == len(micro) - 1)
+                weighed(i, self.losses(rows)).backward()
         add_gradients(self.model, self.parameters, self.world)
+        sums, of_routers = ([each[i] for i in range(real) if i in each] for each in (nats_of, routers))
         nats = torch.stack(sums).cpu().double().sum() if sums else torch.zeros((), dtype=torch.float64)
-        router_nats = torch.stack(routers[:real]).detach().sum() if routers[:real] else torch.zeros(())
+        router_nats = torch.stack(of_routers).sum() if of_routers else torch.zeros(())
         router_nats = self.world.whole(router_nats)
-        found, of_routers = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
+        found, router_loss = self.world.summed(torch.stack([nats, router_nats.cpu().double()])).tolist()
         return StepResult(
             loss=found / tokens,
             tokens=tokens,
-            router_loss=of_routers if self.router_losses else None,
+            router_loss=router_loss if self.router_losses else None,
             load=self._everywhere(loads, real) if loads else None,
             parts=self._means(parts, real),
         )
@@ -202,32 +223,54 @@ class Trainer:
 
         Where a process has fewer parts, the batch's first row makes up for them.
         """
-        mine = self.world.share(len(batch.labels))
-        parts = list(split(_rows(batch, mine), self.micro_tokens)) if mine.stop > mine.start else []
-        vacant = -(-self.world.most(len(batch.labels)) // rows_of(batch, self.micro_tokens)) - len(parts)
-        return parts + [_rows(batch, slice(0, 1))] * vacant, len(parts)
+        mine, most = self.world.share(len(batch.labels)), self.world.most(len(batch.labels))
+        size = rows_of(batch, self.micro_tokens)
+        if self.world.pp > 1:  # so that each stage has a part to compute at once
+            size = min(size, -(-most // self.world.pp))
+        parts = [_rows(batch, slice(at, min(at + size, mine.stop))) for at in range(mine.start, mine.stop, size)]
+        return parts + [_rows(batch, slice(0, 1))] * (-(-most // size) - len(parts)), len(parts)
 
     def _foreseen(self, number: int, parts: list[Rows], real: int) -> ExpertLoad | None:
         """The load of a batch that is computed in parts, for losses that go by it; else None."""
-        if len(parts) == 1 or not self.router_losses:
+        if (len(parts) == 1 and self.pipeline is None) or not self.router_losses:
             return None
         self._draw(number)
-        with torch.no_grad():
-            return self._everywhere(
-                [Routed(self.routers, self.losses(rows).notes, self.world).load() for rows in parts], real
-            )
+        loads: dict[int, ExpertLoad] = {}
 
-    def _everywhere(self, loads: Sequence[ExpertLoad], real: int) -> ExpertLoad:
+        def noted(i: int, losses: Losses) -> Tensor:
+            loads[i] = Routed(self.routers, losses.notes, self.world, self.mixtures).load()
+            return losses.total
+
+        if self.pipeline is not None:
+            self.pipeline.forward(parts, noted, trains=True)
+        else:
+            with torch.no_grad():
+                for i, rows in enumerate(parts):
+                    noted(i, self.losses(rows))
+        return self._everywhere(loads, real)
+
+    def _everywhere(self, loads: Mapping[int, ExpertLoad], real: int) -> ExpertLoad:
         """The load of the whole batch, of which the first `real` ones are this process's."""
-        mine = reduce(add, loads[:real]).numbers() if real else loads[0].numbers() * 0
+        mine = reduce(add, (loads[i] for i in range(real) if i in loads)).numbers() if real else loads[0].numbers() * 0
         return loads[0].of(self.world.summed(mine))
 
-    def _means(self, micro: Sequence[Mapping[str, LossPart]], real: int) -> dict[str, float] | None:
+    def _norm(self, norm: Tensor) -> Tensor:
+        """The norm of all gradients, of which `norm` is that of this process's."""
+        return norm if self.pipeline is None else norm_over_stages(norm, self.device, self.world)
+
+    def _means(self, micro: Mapping[int, Mapping[str, LossPart]], real: int) -> dict[str, float] | None:
         """Nats a label of each part, over all micro-batches; a batch without such a label has 0."""
         names = list(micro[0])
+        if self.pipeline is not None:  # which the last stage knows
+            names = self.world.read(names)[0]
         if not names:
             return None
-        counted = [[(float(parts[name].nats), int(parts[name].labels)) for name in names] for parts in micro[:real]]
+        counted = [
+            [(float(micro[i][name].nats), int(micro[i][name].labels)) for name in names if name in micro[i]]
+            for i in range(real)
+        ]
+        if self.pipeline is not None and not self.pipeline.stage.last:
+            counted = []
         sums = self.world.summed(torch.tensor(counted, dtype=torch.float64).view(-1, len(names), 2).sum(0))
         return {name: nats / max(1, labels) for name, (nats, labels) in zip(names, sums.tolist(), strict=True)}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from anyformer.errors import UsageError
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import cross_entropy
+from anyformer.model import Output
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.text import NOT_PREDICTED
@@ -15,7 +18,7 @@ from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.objectives import OBJECTIVES
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.causal import CausalLM, MultiToken
-from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, losses_of_labels, on
+from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective, on
 
 
 class CausalObjective(Objective[CausalLM]):
@@ -35,8 +38,8 @@ class CausalObjective(Objective[CausalLM]):
     def by_place(self) -> bool:
         return True
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        return losses_of_labels(by, inputs_of(rows, by.device, alone=by.memory is None), on(by.device, rows.labels))
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        return {**inputs_of(rows, device, alone=alone), "output_logits": False}
 
 
 def _remedy(spec: ModelSpec) -> str:
@@ -82,9 +85,11 @@ class MultiTokenObjective(Objective[MultiToken]):
                 f"rows of {recipe.seq_len} tokens have nothing {n} further ahead; use a --seq-len above it"
             )
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        return {**inputs_of(rows, device, alone=alone), "output_logits": False, "output_ahead": True}
+
+    def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         """The losses; `each` is of the next token alone, so that it compares with other objectives."""
-        out = by.forward(**inputs_of(rows, by.device), output_logits=False, output_ahead=True, dropout=by.dropout)
         labels, document = on(by.device, rows.labels), on(by.device, rows.document)
         total, each = cross_entropy(by.head, out.last_hidden_state, labels, by.options)
         sums, parts = [], {}

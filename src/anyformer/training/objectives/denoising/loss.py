@@ -6,19 +6,23 @@ Raffel et al. 2020 (T5), arXiv:1910.10683, section 3.2.1 (prefix language model)
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
 
 from anyformer.layers.attention import own_masks
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.mask import Prefix
+from anyformer.model import Output
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import no_vocabulary_head
 from anyformer.training.objectives.denoising import RestoredText
 from anyformer.training.objectives.denoising.noise import noise_for
 from anyformer.training.objectives.objective import LossContext, Losses, Objective, on
-from anyformer.training.objectives.seq2seq.loss import decoder_refusal, losses_of_pairs
+from anyformer.training.objectives.seq2seq.loss import decoder_refusal, pairs_of
 
 
 class RestoringObjective(Objective[RestoredText]):
@@ -32,10 +36,24 @@ class RestoringObjective(Objective[RestoredText]):
     def by_place(self) -> bool:
         return self.spec.encoder is not None
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        if self.spec.encoder is None:
-            return prefix_losses(by, rows)
-        return losses_of_pairs(by, rows, rows.source_document, rows.target_document)
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        """With an encoder pairs; without one a document is one sequence of a decoder whose masks have a prefix.
+
+        That is the token that begins an answer, the source without its end, the target. Up to the target it is the prefix.
+        """
+        if self.spec.encoder is not None:
+            return pairs_of(rows, device, rows.source_document, rows.target_document)
+        one = in_one_row(rows)
+        inputs = {name: on(device, one[name]) for name in one if name != "predicts"}
+        return {**inputs, "output_logits": False}
+
+    def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
+        """Those of each label; the last token of a prefix predicts the first of the target."""
+        if self.spec.encoder is not None:
+            return super().losses(by, out, rows)
+        hidden, at = out.read_by(by.head), on(by.device, in_one_row(rows)["predicts"])[..., None]
+        hidden = hidden.gather(1, at.expand(-1, -1, hidden.shape[-1]))
+        return Losses(*cross_entropy(by.head, hidden, on(by.device, rows.labels), by.options), out.notes)
 
 
 def prefix_refusal(spec: ModelSpec) -> str | None:
@@ -53,20 +71,6 @@ def prefix_refusal(spec: ModelSpec) -> str | None:
     if mask := later_tokens_seen(spec.stack, after_prefix=True):
         return f"its {mask} mask lets a token see the ones after the prefix that it has to predict"
     return no_vocabulary_head(spec)
-
-
-def prefix_losses(by: LossContext, rows: Rows) -> Losses:
-    """The losses of a decoder whose masks have a prefix; rows are `NoisyPairs`, several documents in each.
-
-    A document is one sequence: the token that begins an answer, the source without its end, the target. Up to the target it
-    is the prefix; its last token predicts the first of the target.
-    """
-    one = in_one_row(rows)
-    inputs = {name: on(by.device, one[name]) for name in one if name != "predicts"}
-    out = by.forward(**inputs, output_logits=False, dropout=by.dropout)
-    hidden, at = out.read_by(by.head), on(by.device, one["predicts"])[..., None]
-    hidden = hidden.gather(1, at.expand(-1, -1, hidden.shape[-1]))
-    return Losses(*cross_entropy(by.head, hidden, on(by.device, rows.labels), by.options), out.notes)
 
 
 def in_one_row(rows: Rows) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,7 +13,7 @@ from anyformer.errors import UsageError
 from anyformer.families import with_classifier
 from anyformer.layers.cross_entropy import LossOptions
 from anyformer.layers.embedding import n_segments
-from anyformer.layers.tokens import Notes
+from anyformer.model import Output
 from anyformer.recipe import Recipe
 from anyformer.spec import HeadSpec, ModelSpec
 from anyformer.text import NOT_PREDICTED
@@ -65,22 +66,21 @@ class LabelledObjective(Objective[Labelled]):
                 f"(anyformer.with_classifier(spec, {wanted}, {self.said.head!r}))"
             )
 
-    def scores(self, by: LossContext, rows: Rows) -> tuple[Tensor, Sequence[Notes]]:
-        """The head's scores [batch, rows], of words [batch, token, rows], in float32; and the mixers' notes."""
-        out = by.forward(**self._inputs(by, rows), heads=(self.said.head,), dropout=by.dropout)
-        return out.logits.float(), out.notes
+    def scores(self, by: LossContext, rows: Rows) -> Tensor:
+        """The head's scores [batch, rows], of words [batch, token, rows], in float32."""
+        return by.forward(**self.asked(rows, by.device), dropout=by.dropout).logits.float()
 
-    def _inputs(self, by: LossContext, rows: Rows) -> dict[str, Any]:
-        ids, mask = on(by.device, rows.input_ids), on(by.device, rows.document)
-        given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        ids, mask = on(device, rows.input_ids), on(device, rows.document)
+        given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "heads": (self.said.head,)}
         if n_types := n_segments(self.spec):
-            given["token_type_ids"] = on(by.device, rows.types).clamp(max=n_types - 1)
+            given["token_type_ids"] = on(device, rows.types).clamp(max=n_types - 1)
         if self.spec.encoder is not None:
-            given |= {"decoder_input_ids": on(by.device, rows.shifted), "decoder_attention_mask": mask}
+            given |= {"decoder_input_ids": on(device, rows.shifted), "decoder_attention_mask": mask}
         return given
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        scores, notes = self.scores(by, rows)
+    def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
+        scores, notes = out.logits.float(), out.notes
         if self.said.labels == "numbers":
             squares = (scores - on(by.device, rows.values)).square()
             return Losses(squares.sum(), squares.detach(), notes)

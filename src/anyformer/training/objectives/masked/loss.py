@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 from anyformer.text import Batch, Tokenizer
 from anyformer.text.noise import masked, whole_words
@@ -15,7 +17,7 @@ from anyformer.training.data.vocabulary import begins_word, special, token_of_ro
 from anyformer.training.objectives.architecture import no_vocabulary_head, not_an_encoder
 from anyformer.training.objectives.causal.loss import inputs_of
 from anyformer.training.objectives.masked import MaskedLM
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
+from anyformer.training.objectives.objective import Objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,5 +67,5 @@ class MaskedObjective(Objective[MaskedLM]):
     def by_place(self) -> bool:
         return True
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        return losses_of_labels(by, inputs_of(rows, by.device), on(by.device, rows.labels))
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        return {**inputs_of(rows, device, alone=alone), "output_logits": False}

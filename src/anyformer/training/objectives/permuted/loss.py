@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from anyformer.spec import Workload
 from anyformer.text import NOT_PREDICTED, Batch, Tokenizer
@@ -15,7 +16,7 @@ from anyformer.text.packing import padded
 from anyformer.training.data.feed import Rows
 from anyformer.training.data.noise import Noise, check_hides
 from anyformer.training.objectives.architecture import has_two_streams, no_vocabulary_head
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
+from anyformer.training.objectives.objective import Objective, on
 from anyformer.training.objectives.permuted import PermutedLM
 
 
@@ -88,11 +89,11 @@ class PermutedObjective(Objective[PermutedLM]):
     def by_place(self) -> bool:
         return True
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        inputs = {
-            "input_ids": on(by.device, rows.input_ids),
-            "attention_mask": on(by.device, rows.document),
-            "position_ids": on(by.device, rows.positions),
-            "facts": {"order": on(by.device, rows.order), "mark": on(by.device, rows.mark)},
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        return {
+            "input_ids": on(device, rows.input_ids),
+            "attention_mask": on(device, rows.document),
+            "position_ids": on(device, rows.positions),
+            "facts": {"order": on(device, rows.order), "mark": on(device, rows.mark)},
+            "output_logits": False,
         }
-        return losses_of_labels(by, inputs, on(by.device, rows.labels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -11,6 +12,7 @@ from anyformer.families.heads import row_classes, with_head
 from anyformer.layers import BySegmentSpec
 from anyformer.layers.cross_entropy import cross_entropy
 from anyformer.layers.embedding import SegmentsSpec
+from anyformer.model import Output
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.architecture import head_called, no_vocabulary_head, not_an_encoder
@@ -47,13 +49,15 @@ class SentenceObjective(Objective[SentencePairs]):
     def with_head(cls, said: SentencePairs, spec: ModelSpec, labels: Sequence[str] | None) -> ModelSpec:
         return spec if head_called(said.head, spec) else with_head(spec, row_classes(CLASSES, said.head))
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        inputs = inputs_of(rows, by.device)
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        inputs = inputs_of(rows, device, alone=alone)
         if has_token_types(self.spec):
-            inputs["token_type_ids"] = on(by.device, rows.token_types)
+            inputs["token_type_ids"] = on(device, rows.token_types)
         # Asked for logits is only the head of the pairs, unless the other has layers of its own to run.
-        heads = [self.said.head] if by.head.layers is None else [by.head.spec.name, self.said.head]
-        out = by.forward(**inputs, heads=heads, dropout=by.dropout)
+        first = self.spec.heads[0]
+        return {**inputs, "heads": [self.said.head] if first.layers is None else [first.name, self.said.head]}
+
+    def losses(self, by: LossContext, out: Output, rows: Rows) -> Losses:
         total, each = cross_entropy(by.head, out.read_by(by.head), on(by.device, rows.labels), by.options)
         classes = on(by.device, rows.apart)[:, 0]
         logits = out.outputs[self.said.head].float()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
 
 from anyformer.errors import UsageError
 from anyformer.layers.attention import AttentionSpec
@@ -11,7 +14,7 @@ from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec
 from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.data.framed import FramedData
-from anyformer.training.objectives.objective import LossContext, Losses, Objective, losses_of_labels, on
+from anyformer.training.objectives.objective import Objective, on
 from anyformer.training.objectives.seq2seq import Seq2Seq
 
 
@@ -30,19 +33,19 @@ class Seq2SeqObjective(Objective[Seq2Seq]):
         if isinstance(data, FramedData):
             raise UsageError(f"{self.said.kind} is trained on PairData or others, not on {type(data).__name__}")
 
-    def __call__(self, by: LossContext, rows: Rows) -> Losses:
-        return losses_of_pairs(by, rows, rows.source_mask, rows.target_mask)
+    def asked(self, rows: Rows, device: torch.device, *, alone: bool = True) -> dict[str, Any]:
+        return pairs_of(rows, device, rows.source_mask, rows.target_mask)
 
 
-def losses_of_pairs(by: LossContext, rows: Rows, source_mask: np.ndarray, target_mask: np.ndarray) -> Losses:
-    """The losses of targets beside their sources; the masks [batch, token] are 0 at padding, else a document's number."""
-    inputs = {
-        "input_ids": on(by.device, rows.source_ids),
-        "attention_mask": on(by.device, source_mask).long(),
-        "decoder_input_ids": on(by.device, rows.target_ids),
-        "decoder_attention_mask": on(by.device, target_mask).long(),
+def pairs_of(rows: Rows, device: torch.device, source_mask: np.ndarray, target_mask: np.ndarray) -> dict[str, Any]:
+    """Targets beside their sources, as a model is given them; masks [batch, token] are 0 at padding, else a document's number."""
+    return {
+        "input_ids": on(device, rows.source_ids),
+        "attention_mask": on(device, source_mask).long(),
+        "decoder_input_ids": on(device, rows.target_ids),
+        "decoder_attention_mask": on(device, target_mask).long(),
+        "output_logits": False,
     }
-    return losses_of_labels(by, inputs, on(by.device, rows.labels))
 
 
 def decoder_refusal(spec: ModelSpec) -> str | None:

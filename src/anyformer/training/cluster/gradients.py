@@ -23,23 +23,22 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
     if world.size == 1 or (world.sharded and world.tp == 1):
         return
     if world.tp == 1:
-        _add(_everywhere(parameters))
+        _add(_everywhere(parameters, world))
         return
     from anyformer.training.cluster.sharding import device_mesh
 
     mesh = device_mesh(parameters[0].device, world)
     of_copies = mesh["dp"].get_group() if mesh["fsdp"].size() == 1 and mesh["dp"].size() > 1 else None
-    held, adds = _everywhere(parameters), model.shares.adds()
+    held, adds = _everywhere(parameters, world), model.shares.adds()
     _add([p for p in held if p in adds], mesh["tp"].get_group())
     if of_copies is not None:
         _add(held, of_copies)
 
 
-def _everywhere(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+def _everywhere(parameters: Sequence[nn.Parameter], world: World) -> list[nn.Parameter]:
     """Those that have a gradient in any process; in the others it is 0."""
-    has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-    dist.all_reduce(has)
-    held = [p for p, n in zip(parameters, has.tolist(), strict=True) if n]
+    has = world.anywhere([p.grad is not None for p in parameters])
+    held = [p for p, somewhere in zip(parameters, has, strict=True) if somewhere]
     for p in held:
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
     return held

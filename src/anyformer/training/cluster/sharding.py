@@ -27,31 +27,32 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 
     At its peak a process holds that part and one whole tensor.
     """
-    model = _outlined(spec, device, world)
+    model = outline(spec, device, world).to_empty(device=device)
     initialise(model, spec, seed, put=put)
     return model
 
 
-def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
-    """This process's part of a model, its numbers still to be set."""
+def outline(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
+    """This process's part of a model, computed on that device: without numbers, on the meta device, still."""
     assert world.mesh is not None
     if world.mesh.ep > 1:
         from anyformer.training.cluster.expert_parallel import joined_experts, spread
 
         model, among = build(spec, None, device="meta"), expert_mesh(device, world)["ep"]
         spread(model, among)
-        _fully_sharded(model, device, world).to_empty(device=device)
+        _fully_sharded(model, device, world)
         joined_experts(model, among)
         return model
     if world.tp == 1:
-        return _fully_sharded(build(spec, None, device="meta"), device, world).to_empty(device=device)
+        model = build(spec, None, device="meta")
+        return _fully_sharded(model, device, world) if world.mesh.shards > 1 else model
     from anyformer.training.cluster.tensor_parallel import joined_layers, outlined
 
     mesh = device_mesh(device, world)["tp"]
     model = outlined(spec, mesh)
     if world.mesh.shards > 1:
         _fully_sharded(model, device, world)
-    return joined_layers(model.to_empty(device=device), spec, mesh)
+    return joined_layers(model, spec, mesh)
 
 
 def shard(model: Transformer, device: torch.device, world: World) -> Transformer:
@@ -61,7 +62,8 @@ def shard(model: Transformer, device: torch.device, world: World) -> Transformer
     """
     if world.tp == 1 and world.mesh is not None and world.mesh.ep == 1:
         return _fully_sharded(model, device, world)
-    part, whole = _outlined(model.spec, device, world), dict(model.named_parameters())
+    part = outline(model.spec, device, world).to_empty(device=device)
+    whole = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in part.named_parameters():
             put(parameter, whole[name].detach())

@@ -38,6 +38,8 @@ class _Call(NamedTuple):
     place: Place
     path: str  # as tensors inside are called
     of: str  # "stack", "encoder", or k tokens further: "ahead k"
+    read: bool  # whether the loss hangs on it
+    ends: bool  # whether nothing of its layer needs what it writes, which is not made again then
 
 
 def planned(
@@ -60,7 +62,8 @@ def planned(
     cut = cuts(spec, narrow, 0, mesh.tp) if mesh.tp > 1 else {}
     split = _split(spec, narrow)
     _weights(found, spec, narrow, mesh, cut, split, micro_batches)
-    passes = 2 if recompute == "full" else 1  # forward
+    full = recompute == "full"
+    passes = 2 if full else 1  # forward
     lengths = _Lengths(rows, seq_len, source_len or seq_len, mesh.cp)
     one: Counter[tuple[str, str]] = Counter()
     for call, own in zip(_calls(spec), _calls(narrow), strict=True):
@@ -72,13 +75,13 @@ def planned(
         mixer = own.part
         if mixer != call.part:
             read = {"memory": lengths.tokens("encoder") * call.place.d_source, "input": tokens * width}
-            more = read.get(getattr(mixer, "reads", ""), 0)
-            one["tp", "all-reduce"] += (passes + 1) * tokens * width + more
+            back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
+            one["tp", "all-reduce"] += (1 + (full and not call.ends)) * tokens * width + call.read * back
         if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and (kept := mixer.cache_shapes(own.place)):
             gathered = lengths.gathered("encoder" if mixer.kept_as() == "memory" else call.of)
             numbers = sum(math.prod(shape) for shape in kept.values())
             one["cp", "all-gather"] += passes * gathered * numbers
-            one["cp", "reduce-scatter"] += gathered * numbers
+            one["cp", "reduce-scatter"] += call.read * gathered * numbers
         if mesh.ep > 1 and isinstance(mixer, MoESpec):
             choices = tokens * mixer.router.top_k
             one["ep", "all-to-all"] += (2 * passes + 2) * choices * width
@@ -210,20 +213,40 @@ def _blocks(part: PartSpec, place: Place, path: str) -> Iterator[str]:
 
 def _calls(spec: ModelSpec) -> Iterator[_Call]:
     """Each mixer as often as it is called, and each table that tokens are looked up in or that makes logits."""
+    unread = _unread(spec)
 
-    def walked(part: PartSpec, place: Place, path: str, of: str) -> Iterator[_Call]:
+    def walked(part: PartSpec, place: Place, path: str, of: str, last: PartSpec | None = None) -> Iterator[_Call]:
         for name, inner, inner_place in inside(part, place):
             at = f"{path}.{name}" if path else name
+            read = not any(at.startswith(each) for each in unread)
             if isinstance(inner, BranchSpec):
-                yield _Call(inner.mixer, inner_place, _named(f"{at}.mixer", inner.mixer), of)
+                named = _named(f"{at}.mixer", inner.mixer)
+                yield _Call(inner.mixer, inner_place, named, of, read, inner is last)
             elif isinstance(inner, TableSpec):
-                yield _Call(inner, inner_place, at, "head" if isinstance(part, HeadSpec) else of)
+                yield _Call(inner, inner_place, at, "head" if isinstance(part, HeadSpec) else of, read, False)
             elif isinstance(inner, AheadSpec):
                 yield from walked(inner, inner_place, at, f"ahead {int(name.removeprefix('ahead.')) + 1}")
             else:
-                yield from walked(inner, inner_place, _named(at, inner), "encoder" if name == "encoder" else of)
+                where, ending = "encoder" if name == "encoder" else of, _ending(inner) or last
+                yield from walked(inner, inner_place, _named(at, inner), where, ending)
 
     yield from walked(spec, Place(), "", "stack")
+
+
+def _unread(spec: ModelSpec) -> tuple[str, ...]:
+    """What begins so gives nothing to the loss: layers in whose place the trained head has its own."""
+    layers = spec.heads[0].layers if spec.heads else None
+    n = len(spec.stack.blocks)
+    return () if layers is None else tuple(f"stack.blocks.{i}." for i in range(n - layers.before, n))
+
+
+def _ending(part: PartSpec) -> BranchSpec | None:
+    """Of a layer, the branch that it ends with, where no norm comes after it."""
+    if not isinstance(part, BlockSpec) or part.connection is not None:
+        return None
+    sublayer = part.sublayers[-1]
+    branch = sublayer.branches[-1]
+    return None if branch.norm_out or sublayer.norm_out or sublayer.norm_sum else branch
 
 
 def _named(path: str, part: PartSpec) -> str:

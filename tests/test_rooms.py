@@ -39,7 +39,8 @@ ROOMS: dict[str, set[str]] = {
     "descriptions": {"cache", "spec", "layers", "kernels", "model", "recipe", "families", "variants"},
     "text": {"disk"},
     "hub": {"disk", "model", "families", "variants", "text", "spec", "layers", "cache", "resizing"},
-    "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"},
+    "training": {"disk", "model", "memory", "recipe", "text", "costs", "hub", "spec", "layers", "families", "resizing"}
+    | {"observation"},
     "generation": {"model", "text", "cache", "layers", "spec"},
     "inference": {"disk", "families", "generation", "hub", "layers", "model", "recipe", "spec", "text", "training"},
 }

@@ -176,10 +176,23 @@ def test_calibrate_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer("calibrate", "--device", "cpu")["rates"]["update_seconds"] == RATES.update_seconds
 
 
+def test_what_is_sent_is_what_is_planned() -> None:
+    given = ("plan", "gpt2", "--hardware", "4xH100", "--batch-tokens", "8192", "--params", "5M")
+    rows = answer(*given, "--mesh", "dp=2,tp=2,zero=3", "--simulate")["traffic"]
+    assert {(row["axis"], row["collective"]) for row in rows} == {
+        ("fsdp", "all-gather"), ("fsdp", "reduce-scatter"), ("tp", "all-reduce"),
+    }  # fmt: skip
+    assert all(row["planned_nbytes"] == row["simulated_nbytes"] > 0 for row in rows)
+    assert "difference 0" in succeeded(run(*given, "--mesh", "dp=4,zero=0", "--simulate")).stdout
+    assert answer(*given, "--mesh", "pp=2,dp=2")["traffic"] is None
+    refused(run(*given, "--mesh", "pp=2,dp=2", "--simulate"), "--simulate: ", "pp = 2")
+    refused(run("plan", "gpt2", "--hardware", "H100", "--simulate"), "one device sends nothing")
+
+
 def test_every_key_is_documented() -> None:
-    found = answer("plan", "llama2-7b", "--hardware", "8xH100")
+    found = answer("plan", "llama2-7b", "--hardware", "8xH100", "--mesh", "dp=8,zero=3")
     inner = found["plan"]
-    objects = (found, inner, inner["mesh"], found["efficiency"], found["optimal_tokens"])
+    objects = (found, *found["traffic"], inner, inner["mesh"], found["efficiency"], found["optimal_tokens"])
     known = {key for each in objects for key in each} | {"devices", "device", "total", "active"}
     assert known <= said("plan")
     found = answer("cost", "gpt2", "--device", "H100")["roofline"]

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from anyformer.disk.seal import sealed
-from anyformer.errors import RunFailed, UsageError
+from anyformer.errors import RunFailed
 from anyformer.training.checkpoint import checkpoints
 from anyformer.training.checkpoint.behind import Behind
 from anyformer.training.checkpoint.checkpoints import Content
 from anyformer.training.checkpoint.metrics import StepMetrics
-from anyformer.training.cluster.mesh import parse
-from anyformer.training.cluster.world import World
 from anyformer.training.data.text import TextData
 from anyformer.training.run import RunOptions, train
 from anyformer.training.run.progress import Watcher
@@ -150,16 +148,6 @@ def test_the_end_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "save_file", save_file)
     run(tmp_path / "run", "async")
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == killing.STEPS
-
-
-def test_not_where_all_write_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(mesh=parse("fsdp=2", 2))
-    options = RunOptions(device=torch.device("cpu"), save="async", plan=False, world=world)
-    monkeypatch.setattr("anyformer.training.run.loop._built", lambda *_: pytest.fail("built before it was refused"))
-    data = TextData(killing.corpus(40, 1), killing.corpus(5, 2), None)
-    with pytest.raises(UsageError, match=r"--save async: on .*fsdp.* leave it out"):
-        train(killing.spec(), killing.recipe(), data, out=tmp_path / "run", options=options)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_copy_is_not_written_over_while_it_is_written(tmp_path: Path) -> None:

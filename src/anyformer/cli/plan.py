@@ -22,12 +22,14 @@ from anyformer.cli.options import (
     vocab_option,
 )
 from anyformer.cli.terminal import console, figures, gigabytes, seconds, short, tell
-from anyformer.errors import UsageError
+from anyformer.errors import AnyformerError, UsageError
 from anyformer.screen import counted, say
 
 if TYPE_CHECKING:
     from anyformer.costs.hardware.inference import InferencePlan
     from anyformer.costs.hardware.plan import Plan
+    from anyformer.spec import ModelSpec
+    from anyformer.training.cluster.mesh import Mesh
 
 
 @click.command(epilog="Example: anyformer plan llama3-70b --hardware 256xH100 --tokens 15T --price-per-hour 2.5")
@@ -46,6 +48,11 @@ if TYPE_CHECKING:
 @click.option(
     "--inference", is_flag=True, help="Not to train but to serve: tp, bits, sequences at once, seconds, speed."
 )
+@click.option(
+    "--simulate",
+    is_flag=True,
+    help="Run a step of the mesh without numbers too: what it sends, beside what is planned.",
+)
 @click.option("--write", type=NEW_FILE, help="A recipe for `train`, where it can run the mesh.")
 @json_option(help="One JSON object with the same figures.")
 @as_option
@@ -60,6 +67,7 @@ def command(
     vocab_size: int | None,
     as_json: bool,
     inference: bool,
+    simulate: bool,
     write: Path | None,
     **given: Any,
 ) -> None:
@@ -83,7 +91,8 @@ def command(
         from anyformer.costs.hardware.plan import hardware as hardware_of
 
         seq_len = given.pop("seq_len")
-        if other := next((name for name, value in {**given, "write": write}.items() if value is not None), None):
+        of_training = {**given, "write": write, "simulate": simulate or None}
+        if other := next((name for name, value in of_training.items() if value is not None), None):
             raise UsageError(f"--{other.replace('_', '-')} is of training; leave it out with --inference")
         served = plan_inference(spec, hardware_of(hardware, found_device), seq_len=seq_len)
         if as_json:
@@ -92,13 +101,16 @@ def command(
             _show_served(served, model)
         ctx.exit(0 if served.best else 1)
     found, train = plan(spec, hardware, **given), None
+    sent = _sent(found, spec, simulate)
     if write is not None and found.best is not None:
         train = _write(found, write, model, {"--params": n_params, "--vocab": vocab_size})
     if as_json:
         recipe = {"recipe": None if train is None else str(write), "train": train}
-        tell({"model": model, **found.as_json(), **recipe}, as_json)
+        traffic = {"traffic": sent and [row._asdict() for row in sent]}
+        tell({"model": model, **found.as_json(), **traffic, **recipe}, as_json)
     else:
         _show(found, model)
+        _show_sent(sent or [])
         if train is not None:
             say(f"\nwritten to {write}; train with\n  {train}")
     ctx.exit(0 if found.best else 1)
@@ -157,6 +169,54 @@ def _show(plan: Plan, model: str) -> None:
         if value:
             step.add_row(name, seconds(value), f"{value / best.step_seconds:6.1%}")
     out.print(step)
+
+
+class _Sent(NamedTuple):
+    """Bytes that a device sends in a step."""
+
+    axis: str
+    collective: str
+    planned_nbytes: int
+    simulated_nbytes: int | None
+
+
+def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
+    """What is sent on the mesh of a plan, by axis and kind; None where `train` has no such mesh, or nothing fits."""
+    from anyformer.training.cluster.traffic import planned
+
+    best, why = plan.best, "nothing fits"
+    if best is not None and plan.hardware.devices > 1:
+        try:
+            mesh = _mesh(plan)
+            given = {"seq_len": plan.seq_len, "source_len": plan.source_len or 0, "recompute": best.recompute}
+            given |= {"rows": best.micro_batch, "micro_batches": best.micro_batches}
+            foreseen, seen = planned(spec, mesh, **given), None
+            if simulate:
+                from anyformer.training.cluster.simulated import simulated
+
+                seen = simulated(spec, mesh, **given).traffic
+            return [
+                _Sent(*key, foreseen.get(key, 0), seen and seen.get(key, 0))
+                for key in sorted({**foreseen, **(seen or {})})
+            ]
+        except AnyformerError as error:
+            why = str(error)
+    if simulate:
+        raise UsageError(
+            f"--simulate: {why if best is None or plan.hardware.devices > 1 else 'one device sends nothing'}"
+        )
+    return None
+
+
+def _show_sent(sent: list[_Sent]) -> None:
+    if not sent:
+        return
+    said = figures("what a device sends in a step, were all in float32")
+    for row in sent:
+        seen = row.simulated_nbytes
+        says = "" if seen is None else f"simulated {gigabytes(seen)}, difference {seen - row.planned_nbytes:,}"
+        said.add_row(f"{row.axis} {row.collective}", gigabytes(row.planned_nbytes), says)
+    console().print(said)
 
 
 def _show_served(plan: InferencePlan, model: str) -> None:
@@ -227,27 +287,34 @@ class _Processes(NamedTuple):
     behind: tuple[str, ...] = ()
 
 
-def _processes(plan: Plan) -> _Processes:
-    """How `train` is started on the devices of a plan. Raises UsageError for a mesh that it cannot run."""
+def _mesh(plan: Plan) -> Mesh:
+    """The mesh of a plan as `train` has it. Raises UsageError for one that it cannot run."""
     from anyformer.training.cluster.mesh import Mesh
 
-    best, n = plan.best, plan.hardware.devices
-    assert best is not None
-    if n == 1:
-        return _Processes(("anyformer",))
-    mesh = best.mesh
+    assert plan.best is not None
+    mesh, n = plan.best.mesh, plan.hardware.devices
     beyond = [f"pp = {mesh.pp}"] if mesh.pp > 1 else []
     beyond += [f"ep = {mesh.ep} beside tp = {mesh.tp}"] if mesh.ep > 1 and mesh.tp > 1 else []
     if beyond:
         raise UsageError(
-            f"--write: the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
+            f"the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
             f"with --mesh dp={n},zero=3"
         )
     # Moments alone (ZeRO 1), or experts among whole copies, are not shared out: gradients are too, which takes less memory.
     whole = mesh.zero == 0 and mesh.ep == 1
     dp, fsdp = (mesh.dp, 1) if whole else (1, mesh.dp)
-    axes = str(Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2))
-    node = plan.hardware.device.devices_per_node
+    return Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2)
+
+
+def _processes(plan: Plan) -> _Processes:
+    """How `train` is started on the devices of a plan. Raises UsageError for a mesh that it cannot run."""
+    n, node = plan.hardware.devices, plan.hardware.device.devices_per_node
+    if n == 1:
+        return _Processes(("anyformer",))
+    try:
+        axes = str(_mesh(plan))
+    except UsageError as error:
+        raise UsageError(f"--write: {error}") from None
     if n <= node:
         return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", axes))
     at = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")

@@ -33,6 +33,10 @@ class Travel(Protocol):
         """How many of the experts each has."""
         ...
 
+    def loads(self, expert: Tensor) -> tuple[list[int], list[int]]:
+        """(how many rows go to each process, how many come from each), of the expert of each row here; -1 is nobody's."""
+        ...
+
     def exchange(self, rows: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
         """The rows [received, …] that others have for this process, by rank, of those [sent, …] that it has for them."""
         ...
@@ -43,11 +47,9 @@ def travelling(x: Tensor, chosen: Tensor, weights: Tensor, travel: Travel, serve
     dtype = autocast_dtype(x)
     x = x if dtype is None else x.to(dtype)
     expert, order = chosen.flatten().sort(stable=True)
-    first = int((expert < 0).sum())  # behind the choices that nobody serves
+    sends, receives = travel.loads(expert)
+    first = len(expert) - sum(sends)  # behind the choices that nobody serves
     expert, order = expert[first:], order[first:]
-    counts = torch.bincount(expert // travel.n_experts, minlength=travel.size)
-    ones = [1] * travel.size
-    sends, receives = counts.tolist(), travel.exchange(counts, ones, ones).tolist()
     token = order // chosen.shape[1]
     rows = _Travelled.apply(x[token], sends, receives, travel)
     own = travel.exchange(expert % travel.n_experts, sends, receives)[:, None]

@@ -7,7 +7,7 @@ and what the second does counts for all further ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -66,7 +66,7 @@ def training_pass(
                 ids = torch.zeros(batch, seq_len, dtype=torch.long)
                 sources = torch.zeros(batch, source_len or seq_len, dtype=torch.long)
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                loss = _loss(model, ids, sources, dropout, observer)
+                loss = loss_of(model, ids, sources, dropout, observer.part)
             end, held = len(observer.events), observer.alive()
             del held[observer.number(loss)]
             _backward(loss)
@@ -183,11 +183,18 @@ def _run(model: Transformer, ids: Tensor, sources: Tensor, **options: object) ->
     return model(sources if sources.shape[1] else None, decoder_input_ids=ids, **options)
 
 
-def _loss(model: Transformer, ids: Tensor, sources: Tensor, dropout: Dropout | None, observer: Observer) -> Tensor:
+def loss_of(
+    model: Transformer,
+    ids: Tensor,
+    sources: Tensor,
+    dropout: Dropout | None = None,
+    part: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> Tensor:
+    """What training reduces, of tokens [batch, token] that are their own labels; `part` is told where the loss begins."""
     spec = model.spec
     out = _run(model, ids, sources, dropout=dropout, output_logits=False, output_ahead=bool(spec.ahead))
     head = next(iter(model.heads), None)
-    with observer.part("loss"):
+    with part("loss"):
         if head is None or head.table is None:
             return out.last_hidden_state.sum()
         total, _ = cross_entropy(head, out.read_by(head), ids)

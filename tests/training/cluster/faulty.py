@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -48,17 +49,17 @@ class Failing(Watcher):
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main(out: str, mesh: str, limit: str, what: str, rank: str, step: str) -> None:
+def main(out: str, mesh: str, limit: str, what: str, rank: str, step: str, save: Literal["now", "async"]) -> None:
     torch.set_num_threads(1)
     try:
         with joined(mesh, float(limit)) as world:
             if os.environ.get("TELL_PIDS"):
                 Path(os.environ["TELL_PIDS"], str(world.rank)).write_text(json.dumps(os.getpid()))
-            ran(world, mesh, Path(out), watcher=Failing(world, what, int(rank), int(step)))
+            ran(world, mesh, Path(out), watcher=Failing(world, what, int(rank), int(step)), save=save)
     except AnyformerError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_status)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:])  # type: ignore[arg-type]

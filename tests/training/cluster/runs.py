@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -47,8 +47,9 @@ class Ran(NamedTuple):
     weights: dict[str, torch.Tensor]
 
 
-def options(world: World) -> RunOptions:
-    return RunOptions(device=torch.device("cpu"), save_every=killing.SAVE_EVERY, validations=5, plan=False, world=world)
+def options(world: World, save: Literal["now", "async"] = "now") -> RunOptions:
+    every, cpu = killing.SAVE_EVERY, torch.device("cpu")
+    return RunOptions(device=cpu, save_every=every, validations=5, plan=False, world=world, save=save)
 
 
 def with_experts() -> ModelSpec:
@@ -69,6 +70,7 @@ def ran(
     dropout: bool = False,
     watcher: Watcher | None = None,
     mixture: bool = False,
+    save: Literal["now", "async"] = "now",
 ) -> Ran | None:
     """A run in `out`, begun or gone on with; None where it crashed."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
@@ -77,7 +79,12 @@ def ran(
     try:
         by = watcher or Crashing(crash_at)
         found = train(
-            with_experts() if mixture else killing.spec(), recipe, data, out=out, options=options(world), watcher=by
+            with_experts() if mixture else killing.spec(),
+            recipe,
+            data,
+            out=out,
+            options=options(world, save),
+            watcher=by,
         )
     except Crash:
         return None

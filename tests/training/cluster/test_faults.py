@@ -35,7 +35,7 @@ class Launched:
     def __init__(self, out: Path, what: str = "none", rank: int = 0, step: int = 0, **how: object) -> None:
         self.pids = out.parent / "pids"
         self.pids.mkdir(exist_ok=True)
-        given = [out, how.get("mesh", "fsdp=2"), how.get("limit", 60), what, rank, step]
+        given = [out, how.get("mesh", "fsdp=2"), how.get("limit", 60), what, rank, step, how.get("save", "now")]
         words = [str(how.get("restarts", 0)), "-m", "tests.training.cluster.faulty", *map(str, given)]
         path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         environment = {**os.environ, "PYTHONPATH": path, "TELL_PIDS": str(self.pids), "OMP_NUM_THREADS": "1"}

@@ -132,6 +132,9 @@ class Placer:
         tensor, context, expert = (
             share * f(mesh, tokens, recompute) for f in (self._tensor, self._context, self._expert)
         )
+        tensor += (2 if stages == 1 else 1) * self._all_reduce(
+            mesh, tokens
+        )  # what the tables give, forward and backward
         pipeline = 0.0
         if stages > 1:
             pipeline = 2 * mesh.vp * tokens * self.spec.stack.d_model * HALF / mesh.tp / self._rate(mesh, mesh.devices)
@@ -218,18 +221,21 @@ class Placer:
         return rate * self.shares.links
 
     def _tensor(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
-        """Seconds of all layers' all-reduces: each sublayer's result forward, its input's gradient backward."""
+        """Seconds of all layers' all-reduces: each mixer's result forward, its input's gradient backward."""
+        return (3 if recompute == "full" else 2) * self._mixers * self._all_reduce(mesh, tokens)
+
+    def _all_reduce(self, mesh: Mesh, tokens: float) -> float:
+        """Seconds of adding up the stream of so many tokens over the devices that share a layer."""
         if mesh.tp == 1:
             return 0.0
-        times = 3 if recompute == "full" else 2
         volume = 2 * (mesh.tp - 1) / mesh.tp * tokens * self.spec.stack.d_model * HALF
-        return times * self._sublayers * volume / self._rate(mesh, mesh.tp)
+        return volume / self._rate(mesh, mesh.tp)
 
     def _context(self, mesh: Mesh, tokens: float, recompute: Recompute) -> float:
-        """Seconds of sending keys and values round, forward, and these and their gradients backward."""
+        """Seconds of bringing keys and values together, forward, and of adding up their gradients backward."""
         if mesh.cp == 1:
             return 0.0
-        times = 4 if recompute == "full" else 3
+        times = 3 if recompute == "full" else 2
         volume = (mesh.cp - 1) * tokens * self._kept_numbers * HALF / mesh.tp
         return times * volume / self._rate(mesh, mesh.tp * mesh.cp)
 
@@ -253,8 +259,11 @@ class Placer:
         return total
 
     def _data(self, mesh: Mesh, n: int) -> float:
-        """Seconds of adding gradients up and bringing weights together: once a step, at ZeRO's stage 3 every micro-batch."""
+        """Seconds of adding gradients up and bringing weights together: from ZeRO's stage 2 on for every micro-batch."""
         layout, total = LAYOUTS[self.precision], 0.0
+        # Copies add up in a round of gradients there and one back.
+        sent = {0: 2 * layout.gradient, 1: layout.gradient + layout.weight, 2: n * (layout.gradient + layout.weight)}
+        nbytes = sent.get(mesh.zero, n * (layout.gradient + 2 * layout.weight))
         share = 1 / mesh.pp
         for numel, group, spread in (
             ((self.in_layers + self.in_tables) * share / mesh.tp, mesh.shards, mesh.tp),
@@ -262,8 +271,7 @@ class Placer:
         ):
             if group == 1 or not numel:
                 continue
-            gathers = 2 * n if mesh.zero == 3 else 1
-            volume = numel * (layout.gradient + min(layout.weight, HALF) * gathers) * (group - 1) / group
+            volume = numel * nbytes * (group - 1) / group
             local = max(1, min(group, self.where.devices_per_node // min(spread, self.where.devices_per_node)))
             crossing = group > local
             rate = self._rate(mesh, group * spread if crossing else 1)
@@ -280,8 +288,8 @@ class Placer:
         return (dense + experts) * UPDATE_NBYTES / (self.where.nbytes_per_second * self.shares.memory)
 
     @cached_property
-    def _sublayers(self) -> int:
-        return sum(len(block.sublayers) for block in self.spec.stack.blocks)
+    def _mixers(self) -> int:
+        return sum(len(list(block.mixers)) for block in self.spec.stack.blocks)
 
     @cached_property
     def _kept_numbers(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +25,8 @@ class Behind:
     def start(self, content: Content) -> None:
         """Take a copy and have it written, when none is being written any more. Raises as `done` does."""
         self.done(wait=True)
-        copied = {
-            file: {name: self._copy((file, name), tensor) for name, tensor in tensors.items()}
-            for file, tensors in content.written.items()
-        }
-        self._under_way = self._pool.submit(self._write, replace(content, written=copied))
+        written, shared = self._copied(content.written), self._copied(content.shared)
+        self._under_way = self._pool.submit(self._write, replace(content, written=written, shared=shared))
 
     def done(self, *, wait: bool = False) -> Path | None:
         """The checkpoint, once it is written, None where there is none that has not been told of. Raises what writing raised."""
@@ -42,8 +39,16 @@ class Behind:
         """Wait for what is being written."""
         self._pool.shutdown()
 
+    def _copied(self, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        return {
+            file: {name: self._copy((file, name), tensor) for name, tensor in tensors.items()}
+            for file, tensors in files.items()
+        }
+
     def _copy(self, key: tuple[str, str], tensor: Tensor) -> Tensor:
+        """This process's part of one that others have parts of, else all of it."""
         held = self._held.get(key)
         if held is None or held.shape != tensor.shape or held.dtype != tensor.dtype:
-            held = self._held[key] = torch.empty(tensor.shape, dtype=tensor.dtype)
-        return held.copy_(tensor)
+            held = self._held[key] = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        with torch.no_grad():
+            return held.copy_(tensor)

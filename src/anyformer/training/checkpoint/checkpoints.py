@@ -145,7 +145,7 @@ class Checkpoints:
                 measured: dict[str, Any] = {}
                 for name, tensors in content.shared.items():
                     at = target / name
-                    shards.write(aside / name, tensors)
+                    shards.write(aside / name, tensors, self.world.group)
                     measured |= self._measured(aside, name)
                 for name, tensors in content.written.items():
                     at = target / name

@@ -86,7 +86,10 @@ class Saving:
                 self.world.meet()  # the directory is there
                 held = WEIGHTS if self.adapter is None else ADAPTER
                 self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world, held)
-                if self.behind and self.world.leads:
+                if self.behind and self.world.sharded:  # all write, and speak of it while steps speak
+                    apart = Checkpoints(self.out / CHECKPOINTS, self.keep_last, self.world.apart(), held)
+                    self._behind = Behind(apart.write)
+                elif self.behind and self.world.leads:
                     self._behind = Behind(self.checkpoints.write)
             except BaseException as error:
                 if self._lock is not None:

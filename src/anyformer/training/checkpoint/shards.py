@@ -17,13 +17,14 @@ from anyformer.hub.shards import ShardedWeights
 from anyformer.hub.weights import DTYPES
 
 
-def write(directory: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write this process's parts, with those of all others, into a new folder. Raises OSError, on all processes.
+def write(directory: Path, tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Write this process's parts, with those of all others of the group, into a new folder. Raises OSError, on all processes.
 
     What each process has whole is written once.
     """
+    writer = HuggingFaceStorageWriter(str(directory), save_distributed=True)
     try:
-        dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(directory), save_distributed=True))
+        dcp.save(dict(tensors), storage_writer=writer, process_group=group)
     except CheckpointException as error:
         raise _cause(error) from None
 

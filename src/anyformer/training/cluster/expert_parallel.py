@@ -32,6 +32,11 @@ class GroupTravel:
     def size(self) -> int:
         return self.group.size()
 
+    def loads(self, expert: Tensor) -> tuple[list[int], list[int]]:
+        """As they all tell each other."""
+        counts, ones = torch.bincount(expert[expert >= 0] // self.n_experts, minlength=self.size), [1] * self.size
+        return counts.tolist(), self.exchange(counts, ones, ones).tolist()
+
     def exchange(self, rows: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
         """What others have for this one, of what it has for them."""
         found = rows.new_empty(sum(receives), *rows.shape[1:])

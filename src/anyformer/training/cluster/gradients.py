@@ -43,13 +43,13 @@ def add_gradients(model: Transformer, parameters: Sequence[nn.Parameter], world:
     if world.size == 1 or (world.sharded and world.tp == world.pp == 1):
         return
     if not world.sharded:
-        _add(_everywhere(parameters, [None]))
+        _add(_everywhere(parameters, world))
         return
     from anyformer.training.cluster.sharding import device_mesh
 
     mesh = device_mesh(parameters[0].device, world)
     groups: dict[str, Any] = {axis: mesh[axis].get_group() for axis in ("dp", "fsdp", "tp") if mesh[axis].size() > 1}
-    held = _everywhere(parameters, groups.values())
+    held = _everywhere(parameters, world, groups.values())
     if "tp" in groups:
         adds = model.shares.adds()
         _add([p for p in held if p in adds], groups["tp"])
@@ -69,15 +69,15 @@ def _add_of_stages(model: Transformer, parameters: Sequence[nn.Parameter], world
         group = column(world, which)
         if group is not None:
             mine = [named[name] for name, those in common.items() if those == which and named[name].requires_grad]
-            _add(_everywhere(mine, [group]), group)
+            _add(_everywhere(mine, world, [group]), group)
 
 
-def _everywhere(parameters: Sequence[nn.Parameter], groups: Iterable[dist.ProcessGroup | None]) -> list[nn.Parameter]:
+def _everywhere(
+    parameters: Sequence[nn.Parameter], world: World, groups: Iterable[dist.ProcessGroup] | None = None
+) -> list[nn.Parameter]:
     """Those that have a gradient in any process of the groups, one after the other; in the others it is 0. None: of all."""
-    has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-    for group in groups:
-        dist.all_reduce(has, group=group)
-    held = [p for p, n in zip(parameters, has.tolist(), strict=True) if n]
+    has = world.anywhere([p.grad is not None for p in parameters], groups)
+    held = [p for p, somewhere in zip(parameters, has, strict=True) if somewhere]
     for p in held:
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
     return held

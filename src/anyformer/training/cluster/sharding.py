@@ -27,13 +27,13 @@ def built(spec: ModelSpec, seed: int, device: torch.device, world: World) -> Tra
 
     At its peak a process holds that part and one whole tensor.
     """
-    model = _outlined(spec, device, world)
+    model = outline(spec, device, world).to_empty(device=device)
     initialise(model, spec, seed, put=put)
     return model
 
 
-def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
-    """This process's part of a model, its numbers still to be set."""
+def outline(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
+    """This process's part of a model, computed on that device: without numbers, on the meta device, still."""
     assert world.mesh is not None
     from anyformer.training.cluster.expert_parallel import joined_experts, spread
     from anyformer.training.cluster.stages import keep, stage_of
@@ -47,7 +47,6 @@ def _outlined(spec: ModelSpec, device: torch.device, world: World) -> Transforme
         spread(model, expert_mesh(device, world)["ep"])
     if world.mesh.shards > 1:
         _fully_sharded(model, device, world)
-    model.to_empty(device=device)
     if world.tp > 1:
         joined_layers(model, spec, mesh["tp"])
     if world.mesh.ep > 1:
@@ -62,7 +61,8 @@ def shard(model: Transformer, device: torch.device, world: World) -> Transformer
     """
     if world.tp == world.pp == 1 and world.mesh is not None and world.mesh.ep == 1:
         return _fully_sharded(model, device, world)
-    part, whole = _outlined(model.spec, device, world), dict(model.named_parameters())
+    part = outline(model.spec, device, world).to_empty(device=device)
+    whole = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in part.named_parameters():
             put(parameter, whole[name].detach())

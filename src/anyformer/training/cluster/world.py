@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -27,6 +27,7 @@ class World:
     local_rank: int = 0  # on its machine
     local_size: int = 1
     mesh: Mesh | None = _ONE  # None: still to be chosen
+    group: dist.ProcessGroup | None = None  # that they speak by; None: PyTorch's default one
 
     @property
     def leads(self) -> bool:
@@ -74,12 +75,16 @@ class World:
             return self
         return replace(self, mesh=Mesh(dp=self.size) if self.told(fits) else Mesh(fsdp=self.size))
 
+    def apart(self) -> World:
+        """The same processes, speaking by a group of their own: in another thread, say, while steps go on."""
+        return replace(self, group=dist.new_group(backend="gloo")) if self.size > 1 else self
+
     def summed(self, numbers: Tensor) -> Tensor:
         """The sums over readers and stages, in float64 on the CPU; the same bits on all. Others of one reader give the same."""
         total = numbers.detach().double().cpu()
         if self.size > 1:
             total = total.clone() if self.rank % (self.tp * self.cp) == 0 else torch.zeros_like(total)
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=self.group)
         return total
 
     def whole(self, numbers: Tensor) -> Tensor:
@@ -97,15 +102,24 @@ class World:
         if self.size == 1:
             return number
         found = torch.tensor(number)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return int(found)
+
+    def anywhere(self, flags: Sequence[bool], groups: Iterable[dist.ProcessGroup] | None = None) -> list[bool]:
+        """Of each, whether it is so in any process: of all, or of groups, one after the other."""
+        if self.size == 1:
+            return list(flags)
+        found = torch.tensor(flags, dtype=torch.int32)
+        for group in [self.group] if groups is None else groups:
+            dist.all_reduce(found, group=group)
+        return [bool(n) for n in found.tolist()]
 
     def told(self, value: V) -> V:
         """What rank 0 gives."""
         if self.size == 1:
             return value
         held: list[Any] = [value]
-        dist.broadcast_object_list(held, src=0)
+        dist.broadcast_object_list(held, src=0, group=self.group)
         return held[0]
 
     def once(self, made: Callable[[], V]) -> V:
@@ -117,7 +131,7 @@ class World:
         if self.size == 1:
             return [value]
         held: list[Any] = [None] * self.size
-        dist.all_gather_object(held, value)
+        dist.all_gather_object(held, value, group=self.group)
         return held
 
     def read(self, value: V) -> list[V]:
@@ -127,7 +141,7 @@ class World:
     def meet(self) -> None:
         """Wait for all."""
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
     def agree(self, facts: Mapping[str, str]) -> None:
         """Raise UsageError, on all processes, naming the first fact in which one was started otherwise than rank 0."""

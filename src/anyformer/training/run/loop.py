@@ -133,11 +133,6 @@ class Run:
         self.feed, self.validation, self.data = data.feed(recipe), data.validation(recipe), data
         keep_heap()
         behind = options.save == "async"
-        if behind and world.sharded:
-            raise UsageError(
-                f"--save async: on {world.mesh} all processes write each checkpoint together; leave it out, or take "
-                f"--mesh dp={world.size}"
-            )
         check_room(spec, recipe, device, world)
         self.model, self.fresh = _built(spec, recipe.seed, device, world, init, data.labels or None)
         self.trainer = Trainer(
@@ -359,7 +354,14 @@ def _built(
 
 def _identity(spec: ModelSpec, recipe: Recipe, data: TrainingData, options: RunOptions, world: World) -> dict[str, str]:
     """What all processes of a run must have alike."""
-    how = (options.micro_tokens, options.recompute, options.compiled, options.validations, options.save_every)
+    how = (
+        options.micro_tokens,
+        options.recompute,
+        options.compiled,
+        options.validations,
+        options.save_every,
+        options.save,
+    )
     return {
         "version": f"anyformer {code_fingerprint()}, torch {torch.__version__}",
         "specification": spec.key,

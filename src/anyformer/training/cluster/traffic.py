@@ -1,0 +1,254 @@
+"""What a process sends in a step, as arithmetic on the specification: nothing is built."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.moe import MoESpec
+from anyformer.layers.stretch import stretch
+from anyformer.spec import (
+    AheadSpec,
+    BlockSpec,
+    BranchSpec,
+    HeadSpec,
+    MixerSpec,
+    ModelSpec,
+    PartSpec,
+    Place,
+    Recompute,
+    TableSpec,
+    inside,
+    tensors,
+)
+from anyformer.training.cluster.mesh import Mesh
+from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
+
+NUMBER, INTEGER = 4, 8  # bytes
+Traffic = Mapping[tuple[str, str], int]  # bytes of a step, by axis of the mesh and kind of collective
+
+
+class _Call(NamedTuple):
+    """A mixer where it is called, or a table where it is read."""
+
+    part: PartSpec
+    place: Place
+    path: str  # as tensors inside are called
+    of: str  # "stack", "encoder", or k tokens further: "ahead k"
+    read: bool  # whether the loss hangs on it
+    ends: bool  # whether nothing of its layer needs what it writes, which is not made again then
+
+
+def planned(
+    spec: ModelSpec,
+    mesh: Mesh,
+    *,
+    rows: int,
+    seq_len: int,
+    source_len: int = 0,
+    micro_batches: int = 1,
+    recompute: Recompute = "none",
+) -> Traffic:
+    """The bytes of a step in float32, of `rows` whole sequences at once in so many parts, as the first process sends them.
+
+    Of what is gathered, scattered or added up they are those of the whole; of tokens that travel, those that go out.
+    Raises SpecError for an architecture that cannot be shared out so.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    narrow = narrowed(spec, 0, mesh.tp) if mesh.tp > 1 else spec
+    cut = cuts(spec, narrow, 0, mesh.tp) if mesh.tp > 1 else {}
+    split = _split(spec, narrow)
+    _weights(found, spec, narrow, mesh, cut, split, micro_batches)
+    full = recompute == "full"
+    passes = 2 if full else 1  # forward
+    lengths = _Lengths(rows, seq_len, source_len or seq_len, mesh.cp)
+    one: Counter[tuple[str, str]] = Counter()
+    for call, own in zip(_calls(spec), _calls(narrow), strict=True):
+        tokens, width = lengths.tokens(call.of), call.place.d_model
+        if isinstance(call.part, TableSpec):
+            if own.part != call.part and call.of != "head":
+                one["tp", "all-reduce"] += tokens * _width(call)
+            continue
+        mixer = own.part
+        if mixer != call.part:
+            read = {"memory": lengths.tokens("encoder") * call.place.d_source, "input": tokens * width}
+            back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
+            one["tp", "all-reduce"] += (1 + (full and not call.ends)) * tokens * width + call.read * back
+        if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and (kept := mixer.cache_shapes(own.place)):
+            gathered = lengths.gathered("encoder" if mixer.kept_as() == "memory" else call.of)
+            numbers = sum(math.prod(shape) for shape in kept.values())
+            one["cp", "all-gather"] += passes * gathered * numbers
+            one["cp", "reduce-scatter"] += call.read * gathered * numbers
+        if mesh.ep > 1 and isinstance(mixer, MoESpec):
+            choices = tokens * mixer.router.top_k
+            one["ep", "all-to-all"] += (2 * passes + 2) * choices * width
+            found["ep", "all-to-all"] += micro_batches * passes * INTEGER * (choices + mesh.ep)
+    _losses(one, spec, narrow, mesh, lengths)
+    for key, numbers in one.items():
+        found[key] += micro_batches * NUMBER * numbers
+    return {key: nbytes for key, nbytes in found.items() if nbytes}
+
+
+class _Lengths(NamedTuple):
+    """Tokens that a process computes of its rows."""
+
+    rows: int
+    seq_len: int
+    source_len: int
+    cp: int
+
+    def whole(self, of: str) -> int:
+        """Of a row."""
+        if of == "encoder":
+            return self.source_len
+        return self.seq_len - (int(of.removeprefix("ahead ")) if of.startswith("ahead") else 0)
+
+    def tokens(self, of: str) -> int:
+        """Here, of all rows."""
+        here = stretch(self.whole(of), 0, self.cp)
+        return self.rows * (here.stop - here.start)
+
+    def gathered(self, of: str) -> int:
+        """That come together, filled up so that all send as many."""
+        return self.rows * self.cp * -(-self.whole(of) // self.cp)
+
+
+def _losses(one: Counter[tuple[str, str]], spec: ModelSpec, narrow: ModelSpec, mesh: Mesh, lengths: _Lengths) -> None:
+    """Where processes meet in the loss: at the table, and to know what each label cost."""
+    tables = [
+        [call for call in _calls(each) if call.of == "head" and call.path.startswith("heads.0.")]
+        for each in (spec, narrow)
+    ]
+    for wide, own in zip(*tables, strict=True):
+        if wide.part != own.part:
+            tokens = sum(lengths.tokens(f"ahead {k}") for k in range(len(spec.ahead) + 1))
+            one["tp", "all-reduce"] += tokens * (_width(wide) + 4)
+        if mesh.cp > 1:
+            one["cp", "all-gather"] += lengths.gathered("stack")
+
+
+def _width(table: _Call) -> int:
+    assert isinstance(table.part, TableSpec)
+    return table.part.width or table.place.shape[-1]
+
+
+def _weights(
+    found: Counter[tuple[str, str]],
+    spec: ModelSpec,
+    narrow: ModelSpec,
+    mesh: Mesh,
+    cut: Mapping[str, Cut | None],
+    split: frozenset[str],
+    micro_batches: int,
+) -> None:
+    """Weights that are brought together for a pass, and gradients that are added up."""
+    blocks = Counter(_blocks(spec, Place(), ""))
+    groups: dict[
+        tuple[str, int], tuple[int, int]
+    ] = {}  # (gathered, scattered) numbers, of a block and of so many processes
+    shards, copies = mesh.shards, mesh.dp
+    for (name, wide), (_, own) in zip(tensors(spec, Place()), tensors(narrow, Place()), strict=True):
+        if not wide.trainable:
+            continue
+        each = cut.get(name)
+        shape = wide.shape if each is None or each.shared else own.shape
+        group = next((path for path in _prefixes(name) if path in blocks), "")
+        among = shards
+        if mesh.ep > 1 and wide.used is not None:
+            shape, among, group = (shape[0] // mesh.ep, *shape[1:]), shards // mesh.ep, f"{group} experts"
+        learns = _learns(name)
+        filled = -(-shape[0] // among) * among * math.prod(shape[1:])
+        gathered, scattered = groups.get((group, among), (0, 0))
+        groups[group, among] = gathered + filled, scattered + filled * learns
+        if learns and (each is None or each.shared) and not split.isdisjoint(_prefixes(name)):
+            found["tp", "all-reduce"] += NUMBER * filled // among
+    for (group, among), (gathered, scattered) in groups.items():
+        passes = blocks.get(group.removesuffix(" experts"), 1)
+        again = mesh.zero == 3 and group != ""
+        if among > 1:
+            found["fsdp", "all-gather"] += micro_batches * NUMBER * gathered * (2 * passes if again else 1)
+            found["fsdp", "reduce-scatter"] += micro_batches * NUMBER * scattered
+        if copies > 1:
+            found["dp", "all-reduce"] += NUMBER * scattered // among
+
+
+def _learns(name: str) -> bool:
+    """Whether a step has a gradient of it: the first head is trained."""
+    return not name.startswith("heads.") or name.startswith("heads.0.")
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """The names of all that a tensor is in, from the innermost on."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _split(spec: ModelSpec, narrow: ModelSpec) -> frozenset[str]:
+    """The mixers of which each process has a part, and what they share with others."""
+    pairs = zip(_calls(spec), _calls(narrow), strict=True)
+    split = [wide for wide, own in pairs if isinstance(wide.part, MixerSpec) and wide.part != own.part]
+    shared = {part.shared for call in split for part in _parts(call.part, call.place) if part.shared is not None}
+    return frozenset({call.path for call in split} | {f"shared.{name}" for name in shared})
+
+
+def _parts(part: PartSpec, place: Place) -> Iterator[PartSpec]:
+    for _, inner, inner_place in inside(part, place):
+        yield inner
+        yield from _parts(inner, inner_place)
+
+
+def _blocks(part: PartSpec, place: Place, path: str) -> Iterator[str]:
+    """The names of layers, as often as they are called."""
+    for name, inner, inner_place in inside(part, place):
+        at = _named(f"{path}.{name}" if path else name, inner)
+        if isinstance(inner, BlockSpec):
+            yield at
+        else:
+            yield from _blocks(inner, inner_place, at)
+
+
+def _calls(spec: ModelSpec) -> Iterator[_Call]:
+    """Each mixer as often as it is called, and each table that tokens are looked up in or that makes logits."""
+    unread = _unread(spec)
+
+    def walked(part: PartSpec, place: Place, path: str, of: str, last: PartSpec | None = None) -> Iterator[_Call]:
+        for name, inner, inner_place in inside(part, place):
+            at = f"{path}.{name}" if path else name
+            read = not any(at.startswith(each) for each in unread)
+            if isinstance(inner, BranchSpec):
+                named = _named(f"{at}.mixer", inner.mixer)
+                yield _Call(inner.mixer, inner_place, named, of, read, inner is last)
+            elif isinstance(inner, TableSpec):
+                yield _Call(inner, inner_place, at, "head" if isinstance(part, HeadSpec) else of, read, False)
+            elif isinstance(inner, AheadSpec):
+                yield from walked(inner, inner_place, at, f"ahead {int(name.removeprefix('ahead.')) + 1}")
+            else:
+                where, ending = "encoder" if name == "encoder" else of, _ending(inner) or last
+                yield from walked(inner, inner_place, _named(at, inner), where, ending)
+
+    yield from walked(spec, Place(), "", "stack")
+
+
+def _unread(spec: ModelSpec) -> tuple[str, ...]:
+    """What begins so gives nothing to the loss: layers in whose place the trained head has its own."""
+    layers = spec.heads[0].layers if spec.heads else None
+    n = len(spec.stack.blocks)
+    return () if layers is None else tuple(f"stack.blocks.{i}." for i in range(n - layers.before, n))
+
+
+def _ending(part: PartSpec) -> BranchSpec | None:
+    """Of a layer, the branch that it ends with, where no norm comes after it."""
+    if not isinstance(part, BlockSpec) or part.connection is not None:
+        return None
+    sublayer = part.sublayers[-1]
+    branch = sublayer.branches[-1]
+    return None if branch.norm_out or sublayer.norm_out or sublayer.norm_sum else branch
+
+
+def _named(path: str, part: PartSpec) -> str:
+    """How tensors inside a part are called."""
+    return path if part.shared is None else f"shared.{part.shared}"

@@ -23,7 +23,8 @@ from tests.hostile.material import Material
 READERS = (  # below src/anyformer
     *("spec/codec.py", "spec/ranges.py", "recipe/file.py", "costs/hardware/devices.py", "variants/variant.py"),
     *("hub/source.py", "hub/contents.py", "hub/weights.py", "hub/gguf.py", "hub/gguf_header.py"),
-    *("families/gguf.py", "families/hf/settings.py", "families/hf/layout.py"),
+    *("families/gguf/dialect.py", "families/gguf/keys.py", "families/gguf/metadata.py"),
+    *("families/hf/settings.py", "families/hf/layout.py"),
     *("text/sources.py", "text/corpus.py", "text/pieces.py", "text/labelled_files.py"),
     *("text/gguf_vocabulary.py", "text/tokenizer.py", "text/tokenizer_file.py"),
     *("disk/plain.py", "disk/foreign.py", "disk/seal.py", "disk/cache.py", "disk/run_layout.py"),

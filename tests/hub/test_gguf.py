@@ -269,7 +269,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"llama\.rope\.scaling\.factor = 0\.0 is no number above 0",
     ),
     "unknown scaling": ({"settings": {"rope.scaling.type": "odd"}}, r"llama\.rope\.scaling\.type = 'odd' is unknown"),
-    "missing tensor": ({"lost": "model.layers.1.mlp.up_proj.weight"}, r"missing: model\.layers\.1\.mlp\.up_proj\.weight"),
+    "missing tensor": ({"lost": "model.layers.1.mlp.up_proj.weight"}, r"missing: blk\.1\.ffn_up\.weight"),
     "surplus tensor": ({"tensors": {"model.layers.2.mlp.up_proj.weight": np.ones((96, 64))}}, r"surplus: blk\.2\.ffn_up\.weight"),
     "wrong shape": ({"tensors": {"model.norm.weight": np.ones(32)}}, r"output_norm\.weight is \[32\], not \[64\]"),
     "a lie about the sizes": ({"settings": {"feed_forward_length": 80}}, r"ffn_gate\.weight is \[96, 64\], not \[80, 64\]"),
@@ -328,7 +328,8 @@ def test_every_dialect_gives_the_model_that_was_written(tmp_path: Path, name: st
     spec = edited(shrink(preset(name).spec), AttentionSpec, lambda value: value.but(scale=ScaleSpec(power=-0.5)))
     family = FAMILIES[DIALECTS[architecture].hf_type]
     config, weights = family.to_config(spec), telling(spec)
-    keys = {**DIALECTS[architecture].settings, "rope.dimension_count": "head_dim"}
+    further = {"rope.dimension_count": "head_dim", "attention.sliding_window": "sliding_window"}
+    keys = {**DIALECTS[architecture].settings, **further}
     settings = {key: config[keys[key]] for key in (*SIZES, *more) if keys[key] in config}
     settings |= {"rope.freq_base": theta(spec), "vocab_size": spec.vocab_size}
     tensors = {name: t.numpy() for name, t in theirs_of(family.rows(spec), weights.__getitem__)}

@@ -122,7 +122,9 @@ def _refuse_larger(spec: ModelSpec, weights: Weights | GGUF) -> None:
 
 
 def _layout(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> list[TensorRow]:
-    """The rows of the layout that the files are in: that of files, or that of memory, which some write too."""
+    """The rows of the layout that the files are in: a GGUF file's, that of files, or that of memory, which some write too."""
+    if isinstance(weights, GGUF):
+        return weights.rows(spec)
     held = family.rows(spec)
     if family.files is None:
         return held

@@ -17,6 +17,7 @@ from anyformer.families.hf.mapping import TensorRow
 from anyformer.families.hf.settings import Settings
 from anyformer.hub.gguf_header import read_header
 from anyformer.hub.weights import refuse_misfits
+from anyformer.spec import ModelSpec
 from anyformer.text import Tokenizer
 
 SUFFIX = ".gguf"
@@ -40,7 +41,7 @@ def _opened(path: Path, changed: int, nbytes: int) -> GGUF:
 
 
 class GGUF:
-    """One file: the configuration that Hugging Face would write, and tensors under Hugging Face's names."""
+    """One file: the configuration that Hugging Face would write, and tensors by the names that the file has."""
 
     def __init__(self, path: Path) -> None:
         self.path = self.directory = path
@@ -66,7 +67,7 @@ class GGUF:
         config = config_of(self.metadata, self._tensors, self.shape(EMBEDDING), where)
         if FREQUENCIES in self._tensors:
             theta = Settings(config, where).positive("rope_theta", float, 1e4)
-            config["rope_scaling"] = llama3_scaling(self._plain(FREQUENCIES), theta, where)
+            config["rope_scaling"] = llama3_scaling(self.read(FREQUENCIES), theta, where)
         return config
 
     def tokenizer(self) -> Tokenizer | None:
@@ -75,49 +76,42 @@ class GGUF:
 
         return tokenizer_in(self.metadata) if "tokenizer.ggml.model" in self.metadata else None
 
+    def rows(self, spec: ModelSpec) -> list[TensorRow]:
+        """The rows of a model's tensors and those of the file."""
+        return self._dialect.rows(spec)
+
     def __contains__(self, name: str) -> bool:
-        return self._dialect.name(name) in self._tensors
+        return name in self._tensors
 
     def listed(self) -> list[str]:
-        """The names of all tensors, as the file has them."""
+        """The names of all tensors."""
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor by its name in the file."""
+        """The shape of a tensor."""
         return self._tensors[name].shape
 
     def dtype(self, names: Iterable[str]) -> torch.dtype:
         """Float32, which quantised tensors are read as, or the one dtype that all of them are stored in."""
-        found = {self._tensors[self._held(name)].kind for name in names}
+        found = {self._tensors[name].kind for name in names}
         return PLAIN.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
-
-    def read(self, name: str) -> Tensor:
-        """A tensor, by Hugging Face's name, as Hugging Face stores it."""
-        held = self._held(name)
-        return self._dialect.restored(held, self._plain(held), self.config).contiguous()
 
     def release(self) -> None:
         """Nothing: each tensor that is read has memory of its own."""
 
     def match(self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()) -> None:
         """Refuse missing, surplus and misshapen tensors. Raises CheckpointError listing them."""
-        named = {self._dialect.name(name): shape for name, shape in expected.items()}
-        spare = {FREQUENCIES, *(self._dialect.name(name) for name in optional)}
         missing = [name for name in expected if name not in self]
-        surplus = [name for name in self._tensors if name not in named and name not in spare]
-        sizes = ((name, self.shape(name), shape) for name, shape in named.items() if name is not None)
+        surplus = [name for name in self._tensors if name not in {*expected, *optional, FREQUENCIES}]
+        sizes = ((name, self.shape(name), shape) for name, shape in expected.items() if name in self)
         refuse_misfits(self.path, what, missing, surplus, sizes)
 
     def spelling(self, rows: Iterable[TensorRow], prefix: str) -> Callable[[str], str]:
         """What a tensor that rows call by one name is called here: always the same."""
         return str
 
-    def _held(self, name: str) -> str:
-        held = self._dialect.name(name)
-        assert held is not None  # `match` has found each that is asked for
-        return held
-
-    def _plain(self, name: str) -> Tensor:
+    def read(self, name: str) -> Tensor:
+        """A tensor, in float32 where the file has it quantised."""
         from gguf import GGMLQuantizationType, dequantize
 
         entry = self._tensors[name]

@@ -29,7 +29,9 @@ class Entry(NamedTuple):
     """Where a tensor lies. `kind` is ggml's number for its type."""
 
     kind: int
-    shape: tuple[int, ...]  # the last axis side by side, as torch has it
+    shape: tuple[
+        int, ...
+    ]  # the last axis side by side, as torch has it; without leading ones, which ggml itself leaves out
     start: int  # byte of the file
     nbytes: int
 
@@ -103,7 +105,8 @@ def _entry(cursor: _Cursor, sizes: Mapping[int, tuple[int, int]]) -> tuple[str, 
     block, block_nbytes = sizes[kind]
     if min(shape) < 1 or shape[-1] % block:
         raise ValueError(f"the tensor {name!r} is {list(shape)}, which its type cannot be")
-    return name, Entry(kind, shape, start, math.prod(shape) // block * block_nbytes)
+    first = next((i for i, length in enumerate(shape) if length > 1), n - 1)
+    return name, Entry(kind, shape[first:], start, math.prod(shape) // block * block_nbytes)
 
 
 class _Cursor:

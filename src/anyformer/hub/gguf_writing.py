@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,9 @@ Quantisation = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 BLOCK = 32  # numbers that share a scale
 PLAIN: Mapping[torch.dtype, Quantisation] = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 7, "bf16": 32}  # what llama.cpp calls a file that is mostly so
+PRECISE = re.compile(
+    r".*(norm|conv|conv1d|gate_inp|gate_inp_shexp)\.weight|.*ssm_[ad]"
+)  # float32 in llama.cpp, however many axes
 MODEL = "the model"  # what errors of reading back speak of
 
 
@@ -51,19 +55,16 @@ class SavedFile(NamedTuple):
 class _Plan(NamedTuple):
     """How a model is said in a file."""
 
-    architecture: str
-    family: Family
-    config: dict[str, Any]
+    dialect: Dialect
     metadata: dict[str, Any]
     rows: list[TensorRow]
-    shapes: dict[str, tuple[int, ...]]  # of the tensors as Hugging Face calls them
-    names: dict[str, str]  # Hugging Face's name of a tensor → the file's
+    shapes: dict[str, tuple[int, ...]]  # of the tensors, in the file's order
     frequencies: Tensor | None
 
     @property
-    def dialect(self) -> Dialect:
-        """The table of its architecture."""
-        return DIALECTS[self.architecture]
+    def architecture(self) -> str:
+        """What the file calls it."""
+        return self.dialect.architecture
 
 
 def write_gguf(
@@ -89,12 +90,10 @@ def write_gguf(
     plan = _planned(source.spec, source.family)
     words, notes = ({}, []) if tokenizer is None else metadata_of_tokenizer(tokenizer, source.spec.vocab_size)
     shapes = plan.shapes
-    kinds: dict[str, Quantisation] = {name: _kind(shape, kind) for name, shape in shapes.items()}
+    kinds: dict[str, Quantisation] = {name: _kind(name, shape, kind) for name, shape in shapes.items()}
     uneven = [name for name, each in kinds.items() if each == "f16" != kind and len(shapes[name]) > 1]
     if uneven:
-        notes.append(
-            f"{len(uneven)} whose rows are no multiple of {BLOCK} long, such as {plan.names[uneven[0]]}, are f16"
-        )
+        notes.append(f"{len(uneven)} whose rows are no multiple of {BLOCK} long, such as {uneven[0]}, are f16")
     notes += [
         f"llama.cpp leaves {key} out of what it computes" for key in plan.dialect.unheeded if key in plan.metadata
     ]
@@ -107,17 +106,16 @@ def write_gguf(
         if plan.frequencies is not None:
             writer.add_tensor_info(FREQUENCIES, plan.frequencies.shape, np.dtype(np.float32), plan.frequencies.nbytes)
         for name, shape in shapes.items():
-            _announce(writer, plan.names[name], shape, kinds[name])
+            _announce(writer, name, shape, kinds[name])
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         if plan.frequencies is not None:
             writer.write_tensor_data(plan.frequencies.numpy())
-        tensors = held.through(plan.rows, alike=plan.family is source.family)
+        tensors = held.through(plan.rows, alike=False)
         for (name, tensor), announced in zip(tensors, shapes, strict=True):
             assert name == announced
-            turned = plan.dialect.stored(plan.names[name], tensor.float(), plan.config)
-            writer.write_tensor_data(_packed(turned, kinds[name]))
+            writer.write_tensor_data(_packed(tensor.float(), kinds[name]))
         writer.close()
         sync(aside)
         os.rename(aside, target)
@@ -136,39 +134,32 @@ def write_gguf(
 
 def _planned(spec: ModelSpec, preferred: Family | None) -> _Plan:
     """The first architecture whose file would be read back as this model. Raises SpecError naming what misfits."""
-    order = sorted(DIALECTS, key=lambda name: preferred is None or DIALECTS[name].hf_type != preferred.hf_type)
+    order = sorted(DIALECTS.values(), key=lambda row: preferred is None or row.hf_type != preferred.hf_type)
     reasons = []
-    for architecture in order:
+    for dialect in order:
         try:
-            return _plan(spec, architecture)
+            return _plan(spec, dialect)
         except AnyformerError as error:
-            reasons.append(f"{architecture}: {error}")
+            reasons.append(f"{dialect.architecture}: {error}")
     raise SpecError(f"no architecture of GGUF files that is written here computes this model; {reasons[0]}")
 
 
-def _plan(spec: ModelSpec, architecture: str) -> _Plan:
-    dialect = DIALECTS[architecture]
-    family = FAMILIES[dialect.hf_type]
-    config = family.to_config(spec)
-    metadata = metadata_of(architecture, config)
-    rows = (family.files or family.rows)(spec)
-    shapes, names = their_shapes(rows, spec), dict[str, str]()
-    for theirs in shapes:
-        name = dialect.name(theirs)
-        if name is None:
-            raise SpecError(f"its files have no tensor for {theirs}")
-        names[theirs] = name
+def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:
+    config = FAMILIES[dialect.hf_type].to_config(spec)
+    metadata = metadata_of(dialect, config)
+    rows = dialect.rows(spec)
+    shapes = their_shapes(rows, spec)
     frequencies = _frequencies(spec, config)
-    embedding = next(shape for theirs, shape in shapes.items() if names[theirs] == EMBEDDING)
-    whole = {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in metadata.items()}
-    read = config_of(whole, names.values(), embedding, MODEL)
+    start = dialect.architecture
+    whole = {"general.architecture": start} | {f"{start}.{key}": value for key, value in metadata.items()}
+    read = config_of(whole, shapes, shapes[EMBEDDING], MODEL)
     if frequencies is not None:
         read["rope_scaling"] = llama3_scaling(frequencies, float(config["rope_theta"]), MODEL)
     _, found = spec_of(FAMILIES, read, MODEL)
     if difference := first_difference(computed(found), computed(spec)):
         path, would, is_ = difference
         raise SpecError(f"its files would say {short(would)} for {path} = {short(is_)}")
-    return _Plan(architecture, family, config, metadata, rows, shapes, names, frequencies)
+    return _Plan(dialect, metadata, rows, shapes, frequencies)
 
 
 def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:
@@ -181,9 +172,9 @@ def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:
     return torch.tensor([f / s for f, s in zip(plain, scaling.scaled(plain), strict=True)], dtype=torch.float32)
 
 
-def _kind(shape: tuple[int, ...], kind: Quantisation) -> Quantisation:
+def _kind(name: str, shape: tuple[int, ...], kind: Quantisation) -> Quantisation:
     """The type of a tensor in a file whose matrices are to be of a type."""
-    if len(shape) < 2:
+    if len(shape) < 2 or PRECISE.fullmatch(name):
         return "f32"
     return "f16" if kind.startswith("q") and shape[-1] % BLOCK else kind
 

@@ -1,0 +1,138 @@
+"""How files of one architecture are read and written: which keys say which settings, and which tensors hold which of ours.
+
+The format: ggml's docs/gguf.md; names of tensors and what is done to them: llama.cpp's conversion from Hugging Face.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from anyformer.families.hf import table
+from anyformer.families.hf.layout import Theirs, of_layers, rows_of, tokens_and_head
+from anyformer.families.hf.mapping import TensorRow, Tensors, one
+from anyformer.layers import GQASpec, SSDSpec
+from anyformer.spec import ModelSpec
+
+Change = Callable[[Tensor, ModelSpec], Tensor]  # (tensor, its model) → as the other side stores it
+
+
+class Turn(NamedTuple):
+    """What is done to a tensor of a file, to be as ours is, and back."""
+
+    restored: Change
+    stored: Change
+
+
+class Keys(NamedTuple):
+    """Keys of a file that are not one setting each, both ways."""
+
+    names: tuple[str, ...]  # below the architecture's name
+    # (the keys that a file has, the settings so far) → settings; raises ValueError for a value that is none
+    read: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
+    write: Callable[[Mapping[str, Any]], Mapping[str, Any]]  # settings → keys
+
+
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "context_length": "max_position_embeddings",
+    "rope.freq_base": "rope_theta",
+}
+EXPERTS, SHARED = f"{table.FEED}.experts", f"{table.FEED}.shared_expert"
+# The modules of a layer: all architectures have one name for each.
+Block = Mapping[str | tuple[str, ...], str | Theirs]
+LAYER: Block = {
+    "0.norm_in": "attn_norm",
+    "1.norm_in": "ffn_norm",
+    "0.branches.0.norm_out": "post_attention_norm",
+    "1.branches.0.norm_out": "post_ffw_norm",
+    **{f"{table.PROJECTION}.{x}": f"attn_{x}" for x in "qkv"},
+    f"{table.PROJECTION}.o": "attn_output",
+    f"{table.PROJECTION}.norm_query": "attn_q_norm",
+    f"{table.PROJECTION}.norm_key": "attn_k_norm",
+    **table.feeds(gate="ffn_gate", up="ffn_up", down="ffn_down"),
+    f"{table.FEED}.router.weight": "ffn_gate_inp.weight",
+    f"{table.FEED}.router.correction": "exp_probs_b.bias",
+    **{f"{EXPERTS}.{x}": f"ffn_{x}_exps" for x in ("gate", "up", "down")},
+    **{f"{SHARED}.{x}": f"ffn_{x}_shexp" for x in ("gate", "up", "down")},
+    f"{table.FEED}.shared_gate": "ffn_gate_inp_shexp",
+}
+
+
+def halves(n_heads: Callable[[GQASpec], int]) -> Turn:
+    """llama.cpp turns neighbouring features, Hugging Face those half a head apart."""
+
+    def heads(tensor: Tensor, spec: ModelSpec, *shape: int) -> Tensor:
+        n = n_heads(one(spec, GQASpec, "attention"))
+        return tensor.unflatten(0, (n, *shape)).transpose(1, 2).flatten(0, 2)
+
+    return Turn(lambda tensor, spec: heads(tensor, spec, -1, 2), lambda tensor, spec: heads(tensor, spec, 2, -1))
+
+
+def _mixer(spec: ModelSpec) -> SSDSpec:
+    return one(spec, SSDSpec, "Mamba-2 mixer")
+
+
+# Gains that a model adds 1 to are stored with the 1.
+ONE_MORE = Turn(lambda tensor, _: tensor - 1, lambda tensor, _: tensor + 1)
+# A convolution by channel, without the axis of the channels that one sees.
+NO_AXIS = Turn(lambda tensor, _: tensor.unsqueeze(1), lambda tensor, _: tensor.squeeze(1))
+# Rates of decay, of which a model holds the logarithms; those of heads and what heads skip have one column.
+RATE = Turn(lambda tensor, _: (-tensor).log(), lambda tensor, _: -tensor.exp())
+RATES_OF_HEADS = Turn(lambda tensor, _: (-tensor[:, 0]).log(), lambda tensor, _: -tensor.exp()[:, None])
+COLUMN = Turn(lambda tensor, _: tensor[:, 0], lambda tensor, _: tensor[:, None])
+# Gains of a group each; files have no axis for the only group, nor for the only row of a matrix.
+BY_GROUP = Turn(
+    lambda tensor, spec: tensor.reshape(_mixer(spec).norm_shape),
+    lambda tensor, spec: tensor.reshape(_mixer(spec).n_groups, -1) if _mixer(spec).n_groups > 1 else tensor,
+)
+ONE_ROW = Turn(lambda tensor, _: tensor[None], lambda tensor, _: tensor[0])
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How files of one `general.architecture` are read and written."""
+
+    architecture: str
+    hf_type: str
+    settings: Mapping[str, str] = field(default_factory=lambda: SIZES)  # key below the architecture's → setting
+    keys: tuple[Keys, ...] = ()  # those that are no setting by themselves
+    layer: Block = field(default_factory=lambda: LAYER)  # modules of a layer, ours → tensors of a block
+    norm: str = "output_norm"  # behind the last layer
+    turns: Mapping[str, Turn] = field(default_factory=dict)  # by what a tensor's name in the file matches
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that files of this architecture do not hold
+    # Settings that are true where a layer has a tensor, by how its name ends.
+    told: Mapping[str, str] = field(default_factory=dict)
+    when: str | None = None  # a key that files say, and those of another dialect of the architecture do not
+    unheeded: tuple[str, ...] = ()  # keys that llama.cpp itself reads and leaves out of what it computes
+    depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
+
+    def rows(self, spec: ModelSpec) -> list[TensorRow]:
+        """The rows of our tensors and those of a file."""
+        places = tokens_and_head(spec, Theirs("token_embd"), Theirs("output"))
+        places |= {"stack.norm": Theirs(self.norm)} | of_layers(spec.stack, "blk", self.layer)
+        return [self._turned(row, spec) for row in rows_of(spec, places)]
+
+    def _turned(self, row: TensorRow, spec: ModelSpec) -> TensorRow:
+        turns = [next((t for like, t in self.turns.items() if re.fullmatch(like, name)), None) for name in row.theirs]
+        if not any(turns):
+            return row
+
+        def load(theirs: Tensors) -> Tensors:
+            each = zip(theirs, turns, strict=True)
+            return row.load(tuple(t if turn is None else turn.restored(t, spec).contiguous() for t, turn in each))
+
+        def save(ours: Tensors) -> Tensors:
+            each = zip(row.save(ours), turns, strict=True)
+            return tuple(t if turn is None else turn.stored(t, spec).contiguous() for t, turn in each)
+
+        return row._replace(load=load, save=save)

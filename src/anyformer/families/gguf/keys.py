@@ -1,0 +1,132 @@
+"""Keys of GGUF files that are not one setting of a configuration each: by layer, or in other numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families.gguf.dialect import Keys
+from anyformer.families.hf import table
+
+Said = Mapping[str, Any]
+WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+PART, LOCAL = "rope.dimension_count", "rope.freq_base_swa"
+KV_HEADS, INNER, RANK = "attention.head_count_kv", "ssm.inner_size", "ssm.time_step_rank"
+TURNS = "rope.scaling.finetuned"
+
+
+def _pattern(said: Said, _: Said) -> Said:
+    slides = said[PATTERN]
+    if not isinstance(slides, list) or not all(isinstance(each, bool) for each in slides):
+        raise ValueError("is no list of which layers have a window")
+    return {"layer_types": [table.SLIDING if each else table.FULL for each in slides]}
+
+
+# The window, of which 0 is none.
+WINDOWED = Keys(
+    (WINDOW,),
+    lambda said, _: {"sliding_window": said[WINDOW] or None},
+    lambda config: {} if config.get("sliding_window") is None else {WINDOW: int(config["sliding_window"])},
+)
+
+
+def _patterned(config: Said) -> Said:
+    slides = [kind == table.SLIDING for kind in config["layer_types"]]
+    return {PATTERN: slides} if any(slides) else {}
+
+
+# Which layers have a window.
+PATTERNED = Keys((PATTERN,), _pattern, _patterned)
+
+
+def _head_dim(config: Said) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+# How many features of a head turn.
+PARTIAL = Keys(
+    (PART,),
+    lambda said, config: {"partial_rotary_factor": said[PART] / _head_dim(config)},
+    lambda config: {PART: int(config["partial_rotary_factor"] * _head_dim(config))},
+)
+
+
+def _by_type(said: Said, config: Said) -> Said:
+    full = {"rope_type": "default", "rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
+    sliding = {"rope_type": "default", "rope_theta": said[LOCAL]}
+    older = {"rope_theta": None, "rope_scaling": None}
+    return {**older, "rope_parameters": {table.SLIDING: sliding, table.FULL: full}}
+
+
+# Rotary positions of sliding layers, which nothing stretches, beside those of full ones.
+ROTARY_BY_TYPE = Keys(
+    (LOCAL,), _by_type, lambda config: {LOCAL: float(config["rope_parameters"][table.SLIDING]["rope_theta"])}
+)
+
+
+def hybrid(attends: str, other: str) -> Keys:
+    """The layers' kinds, by the words of a configuration: those that attend have heads of keys and values."""
+
+    def read(said: Said, _: Said) -> Said:
+        heads = said[KV_HEADS]
+        if not isinstance(heads, list) or len({*heads} - {0}) != 1:
+            raise ValueError("is no list of one number, and of 0 for layers that do not attend")
+        return {"num_key_value_heads": max(heads), "layer_types": [attends if n else other for n in heads]}
+
+    def write(config: Said) -> Said:
+        heads = int(config["num_key_value_heads"])
+        return {KV_HEADS: [heads if kind == attends else 0 for kind in config["layer_types"]]}
+
+    return Keys((KV_HEADS,), read, write)
+
+
+# What llama.cpp asks for of models that do not attend, whose classes have no such settings.
+NO_ATTENTION = Keys(
+    ("context_length", "feed_forward_length", "attention.head_count", KV_HEADS),
+    lambda said, config: {},
+    lambda config: {"context_length": 1 << 20, "feed_forward_length": 0, "attention.head_count": 0},
+)
+# How much wider a state space mixer is than the stream.
+EXPANDED = Keys(
+    (INNER,),
+    lambda said, config: {"expand": int(said[INNER]) // int(config["hidden_size"])},
+    lambda config: {INNER: int(config["expand"] * config["hidden_size"])},
+)
+
+
+def _rank(config: Said) -> int:
+    return -(-int(config["hidden_size"]) // 16) if config["time_step_rank"] == "auto" else int(config["time_step_rank"])
+
+
+STEP_RANK = Keys((RANK,), lambda said, config: {"time_step_rank": said[RANK]}, lambda config: {RANK: _rank(config)})
+
+
+def _no_norms(said: Said, _: Said) -> Said:
+    if any(said.values()):
+        raise ValueError("is computed by no class here")
+    return {}
+
+
+PLAIN_STEPS = Keys(("ssm.dt_b_c_rms",), _no_norms, lambda config: {"ssm.dt_b_c_rms": False})
+
+
+def heads_of_states(n_heads: str, head_dim: str, expand: str) -> Keys:
+    """The heads of a Mamba-2 mixer, by the names of its settings: files say how wide all are together."""
+
+    def read(said: Said, config: Said) -> Said:
+        width, n = int(said[INNER]), int(said[RANK])
+        return {n_heads: n, head_dim: width // n, expand: width // int(config["hidden_size"])}
+
+    return Keys(
+        (INNER, RANK),
+        read,
+        lambda config: {RANK: int(config[n_heads]), INNER: int(config[n_heads] * config[head_dim])},
+    )
+
+
+# Whether the layers that attend turn queries and keys.
+ROTARY_OR_NONE = Keys(
+    (TURNS,),
+    lambda said, config: {"position_embedding_type": "rope" if said[TURNS] else "nope"},
+    lambda config: {TURNS: config["position_embedding_type"] == "rope"},
+)

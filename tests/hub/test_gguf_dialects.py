@@ -1,0 +1,381 @@
+"""Architectures of GGUF files: what others' names and rules make of random models of transformers is read and written alike.
+
+A file is made here as llama.cpp's conversion makes it: tensors by the names of the package `gguf`, keys by its writer's methods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gguf
+import pytest
+import torch
+import transformers
+from gguf import MODEL_ARCH as A
+from safetensors.torch import load_file
+from torch import Tensor
+
+import anyformer as af
+from anyformer.errors import AnyformerError
+from anyformer.hub.gguf_writing import SavedFile
+from tests.laws.tolerance import FLOAT32, distance
+
+Named = tuple[str, Tensor]
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+ALONE = {name: SIZES[name] for name in ("vocab_size", "hidden_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+WIDE = SIZES | {"head_dim": 32}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
+LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 4.0,
+}
+TURNING = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+STATES = ALONE | {"num_hidden_layers": 2, "state_size": 8, "conv_kernel": 3, "layer_norm_epsilon": 1e-3}
+KINDS = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
+OF_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 2}
+
+
+class Case(NamedTuple):
+    arch: A
+    hf_type: str
+    config: dict[str, Any]
+    turned: bool = False  # queries and keys, features of a pair side by side
+
+
+CASES = {
+    "llama": Case(A.LLAMA, "llama", SIZES | TURNING | {"rms_norm_eps": 1e-3}, turned=True),
+    "mixtral": Case(A.LLAMA, "mixtral", SIZES | LOCAL_EXPERTS, turned=True),
+    "qwen2": Case(A.QWEN2, "qwen2", SIZES),
+    "qwen2_moe": Case(
+        A.QWEN2MOE,
+        "qwen2_moe",
+        SIZES | EXPERTS | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
+    ),
+    "qwen3": Case(A.QWEN3, "qwen3", WIDE | {"tie_word_embeddings": True}),
+    "qwen3, biased": Case(A.QWEN3, "qwen3", WIDE | {"attention_bias": True}),
+    "qwen3_moe": Case(A.QWEN3MOE, "qwen3_moe", WIDE | EXPERTS | {"moe_intermediate_size": 32, "norm_topk_prob": True}),
+    "smollm3": Case(A.SMOLLM3, "smollm3", SIZES | TURNING, turned=True),
+    "arcee": Case(A.ARCEE, "arcee", SIZES, turned=True),
+    "seed_oss": Case(A.SEED_OSS, "seed_oss", WIDE | {"attention_bias": True, "attention_out_bias": True}),
+    "ernie4_5": Case(A.ERNIE4_5, "ernie4_5", WIDE | TURNING),
+    "granite": Case(A.GRANITE, "granite", SIZES | MULTIPLIERS, turned=True),
+    "granitemoe": Case(A.GRANITE_MOE, "granitemoe", SIZES | MULTIPLIERS | LOCAL_EXPERTS, turned=True),
+    "granitemoehybrid": Case(
+        A.GRANITE_HYBRID,
+        "granitemoehybrid",
+        SIZES
+        | MULTIPLIERS
+        | LOCAL_EXPERTS
+        | OF_MAMBA2
+        | {"shared_intermediate_size": 48, "layer_types": ["mamba", "attention", "mamba", "mamba"]},
+        turned=True,
+    ),
+    "olmo2": Case(A.OLMO2, "olmo2", SIZES),
+    "olmo3": Case(
+        A.OLMO2,
+        "olmo3",
+        SIZES
+        | {
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 5000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                },
+            },
+        },
+    ),
+    "olmoe": Case(A.OLMOE, "olmoe", SIZES | EXPERTS | {"rms_norm_eps": 1e-5}),
+    "exaone4": Case(A.EXAONE4, "exaone4", SIZES | {"sliding_window": 8, "sliding_window_pattern": 2}),
+    "exaone4, full": Case(
+        A.EXAONE4, "exaone4", SIZES | {"sliding_window": None, "layer_types": ["full_attention"] * 4}
+    ),
+    "glm4": Case(A.GLM4, "glm4", WIDE | {"attention_bias": True}),
+    "stablelm": Case(A.STABLELM, "stablelm", SIZES | {"use_qkv_bias": True, "layer_norm_eps": 1e-3}),
+    "stablelm, side by side": Case(
+        A.STABLELM, "stablelm", SIZES | {"use_parallel_residual": True, "qk_layernorm": True}
+    ),
+    "starcoder2": Case(A.STARCODER2, "starcoder2", SIZES | {"sliding_window": None, "norm_epsilon": 1e-3}),
+    "lfm2": Case(A.LFM2, "lfm2", SIZES | KINDS | {"block_auto_adjust_ff_dim": False, "norm_eps": 1e-3}),
+    "mamba": Case(A.MAMBA, "mamba", STATES | {"time_step_rank": 5}),
+    "mamba2": Case(A.MAMBA2, "mamba2", STATES | {"num_heads": 8, "head_dim": 16, "n_groups": 2}),
+    "mamba2, one group": Case(A.MAMBA2, "mamba2", STATES | {"num_heads": 8, "head_dim": 16, "n_groups": 1}),
+    "gemma": Case(A.GEMMA, "gemma", WIDE),
+    "phi3": Case(A.PHI3, "phi3", SIZES),
+}
+
+
+def model_of(case: Case, folder: Path) -> Any:
+    """A model of transformers with random weights, saved in a folder."""
+    config = transformers.AutoConfig.for_model(case.hf_type, **case.config)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in model.named_parameters():
+        noise = torch.randn(weight.shape, generator=generator)
+        gain = weight.dim() < 2 and name.endswith("weight")
+        weight.data = 1 + 0.3 * noise if gain else noise * (weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.3)
+    model.save_pretrained(folder)
+    return model
+
+
+def filed(folder: Path, case: Case, out: Path) -> Path:
+    """The model of a folder as a file, written by the package gguf."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    writer = gguf.GGUFWriter(str(out), gguf.MODEL_ARCH_NAMES[case.arch])
+    said(writer, config, case)
+    names = gguf.get_tensor_name_map(case.arch, config.num_hidden_layers)
+    for theirs, tensor in changed(together(load_file(folder / "model.safetensors")), config, case):
+        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+        assert name is not None, theirs
+        writer.add_tensor(name, tensor.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+def together(tensors: dict[str, Tensor]) -> list[Named]:
+    """Tensors with the experts of a layer in one."""
+    experts: dict[str, list[Tensor]] = {}
+    found: list[Named] = []
+    for name in sorted(tensors, key=lambda name: [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", name)]):
+        one = re.fullmatch(r"(.+\.experts)\.\d+\.(.+)", name)
+        if one is None:
+            found.append((name, tensors[name]))
+        else:
+            experts.setdefault(f"{one[1]}.{one[2]}", []).append(tensors[name])
+    as_llamas = {"block_sparse_moe.experts": "feed_forward.experts"}  # of Mixtral, in the package's tables
+    for name, each in experts.items():
+        old = next((old for old in as_llamas if old in name), None)
+        name = name if old is None else name.replace(old, as_llamas[old]).removeprefix("model.")
+        found.append((name, torch.stack(each)))
+    return found
+
+
+def neighbours(weight: Tensor, n_heads: int) -> Tensor:
+    """Rows of queries or keys, those half a head apart side by side."""
+    head_dim = weight.shape[0] // n_heads
+    order = [
+        h * head_dim + i + half * head_dim // 2 for h in range(n_heads) for i in range(head_dim // 2) for half in (0, 1)
+    ]
+    return weight[order]
+
+
+def changed(tensors: list[Named], config: Any, case: Case) -> list[Named]:
+    """Tensors as llama.cpp takes them."""
+    norms: dict[str, list[Tensor]] = {}
+    found: list[Named] = []
+    for name, tensor in tensors:
+        if case.turned and (which := re.search(r"self_attn\.([qk])_proj", name)):
+            tensor = neighbours(tensor, config.num_attention_heads if which[1] == "q" else config.num_key_value_heads)
+        if name.endswith("A_log"):
+            tensor = -tensor.exp()
+        if name.endswith(("A_log", ".D")) and case.hf_type != "mamba":
+            tensor = tensor[:, None]
+        if "conv" in name and tensor.dim() == 3:
+            tensor = tensor[:, 0]
+        if name.endswith(("mixer.norm.weight", "mamba.norm.weight")):
+            tensor = tensor.reshape(config.n_groups if case.arch == A.MAMBA2 else config.mamba_n_groups, -1)
+        if case.arch == A.GEMMA and name.endswith("norm.weight"):
+            tensor = tensor + 1
+        name = re.sub(r"\.dt_bias$", ".dt_proj.bias", name)
+        if each := re.fullmatch(r"(.+_layernorm)\.norms\.\d+\.weight", name):
+            norms.setdefault(f"{each[1]}.weight", []).append(tensor)
+        elif name.endswith(("block_sparse_moe.input_linear.weight", "shared_mlp.input_linear.weight")):
+            place, _, _ = name.rpartition(".input_linear")
+            beside = "shared_mlp" in name
+            layer = place.rpartition(".")[0]
+            names = ("mlp.shared_expert.{}_proj" if beside else "mlp.experts.{}_proj").format
+            parts = tensor.chunk(2, -2)
+            found += [(f"{layer}.{names(x)}.weight", part) for x, part in zip(("gate", "up"), parts, strict=True)]
+        else:
+            found.append((name, tensor))
+    return [*found, *((name, torch.stack(each)) for name, each in norms.items())]
+
+
+def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
+    """The keys of a file, by the package's methods."""
+
+    def say(add: Callable[[Any], None], name: str) -> None:
+        if getattr(config, name, None) is not None:
+            add(getattr(config, name))
+
+    say(writer.add_block_count, "num_hidden_layers")
+    say(writer.add_embedding_length, "hidden_size")
+    for name in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"):
+        say(writer.add_layer_norm_rms_eps, name)
+    for name in ("layer_norm_eps", "norm_epsilon"):
+        say(writer.add_layer_norm_eps, name)
+    if case.arch in (A.MAMBA, A.MAMBA2):
+        writer.add_context_length(1 << 20)
+        writer.add_feed_forward_length(0)
+        writer.add_head_count(0)
+        writer.add_ssm_conv_kernel(config.conv_kernel)
+        writer.add_ssm_state_size(config.state_size)
+        writer.add_ssm_inner_size(config.expand * config.hidden_size)
+        if case.arch == A.MAMBA:
+            writer.add_ssm_time_step_rank(config.time_step_rank)
+            writer.add_ssm_dt_b_c_rms(False)
+        else:
+            writer.add_ssm_time_step_rank(config.num_heads)
+            writer.add_ssm_group_count(config.n_groups)
+        return
+    say(writer.add_context_length, "max_position_embeddings")
+    say(writer.add_feed_forward_length, "intermediate_size")
+    say(writer.add_head_count, "num_attention_heads")
+    kinds = getattr(config, "layer_types", None) or []
+    if case.arch in (A.LFM2, A.GRANITE_HYBRID):
+        attends = ("attention", "full_attention")
+        writer.add_head_count_kv([config.num_key_value_heads if kind in attends else 0 for kind in kinds])  # type: ignore[arg-type]
+    else:
+        say(writer.add_head_count_kv, "num_key_value_heads")
+    if "head_dim" in case.config:
+        say(writer.add_key_length, "head_dim")
+        say(writer.add_value_length, "head_dim")
+    turning: dict[str, Any] = config.rope_parameters if case.arch != A.GRANITE_HYBRID else {"rope_theta": 10_000.0}
+    full: dict[str, Any] = turning.get("full_attention", turning)
+    writer.add_rope_freq_base(full["rope_theta"])
+    if full is not turning:
+        writer.add_rope_freq_base_swa(turning["sliding_attention"]["rope_theta"])
+    if full.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(full["factor"])
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+    if "partial_rotary_factor" in turning:
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(turning["partial_rotary_factor"] * head_dim))
+    if case.arch == A.STABLELM:
+        writer.add_parallel_residual(config.use_parallel_residual)
+    if case.arch in (A.EXAONE4, A.OLMO2) and getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+    if case.arch == A.PHI3:
+        writer.add_sliding_window(config.sliding_window or 0)
+    for name in ("num_local_experts", "num_experts"):
+        say(writer.add_expert_count, name)
+    say(writer.add_expert_used_count, "num_experts_per_tok")
+    say(writer.add_expert_feed_forward_length, "moe_intermediate_size")
+    for name in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+        say(writer.add_expert_shared_feed_forward_length, name)
+    say(writer.add_attention_scale, "attention_multiplier")
+    say(writer.add_embedding_scale, "embedding_multiplier")
+    say(writer.add_residual_scale, "residual_multiplier")
+    say(writer.add_logit_scale, "logits_scaling")
+    if case.arch == A.LFM2:
+        writer.add_shortconv_l_cache(config.conv_L_cache)
+    if case.arch == A.GRANITE_HYBRID:
+        writer.add_ssm_conv_kernel(config.mamba_d_conv)
+        writer.add_ssm_state_size(config.mamba_d_state)
+        writer.add_ssm_group_count(config.mamba_n_groups)
+        writer.add_ssm_inner_size(config.mamba_expand * config.hidden_size)
+        writer.add_ssm_time_step_rank(config.mamba_n_heads)
+        writer.add_rope_scaling_finetuned(False)
+
+
+def contents(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The keys of a file below its architecture's name, and its tensors."""
+    reader = gguf.GGUFReader(path)
+    keys = {key: field.contents() for key, field in reader.fields.items() if not key.startswith(("GGUF", "general"))}
+    tensors = {tensor.name: torch.from_numpy(tensor.data.copy()).squeeze(0) for tensor in reader.tensors}
+    return {key.partition(".")[2]: value for key, value in keys.items()}, tensors
+
+
+# What conversions say and what is written leaves out: of layers that are not there, or what changes no number.
+UNSAID = {
+    "qwen2_moe": {"feed_forward_length"},
+    "qwen3_moe": {"feed_forward_length"},
+    "granitemoehybrid": {"rope.freq_base"},
+    "phi3": {"attention.sliding_window"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_others_files_are_read_and_written(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    theirs = model_of(case, tmp_path / "hf")
+    path = filed(tmp_path / "hf", case, tmp_path / "theirs.gguf")
+    ours, _ = af.load(path)
+    ids = torch.randint(1, 96, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert distance(ours(ids).logits, theirs(ids, use_cache=False).logits) < FLOAT32
+    told = af.convert(tmp_path / "hf", tmp_path / "ours.gguf")
+    assert isinstance(told, SavedFile)
+    assert told.architecture == gguf.MODEL_ARCH_NAMES[case.arch]
+    (keys, tensors), (written, own) = contents(path), contents(tmp_path / "ours.gguf")
+    assert own.keys() == tensors.keys()
+    for each, tensor in tensors.items():
+        assert torch.equal(own[each], tensor), each
+    missing = {key for key, value in keys.items() if written.get(key) != value}
+    assert missing == UNSAID.get(case.hf_type, set())
+    again, _ = af.load(tmp_path / "ours.gguf")
+    with torch.no_grad():
+        assert distance(again(ids).logits, ours(ids).logits) < FLOAT32
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "granitemoehybrid", "lfm2"])
+def test_matrices_alone_are_quantised(name: str, tmp_path: Path) -> None:
+    model_of(CASES[name], tmp_path / "hf")
+    af.convert(tmp_path / "hf", tmp_path / "ours.gguf", quantise="q8_0")
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "ours.gguf").tensors}
+    precise = re.compile(r".*(norm|gate_inp|conv|conv1d)\.weight|.*\.ssm_[ad]|.*\.bias")
+    assert all((kind == "F32") == bool(precise.fullmatch(each)) for each, kind in kinds.items()), kinds
+    ours, exact = (af.load(tmp_path / name)[0].state_dict() for name in ("ours.gguf", "hf"))
+    for name, tensor in exact.items():
+        assert distance(ours[name], tensor) < 0.01, name
+
+
+REFUSED: dict[str, tuple[str, str, Any, str]] = {
+    "windows that are no list": (
+        "olmo3",
+        "attention.sliding_window_pattern",
+        4,
+        "no list of which layers have a window",
+    ),
+    "heads that differ": ("lfm2", "attention.head_count_kv", [0, 2, 0, 1], "no list of one number"),
+    "heads in no layer": ("lfm2", "attention.head_count_kv", [0, 0, 0, 0], "no list of one number"),
+    "norms of steps": ("mamba", "ssm.dt_b_c_rms", True, "is computed by no class here"),
+    "no heads": ("mamba2", "ssm.time_step_rank", 0, "goes with no other size of the file"),
+    "an unknown key": ("qwen3", "expert_count", 4, "is unknown here"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_class_computes_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, key, value, says = REFUSED[name]
+    architecture = gguf.MODEL_ARCH_NAMES[CASES[case].arch]
+    model_of(CASES[case], tmp_path / "hf")
+    begin = gguf.GGUFWriter.write_header_to_file
+
+    def spoilt(self: gguf.GGUFWriter, *args: Any) -> None:
+        kinds = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, list: gguf.GGUFValueType.ARRAY}
+        self.kv_data[0][f"{architecture}.{key}"] = gguf.GGUFValue(value, kinds[type(value)], gguf.GGUFValueType.UINT32)
+        begin(self, *args)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_header_to_file", spoilt)
+    filed(tmp_path / "hf", CASES[case], tmp_path / "theirs.gguf")
+    with pytest.raises(AnyformerError, match=says) as refused:
+        af.load(tmp_path / "theirs.gguf")
+    assert "\n" not in str(refused.value)
+    assert f"{architecture}." in str(refused.value)

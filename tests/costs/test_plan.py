@@ -9,7 +9,8 @@ import anyformer as af
 from anyformer.costs.hardware.devices import Efficiency, devices
 from anyformer.costs.hardware.mesh import Mesh, divisors, facts_of, meshes, parse, refusal
 from anyformer.costs.hardware.placement import RECOMPUTE, Placer
-from anyformer.costs.hardware.plan import FITS, Hardware, hardware, plan
+from anyformer.costs.hardware.plan import Hardware, hardware, plan
+from anyformer.costs.scaling_law import BESIROGLU, HOFFMANN, ScalingLaw
 from anyformer.errors import SpecError, UsageError
 from anyformer.spec import Recompute
 
@@ -227,11 +228,12 @@ def test_goals() -> None:
 
 
 def test_optimal_tokens_are_the_least_loss_of_their_arithmetic() -> None:
-    found = plan(LLAMA, hardware("256xH100")).optimal_tokens
+    own = ScalingLaw(E=2.0, A=30.0, B=700.0, alpha=0.25, beta=0.3)
+    found = plan(LLAMA, hardware("256xH100"), law=own).optimal_tokens
     assert found["20_per_parameter"] == 20 * N
-    for name, (big_a, big_b, a, b) in FITS.items():
+    for name, law in {"hoffmann_fit": HOFFMANN, "besiroglu_fit": BESIROGLU, "own_fit": own}.items():
         product = N * found[name]  # C / 6: what else could it be spent on?
-        loss = lambda log_n: big_a / 2 ** (a * log_n) + big_b / (product / 2**log_n) ** b  # noqa: B023, E731
+        loss = lambda log_n: law.loss(2**log_n, product / 2**log_n)  # noqa: B023, E731
         best = minimize_scalar(loss, bounds=(25, 48), method="bounded", options={"xatol": 1e-6})
         assert 2**best.x == pytest.approx(N, rel=1e-3)
     assert found["besiroglu_fit"] / N == pytest.approx(20, rel=0.15)  # they find the rule of 20 again

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from anyformer.costs.scaling_law import BESIROGLU, ScalingLaw
 from anyformer.errors import UsageError
 from anyformer.study.scaling import (
-    ScalingLaw,
     bootstrap_law,
     compute_to,
     equal_flops_minimum,
     fit_law,
     interval_of,
+    read_law,
     times_as_much,
 )
 
-# Besiroglu et al. 2024, arXiv:2404.10102, table 1.
-CHINCHILLA = ScalingLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)
+CHINCHILLA = BESIROGLU
 NEAR = [(5.0, 8.0, 0.5, 0.5, 0.5), (5.0, 5.0, 0.0, 0.3, 0.3), (10.0, 10.0, 1.0, 0.5, 0.5)]
 
 
@@ -132,3 +134,39 @@ def test_times_as_much_compute() -> None:
 def test_too_little_is_refused() -> None:
     with pytest.raises(UsageError, match="4 runs do not tell five constants apart; give six or more"):
         fit_law([1e6] * 4, [1e6] * 4, [3.0] * 4)
+
+
+FOUND = {"E": 1.8, "A": 480.0, "B": 2100.0, "alpha": 0.35, "beta": 0.37}
+
+
+def findings(place: Path, laws: object) -> str:
+    file = place / "findings.json"
+    file.write_text(json.dumps({"version": 1, "laws": laws}))
+    return str(file)
+
+
+def test_the_law_of_a_study_is_read(tmp_path: Path) -> None:
+    file = findings(tmp_path, {"llama2": FOUND, "2017": FOUND | {"E": 1.9}})
+    assert read_law(file, "2017") == ScalingLaw(E=1.9, A=480, B=2100, alpha=0.35, beta=0.37)
+    assert read_law(findings(tmp_path, {"llama2": FOUND})) == ScalingLaw(E=1.8, A=480, B=2100, alpha=0.35, beta=0.37)
+
+
+@pytest.mark.parametrize(
+    ("laws", "model", "says"),
+    [
+        ({}, None, "holds no law; a study of three sizes"),
+        ({"a": FOUND, "b": FOUND}, None, "holds the laws of a, b; name one"),
+        ({"llama2": FOUND}, "lama2", "holds no law of 'lama2'.*did you mean 'llama2'"),
+        ({"a": FOUND | {"gamma": 1}}, "a", "is not E, A, B, alpha and beta"),
+        ({"a": 3}, None, "is not E, A, B, alpha and beta"),
+        ({"a": FOUND | {"A": None}}, None, "is not E, A, B, alpha and beta"),
+    ],
+)
+def test_what_is_no_law_is_refused(tmp_path: Path, laws: object, model: str | None, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read_law(findings(tmp_path, laws), model)
+
+
+def test_a_law_that_falls_nowhere_has_no_optimum() -> None:
+    with pytest.raises(UsageError, match="has no optimum; A, B, alpha and beta must be above 0"):
+        ScalingLaw(E=2, A=1, B=1, alpha=0.3, beta=-0.1).optimal_tokens(1e6)

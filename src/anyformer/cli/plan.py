@@ -28,6 +28,7 @@ from anyformer.screen import counted, say
 if TYPE_CHECKING:
     from anyformer.costs.hardware.inference import InferencePlan
     from anyformer.costs.hardware.plan import Plan
+    from anyformer.costs.scaling_law import ScalingLaw
     from anyformer.spec import ModelSpec
     from anyformer.training.cluster.mesh import Mesh
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 @params_option
 @vocab_option
 @click.option("--price-per-hour", type=Number(0), help="Of one device, in your currency.")
+@click.option("--law", metavar="FILE[:MODEL]", help="A study's findings.json: tokens by the law of one's own runs.")
 @click.option(
     "--inference", is_flag=True, help="Not to train but to serve: tp, bits, sequences at once, seconds, speed."
 )
@@ -100,7 +102,8 @@ def command(
         else:
             _show_served(served, model)
         ctx.exit(0 if served.best else 1)
-    found, train = plan(spec, hardware, **given), None
+    law = given.pop("law")
+    found, train = plan(spec, hardware, law=None if law is None else _law(law), **given), None
     sent = _sent(found, spec, simulate)
     if write is not None and found.best is not None:
         train = _write(found, write, model, {"--params": n_params, "--vocab": vocab_size})
@@ -114,6 +117,14 @@ def command(
         if train is not None:
             say(f"\nwritten to {write}; train with\n  {train}")
     ctx.exit(0 if found.best else 1)
+
+
+def _law(text: str) -> ScalingLaw:
+    """The law in a file, or that of a model named behind it."""
+    from anyformer.study.scaling import read_law
+
+    file, _, model = text.rpartition(":")
+    return read_law(text) if not file or Path(text).exists() else read_law(file, model)
 
 
 def _show(plan: Plan, model: str) -> None:
@@ -157,7 +168,8 @@ def _show(plan: Plan, model: str) -> None:
         "optimal tokens",
         f"{short(optimal['20_per_parameter'])}".strip(),
         f"20 a parameter (Chinchilla); its fit says {short(optimal['hoffmann_fit']).strip()}, the fit of 2024 "
-        f"{short(optimal['besiroglu_fit']).strip()}",
+        f"{short(optimal['besiroglu_fit']).strip()}"
+        + (f", yours {short(optimal['own_fit']).strip()}" if "own_fit" in optimal else ""),
     )
     out.print(said)
     memory = figures("memory of a device")

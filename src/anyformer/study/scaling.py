@@ -9,43 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.errors import UsageError
+from anyformer.costs.scaling_law import ScalingLaw
+from anyformer.disk import plain
+from anyformer.errors import UsageError, did_you_mean
 from anyformer.study.statistics import Interval
 
 HUBER = 1e-3
 STARTS = tuple(itertools.product((0.0, 5.0, 10.0, 15.0, 20.0, 25.0), repeat=2))  # of ln A and ln B
 EXPONENTS = tuple(itertools.product((0.0, 0.5, 1.0, 1.5, 2.0), repeat=2))
 FLOORS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of ln E
-FLOPS_A_PARAMETER = 6.0  # and token (Kaplan et al. 2020, arXiv:2001.08361)
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ScalingLaw:
-    """E + A / N^α + B / D^β, in nats a token, of N parameters and D tokens."""
-
-    E: float
-    A: float
-    B: float
-    alpha: float
-    beta: float
-    objective: float = 0.0  # the summed Huber loss at the fit
-
-    def loss(self, n_params: float, tokens: float) -> float:
-        """Nats a token."""
-        return self.E + self.A * n_params**-self.alpha + self.B * tokens**-self.beta
-
-    def optimum(self, flops: float) -> tuple[float, float]:
-        """(parameters, tokens) of the least loss for 6 N D FLOPs."""
-        both = self.alpha + self.beta
-        root = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both)
-        n = root * (flops / FLOPS_A_PARAMETER) ** (self.beta / both)
-        return n, flops / FLOPS_A_PARAMETER / n
 
 
 def fit_law(
@@ -115,6 +93,25 @@ def bootstrap_law(
         if np.ptp(drawn[0]) and np.ptp(drawn[1]):
             found.append(fit_law(*drawn.tolist(), starts=[start]))
     return law, tuple(found)
+
+
+def read_law(path: str | Path, model: str | None = None) -> ScalingLaw:
+    """The law of a model in a study's findings.json, which need not be named where there is one. Raises UsageError."""
+    found = plain.read(Path(path), "findings", UsageError)
+    laws = found.get("laws") if isinstance(found, dict) else None
+    if not isinstance(laws, dict) or not laws:
+        raise UsageError(
+            f"{path} holds no law; a study of three sizes and three budgets or more writes one to findings.json"
+        )
+    if model is None and len(laws) > 1:
+        raise UsageError(f"{path} holds the laws of {', '.join(laws)}; name one: {path}:{next(iter(laws))}")
+    name = next(iter(laws)) if model is None else model
+    if name not in laws:
+        raise UsageError(f"{path} holds no law of {name!r}{did_you_mean(name, laws)}; there are {', '.join(laws)}")
+    try:
+        return ScalingLaw(**{key: float(value) for key, value in laws[name].items()})
+    except (TypeError, ValueError, AttributeError):
+        raise UsageError(f"{path}: the law of {name} is not E, A, B, alpha and beta; run the study again") from None
 
 
 def interval_of(value: float, draws: Sequence[float]) -> Interval:

@@ -14,6 +14,7 @@ from anyformer.costs.hardware.mesh import Mesh, divisors, meshes, parse, refusal
 from anyformer.costs.hardware.placement import RECOMPUTE, Placement, Placer, Recompute
 from anyformer.costs.hardware.roofline import JOULES_PER_KWH
 from anyformer.costs.report import check_length, source_tokens
+from anyformer.costs.scaling_law import BESIROGLU, HOFFMANN, ScalingLaw
 from anyformer.costs.state import LAYOUTS
 from anyformer.errors import UsageError, unknown
 from anyformer.notebook import ShowsItself
@@ -26,9 +27,6 @@ MOST_MICRO_BATCH = 16
 LEAST_TOKENS = 128  # of sequences that a nearest plan is looked for with
 MOST_DEVICES = 2**16  # that a nearest plan is looked for with
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022, arXiv:2203.15556, table 3
-# (A, B, α, β) of the loss E + A / N^α + B / D^β: Hoffmann et al., section 3.3, with the digits of its source; and as fitted anew
-# to the same figures by Besiroglu et al. 2024, arXiv:2404.10102.
-FITS = {"hoffmann_fit": (406.4, 410.7, 0.3392, 0.2849), "besiroglu_fit": (482.01, 2085.43, 0.3478, 0.3658)}
 VERSION = 1
 
 Leanest = tuple[int, Mesh, Recompute, Mapping[str, int]]  # bytes of a device, and of which way they are
@@ -64,6 +62,7 @@ class Plan(ShowsItself):
     hours: float | None = None  # the other goal
     price_per_hour: float | None = None  # of a device
     source_len: int | None = None  # of an encoder
+    law: ScalingLaw | None = None  # of one's own runs
 
     @property
     def tokens_per_second(self) -> float:
@@ -92,11 +91,11 @@ class Plan(ShowsItself):
     @property
     def optimal_tokens(self) -> dict[str, float]:
         """Tokens at which a model of this size, its active parameters, is the best use of the arithmetic."""
-        n, found = self.parameters.active, {"20_per_parameter": float(TOKENS_A_PARAMETER * self.parameters.active)}
-        for name, (big_a, big_b, a, b) in FITS.items():
-            g = (a * big_a / (b * big_b)) ** (1 / (a + b))
-            found[name] = (n / g) ** ((a + b) / b) / n
-        return found
+        n = self.parameters.active
+        laws = {"hoffmann_fit": HOFFMANN, "besiroglu_fit": BESIROGLU} | ({"own_fit": self.law} if self.law else {})
+        return {"20_per_parameter": float(TOKENS_A_PARAMETER * n)} | {
+            name: law.optimal_tokens(n) for name, law in laws.items()
+        }
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; keys are stable within a `version`."""
@@ -161,16 +160,20 @@ def plan(
     precision: str | None = None,
     efficiency: Efficiency | None = None,
     price_per_hour: float | None = None,
+    law: ScalingLaw | None = None,
 ) -> Plan:
     """The fastest way to train on some hardware, or why there is none and what would do.
 
-    `source_len` is what an encoder reads for each sequence, by default as many tokens as it has.
+    `source_len` is what an encoder reads for each sequence, by default as many tokens as it has; `law` is one of one's own
+    runs, which says a further optimum of tokens.
     Raises UsageError for what cannot be asked: sizes that do not fit together, a mesh that cannot be.
     """
     spec, on = specification(architecture), on if isinstance(on, Hardware) else hardware(on)
     precision = precision or _precision(on)
     if precision not in LAYOUTS:
         raise UsageError(unknown("precision", precision, LAYOUTS))
+    if law is not None:
+        law.optimal_tokens(1.0)  # refused before anything is worked out
     seq_len, batch_tokens = _sizes(spec, on, seq_len, batch_tokens)
     check_length(spec, seq_len, source_tokens(spec, seq_len, source_len), batch_tokens // seq_len)
     for name, value in (("tokens", tokens), ("hours", hours), ("price-per-hour", price_per_hour)):
@@ -188,6 +191,7 @@ def plan(
     found = Plan(
         on, seq_len, batch_tokens, precision, shares, parameters(spec), flops, best, tried,
         tokens=tokens, hours=hours, price_per_hour=price_per_hour, source_len=placer.source_len or None,
+        law=law,
     )  # fmt: skip
     if best is not None:
         return found

@@ -28,11 +28,10 @@ independent implementation, cached to uncached, and ours to theirs after convers
 
 # Classes of transformers 5.23 near those that are read here, and why they are not.
 LEFT_OUT = {
-    "UMT5ForConditionalGeneration": "divides its logits by √d_model whether the head is tied or not; the released models, whose "
-    "heads are not, were trained without that, so none would come back as it was",
+    "UMT5ForConditionalGeneration with untied heads": "divides its logits by √d_model whether the head is tied or not; the "
+    "released models, whose heads are not, were trained without that and are read so: scores are √d_model times the class's",
     "EsmForMaskedLM": "always holds a head that tells contacts from the attention of all layers, for which no part is here; "
     "scales what it reads by the share of hidden tokens, in use too",
-    "FSMTForConditionalGeneration": "has a vocabulary for each language, so a table of tokens for each stack",
     "EuroBertForSequenceClassification": "classifies every token and pools what that says, where heads here pool first",
     "MPNetForMaskedLM with other buckets": "tells 32 apart whatever its configuration says; other numbers are refused",
     "RoFormerForMaskedLM with rotary_value": "turns values too; refused",

@@ -221,6 +221,11 @@ def differences(both: Pair, given: Inputs) -> Differences:
     )
 
 
+def n_begun(spec: ModelSpec) -> int:
+    """Return how many tokens a continuation begins with; FSMT's class masks nothing within them."""
+    return 1 if fitting(FAMILIES.values(), spec)[0].hf_type == "fsmt" else 20
+
+
 def beginning(given: Inputs, n: int) -> Inputs:
     """Return the first n tokens of each row, to be continued; a decoder beside an encoder begins with 0, unpadded."""
     ids, mask = given.input_ids[:, :n].clone(), given.real[:, :n].long()
@@ -247,6 +252,7 @@ def generated(both: Pair, start: Inputs, n: int, **options: Any) -> Tensor:
     options = {
         "use_cache": not waives(both.spec, "cache") and not unmasked,
         "do_sample": False,
+        "num_beams": 1,  # FSMT's class says 5
         "max_new_tokens": n,
         "pad_token_id": 0,
         **options,

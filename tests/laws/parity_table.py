@@ -22,7 +22,7 @@ from anyformer.layers.init import DistributionSpec
 from anyformer.spec import AheadSpec, InitSpec, ModelSpec, parameters
 from tests.laws.inputs import inputs_for
 from tests.laws.models import SHRUNK, WRITERS, waives
-from tests.laws.parity import beginning, decided, differences, generated, greedy, pair, single, theirs_on
+from tests.laws.parity import beginning, decided, differences, generated, greedy, n_begun, pair, single, theirs_on
 from tests.laws.references import COMPARED, HERE, elsewhere
 from tests.laws.tolerance import FLOAT32, FLOAT32_READ, distance
 from tests.laws.weights import filled, telling
@@ -59,6 +59,7 @@ the CPU. Each row is one structure, shrunk to a width of 32, under the presets t
 - **–**: what there is not to be: a continuation by an encoder, a class of transformers.
 
 """
+MISSING = "--missing"
 COLUMNS = (
     "presets",
     "held against",
@@ -110,7 +111,7 @@ def relative(file: Path) -> str:
 def continues_alike(spec: ModelSpec) -> bool:
     """Return whether both write the same twelve tokens after a padded and a plain prompt."""
     both = pair(spec, least_row=1.0)
-    start = beginning(inputs_for("left", spec), 20).fit_for(both.theirs, spec)
+    start = beginning(inputs_for("left", spec), n_begun(spec)).fit_for(both.theirs, spec)
     return torch.equal(greedy(both.ours, start, 12), generated(both, start, 12))
 
 
@@ -164,18 +165,26 @@ def too_far(line: str, limit: float) -> bool:
 
 
 def main() -> None:
-    """Write the page, a row at a time to the terminal; with words as arguments, only show the rows whose names have one."""
-    words = sys.argv[1:]
+    """Write the page, a row at a time to the terminal; with words as arguments, only show the rows whose names have one.
+
+    With --missing the rows that the page has stay as they are, unless it is of other versions.
+    """
+    words = [word for word in sys.argv[1:] if word != MISSING]
     transformers.utils.logging.disable_progress_bar()
     head = HEAD.format(
         torch=torch.__version__.split("+")[0], transformers=transformers.__version__, limit=FLOAT32, read=FLOAT32_READ
     )
+    there = PAGE.read_text(encoding="utf-8") if MISSING in sys.argv else ""
+    kept = {line.split(" | ")[0]: line for line in there.removeprefix(head).splitlines() if there.startswith(head)}
     above: list[str] = []
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for names, spec in SHRUNK.items():
         if words and not any(word in names for word in words):
             continue
-        lines.append(f"| {' | '.join(row(names, spec))} |")
+        label = f"| {names.replace(' = ', ', ')}"
+        lines.append(kept.get(label) or f"| {' | '.join(row(names, spec))} |")
+        if label in kept:
+            continue
         sys.stdout.write(lines[-1] + "\n")
         sys.stdout.flush()
         if too_far(lines[-1], single(spec)):

@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.compose import changed
-from anyformer.families.hf.mapping import misfits, spec_of, theirs_of
+from anyformer.families.hf.mapping import fitting, misfits, spec_of, theirs_of
 from anyformer.hub import load, save
 from anyformer.layers import (
     GELU,
@@ -33,6 +33,7 @@ from anyformer.layers import (
     SymmetricWindow,
     TokensSpec,
 )
+from anyformer.model import build
 from anyformer.recipe import Seq2Seq
 from anyformer.resizing import shrink
 from anyformer.spec import (
@@ -45,14 +46,16 @@ from anyformer.spec import (
     Spec,
     StackSpec,
     TableSpec,
+    Vocab,
     Window,
+    parameters,
 )
 from anyformer.text.parallel import PairBatch
 from anyformer.training.objectives.objective import LossContext
 from anyformer.training.objectives.seq2seq.loss import Seq2SeqObjective
 from tests.laws.inputs import inputs_for
 from tests.laws.mutations import check_mutation, each_mutation
-from tests.laws.parity import differences, in_double, pair, rounding
+from tests.laws.parity import differences, in_double, pair, rounding, theirs_on
 from tests.laws.tolerance import FLOAT32, close
 from tests.laws.weights import filled, telling
 
@@ -274,3 +277,63 @@ def test_every_class_of_barts_kin_is_read_as_it_is(
     monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
     found = in_double(ours, inputs_for("right", ours), tmp_path)
     assert max(vars(found).values()) < rounding(ours)
+
+
+def umt5(*, scaled: bool) -> ModelSpec:
+    """Return UMT5, shrunk, scaled and tied as its class has it, or neither, as its released files mean."""
+    spec = shrink(preset("umt5-small").spec)
+    return changed(changed(spec, TableSpec, shared="tokens"), HeadSpec, scale=ScaleSpec(power=-0.5)) if scaled else spec
+
+
+@pytest.mark.parametrize("padded", ["plain", "right"])
+def test_umt5_is_its_class_where_that_is_tied(padded: str, tmp_path: Path) -> None:
+    spec = umt5(scaled=True)
+    found = in_double(spec, inputs_for(padded, spec), tmp_path / "theirs")
+    assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (RelativeBucketsSpec, {"shared": "one"}),
+        (HeadSpec, {"scale": None}),
+        (GELU, {"form": "erf"}),
+    ],
+)
+def test_what_umt5_changes_is_seen(kind: type[Spec], fields: dict[str, Any]) -> None:
+    spec = umt5(scaled=True)
+    with pytest.raises(SpecError, match="no class of transformers computes"):
+        fitting([FAMILIES["umt5"]], changed(spec, kind, **fields))
+
+
+def test_umt5_as_it_is_released(tmp_path: Path) -> None:
+    """Their settings say that the head is not tied, which the class forgets, and scales."""
+    spec = umt5(scaled=False)
+    model = filled(spec, telling(spec))
+    save(model, tmp_path / "ours", form="hf")
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["tie_word_embeddings"] is False
+    theirs = transformers.UMT5ForConditionalGeneration.from_pretrained(tmp_path / "ours").eval()
+    given = inputs_for("plain", spec)
+    back, _ = load(tmp_path / "ours")
+    with torch.no_grad():
+        logits = theirs_on(theirs, given, spec) * spec.stack.d_model**0.5
+        close(given.run(model).logits, logits, FLOAT32)
+        assert torch.equal(given.run(back).logits, given.run(model).logits)
+
+
+def two_vocabularies() -> ModelSpec:
+    """Return FSMT, shrunk, with a table for each side and one of the head's, and more words to read than to write."""
+    spec = changed(shrink(preset("wmt19-en-de").spec), TableSpec, shared=None)
+    assert spec.encoder is not None
+    return spec.but(encoder=changed(spec.encoder, TableSpec, rows=Vocab(spec.vocab_size + 7)))
+
+
+def test_a_vocabulary_for_each_side(tmp_path: Path) -> None:
+    spec = two_vocabularies()
+    assert parameters(spec).total == sum(p.numel() for p in build(spec, seed=0).parameters())
+    found = in_double(spec, inputs_for("right", spec), tmp_path / "theirs")
+    assert max(found.logits, found.hidden, found.gradients) < rounding(spec)
+    said = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert said["src_vocab_size"] == said["tgt_vocab_size"] + 7
+    with pytest.raises(CheckpointError, match=r"src_vocab_size = \d+ is not tgt_vocab_size = \d+, and one table"):
+        spec_of(FAMILIES, said | {"tie_word_embeddings": True}, "config.json")

@@ -37,15 +37,17 @@ def t5(
     vocab_size: int = 32_128,
     tied: bool = True,
     scaled: bool = True,
+    one_table: bool = True,
 ) -> ModelSpec:
     """Pre-norm stacks without biases, a layer for each feed-forward given (arXiv:1910.10683, section 2.1).
 
-    The layers of a stack share one table of buckets of distance. A head that is `scaled` multiplies by d_model^-0.5.
+    The layers of a stack share `one_table` of buckets of distance, or have one each. A head that is `scaled` multiplies by
+    d_model^-0.5.
     """
     norm = RMSNormSpec(eps=1e-6)
     plain = attend(n_heads, head_dim=head_dim, scale=UNSCALED)
-    either_way = RelativeBucketsSpec(bidirectional=True, shared="encoder_buckets")
-    back = RelativeBucketsSpec(bidirectional=False, shared="decoder_buckets")
+    either_way = RelativeBucketsSpec(bidirectional=True, shared="encoder_buckets" if one_table else None)
+    back = RelativeBucketsSpec(bidirectional=False, shared="decoder_buckets" if one_table else None)
     every = pre_norm(norm, plain.but(mask=Everything(), scores=(either_way,)))
     past = pre_norm(norm, plain.but(scores=(back,)))
     memory = pre_norm(norm, plain.but(mask=Everything(), reads="memory"))

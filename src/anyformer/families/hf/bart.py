@@ -67,6 +67,15 @@ def _sizes(
         # Of older files.
         table.only(normalize_before=norm_first, add_final_layer_norm=norm_first),
         table.at("vocab_size", int, table.TableSpec, "rows", default=vocab_size),
+        *stacks(heads, activation),
+        table.at("add_bias_logits", bool, HeadSpec, "bias", default=False),
+        table.fixed(tie_word_embeddings=True),
+    )
+
+
+def stacks(heads: type[GQASpec | LocalAndGlobalSpec], activation: str) -> tuple[table.Pair, ...]:
+    """The sizes of both stacks; `heads` are the encoder's."""
+    return (
         table.at("d_model", int, StackSpec, "d_model"),
         in_encoder(table.at("encoder_attention_heads", int, heads, "n_heads")),
         in_encoder(table.at("encoder_ffn_dim", int, FeedForwardSpec, "d_ff")),
@@ -76,8 +85,7 @@ def _sizes(
         in_decoder(table.layers("decoder_layers")),
         table.only(num_hidden_layers=lambda spec: len(encoder_of(spec).blocks)),
         table.activation("activation_function", activation, FeedForwardSpec),
-        table.at("add_bias_logits", bool, HeadSpec, "bias", default=False),
-        table.fixed(is_encoder_decoder=True, tie_word_embeddings=True, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
+        table.fixed(is_encoder_decoder=True, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
         table.fixed(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0),
     )
 
@@ -182,6 +190,10 @@ PEGASUS = _family(
     ),
     tables=_waves,
 )
+# fairseq counts positions from the id of the padding.
+BEHIND_PADDING = table.at(
+    "pad_token_id", int, SinusoidSpec, "start", default=1, into=lambda pad: pad + 1, out=lambda start: start - 1
+)
 M2M_100 = _family(
     "m2m_100",
     "M2M100ForConditionalGeneration",
@@ -192,9 +204,7 @@ M2M_100 = _family(
         SCALED,
         START,
         table.context("max_position_embeddings", 1024),
-        table.at(
-            "pad_token_id", int, SinusoidSpec, "start", default=1, into=lambda pad: pad + 1, out=lambda start: start - 1
-        ),
+        BEHIND_PADDING,
     ),
 )
 MARIAN = _family(

@@ -115,10 +115,12 @@ def dropped(*names: str) -> TensorRow:
     return TensorRow((), (), _unchanged, _unchanged, names)
 
 
-def waves(theirs: str, n_positions: int, frequencies: Sequence[float]) -> TensorRow:
-    """The row of a table that follows from its frequencies: sines, then cosines, of each position's angles."""
+def waves(theirs: str, n_positions: int, frequencies: Sequence[float], blank: int | None = None) -> TensorRow:
+    """The row of a table that follows from its frequencies: sines, then cosines, of each position's angles; zeros at `blank`."""
     angles = torch.arange(n_positions)[:, None] * torch.tensor(frequencies, dtype=torch.float64)
     table = torch.cat((angles.sin(), angles.cos()), -1).to(torch.get_default_dtype())
+    if blank is not None:
+        table[blank] = 0
     return TensorRow((), (theirs,), lambda theirs: (), lambda ours: (table,))
 
 

@@ -39,9 +39,9 @@ TABLES = ("encoder.embed_tokens", "decoder.embed_tokens")
 GATED = "gated-"
 
 
-def _feed(settings: Settings) -> MixerSpec:
-    """The feed-forward that "relu", "gated-gelu" and the like stand for. Raises CheckpointError."""
-    word = settings.take("feed_forward_proj", str, "relu")
+def _feed(settings: Settings, usual: str) -> MixerSpec:
+    """The feed-forward that "relu", "gated-gelu" and the like stand for; `usual` is the class's. Raises CheckpointError."""
+    word = settings.take("feed_forward_proj", str, usual)
     name = {"gated-gelu": "gelu_new"}.get(word, word.removeprefix(GATED))
     settings.require("dense_act_fn", name)
     if name not in ACTIVATIONS:
@@ -67,14 +67,21 @@ def _tied(spec: ModelSpec) -> dict[str, Any]:
     return {"tie_word_embeddings": bool(one(spec, HeadSpec, "head").tied)}
 
 
-def _layers(*, scaled: bool) -> table.Pair:
-    """The feed-forward of every layer, the depths and the head, which a class scales, or not, where it is tied."""
+SCALES = "scale_decoder_outputs"
+
+
+def _layers(*, scaled: bool, setting: str | None = SCALES, one_table: bool = True, usual: str = "relu") -> table.Pair:
+    """The feed-forward of every layer, the depths and the head, which a class scales, or not, where it is tied.
+
+    Without a `setting` of its own for that it is scaled where it is said to be tied.
+    """
 
     def read(settings: Settings, _: ModelSpec) -> ModelSpec:
-        feed, (n_encoder, n_decoder) = _feed(settings), _depths(settings)
+        feed, (n_encoder, n_decoder) = _feed(settings, usual), _depths(settings)
         tied = settings.take("tie_word_embeddings", bool, True)
-        scales = scaled and settings.take("scale_decoder_outputs", bool, tied)
-        return _template((feed,) * n_encoder, (feed,) * n_decoder, tied=tied, scaled=scales)
+        scales = scaled and (tied if setting is None else settings.take(setting, bool, tied))
+        layers = (feed,) * n_encoder, (feed,) * n_decoder
+        return _template(*layers, tied=tied, scaled=scales, one_table=one_table)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
         feeds = (found for found in spec.stack.nested() if isinstance(found, FeedForwardSpec | GatedFeedForwardSpec))
@@ -84,15 +91,18 @@ def _layers(*, scaled: bool) -> table.Pair:
         name = spelling(feed.activation) or "relu"
         if isinstance(feed, GatedFeedForwardSpec):
             name = GATED + ("gelu" if name == "gelu_new" else name)
-        scale = {"scale_decoder_outputs": one(spec, HeadSpec, "head").scale is not None} if scaled else {}
+        scale = {setting: one(spec, HeadSpec, "head").scale is not None} if scaled and setting is not None else {}
         return {**_written_depths(spec), "d_ff": feed.d_ff, "feed_forward_proj": name, **_tied(spec), **scale}
 
     return table.Pair(read, write)
 
 
-def _template(encoder: tuple[MixerSpec, ...], decoder: tuple[MixerSpec, ...], *, tied: bool, scaled: bool) -> ModelSpec:
+def _template(
+    encoder: tuple[MixerSpec, ...], decoder: tuple[MixerSpec, ...], *, tied: bool, scaled: bool, one_table: bool = True
+) -> ModelSpec:
     """The model of which `_sizes` says the rest."""
-    return t5(d_model=8, n_heads=1, encoder=encoder, decoder=decoder, tied=tied, scaled=scaled)
+    of_head = {"tied": tied, "scaled": scaled}
+    return t5(d_model=8, n_heads=1, encoder=encoder, decoder=decoder, one_table=one_table, **of_head)
 
 
 def _read_rest(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -131,7 +141,8 @@ def _sizes(vocab_size: int) -> tuple[table.Pair, ...]:
 
 def _attention(sublayer: int, kind: str) -> dict[str, str]:
     projection = f"{sublayer}.branches.0.mixer.projection"
-    return {f"{projection}.{x}": f"layer.{sublayer}.{kind}.{x}" for x in "qkvo"}
+    buckets = {f"{sublayer}.branches.0.mixer.scores.0": f"layer.{sublayer}.{kind}.relative_attention_bias"}
+    return {**{f"{projection}.{x}": f"layer.{sublayer}.{kind}.{x}" for x in "qkvo"}, **buckets}
 
 
 def _rest(sublayers: int, feed: Mapping[str, str]) -> dict[str, str]:
@@ -175,12 +186,12 @@ def untied(spec: ModelSpec, files: Files) -> ModelSpec:
 TEMPLATE = _template((dense(8),), (dense(8),), tied=True, scaled=True)
 # Dropout, how weights start, and what repeats feed_forward_proj.
 IGNORED = ("dropout_rate", "initializer_factor", "is_gated_act", "output_past")
-T5, MT5 = (
+T5, MT5, UMT5 = (
     encoder_decoder_family(
         hf_type,
         f"{name}ForConditionalGeneration",
         TEMPLATE,
-        (_layers(scaled=scaled), *_sizes(vocab_size)),
+        (layers, *_sizes(vocab_size)),
         _links_of_t5,
         prefix="",
         tables=TABLES,
@@ -188,7 +199,12 @@ T5, MT5 = (
         of_files=untied,
         ignored=IGNORED,
     )
-    for hf_type, name, scaled, vocab_size in (("t5", "T5", True, 32_128), ("mt5", "MT5", False, 250_112))
+    for hf_type, name, layers, vocab_size in (
+        ("t5", "T5", _layers(scaled=True), 32_128),
+        ("mt5", "MT5", _layers(scaled=False), 250_112),
+        # The class scales all heads, having all said to be tied. Its released files say that theirs are not, and mean no scale.
+        ("umt5", "UMT5", _layers(scaled=True, setting=None, one_table=False, usual="gated-gelu"), 250_112),
+    )
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -236,17 +237,19 @@ def _processes(plan: Plan) -> _Processes:
     if n == 1:
         return _Processes(("anyformer",))
     mesh = best.mesh
-    beyond = [f"pp = {mesh.pp}"] if mesh.pp > 1 else []
-    beyond += [f"ep = {mesh.ep} beside tp = {mesh.tp}"] if mesh.ep > 1 and mesh.tp > 1 else []
+    both = mesh.ep > 1 and mesh.tp > 1
+    beyond = [f"ep = {mesh.ep} beside tp = {mesh.tp}"] if both else []
+    beyond += [f"vp = {mesh.vp}"] if mesh.vp > 1 else []
     if beyond:
+        other = f"dp={n},zero=3" if both else str(replace(mesh, vp=1)) + ",vp=1"
         raise UsageError(
             f"--write: the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
-            f"with --mesh dp={n},zero=3"
+            f"with --mesh {other}"
         )
     # Moments alone (ZeRO 1), or experts among whole copies, are not shared out: gradients are too, which takes less memory.
     whole = mesh.zero == 0 and mesh.ep == 1
     dp, fsdp = (mesh.dp, 1) if whole else (1, mesh.dp)
-    axes = str(Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2))
+    axes = str(Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2, mesh.pp))
     node = plan.hardware.device.devices_per_node
     if n <= node:
         return _Processes(("anyformer",), ("--nproc", str(n), "--mesh", axes))

@@ -115,7 +115,8 @@ class _Passes(nn.Module):
         options: LossOptions,
     ) -> None:
         super().__init__()
-        self.model, self.objective, self.device, self.precision = model, objective, device, precision
+        self.model, self.objective, self.device = model, objective, device
+        self.precision: Precision = precision
         self.how = (dropout, options)
         self.end()
 

@@ -53,7 +53,7 @@ class Pipeline:
         """Add the gradients of what is minimised of each part to the weights of this process."""
         self._go(parts, weighed, trains=True)
 
-    def forward(self, parts: Sequence[Rows], weighed: Weighed, *, trains: bool) -> None:
+    def passing(self, parts: Sequence[Rows], weighed: Weighed, *, trains: bool) -> None:
         """Make the passes alone, as in training or as in evaluation."""
         with torch.no_grad():
             self._go(parts, weighed, trains=trains, backward=False)
@@ -66,7 +66,7 @@ class Pipeline:
             found[i] = losses
             return losses.total
 
-        self.forward(self.split(rows, len(rows.labels)), noted, trains=False)
+        self.passing(self.split(rows, len(rows.labels)), noted, trains=False)
         return _joined([found[i] for i in sorted(found)])
 
     def split(self, rows: Rows, most: int) -> list[Rows]:

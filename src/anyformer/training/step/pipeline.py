@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn import functional as F
 
 from anyformer.layers.cross_entropy import PLAIN, LossOptions
@@ -95,6 +94,9 @@ class Pipeline:
 
     def _schedule(self, n: int, backward: bool) -> Any:
         """A schedule of n parts; the engine learns shapes by trying the first of them once more."""
+        # It loads the compiler, for schedules of traced models.
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
         stage = PipelineStage(self.passes, self.stage.number, self.stage.n_stages, self.device, group=self.group)
         if not backward:
             return ScheduleGPipe(stage, n)

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("_quick")
         (("plan", "gpt2", "--hardware", "this"), ("run `anyformer calibrate` first",)),
         (("plan", "gpt2", "--hardware", "nowhere/mine.yaml"), ("cannot read the device",)),
         (
-            ("plan", "gpt2", "--hardware", "8xH100", "--mesh", "dp=4,pp=2", "--write", "recipe.yaml"),
-            ("pp = 2", "--mesh dp=8,zero=3"),
+            ("plan", "gpt2", "--hardware", "8xH100", "--mesh", "dp=4,pp=2,vp=2", "--write", "recipe.yaml"),
+            ("vp = 2, which can be planned and not run yet", "--mesh dp=4,pp=2", ",vp=1"),
         ),
         (
             (
@@ -139,6 +139,13 @@ def test_a_recipe_is_written_that_train_takes(tmp_path: Path, monkeypatch: pytes
         ("8xH100", "dp=8,ep=8,zero=0", ["anyformer", "train"], "fsdp=8,ep=8,zero=2"),
         ("8xH100", "dp=4,cp=2,zero=3", ["anyformer", "train"], "fsdp=4,cp=2"),
         ("8xH100", "cp=8,zero=2", ["anyformer", "train"], "cp=8,zero=2"),
+        ("8xH100", "dp=2,tp=2,pp=2,vp=1,zero=0", ["anyformer", "train"], "dp=2,tp=2,pp=2"),
+        (
+            "16xH100",
+            "dp=4,pp=4,vp=1,zero=2",
+            ["torchrun", "--nnodes", "2", "--nproc-per-node", "8"],
+            "fsdp=4,pp=4,zero=2",
+        ),
     ],
 )
 def test_the_command_starts_the_processes_of_a_mesh(

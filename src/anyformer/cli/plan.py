@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -200,6 +201,8 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
     if best is not None and plan.hardware.devices > 1:
         try:
             mesh = _mesh(plan)
+            if mesh.pp > 1:
+                raise UsageError("what stages of a pipeline send each other is planned, and not counted")
             given = {"seq_len": plan.seq_len, "source_len": plan.source_len or 0, "recompute": best.recompute}
             given |= {"rows": best.micro_batch, "micro_batches": best.micro_batches}
             foreseen, seen = planned(spec, mesh, **given), None
@@ -208,7 +211,7 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
 
                 seen = simulated(spec, mesh, **given).traffic
             return [
-                _Sent(*key, foreseen.get(key, 0), seen and seen.get(key, 0))
+                _Sent(*key, foreseen.get(key, 0), None if seen is None else seen.get(key, 0))
                 for key in sorted({**foreseen, **(seen or {})})
             ]
         except AnyformerError as error:
@@ -305,17 +308,19 @@ def _mesh(plan: Plan) -> Mesh:
 
     assert plan.best is not None
     mesh, n = plan.best.mesh, plan.hardware.devices
-    beyond = [f"pp = {mesh.pp}"] if mesh.pp > 1 else []
-    beyond += [f"ep = {mesh.ep} beside tp = {mesh.tp}"] if mesh.ep > 1 and mesh.tp > 1 else []
+    both = mesh.ep > 1 and mesh.tp > 1
+    beyond = [f"ep = {mesh.ep} beside tp = {mesh.tp}"] if both else []
+    beyond += [f"vp = {mesh.vp}"] if mesh.vp > 1 else []
     if beyond:
+        other = f"dp={n},zero=3" if both else str(replace(mesh, vp=1)) + ",vp=1"
         raise UsageError(
             f"the fastest mesh has {', '.join(beyond)}, which can be planned and not run yet; plan one that runs "
-            f"with --mesh dp={n},zero=3"
+            f"with --mesh {other}"
         )
     # Moments alone (ZeRO 1), or experts among whole copies, are not shared out: gradients are too, which takes less memory.
     whole = mesh.zero == 0 and mesh.ep == 1
     dp, fsdp = (mesh.dp, 1) if whole else (1, mesh.dp)
-    return Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2)
+    return Mesh(dp, fsdp, mesh.tp, mesh.ep, mesh.cp, 3 if mesh.zero == 3 else 2, mesh.pp)
 
 
 def _processes(plan: Plan) -> _Processes:

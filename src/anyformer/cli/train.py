@@ -89,7 +89,7 @@ HOW = ("compiled", "micro_tokens", "recompute", "workers", "save")  # fields of 
 @click.option(
     "--mesh",
     metavar="AXES",
-    help="How processes share it: dp=2,fsdp=4, also tp, ep, cp, and zero=2 or 3; auto.  [default: auto]",
+    help="How processes share it: dp=2,fsdp=4, also tp, ep, cp, pp, and zero=2 or 3; auto.  [default: auto]",
 )
 @click.option(
     "--max-restarts",

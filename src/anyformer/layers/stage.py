@@ -80,7 +80,7 @@ def with_loss(x: Tensor, loss: Tensor) -> Tensor:
 class _WithLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
-        """X as it is."""
+        """X [batch, …] as it is."""
         ctx.like = loss.new_ones(())
         return x.view_as(x)
 

@@ -116,14 +116,14 @@ class Checkpoints:
         target = self.world.told(self._name(step))
         if not (self.world.leads or self.world.sharded):
             return Content(target, step, metric)
-        numbers = Numbers.of(model, optimizer) if self.world.pp > 1 else None
+        numbers = Numbers.of(model, optimizer)
         moments, optimizer_rest = optimizer_tensors(optimizer, numbers)
         random_tensors, random_rest = random_state()
         random_file = {RANDOM: random_tensors} if self.world.leads else {}
         shared: dict[str, Mapping[str, Tensor]] = {}
         if self.world.sharded:
             scalars = {name: float(value) for name, value in moments.items() if not value.dim()}
-            each = self.world.gathered(scalars) if self.world.pp > 1 else [scalars]
+            each = [scalars] if numbers is None else self.world.gathered(scalars)
             optimizer_rest["scalars"] = {name: value for found in each for name, value in found.items()}
             moments = {name: value for name, value in moments.items() if value.dim()}
             shared = {MODEL_PARTS: model_tensors(model), MOMENT_PARTS: moments, **(beside or {})}
@@ -202,7 +202,7 @@ class Checkpoints:
         self.world.meet()  # all have found it sound
         data = json.loads((path / STATE).read_text(encoding="utf-8"))
         scalars = {name: torch.tensor(value) for name, value in data["optimizer"].pop("scalars", {}).items()}
-        numbers = Numbers.of(model, optimizer) if self.world.pp > 1 else None
+        numbers = Numbers.of(model, optimizer)
         if (path / MODEL_PARTS).is_dir():
             check_model_tensors(model, shards.outlines(path / MODEL_PARTS))
             moments = self._moments(path / MOMENT_PARTS, optimizer, numbers)

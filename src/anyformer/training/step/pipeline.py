@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn import functional as F
 
 from anyformer.layers.cross_entropy import PLAIN, LossOptions
@@ -53,7 +52,7 @@ class Pipeline:
         """Add the gradients of what is minimised of each part to the weights of this process."""
         self._go(parts, weighed, trains=True)
 
-    def forward(self, parts: Sequence[Rows], weighed: Weighed, *, trains: bool) -> None:
+    def passing(self, parts: Sequence[Rows], weighed: Weighed, *, trains: bool) -> None:
         """Make the passes alone, as in training or as in evaluation."""
         with torch.no_grad():
             self._go(parts, weighed, trains=trains, backward=False)
@@ -66,7 +65,7 @@ class Pipeline:
             found[i] = losses
             return losses.total
 
-        self.forward(self.split(rows, len(rows.labels)), noted, trains=False)
+        self.passing(self.split(rows, len(rows.labels)), noted, trains=False)
         return _joined([found[i] for i in sorted(found)])
 
     def split(self, rows: Rows, most: int) -> list[Rows]:
@@ -95,6 +94,9 @@ class Pipeline:
 
     def _schedule(self, n: int, backward: bool) -> Any:
         """A schedule of n parts; the engine learns shapes by trying the first of them once more."""
+        # It loads the compiler, for schedules of traced models.
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
         stage = PipelineStage(self.passes, self.stage.number, self.stage.n_stages, self.device, group=self.group)
         if not backward:
             return ScheduleGPipe(stage, n)
@@ -115,7 +117,8 @@ class _Passes(nn.Module):
         options: LossOptions,
     ) -> None:
         super().__init__()
-        self.model, self.objective, self.device, self.precision = model, objective, device, precision
+        self.model, self.objective, self.device = model, objective, device
+        self.precision: Precision = precision
         self.how = (dropout, options)
         self.end()
 

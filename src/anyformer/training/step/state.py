@@ -54,15 +54,18 @@ def set_model_tensors(model: nn.Module, saved: dict[str, Tensor]) -> None:
 
 
 class Numbers(NamedTuple):
-    """The numbers that parameters have in the state of an optimiser of the whole model, of which this process has a stage."""
+    """The numbers that parameters have in the state of an optimiser of the whole model, of which a process has some layers."""
 
     own: tuple[int, ...]  # by the number here
     groups: tuple[tuple[int, ...], ...]  # all of each group
 
     @classmethod
-    def of(cls, model: Transformer, optimizer: Optimizer) -> Numbers:
-        stage, way = model.stack.stage, ways(model.spec)
-        assert stage is not None
+    def of(cls, model: nn.Module, optimizer: Optimizer) -> Numbers | None:
+        """None where a process has all layers."""
+        stage = model.stack.stage if isinstance(model, Transformer) else None
+        if stage is None or not isinstance(model, Transformer):
+            return None
+        way = ways(model.spec)
         kinds = sorted(set(way.values()), reverse=True)
         number = {
             name: i for i, name in enumerate(name for kind in kinds for name in stage.names if way.get(name) == kind)

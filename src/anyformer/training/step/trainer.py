@@ -242,7 +242,7 @@ class Trainer:
             return losses.total
 
         if self.pipeline is not None:
-            self.pipeline.forward(parts, noted, trains=True)
+            self.pipeline.passing(parts, noted, trains=True)
         else:
             with torch.no_grad():
                 for i, rows in enumerate(parts):

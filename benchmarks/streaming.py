@@ -3,6 +3,8 @@
     python -m benchmarks.streaming --sizes 50 250 --out benchmarks/results/streaming.json
 
 Each measurement is a process of its own; its memory is the peak (VmHWM) above what it is when everything is imported.
+The task "run" trains a small model in two processes that share out the weights, from reading the text to the last step; its
+memory is the peak of the process that took most, above that of the same run on a megabyte of text.
 """
 
 from __future__ import annotations
@@ -12,11 +14,16 @@ import gzip
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 N_FILES = 200_000
 SYLLABLES = ("ka", "lo", "mi", "ser", "ta", "ven", "du", "por", "esh", "i", "an", "cor", "tu", "ble", "gra", "ond")
@@ -61,6 +68,7 @@ def words(nbytes: int) -> Iterator[bytes]:
 
 
 def one_file(folder: Path, nbytes: int) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "text.txt"
     with open(path, "wb") as file:
         file.writelines(words(nbytes))
@@ -124,12 +132,48 @@ def measured(task: str, text: Path, out: Path, cache: Path) -> dict[str, object]
     return json.loads(done.stdout)
 
 
+SIZES = "--params 1M --seq-len 64 --batch-tokens 2048 --tokens 40960 --device cpu --nproc 2 --mesh fsdp=2"
+
+
+def run(text: Path, little: Path, out: Path, cache: Path) -> dict[str, object]:
+    """The largest peak of any process of a run on two, in bytes, and seconds; it is judged by a little text."""
+    texts = ("--data", str(text), "--validation-data", str(little), "--tokenizer", str(out))
+    given = {**os.environ, "ANYFORMER_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    start, most = time.perf_counter(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable,
+            "-m",
+            "anyformer",
+            "train",
+            "llama2",
+            *texts,
+            *SIZES.split(),
+            "--out",
+            f"{folder}/run",
+        ]
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=given
+        ) as process:
+            while process.poll() is None:
+                for each in psutil.Process().children(recursive=True):
+                    with suppress(OSError, TypeError, psutil.Error):
+                        status = Path(f"/proc/{each.pid}/status").read_text(encoding="utf-8")
+                        found = re.search(r"VmHWM:\s+(\d+)", status)
+                        most = max(most, 1024 * int(found[1]) if found else 0)
+                time.sleep(0.05)
+            said = process.stderr.read().strip().splitlines() if process.stderr else []
+    if process.returncode:
+        return {"failed": said[-1] if said else f"status {process.returncode}"}
+    return {"nbytes": most, "seconds": time.perf_counter() - start, "cpu_seconds": 0.0, "said": SIZES[-6:]}
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[50, 250], help="in megabytes")
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
-    parser.add_argument("--tasks", nargs="+", default=["train", "encode"], choices=["train", "encode"])
+    parser.add_argument("--tasks", nargs="+", default=["train", "encode"], choices=["train", "encode", "run"])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     results = json.loads(given.out.read_text(encoding="utf-8")) if given.out and given.out.exists() else []
@@ -140,10 +184,16 @@ def main() -> None:
                 text = LAYOUTS[layout](Path(folder), size * 1_000_000)
                 for task in given.tasks:
                     tokenizer = Path(folder, "tokenizer")
-                    if task == "encode" and not tokenizer.exists():
+                    if task != "train" and not tokenizer.exists():
                         short = one_file(Path(folder), 1_000_000) if layout != "file" else text
                         measured("train", short, tokenizer, Path(folder, "cache"))
-                    found = measured(task, text, tokenizer, Path(folder, "cache"))
+                    if task == "run":
+                        small = one_file(Path(folder, "small"), 1_000_000)
+                        least, found = (run(each, small, tokenizer, Path(folder, "cache")) for each in (small, text))
+                        if "failed" not in {**least, **found}:
+                            found["nbytes"] = int(str(found["nbytes"])) - int(str(least["nbytes"]))
+                    else:
+                        found = measured(task, text, tokenizer, Path(folder, "cache"))
                     key = {"task": task, "layout": layout, "megabytes": size}
                     results = [one for one in results if not key.items() <= one.items()] + [{**key, **found}]
                     if "failed" in found:

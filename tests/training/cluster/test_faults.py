@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -190,3 +191,56 @@ def test_many_faults_lose_nothing(tmp_path: Path, unbroken: list[tuple[str, ...]
         each = {row[0]: row for row in losses(out) if row[-1].startswith("lr")}
         assert each == {row[0]: row for row in unbroken if row[-1].startswith("lr")}
         checkpoints(out)
+
+
+def test_a_missing_part_is_said_once(tmp_path: Path) -> None:
+    """By all processes together, before a step is made, and none waits for the one that found it."""
+    out = tmp_path / "run"
+    assert Launched(out, "raise", 0, 5).end()[0] == 2
+    part = sorted((out / "checkpoints" / "step-00000004" / "optimizer").iterdir())[1]
+    part.unlink()
+    status, said = Launched(out).end()
+    assert (status, len(said)) == (2, 1)
+    assert f"{part.name}" in said[0]
+    assert "missing" in said[0]
+
+
+class Node(Launched):
+    """One of two agents of torchrun, each with a process, that stand for machines."""
+
+    def __init__(self, out: Path, number: int, port: int, **how: object) -> None:
+        self.pids = out.parent / "pids"
+        self.pids.mkdir(exist_ok=True)
+        meet = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "a-test"]
+        meet += ["--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", f"is_host={int(number == 0)},join_timeout=60"]
+        given = [out, "fsdp=2", 30, how.get("what", "none"), 0, how.get("step", 0), "now"]
+        words = [*meet, "--local-addr", "localhost", "-m", "tests.training.cluster.faulty", *map(str, given)]
+        path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+        environment = {**os.environ, "PYTHONPATH": path, "TELL_PIDS": str(self.pids), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *words],
+            stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_machine_that_dies(tmp_path: Path, dies: int) -> None:
+    """Its agent and its process are gone at once; the other's end, one line says so, and one machine goes on from there."""
+    out = tmp_path / "run"
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    nodes = [Node(out, number, port) for number in range(2)]
+    wait_for(nodes[1 - dies], out, 6)
+    pids = nodes[0].workers()
+    assert len(pids) == 2
+    nodes[dies].process.kill()
+    status, said = nodes[1 - dies].end()
+    nodes[dies].end()
+    assert status != 0, nodes[1 - dies].said
+    assert len(said) == 1, nodes[1 - dies].said
+    assert re.search(r"rank \d is gone|cannot", said[0])
+    check_all_gone(pids)
+    assert checkpoints(out)[-1] >= 4
+    assert Launched(out).end() == (0, [])

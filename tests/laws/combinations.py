@@ -217,6 +217,9 @@ routers = st.sampled_from(
         L.RouterSpec(n_experts=Count(6), top_k=2, score="sigmoid", correction=True, n_groups=3, top_groups=2),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sparsemixer", tolerance=0.3),
         L.RouterSpec(n_experts=Count(3), top_k=3, n_identity=2, correction=True),
+        L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", renormalise=True, correction=True),
+        L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", hashed=Vocab(37), factor=1.5),
+        L.RouterSpec(n_experts=Count(4), top_k=1, hashed=Vocab(20), n_identity=1),
     ]
 )
 
@@ -346,12 +349,17 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
         joined = L.AltUpSpec(
             inside=inside, norm=norm, residual=draw(st.sampled_from([L.AddSpec(), L.AddSpec(scale=0.7)]))
         )
-        joint = each if inside is None else map(_without_norm_sum, each)
+        n = draw(st.sampled_from([Count(2), Count(3)]))
+        hyper = L.HyperConnectionSpec(
+            iterations=draw(st.sampled_from([Count(1), Count(4)])), norm=draw(optional(norms))
+        )
+        connection = draw(st.sampled_from([joined, hyper]))
+        joint = each if connection is joined and inside is None else map(_without_norm_sum, each)
         streams = StackSpec(
             d_model=Width(D_MODEL),
             embedding=embedding,
-            blocks=tuple(block.but(connection=joined) for block in joint),
-            residual=L.StreamsSpec(n=draw(st.sampled_from([Count(2), Count(3)]))),
+            blocks=tuple(block.but(connection=connection) for block in joint),
+            residual=draw(st.sampled_from([L.StreamsSpec(n=n), L.HyperStreamsSpec(n=n)])),
             norm=draw(norms),
         )
         return ModelSpec(stack=streams, heads=(head,), init=L.ByRole())

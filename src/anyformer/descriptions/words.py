@@ -56,6 +56,8 @@ KINDS = {
     "FirstBlockAgain": "first block again (BigBird)",
     "RelativeSinusoid": "relative sinusoids (Transformer-XL)",
     "ReLU2": "squared ReLU",
+    "HyperConnection": "hyper-connections",
+    "HyperStreams": "hyper-connected",
     "Llama3Scaling": "Llama 3's scaling",
     "LinearScaling": "linear scaling",
     "ProportionalRoPE": "p-RoPE",
@@ -183,8 +185,9 @@ def scale(value: ScaleSpec, width: str) -> str:
 
 def residual(value: ResidualSpec) -> str:
     """What becomes of the stream x when a branch writes to it."""
-    if isinstance(value, StreamsSpec):
-        return phrase(value, f"{value.n} streams", without=("n",))
+    if value.n_streams > 1:
+        kind = "streams" if isinstance(value, StreamsSpec) else f"{KINDS.get(value.kind, value.kind)} streams"
+        return phrase(value, f"{value.n_streams} {kind}", without=("n",))
     if not isinstance(value, AddSpec):
         return phrase(value)
     x, y = (f"{number(n)} · " if n != 1 else "" for n in (value.scale, value.branch))

@@ -26,6 +26,8 @@ from anyformer.layers.global_blocks import FirstBlockAgainSpec as FirstBlockAgai
 from anyformer.layers.gqa import GQASpec as GQASpec, Projection as Projection, ProjectionSpec as ProjectionSpec
 from anyformer.layers.gru import GRUSpec as GRUSpec
 from anyformer.layers.head import Head as Head
+from anyformer.layers.hyper_connections import HyperConnectionSpec as HyperConnectionSpec
+from anyformer.layers.hyper_connections import HyperStreamsSpec as HyperStreamsSpec
 from anyformer.layers.indexer import IndexerSpec as IndexerSpec
 from anyformer.layers.init import ByRole as ByRole, DistributionSpec as DistributionSpec, Normal as Normal
 from anyformer.layers.init import MuP as MuP, Xavier as Xavier

@@ -81,12 +81,16 @@ class Sublayer(Part[SublayerSpec]):
 def in_turn(
     sublayers: Iterable[Sublayer], state: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
 ) -> tuple[Any, list[Notes]]:
-    """The residual's state of a stream [batch, token, d_model] after these sublayers, and their notes."""
+    """The residual's state of a stream [batch, token, d_model] after these sublayers, and their notes.
+
+    `residual`: how they read and write it; a list has one for each.
+    """
     notes: list[Notes] = []
     held: list[Tensor] = []
     each = [*sublayers]
-    for i, sublayer in enumerate(each, 1):
-        state, more = sublayer(state, residual, context, stores, held, i == len(each))
+    for i, sublayer in enumerate(each):
+        own = residual[i] if isinstance(residual, list) else residual
+        state, more = sublayer(state, own, context, stores, held, i == len(each) - 1)
         notes += more
     return state, notes
 

@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.descriptions import options, words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
-from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, StreamsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
@@ -185,9 +185,7 @@ def _others(block: BlockSpec) -> Iterator[str]:
 
 def _residual(stack: StackSpec) -> str:
     """How layers write to the stream, and how they are connected to streams side by side."""
-    said = (
-        words.phrase(stack.residual) if not isinstance(stack.residual, StreamsSpec) else words.residual(stack.residual)
-    )
+    said = words.phrase(stack.residual) if stack.residual.n_streams == 1 else words.residual(stack.residual)
     connections = in_words(
         by_layer(stack, lambda block: words.phrase(block.connection) if block.connection else "none")
     )

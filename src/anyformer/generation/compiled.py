@@ -33,9 +33,11 @@ class CompiledStep:
             raise UsageError(
                 f"{packed} is held in few bits, whose operators are not compiled; leave --compile or --dtype out"
             )
-        kept = [mixer for mixer, _ in cached_calls(model.spec) if mixer.kept_as() == "tokens"]
+        kept = [kept for kept in cached_calls(model.spec) if kept.how == "tokens"]
+        if any(each.every > 1 for each in kept):
+            raise UsageError("compressed keys are as many as blocks of tokens have ended; decode without compiling")
         # Attention asks a mask of each slot.
-        if others := [mixer.kind for mixer in kept if not isinstance(mixer, AttentionSpec)]:
+        if others := [each.mixer.kind for each in kept if not isinstance(each.mixer, AttentionSpec)]:
             raise UsageError(f"{others[0]} takes slots that are empty for tokens; decode without compiling")
         device = next(model.parameters()).device
         if device.type == "cpu" and backend == "inductor":

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, SlotIndex, StateCache
+from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, StateCache
 from anyformer.errors import CacheError
+from anyformer.layers.slots import SlotIndex
 from anyformer.layers.tokens import FACTS, Tokens
 
 LEAST = 64  # slots of the shortest cache, and tokens of the shortest memory
@@ -88,7 +89,7 @@ class StaticCache(KVCache):
         slots = {reach: StaticSlots(index) for reach, index in read.slot_indexes.items()}
         replaced = {id(old): slots[reach] for reach, old in read.slot_indexes.items()}
         full = [index for index in slots.values() if not index.ring]
-        self.slot_indexes = dict[int | None, SlotIndex](slots)
+        self.slot_indexes = dict[tuple[str, int | None], SlotIndex](slots)
         self.room = min((index.slots - index.n for index in full), default=None)  # None: any number
         self.memory_tokens = None if read.memory_tokens is None else _padded(read.memory_tokens)
         self.stores = []

@@ -75,12 +75,16 @@ class RotarySpec(Spec):
             pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         return pairs[0].to(dtype), pairs[1].to(dtype)
 
-    def rotate(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The x [batch, heads, token, head_dim] rotated by its tokens' positions."""
+    def rotate(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
+        """The x [batch, heads, token, head_dim] rotated by its tokens' positions, or by minus these: back."""
         head_dim = x.shape[-1]
         key = f"rotary {self.key} {head_dim} {x.dtype}"
         cos, sin = context.once(key, lambda: self.tables(context.tokens, head_dim, x.dtype))
-        r = cos.shape[-1]
+        return self.turned(x, cos, -sin if back else sin)
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The x [batch, heads, token, head_dim] rotated by what `tables` gives."""
+        r, head_dim = cos.shape[-1], x.shape[-1]
         if r == head_dim:
             return torch.addcmul(x * cos, self.swapped(x), sin)
         start = 0 if self.where == "first" else head_dim - r

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from anyformer.errors import SpecError
-from anyformer.layers.compression import BLOCKS, COUNT, WAITING, Blocks, Compressor, CompressorSpec, beside, blocks_of
+from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
+from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.indexer import INDEX, Indexer, IndexerSpec, chosen_pairs
-from anyformer.layers.local_global import MarkedKeys, MarkedQueries
-from anyformer.layers.mask import Causal, Everything, Mask, Prefix, ignores_heads, visible
+from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads, visible
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
@@ -64,7 +61,7 @@ class AttentionSpec(MixerSpec):
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
     difference: DifferentialSpec | None = None  # of pairs of heads (DiffLlama)
     indexer: IndexerSpec | None = None  # which visible keys each query attends to, alike for all heads (DeepSeek-V3.2)
-    # keys and values of blocks of past tokens, beside those that the mask shows; an indexer then chooses among blocks (DeepSeek-V4)
+    # keys and values of blocks of past tokens beside those that the mask shows; an indexer then chooses among blocks
     compressor: CompressorSpec | None = None
 
     def __post_init__(self) -> None:
@@ -89,37 +86,8 @@ class AttentionSpec(MixerSpec):
             )
         if self.indexer is not None and not ignores_heads(self.mask):
             raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
-
-        self._check_blocks()
-
-    def _check_blocks(self) -> None:
-        of_keys = self.indexer and self.indexer.compressor
-        if (of_keys and of_keys.every) != (
-            self.compressor and self.compressor.every and self.indexer and self.compressor.every
-        ):
-            raise self.refusal(
-                "indexer", "chooses among other things than are compressed; give both compressors of one every"
-            )
-        if self.compressor is None:
-            return
-        marks = any(isinstance(each, MarkedKeys | MarkedQueries) for each in self.mask.nested())
-        other = "scores" if self.scores or self.relative_values else "marks" if marks else None
-        if self.reads != "self" or self.keys is not None or other:
-            said = other or "keys of other layers"
-            raise self.refusal(
-                "compressor", f"makes blocks of a layer's own tokens, beside which there are no {said}; leave one out"
-            )
-        if not self.projection.takes_blocks:
-            raise self.refusal(
-                "compressor", f"makes keys that turn and values, and {self.projection.kind} stores others"
-            )
-
-    @property
-    def seen(self) -> Mask:
-        """Which keys a query sees, those of blocks marked."""
-        if self.compressor is None:
-            return self.mask
-        return (self.mask & ~MarkedKeys()) | (Causal() & MarkedKeys())
+        if (found := misfit(self)) is not None:
+            raise self.refusal(*found)
 
     @property
     def chooses(self) -> bool:
@@ -142,11 +110,8 @@ class AttentionSpec(MixerSpec):
             "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
             "indexer": self._indexed(inner_place),
-            "compressor": self.compressor and (self.compressor, self._of_blocks(inner_place)),
+            "compressor": self.compressor and (self.compressor, place_of_blocks(self, inner_place)),
         }
-
-    def _of_blocks(self, inner_place: Place) -> Place:
-        return inner_place.at(sum(map(math.prod, self.projection.cache_shapes(inner_place).values())))
 
     def _seen_width(self, value_width: int) -> int:
         """The width of what a head takes the means of: its values, or those of a pair of heads."""
@@ -176,18 +141,7 @@ class AttentionSpec(MixerSpec):
         return {**kept, INDEX: (self.indexer.head_dim,)} if own and self.indexer else kept
 
     def beside(self, place: Place) -> tuple[KeptBeside, ...]:
-        if self.compressor is None:
-            return ()
-        inner_place = self._place(place)
-        blocks = {**self.projection.cache_shapes(inner_place)}
-        waiting = {COUNT: (1,), **self.compressor.state_shapes(self._of_blocks(inner_place), "key")}
-        if self.indexer and self.indexer.compressor and self.chooses:
-            blocks[INDEX] = (self.indexer.head_dim,)
-            waiting |= self.indexer.compressor.state_shapes(inner_place.at(self.indexer.head_dim), INDEX)
-        return (
-            KeptBeside(BLOCKS, blocks, every=self.compressor.every),
-            KeptBeside(WAITING, waiting, "state"),
-        )
+        return kept_of_blocks(self, self._place(place))
 
     def lends(self) -> Mapping[str, str]:
         return self._named(own=True)
@@ -249,8 +203,7 @@ class AttentionSpec(MixerSpec):
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
             if self.indexer is not None and self.compressor is None:
                 pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, self.indexer.top_k)
-        if self.compressor is not None:
-            pairs += n_heads * self._block_pairs(workload)
+        pairs += n_heads * block_pairs(self, workload, chosen=True)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
         gate = self.gate.cost(place.at(n_heads, value_width), workload) if self.gate else Cost()
@@ -269,30 +222,19 @@ class AttentionSpec(MixerSpec):
             exact = workload.causal_exact
             scored = self.mask.pairs(workload.query, workload.past, 1) if exact else workload.query * keys
             if self.compressor is not None:
-                scored = self._block_pairs(workload, chosen=False)
+                scored = block_pairs(self, workload, chosen=False)
             inner += indexed[0].cost(indexed[1], workload)
             inner += Cost({"indexer scores": indexed[0].pair * scored * workload.batch})
         if self.compressor is not None:
-            inner += self.compressor.cost(self._of_blocks(inner_place), workload)
+            inner += self.compressor.cost(place_of_blocks(self, inner_place), workload)
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
-
-    def _block_pairs(self, workload: Workload, *, chosen: bool = True) -> int:
-        """How many (query, block) a row has."""
-        assert self.compressor is not None
-        if not workload.causal_exact:
-            return workload.query * ((workload.past + workload.query) // self.compressor.every)
-        most = self.indexer.top_k if chosen and self.indexer else None
-        return self.compressor.pairs(workload.query, workload.past, most)
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
-        together = (
-            self.compressor is not None
-            or self.norm is not None
-            or self.difference is not None
-            or not ignores_heads(self.mask)
-        )
+        if self.compressor is not None:
+            return None
+        together = self.norm is not None or self.difference is not None or not ignores_heads(self.mask)
         if together or not all(each.heads_apart for each in added):
             return None
         projection = self.projection.narrowed(self._place(place), ranks)
@@ -367,9 +309,9 @@ class Attention(Part[AttentionSpec]):
                 context.memo.found[f"keys {spec.keys}"] = stored, keys
         keys = context.tokens if keys is None else keys
         if self.compressor is not None:
-            stored, keys, chosen = self._with_blocks(narrow, x, stored, keys, context, store)
+            stored, keys, chosen = with_blocks(self, narrow, x, stored, keys, context, store)
         else:
-            chosen = self._chosen(narrow, x, stored, keys, context, spec.mask)
+            chosen = self.chosen(narrow, x, stored, keys, context, spec.mask)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
@@ -406,41 +348,7 @@ class Attention(Part[AttentionSpec]):
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         return p.output(y, context), {"attention": weights} if context.weights and weights is not None else {}
 
-    def _with_blocks(
-        self,
-        narrow: Tensor,
-        x: Tensor,
-        stored: Mapping[str, Tensor],
-        keys: Tokens,
-        context: ForwardContext,
-        store: Store,
-    ) -> tuple[Mapping[str, Tensor], Tokens, Tensor | None]:
-        """(what is stored, the tokens that it is of, what hides those that are not chosen), blocks behind what there is."""
-        assert self.compressor is not None
-        every, waiting, held = self.compressor.spec.every, store.part(WAITING), store.part(BLOCKS)
-
-        def ending() -> Blocks:
-            found = blocks_of(context, waiting, every)
-            held.put(found.tokens)
-            return found
-
-        blocks: Blocks = context.once(f"blocks of {every}", ending)
-        made, state = self.compressor(x, blocks, waiting.state, "key")
-        new = dict(self.projection.of_blocks(made, blocks.first(every)))
-        if self.indexer is not None:
-            new[INDEX], more = self.indexer.block_keys(x, self.index_rotation, blocks, waiting.state)
-            state = {**state, **more}
-        if waiting.state is not None:
-            waiting.keep({**state, COUNT: blocks.count.expand(len(x), 1).to(x.dtype)})
-        seen, tokens = held.extend(new), held.keys or blocks.tokens
-        if not tokens.n:
-            return stored, keys, None
-        chosen = self._chosen(narrow, x, seen, tokens, context, Causal())
-        stored = {name: torch.cat((value, seen[name]), -2) for name, value in stored.items()}
-        both = context.once(f"{keys.name} and {tokens.name}", lambda: beside(keys, tokens, len(x)))
-        return stored, both, chosen if chosen is None else F.pad(chosen, (keys.n, 0))
-
-    def _chosen(
+    def chosen(
         self,
         narrow: Tensor,
         x: Tensor,
@@ -461,7 +369,7 @@ class Attention(Part[AttentionSpec]):
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
         bias = partial(self._sum, self.by_position, None) if self.by_position else None
-        return kernel.prepare(self.spec.seen, bias, context.tokens, keys, self.n_heads)
+        return kernel.prepare(seen_of(self.spec), bias, context.tokens, keys, self.n_heads)
 
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
         total = None
@@ -473,7 +381,7 @@ class Attention(Part[AttentionSpec]):
 
     def _memo_key(self) -> str | None:
         """Name what `_seen` depends on, or None where a score has weights of its own."""
-        names = [self.spec.seen.key, str(self.n_heads)]
+        names = [seen_of(self.spec).key, str(self.n_heads)]
         for i in self.by_position:
             score = self.scores[i].spec
             if score.shared is None and dict(score.weights(self.scores[i].place)):

@@ -1,5 +1,6 @@
-"""Compressed keys: past tokens that lie beyond a window are read as blocks, each pooled into one. DeepSeek-AI 2026, the report of
-DeepSeek-V4, sections 2.3.1 (sparse: small blocks that overlap, of which an indexer chooses) and 2.3.2 (heavily: all large blocks).
+"""Compressed keys: past tokens beyond a window are read as blocks, each pooled into one. DeepSeek-AI 2026, the report of
+DeepSeek-V4 (from memory), sections 2.3.1 (sparse: small blocks that overlap, of which an indexer chooses) and 2.3.2 (heavily
+compressed: large ones, all of them).
 
 Blocks are counted from the first token of a document that a row holds, and the incomplete last one is not seen; until it is whole
 its tokens wait in a state.
@@ -20,13 +21,11 @@ from anyformer.layers.recurrence import Steps, steps_of
 from anyformer.layers.tokens import ForwardContext, Store, Tokens
 from anyformer.spec import Cost, MapSpec, PartSpec, Place, Placed, Weight, Width, Window, Workload
 
-WAITING = "waiting"  # the store of what the next blocks are made of
-BLOCKS = "blocks"  # the store of what is made of blocks
-COUNT = "count"  # in the former: tokens of the row's last document so far
+COUNT = "count"  # in the state of a row: tokens of its last document so far
 
 
 class CompressorSpec(PartSpec):
-    """norm(Σ softmax(gate(x) + bias) · value(x)) over the tokens of a block, feature by feature, the bias of the place in the block.
+    """norm(Σ softmax(gate(x) + bias) · value(x)) over the tokens of a block, feature by feature; the bias goes by place in it.
 
     Its place's shape is the width of what is made.
     """

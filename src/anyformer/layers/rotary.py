@@ -54,8 +54,12 @@ class RotarySpec(Spec):
 
     def fitted(self, head_dim: int) -> Self:
         """The same for heads of another width: as nearly as an even number of features allows."""
-        r = int(head_dim * self.fraction)
-        spec = self if r % 2 == 0 and r else self.but(fraction=min(head_dim, 2 * max(1, round(r / 2))) / head_dim)
+        r, least = (
+            int(head_dim * self.fraction),
+            1 if self.scaling is None else 2,
+        )  # pairs, of long waves and of short ones
+        fits = r % 2 == 0 and r >= 2 * least
+        spec = self if fits else self.but(fraction=min(head_dim, 2 * max(least, round(r / 2))) / head_dim)
         return spec if self.scaling is None else spec.but(scaling=self.scaling.fitted(spec._dims(head_dim) // 2))
 
     def tables(self, tokens: Tokens, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

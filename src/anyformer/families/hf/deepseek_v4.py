@@ -1,7 +1,7 @@
 """DeepSeek-V4 to and from transformers' DeepseekV4ForCausalLM, which writes files by the names of the released ones.
 
-The class divides weights by their sum whatever norm_topk_prob says, and passes over the layers for further tokens. Its blocks start
-at the first slot of a row; rows that are padded on the left are computed otherwise here, as if they were not padded.
+The class divides weights by their sum whatever norm_topk_prob says, and passes over the layers for further tokens. Its blocks
+start at the first slot of a row, be that padding; here they start with a document, so that padding changes nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from anyformer.layers import (
     RotarySpec,
     RouterSpec,
     SharedKVSpec,
+    YaRN,
 )
 from anyformer.spec import BlockSpec, Count, ModelSpec
 
@@ -91,11 +92,7 @@ def _rotary(settings: Settings, head_dim: int, context: int) -> tuple[RotarySpec
         return rotary_of(each[0], context, plain), rotary_of(each[1], context, plain)
     inner.ignore(THETA, FRACTION)
     stretched = rotary_of(inner, context, plain).but(theta=theta, fraction=fraction)
-    if (
-        stretched.scaling is not None
-        and inner.written("attention_factor") is None
-        and "attention_factor" in stretched.scaling.types()
-    ):
+    if isinstance(stretched.scaling, YaRN) and stretched.scaling.attention_factor is None:
         stretched = stretched.but(scaling=stretched.scaling.but(attention_factor=1.0))
     return plain, stretched
 
@@ -222,10 +219,7 @@ def _modules(attention: str, feed: str, names: dict[str, str]) -> dict[str, str]
     """A layer's modules below what the two branches are called, by the names of those in each."""
     mixer = "0.branches.0.mixer"
     return {
-        **{
-            f"{table.PROJECTION}.{ours}": f"{attention}.{names[ours]}"
-            for ours in ("q_down", "q", "norm_latent", "k", "norm_key", "o")
-        },
+        **{f"{table.PROJECTION}.{ours}": f"{attention}.{names[ours]}" for ours in PROJECTED},
         f"{table.PROJECTION}.o_down": f"{attention}.{names['o_down']}.weight",
         f"{mixer}.sink": f"{attention}.{names['sink']}",
         **_compressor(f"{mixer}.compressor", f"{attention}.compressor", names),
@@ -246,6 +240,7 @@ def _compressor(ours: str, theirs: str, names: dict[str, str]) -> dict[str, str]
     }
 
 
+PROJECTED = ("q_down", "q", "norm_latent", "k", "norm_key", "o")
 IN_MEMORY = {
     "q_down": "q_a_proj",
     "q": "q_b_proj",

@@ -121,7 +121,7 @@ def _read(settings: Settings, _: ModelSpec) -> ModelSpec:
     return deepseek_v4(
         settings.positive("hidden_size", int, 4096),
         settings.positive("num_attention_heads", int, 64),
-        settings.positive("moe_intermediate_size", int, 2048),
+        settings.positive("moe_intermediate_size", int, settings.positive("intermediate_size", int, 2048)),
         _layers(settings, n),
         kinds=_words(settings, "mlp_layer_types", usual, (HASHED, ROUTED)),
         router=router,

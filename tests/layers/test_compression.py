@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from anyformer.cache import KVCache, cache_kinds
-from anyformer.errors import CacheError, InputError, SpecError, UsageError
+from anyformer.errors import CacheError, InputError, SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed, window
-from anyformer.generation.compiled import CompiledStep
 from anyformer.generation.guesses import check_can_forget
 from anyformer.layers import (
     ALiBiSpec,
@@ -293,7 +292,5 @@ def test_refused_in_a_line(make: Any, says: str) -> None:
 def test_what_needs_tokens_taken_back_or_cut_is_refused() -> None:
     with pytest.raises(InputError, match="layers with a state"):
         check_can_forget(V4)
-    with pytest.raises(UsageError, match="compressed keys are as many as blocks"):
-        CompiledStep(randomised(V4))
     assert "reads blocks of 4 tokens" in str(refusal(compressed()))
     assert RMSNormSpec().kind == "RMSNorm"

@@ -34,8 +34,6 @@ class CompiledStep:
                 f"{packed} is held in few bits, whose operators are not compiled; leave --compile or --dtype out"
             )
         kept = [kept for kept in cached_calls(model.spec) if kept.how == "tokens"]
-        if any(each.every > 1 for each in kept):
-            raise UsageError("compressed keys are as many as blocks of tokens have ended; decode without compiling")
         # Attention asks a mask of each slot.
         if others := [each.mixer.kind for each in kept if not isinstance(each.mixer, AttentionSpec)]:
             raise UsageError(f"{others[0]} takes slots that are empty for tokens; decode without compiling")

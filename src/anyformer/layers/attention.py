@@ -286,6 +286,7 @@ class Attention(Part[AttentionSpec]):
         _ = self.index_rotation and self.index_rotation.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
+        self.seen_mask = seen_of(spec)
         self.memo_key = self._memo_key()
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
@@ -369,7 +370,7 @@ class Attention(Part[AttentionSpec]):
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
         bias = partial(self._sum, self.by_position, None) if self.by_position else None
-        return kernel.prepare(seen_of(self.spec), bias, context.tokens, keys, self.n_heads)
+        return kernel.prepare(self.seen_mask, bias, context.tokens, keys, self.n_heads)
 
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
         total = None
@@ -381,7 +382,7 @@ class Attention(Part[AttentionSpec]):
 
     def _memo_key(self) -> str | None:
         """Name what `_seen` depends on, or None where a score has weights of its own."""
-        names = [seen_of(self.spec).key, str(self.n_heads)]
+        names = [self.seen_mask.key, str(self.n_heads)]
         for i in self.by_position:
             score = self.scores[i].spec
             if score.shared is None and dict(score.weights(self.scores[i].place)):

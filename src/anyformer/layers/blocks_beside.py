@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from anyformer.layers.attention import Attention, AttentionSpec
 
 WAITING, BLOCKS = "waiting", "blocks"  # the stores of what the next blocks are made of, and of what was made
+CAUSAL = (
+    Causal()
+)  # by which blocks are seen; made here, since a compiler follows no specification that is made in a pass
 KEY = "key"  # what attention's own waits as
 
 
@@ -47,7 +50,7 @@ def misfit(spec: AttentionSpec) -> tuple[str, str] | None:
 
 def seen_of(spec: AttentionSpec) -> Mask:
     """Which keys a query sees, those of blocks marked."""
-    return spec.mask if spec.compressor is None else (spec.mask & ~MarkedKeys()) | (Causal() & MarkedKeys())
+    return spec.mask if spec.compressor is None else (spec.mask & ~MarkedKeys()) | (CAUSAL & MarkedKeys())
 
 
 def place_of_blocks(spec: AttentionSpec, inner_place: Place) -> Place:
@@ -111,7 +114,7 @@ def with_blocks(
     seen, tokens = held.extend(new), held.keys or blocks.tokens
     if not tokens.n:
         return stored, keys, None
-    chosen = attention.chosen(narrow, x, seen, tokens, context, Causal())
+    chosen = attention.chosen(narrow, x, seen, tokens, context, CAUSAL)
     stored = {name: torch.cat((value, seen[name]), -2) for name, value in stored.items()}
     both = context.once(f"{keys.name} and {tokens.name}", lambda: beside(keys, tokens, len(x)))
     return stored, both, chosen if chosen is None else F.pad(chosen, (keys.n, 0))

@@ -22,8 +22,8 @@ from anyformer.families.deepseek_v4 import (
 )
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import ALONE, EXPERTS, TRAINING, routed
-from anyformer.families.hf.layout import Laid, Modules, within
-from anyformer.families.hf.mapping import Family, one
+from anyformer.families.hf.layout import Laid, Modules, Theirs, within
+from anyformer.families.hf.mapping import Family, TensorRow, one
 from anyformer.families.hf.rotary import FRACTION, THETA, scaling_settings
 from anyformer.families.hf.rotary import within as rotary_of
 from anyformer.families.hf.settings import Settings, spelling
@@ -294,7 +294,12 @@ COEFFICIENTS = {"weight": "fn", "bias": "base", "scale": "scale"}
 
 def _around(spec: ModelSpec, connection: str) -> Laid:
     """The coefficients of streams: of each layer's two branches, and at the end."""
-    found = within({f"stack.residual.end.{ours}": f"hc_head.hc_{theirs}" for ours, theirs in COEFFICIENTS.items()})
+    found = within(
+        {
+            f"stack.residual.end.{ours}": Theirs(f"hc_head.hc_{theirs}", also=(f"hc_head_{theirs}",))
+            for ours, theirs in COEFFICIENTS.items()
+        }
+    )
     for i in range(spec.n_layers):
         for k, branch in enumerate(("attn", "ffn")):
             place = f"stack.blocks.{i}.connection.sublayers.{k}.coefficients"
@@ -316,4 +321,11 @@ def _family(modules: Modules, connection: str, head: str) -> Family:
     )
 
 
-DEEPSEEK_V4 = _family(MODULES, "{}_hc.", "lm_head")._replace(files=_family(FILED, "hc_{}_", "head").rows)
+def _files(spec: ModelSpec) -> list[TensorRow]:
+    """The rows of files, which call the table of tokens otherwise where they lack the head."""
+    rows = _family(FILED, "hc_{}_", "head").rows(spec)
+    return [row._replace(also=(*row.also, "model.embed.weight")) if row.theirs == TOKENS else row for row in rows]
+
+
+TOKENS = ("model.embed_tokens.weight",)
+DEEPSEEK_V4 = _family(MODULES, "{}_hc.", "lm_head")._replace(files=_files)

@@ -15,6 +15,7 @@ from anyformer.families import PRESETS
 from anyformer.families.compose import changed
 from anyformer.layers import BlanksSpec, BySegmentSpec, LSHAttentionSpec, MarkedKeys
 from anyformer.layers.causality import later_tokens_seen
+from anyformer.layers.init import distinct
 from anyformer.layers.part import Part
 from anyformer.model import Output, Transformer, build
 from anyformer.resizing import shrink
@@ -59,6 +60,9 @@ def randomised(spec: ModelSpec, seed: int = 0) -> Transformer:
     generator, query = torch.Generator().manual_seed(seed), query_scale(spec)
     named = dict(model.named_parameters())
     for path, weight in tensors(spec, Place()):
+        if weight.below is not None:
+            named[path].data.copy_(distinct(weight, generator))
+            continue
         noise = torch.randn(weight.shape, generator=generator)
         if weight.fill is not None:
             value = torch.tensor(weight.fill) + 0.3 * noise

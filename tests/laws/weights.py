@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from anyformer.layers import AddSpec, AttentionSpec, GQASpec, MoESpec, TokensSpec
+from anyformer.layers.init import distinct
 from anyformer.model import Transformer, build
 from anyformer.spec import ModelSpec, Place, Spec, tensors
 
@@ -28,6 +29,9 @@ def telling(
     generator, query = torch.Generator().manual_seed(seed), query_scale(spec)
     found: dict[str, Tensor] = {}
     for name, weight in tensors(spec, Place()):
+        if weight.below is not None:
+            found[name] = distinct(weight, generator)
+            continue
         uniform = 2 * torch.rand(weight.shape, generator=generator) - 1
         normal = torch.randn(weight.shape, generator=generator)
         if weight.role == "gain":

@@ -56,6 +56,8 @@ KINDS = {
     "FirstBlockAgain": "first block again (BigBird)",
     "RelativeSinusoid": "relative sinusoids (Transformer-XL)",
     "ReLU2": "squared ReLU",
+    "HyperConnection": "hyper-connections",
+    "HyperStreams": "hyper-connected",
     "Llama3Scaling": "Llama 3's scaling",
     "LinearScaling": "linear scaling",
     "ProportionalRoPE": "p-RoPE",
@@ -118,6 +120,7 @@ SCORES = {
     "softmax": "softmax over all experts",
     "softmax-of-chosen": "softmax over the chosen experts",
     "sigmoid": "sigmoid of each expert",
+    "sqrt-softplus": "root of the softplus of each expert",
     "sparsemixer": "SparseMixer",
 }
 
@@ -183,8 +186,9 @@ def scale(value: ScaleSpec, width: str) -> str:
 
 def residual(value: ResidualSpec) -> str:
     """What becomes of the stream x when a branch writes to it."""
-    if isinstance(value, StreamsSpec):
-        return phrase(value, f"{value.n} streams", without=("n",))
+    if value.n_streams > 1:
+        kind = "streams" if isinstance(value, StreamsSpec) else f"{KINDS.get(value.kind, value.kind)} streams"
+        return phrase(value, f"{value.n_streams} {kind}", without=("n",))
     if not isinstance(value, AddSpec):
         return phrase(value)
     x, y = (f"{number(n)} · " if n != 1 else "" for n in (value.scale, value.branch))
@@ -329,6 +333,7 @@ def router(value: RouterSpec) -> str:
     said += [f"logits × {scale(value.scale, 'd_model')}"] if value.scale else []
     said += [f"within the best {value.top_groups} of {value.n_groups} groups"] if value.n_groups > 1 else []
     said += ["groups by the sum of their two best"] if value.group_score == "top2-sum" else []
+    said += [f"chosen by a table of {value.hashed:,} token ids"] if value.hashed else []
     said += ["a bias of the logits"] if value.bias else []
     said += ["a correction bias moved by the load"] if value.correction else []
     said += ["weights normalised"] if value.renormalise else []

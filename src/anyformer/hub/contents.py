@@ -18,7 +18,7 @@ from anyformer.hub.sentences import without_pooling
 from anyformer.hub.source import Source, opened_weights
 from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, prefix_in
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, Place, tensors
 
 log = logging.getLogger(__name__)
 FAR_BEYOND = 4  # times; less is a tensor that is missing, or another shape, and named
@@ -31,10 +31,11 @@ class Contents(NamedTuple):
     rows: list[TensorRow]
     spelled: Callable[[str], str]  # what the files call a tensor of the rows
     names: list[str]  # in the files, of all tensors that are needed
+    whole: frozenset[str]  # in the files, of those that hold whole numbers
 
     def dtype(self) -> torch.dtype:
-        """The dtype that holds all tensors. Raises CheckpointError for quantised ones."""
-        return self.weights.dtype(self.names)
+        """The dtype that holds all tensors but those of whole numbers. Raises CheckpointError for quantised ones."""
+        return self.weights.dtype(name for name in self.names if name not in self.whole)
 
     def read(self, theirs: str) -> Tensor:
         """A tensor by the name that the rows have for it."""
@@ -81,7 +82,8 @@ def contents(source: Source) -> Contents:
     prefix = prefix_in(weights) if is_wrapped(source.settings) and isinstance(weights, Weights) else ""
     expected = {f"{prefix}{name}": shape for name, shape in shapes(source.spec).items()}
     weights.match(expected, "the model")
-    return Contents(weights, own_rows(source.spec), lambda name: f"{prefix}{name}", list(expected))
+    rows, spelled = own_rows(source.spec), f"{prefix}{{}}".format
+    return Contents(weights, rows, spelled, list(expected), _whole(source.spec, rows, spelled))
 
 
 def own_rows(spec: ModelSpec, prefix: str = "") -> list[TensorRow]:
@@ -107,7 +109,13 @@ def _foreign(spec: ModelSpec, family: Family, weights: Weights | GGUF) -> Conten
                     "set tie_word_embeddings to false where it has that, or copy the files again"
                 )
     weights.release()
-    return Contents(weights, rows, spelled, list(expected))
+    return Contents(weights, rows, spelled, list(expected), _whole(spec, rows, spelled))
+
+
+def _whole(spec: ModelSpec, rows: list[TensorRow], spelled: Callable[[str], str]) -> frozenset[str]:
+    """What the files call the tensors of whole numbers."""
+    ours = {name for name, weight in tensors(spec, Place()) if weight.below is not None}
+    return frozenset(spelled(name) for row in rows if ours & set(row.ours) for name in row.theirs)
 
 
 def _refuse_larger(spec: ModelSpec, weights: Weights | GGUF) -> None:

@@ -64,8 +64,11 @@ def _filled(source: Source, device: torch.device | str | None, dtype: torch.dtyp
         nbytes, device, f"the model in {source.weights}", "take another device or, for inference, a smaller --dtype"
     )
 
+    kinds = {name: each.dtype for name, each in model.named_parameters()}
+
     def as_kept(name: str, tensor: Tensor) -> Tensor:
-        moved = tensor.to(device=device or "cpu", dtype=kept)
+        own = kinds[name]  # of whole numbers: as it is
+        moved = tensor.to(device=device or "cpu", dtype=kept if own.is_floating_point else own)
         return PackedWeight.of(moved, schemes[name]) if name in schemes else moved
 
     filled = {name: as_kept(name, tensor) for name, tensor in held.ours()}

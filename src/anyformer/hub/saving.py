@@ -136,7 +136,7 @@ def save(
         write_tensors(aside, theirs_of(plan.rows(), lambda name: weights[name].detach()), shard_nbytes)
         if tokenizer is not None:
             with_types(tokenizer, model.spec).save(aside)
-        widest = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
+        widest = reduce(torch.promote_types, {each.dtype for each in weights.values() if each.is_floating_point()})
         plan.describe(aside, widest, special_tokens(tokenizer, model.spec), model.labels, tokenizer)
     return SavedDirectory(path, plan.form, plan.reason)
 
@@ -203,7 +203,7 @@ def convert(
     cast = dtype or (widest if isinstance(held.weights, GGUF) else None)
     with whole(target) as aside:
         tensors = held.through(plan.rows(), alike=plan.family is found.family)
-        kept = ((name, tensor if cast is None else tensor.to(cast)) for name, tensor in tensors)
+        kept = ((name, tensor.to(cast) if cast and tensor.is_floating_point() else tensor) for name, tensor in tensors)
         write_tensors(aside, kept, shard_nbytes, held.weights.release)
         if files:
             write_companions(files, aside)

@@ -24,6 +24,7 @@ FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_NBYTES = 5_000_000_000
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+WHOLE = {"I64": torch.int64, "I32": torch.int32}  # of tables of whole numbers
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 

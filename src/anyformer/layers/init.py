@@ -94,6 +94,12 @@ class MuP(ByRole):
         return self.base / d_model if grows else 1.0
 
 
+def distinct(weight: Weight, generator: torch.Generator) -> Tensor:
+    """Whole numbers, no two alike along the last axis of the weight's shape, all choices as likely."""
+    assert weight.below is not None
+    return torch.rand(*weight.shape[:-1], weight.below, generator=generator).topk(weight.shape[-1], -1).indices
+
+
 FIXED = frozenset({"one", "rank", "tokens"})  # axes that are as long at every width: of kernels, of low ranks
 
 
@@ -115,6 +121,9 @@ def initialise(
             target = parameters.get(path)
             if weight.fill is not None:
                 _ = target is None or put(target, torch.tensor(weight.fill))
+                continue
+            if weight.below is not None:
+                put(target, distinct(weight, generator))
                 continue
             drawn = torch.empty(weight.shape)
             distribution = init.of(weight) if weight.std is None else Normal(scale=weight.std)

@@ -38,7 +38,8 @@ class Part(nn.Module, Generic[S]):
         self.place = dataclasses.replace(place, modules={})  # the model alone holds what is shared
         self.digest = spec.key  # equal for equal specs: what a pass memoises by
         for name, weight in spec.weights(place).items():
-            value = weight and nn.Parameter(torch.empty(weight.shape), requires_grad=weight.trainable)
+            kind = torch.long if weight and weight.below else None
+            value = weight and nn.Parameter(torch.empty(weight.shape, dtype=kind), requires_grad=weight.trainable)
             self.register_parameter(name, value)
         for name, placed in spec.parts(place).items():
             if placed is None:

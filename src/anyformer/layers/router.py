@@ -21,6 +21,7 @@ from anyformer.spec import (
     Positive,
     ScaleSpec,
     Sizes,
+    Vocab,
     Weight,
     Workload,
 )
@@ -32,9 +33,10 @@ class RouterSpec(PartSpec):
     """The `top_k` best of `n_experts` scores; the scores chosen, or what `score` makes of them, are the weights.
 
     softmax: of all scores (Switch, Mixtral, DeepSeek-V2); softmax-of-chosen: of those chosen (gpt-oss);
-    sigmoid: each by itself (DeepSeek-V3, arXiv:2412.19437, section 2.1.2); sparsemixer: expert after expert, each time the
-    softmax of the scores that are near the best one left; in training each is drawn from that softmax, and the gradient is an
-    estimate of what other draws would have given (Phi-3.5-MoE; Liu et al. 2024, arXiv:2409.12136).
+    sigmoid: each by itself (DeepSeek-V3, arXiv:2412.19437, section 2.1.2); sqrt-softplus: likewise, and without an upper
+    bound (DeepSeek-V4); sparsemixer: expert after expert, each time the softmax of the scores that are near the best one left;
+    in training each is drawn from that softmax, and the gradient is an estimate of what other draws would have given
+    (Phi-3.5-MoE; Liu et al. 2024, arXiv:2409.12136).
     """
 
     observed_as: ClassVar[str | None] = "router"
@@ -44,7 +46,10 @@ class RouterSpec(PartSpec):
     n_identity: int = (
         0  # more that can be chosen and return what they read (LongCat-Flash, arXiv:2509.01322, section 2.1)
     )
-    score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sparsemixer"] = "softmax"
+    score: Literal["softmax", "softmax-of-chosen", "sigmoid", "sqrt-softplus", "sparsemixer"] = "softmax"
+    # rows of a table, never trained, of the experts that each token id goes to, whatever the scores, which still weigh them
+    # (Roller et al. 2021, arXiv:2106.04426; DeepSeek-V4); ids beyond it go where the first goes. None: to the best scores
+    hashed: Vocab | None = None
     norm: MapSpec | None = None  # of what it reads
     scale: ScaleSpec | None = None  # of the logits, by d_model
     bias: bool = False  # of the logits
@@ -72,6 +77,8 @@ class RouterSpec(PartSpec):
             raise self.refusal("group_score", "needs groups of at least 2 experts; lower n_groups")
         if self.score == "sparsemixer" and (self.correction or self.n_groups > 1 or self.renormalise):
             raise self.refusal("score", "takes no correction, no groups and no renormalise; leave them out")
+        if self.hashed and (self.correction or self.n_groups > 1 or self.score == "sparsemixer"):
+            raise self.refusal("hashed", "is a choice already: leave correction, groups and sparsemixer out")
         if self.score == "softmax-of-chosen" and self.renormalise:
             raise self.refusal("renormalise", "changes nothing where the weights are a softmax; leave it out")
 
@@ -98,6 +105,9 @@ class RouterSpec(PartSpec):
             "weight": Weight((n, place.shape[-1]), ("experts", "d_model")),
             "bias": one_each if self.bias else None,
             "correction": moved if self.correction else None,
+            "table": Weight((self.hashed, self.top_k), ("vocab", "choices"), "table", trainable=False, below=n)
+            if self.hashed
+            else None,
             "gain": Weight((n,), ("experts",), "gain", fill=1.0) if self.gains else None,
         }
 
@@ -109,9 +119,9 @@ class RouterSpec(PartSpec):
 
         So do identities.
         """
-        experts = to.count(self.n_experts)
+        experts, hashed = to.count(self.n_experts), to.field(Vocab, self.hashed)
         if experts == self.n_experts:
-            return self
+            return self.but(hashed=hashed)
         identities = _share(self.n_identity, self.n_experts, experts) if self.n_identity else 0
         n = experts + identities
         groups = to.count(self.n_groups)
@@ -132,7 +142,7 @@ class RouterSpec(PartSpec):
             "n_groups": groups,
             "top_groups": top_groups,
         }
-        return self.but(**sizes, group_score=score, factor=factor)
+        return self.but(**sizes, group_score=score, factor=factor, hashed=hashed)
 
 
 def _share(top: int, of: int, n: int) -> int:
@@ -156,6 +166,7 @@ class Router(Part[RouterSpec]):
     weight: Tensor
     bias: Tensor | None
     correction: Tensor | None
+    table: Tensor | None
     gain: Tensor | None
     norm: nn.Module | None
 
@@ -170,19 +181,32 @@ class Router(Part[RouterSpec]):
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
-            found = self.choose(logits, training=context.dropout is not None)
+            found = self.choose(logits, self._looked_up(context.ids), training=context.dropout is not None)
             return found if self.gain is None else found._replace(weights=found.weights * self.gain[found.chosen])
 
-    def choose(self, logits: Tensor, *, training: bool = False) -> Routing:
-        """The choice for logits [token, experts]; in training some scores draw it from torch's random numbers."""
+    def _looked_up(self, ids: Tensor | None) -> Tensor | None:
+        """The experts [token, top_k] of ids [batch, token] in the table; None where there is none."""
+        if self.table is None:
+            return None
+        assert ids is not None
+        ids = ids.flatten()
+        return self.table[torch.where(ids < len(self.table), ids, 0)]
+
+    def choose(self, logits: Tensor, chosen: Tensor | None = None, *, training: bool = False) -> Routing:
+        """The choice for logits [token, experts]; in training some scores draw it from torch's random numbers.
+
+        `chosen` [token, top_k]: a choice that was made without them.
+        """
         spec = self.spec
         if spec.score == "sparsemixer":
             return Routing(*_sparsemixer(logits, spec.top_k, spec.tolerance, sampled=training), logits)
         if spec.score == "softmax":
             scores = logits.softmax(-1)
+        elif spec.score == "sqrt-softplus":
+            scores = F.softplus(logits).sqrt()
         else:
             scores = logits.sigmoid() if spec.score == "sigmoid" else logits
-        chosen = self._best(scores.detach())
+        chosen = self._best(scores.detach()) if chosen is None else chosen
         weights = scores.gather(-1, chosen)
         if spec.score == "softmax-of-chosen":
             weights = weights.softmax(-1)

@@ -44,6 +44,8 @@ class Weight:
     fill: float | tuple[float, ...] | None = None
     std: float | None = None  # of the normal distribution that it is drawn from, whatever its role's; None: its role's
     trainable: bool = True
+    # what it holds are whole numbers from 0 to below this, no two alike along the last axis, that nothing trains; None: any
+    below: int | None = None
     used: int | None = None  # of the first axis, by one token (experts); None: all
     # What it is where weights are held in few bits: "map", matrices that vectors are multiplied by; "table", rows that are
     # looked up or that logits are of. None: it stays as it is.
@@ -79,6 +81,7 @@ class Place:
         None  # (the first, of how many) where a process has some of a layer's heads; None: all
     )
     n_streams: int = 1  # side by side in the state of the stack's residual
+    n_sublayers: int = 0  # of the layer, told to what connects them to the streams
 
     def at(self, *shape: int) -> Place:
         """The same place for vectors of another shape."""

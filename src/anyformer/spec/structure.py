@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Self
@@ -65,6 +66,13 @@ class BlockSpec(PartSpec):
     connection: ConnectionSpec | None = (
         None  # to streams side by side (AltUp); None: each sublayer by the stack's residual
     )
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        around = dataclasses.replace(place, n_sublayers=len(self.sublayers))
+        return {
+            "sublayers": [(sublayer, place) for sublayer in self.sublayers],
+            "connection": self.connection and (self.connection, around),
+        }
 
     def __post_init__(self) -> None:
         if self.sublayers and any(branch.late for branch in self.sublayers[-1].branches):

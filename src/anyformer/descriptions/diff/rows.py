@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.descriptions import options, words
 from anyformer.descriptions.facts import head_sharing, maps, norm_places, one_map, position_parts
 from anyformer.descriptions.grouping import by_layer, in_words
-from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, StreamsSpec, TokensSpec
+from anyformer.layers import AttentionSpec, GQASpec, MLASpec, MoESpec, SegmentsSpec, TokensSpec
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.feed_forward import ExpertSpec
 from anyformer.layers.norm import NormSpec
@@ -140,6 +140,7 @@ def _scores(attention: AttentionSpec) -> str:
     said += [options.query_scale(attention.query_scale)] if attention.query_scale else []
     said += [options.difference(attention.difference)] if attention.difference else []
     indexer = attention.indexer
+    said += [options.blocks(attention.compressor)] if attention.compressor else []
     said += [options.indexer(indexer)] if indexer else []
     said += [f"{words.norm(indexer.norm_key, exact=True)} of its keys"] if indexer and indexer.norm_key else []
     said += [options.gate(attention.gate)] if attention.gate else []
@@ -185,9 +186,7 @@ def _others(block: BlockSpec) -> Iterator[str]:
 
 def _residual(stack: StackSpec) -> str:
     """How layers write to the stream, and how they are connected to streams side by side."""
-    said = (
-        words.phrase(stack.residual) if not isinstance(stack.residual, StreamsSpec) else words.residual(stack.residual)
-    )
+    said = words.phrase(stack.residual) if stack.residual.n_streams == 1 else words.residual(stack.residual)
     connections = in_words(
         by_layer(stack, lambda block: words.phrase(block.connection) if block.connection else "none")
     )

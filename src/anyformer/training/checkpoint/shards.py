@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 
 from anyformer.errors import CheckpointError
 from anyformer.hub.shards import ShardedWeights
-from anyformer.hub.weights import DTYPES
+from anyformer.hub.weights import DTYPES, WHOLE
 
 
 def write(directory: Path, tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None = None) -> None:
@@ -46,7 +46,8 @@ def outlines(directory: Path) -> dict[str, Tensor]:
     """What a folder holds: by name, a tensor of its shape and type without numbers. Raises CheckpointError."""
     held = ShardedWeights(directory)
     return {
-        name: torch.empty(held.shape(name), dtype=DTYPES[held.stored(name)], device="meta") for name in held.listed()
+        name: torch.empty(held.shape(name), dtype=(DTYPES | WHOLE)[held.stored(name)], device="meta")
+        for name in held.listed()
     }
 
 

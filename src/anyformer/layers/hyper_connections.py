@@ -1,0 +1,202 @@
+"""Hyper-connections: a layer reads a mixture of streams and writes to all of them. Zhu et al. 2024, arXiv:2409.19606.
+
+Manifold-constrained (Xie et al. 2025, arXiv:2512.24880): what passes from streams to streams is doubly stochastic, so that no
+depth makes it grow or vanish. All coefficients are of the token, from all of its streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyformer.errors import SpecError
+from anyformer.layers.block import in_turn
+from anyformer.layers.norm import RMSNormSpec
+from anyformer.layers.part import Part
+from anyformer.layers.residual import Branches
+from anyformer.layers.tokens import ForwardContext, Notes, Store, as_given
+from anyformer.spec import (
+    ConnectionSpec,
+    Cost,
+    Count,
+    MapSpec,
+    PartSpec,
+    Place,
+    Placed,
+    Positive,
+    ResidualSpec,
+    Weight,
+    Workload,
+)
+
+
+class StreamCoefficientsSpec(PartSpec):
+    """scale · W norm(streams) + bias: numbers of a token from its streams as one vector, in groups of a scale each."""
+
+    sizes: tuple[int, ...]  # of the groups
+    norm: MapSpec | None = RMSNormSpec(weight=False)
+
+    def weights(self, place: Place) -> Mapping[str, Weight | None]:
+        n = sum(self.sizes)
+        return {
+            "weight": Weight((n, place.shape[-1]), ("coefficients", "d_model")),
+            "bias": Weight((n,), ("coefficients",), "bias", fill=0.0),
+            "scale": Weight((len(self.sizes),), ("groups",), "gain", fill=1.0),
+        }
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        return {"norm": self.norm and (self.norm, place)}
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        return Cost({"streams": 2 * sum(self.sizes) * place.shape[-1] * workload.tokens})
+
+
+class StreamCoefficients(Part[StreamCoefficientsSpec]):
+    """Computes in float32 at least, whatever the model's precision, as a router does."""
+
+    weight: Tensor
+    bias: Tensor
+    scale: Tensor
+    norm: nn.Module | None
+
+    def forward(self, state: Tensor) -> tuple[Tensor, ...]:
+        """The groups, each [batch, token, its size], of a state [batch, token, n · d_model]."""
+        with as_given(state):
+            exact = torch.promote_types(state.dtype, torch.float32)
+            x = state.to(exact)
+            x = F.linear(x if self.norm is None else self.norm(x), self.weight.to(exact))
+            sizes = self.spec.sizes
+            biases, scales = self.bias.to(exact).split(sizes), self.scale.to(exact)
+            return tuple(
+                y * scales[i] + bias for i, (y, bias) in enumerate(zip(x.split(sizes, -1), biases, strict=True))
+            )
+
+
+class HyperStreamsSpec(ResidualSpec):
+    """Streams side by side that all begin as the embedding; at the end their sum, each weighed by σ(coefficient) + least.
+
+    What no connection runs on them reads their mean and is added to all.
+    """
+
+    sums_normed = False
+    n: Count = Count(4)
+    norm: MapSpec | None = RMSNormSpec(weight=False)
+    least: Positive = 1e-6
+
+    def __post_init__(self) -> None:
+        self.require("n", self.n > 1, "is one stream, which Add is; give 2 or more")
+
+    @property
+    def n_streams(self) -> int:
+        return self.n
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        end = StreamCoefficientsSpec(sizes=(self.n,), norm=self.norm)
+        return {"end": (end, place.at(self.n * place.d_model))}
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The coefficients at the end, and the weighted sum."""
+        return super().cost(place, workload) + Cost({"streams": 2 * self.n * place.d_model * workload.tokens})
+
+
+class HyperStreams(Part[HyperStreamsSpec]):
+    end: StreamCoefficients
+
+    def open(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """The streams side by side [batch, token, n · d_model], each of them x [batch, token, d_model]."""
+        return x.repeat(1, 1, self.spec.n)
+
+    def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
+        """The streams after branches have read their mean [batch, token, d_model] and are added to all, and their notes."""
+        y, notes = branches(state.unflatten(-1, (self.spec.n, -1)).mean(-2), context)
+        return state + y.repeat(1, 1, self.spec.n), notes
+
+    def close(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(the weighted sum [batch, token, d_model] of the streams, the state)."""
+        (said,) = self.end(state)
+        return _weighed(said.sigmoid() + self.spec.least, state), state
+
+
+class HyperConnectionSpec(ConnectionSpec):
+    """X ← post ⊗ y + Mᵀ X, y = branches(pre · X): X the streams, pre = σ(·) + least, post = 2 σ(·), M made doubly stochastic.
+
+    That is Sinkhorn's way: the softmax of each row, plus least, then columns and rows in turn divided by their sums plus least,
+    columns `iterations` times. Each sublayer has coefficients of its own.
+    """
+
+    iterations: Count = Count(20)
+    norm: MapSpec | None = RMSNormSpec(weight=False)
+    least: Positive = 1e-6
+
+    def beside(self, sublayers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All: what they write to is no sum that a norm could read."""
+        return sublayers
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        n = place.n_streams
+        if n == 1:
+            raise SpecError(
+                "HyperConnection connects streams side by side, and here is one; give the stack the residual HyperStreams"
+            )
+        each = HyperMixingSpec(iterations=self.iterations, norm=self.norm, least=self.least)
+        return {"sublayers": [(each, place) for _ in range(place.n_sublayers)]}
+
+
+class HyperMixingSpec(PartSpec):
+    """How one sublayer reads and writes the streams."""
+
+    iterations: Count
+    norm: MapSpec | None
+    least: Positive
+
+    def parts(self, place: Place) -> Mapping[str, Placed]:
+        n = place.n_streams
+        said = StreamCoefficientsSpec(sizes=(n, n, n * n), norm=self.norm)
+        return {"coefficients": (said, place.at(n * place.d_model))}
+
+    def cost(self, place: Place, workload: Workload) -> Cost:
+        """The coefficients, and the products of two groups of them with the streams."""
+        n = place.n_streams
+        return super().cost(place, workload) + Cost({"streams": 2 * n * (n + 1) * place.d_model * workload.tokens})
+
+
+class HyperMixing(Part[HyperMixingSpec]):
+    coefficients: StreamCoefficients
+
+    def step(self, state: Tensor, branches: Branches, context: ForwardContext) -> tuple[Tensor, list[Notes]]:
+        """The streams side by side [batch, token, n · d_model] after branches have read and written, and their notes."""
+        n, least = self.place.n_streams, self.spec.least
+        pre, post, mixing = self.coefficients(state)
+        y, notes = branches(_weighed(pre.sigmoid() + least, state), context)
+        mixing = doubly_stochastic(mixing.unflatten(-1, (n, n)), self.spec.iterations, least).to(state.dtype)
+        written = (2 * post.sigmoid()).to(y.dtype)[..., None] * y[..., None, :]
+        return (mixing.mT @ state.unflatten(-1, (n, -1)) + written).flatten(-2), notes
+
+
+class HyperConnection(Part[HyperConnectionSpec]):
+    sublayers: Any
+
+    def forward(
+        self, state: Tensor, sublayers: Any, residual: Any, context: ForwardContext, stores: Iterator[Store]
+    ) -> tuple[Tensor, list[Notes]]:
+        """The streams side by side [batch, token, n · d_model] after the layer, and the notes of its sublayers."""
+        return in_turn(sublayers, state, [*self.sublayers], context, stores)
+
+
+def doubly_stochastic(logits: Tensor, iterations: int, least: float) -> Tensor:
+    """Matrices [..., row, column] whose rows and columns sum to about 1, of logits of that shape. Sinkhorn & Knopp 1967."""
+    mixing = logits.softmax(-1) + least
+    mixing = mixing / (mixing.sum(-2, keepdim=True) + least)
+    for _ in range(iterations - 1):
+        mixing = mixing / (mixing.sum(-1, keepdim=True) + least)
+        mixing = mixing / (mixing.sum(-2, keepdim=True) + least)
+    return mixing
+
+
+def _weighed(weights: Tensor, state: Tensor) -> Tensor:
+    """The sum [batch, token, d_model] of streams side by side, each times its weight [batch, token, n]."""
+    return (weights.to(state.dtype)[..., None, :] @ state.unflatten(-1, (weights.shape[-1], -1))).squeeze(-2)

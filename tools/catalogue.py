@@ -35,7 +35,6 @@ LEFT_OUT = {
     "EuroBertForSequenceClassification": "classifies every token and pools what that says, where heads here pool first",
     "MPNetForMaskedLM with other buckets": "tells 32 apart whatever its configuration says; other numbers are refused",
     "RoFormerForMaskedLM with rotary_value": "turns values too; refused",
-    "NemotronHForCausalLM with experts in a latent": "maps what its experts read down, and what they write up; refused",
     "FalconH1ForCausalLM with a multiplier of gates beside biases": "is no product of what parts here compute; refused",
     "MellumForCausalLM with further tokens": "passes over the layers that predict them, whose tensors are not read here; refused",
 }

@@ -106,6 +106,7 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ),
     ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "MEME*-"}),
     ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "EM*", "n_group": 2, "norm_topk_prob": False}),
+    ("nemotron_h", {**NEMOTRON, "hybrid_override_pattern": "EM*E", "moe_latent_size": 12}),
     ("falcon_h1", H1),
     ("falcon_h1", {**H1, **MULTIPLIERS}),
     ("falcon_h1", {**H1, **MULTIPLIERS, "mamba_rms_norm": True, "mlp_multipliers": [1.0, 0.5], "mlp_bias": True}),
@@ -218,7 +219,7 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
             {**NEMOTRON, "hybrid_override_pattern": "MX"},
             "layers_block_type = .* has 'X'; a layer is linear",
         ),
-        ("nemotron_h", {**NEMOTRON, "moe_latent_size": 8}, "moe_latent_size = 8 is not computed here"),
+        ("nemotron_h", {**NEMOTRON, "moe_latent_size": 0}, "moe_latent_size = 0 must be above 0"),
         (
             "recurrent_gemma",
             {**GRIFFIN, "lru_width": 30},

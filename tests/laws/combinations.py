@@ -263,6 +263,7 @@ def mixtures(draw: st.DrawFn) -> MixerSpec:
         norm=draw(optional(norms)),
         shared_expert=shared,
         shared_gate=gate,
+        latent=draw(optional(st.just(Width(12)))),
         weighs=weighs,
     )
 

@@ -70,6 +70,10 @@ MIXTURES = {
     "identities of what is weighed, of few places": MoESpec(
         router=router(4, 3, n_identity=4, bias=True), expert=CLAMPED, capacity=FixedCapacity(tokens=5), weighs="input"
     ),
+    "in a latent": MoESpec(router=router(4, 2, renormalise=True), expert=PLAIN, shared_expert=GATED, latent=Width(6)),
+    "in a latent, beside identities, weighed before": MoESpec(
+        router=router(4, 3, n_identity=4, bias=True), expert=CLAMPED, latent=Width(6), weighs="input"
+    ),
     "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
     "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
 }
@@ -122,6 +126,12 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
         each = own["router.weight"] @ token
         return list(each + own["router.bias"] if "router.bias" in own else each)
 
+    def there(token: Tensor) -> Tensor:
+        return own["latent_in.weight"] @ token if spec.latent else token
+
+    def back(token: Tensor) -> Tensor:
+        return own["latent_out.weight"] @ token if spec.latent else token
+
     r, places = spec.router, None  # which identities, after the experts, do not need
     if isinstance(spec.capacity, FixedCapacity):
         places = spec.capacity.tokens
@@ -134,7 +144,7 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
     y = oracle.mixture(
         x,
         logits,
-        lambda i, t: feed(spec.expert, "experts", i, t),
+        lambda i, t: t if i >= r.n_experts else back(feed(spec.expert, "experts", i, there(t))),
         lambda i: places if i < r.n_experts else None,
         real,
         correction=correction,

@@ -363,6 +363,7 @@ def experts(mixer: Any) -> str:
         said.append(f"{n} shared" + (" behind a gate" if mixer.shared_gate else ""))
     said.append(router(mixer.router))
     said += [f"experts read {norm(mixer.norm, exact=True)}"] if mixer.norm else []
+    said += [f"in a latent of {mixer.latent:,}"] if mixer.latent else []
     said += ["weights multiply what experts read"] if mixer.weighs == "input" else []
     return "; ".join([*said, *([phrase(mixer.capacity)] if mixer.capacity is not None else [])])
 

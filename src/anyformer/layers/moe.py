@@ -81,6 +81,9 @@ class MoESpec(MixerSpec):
     shared_expert: MixerSpec | None = None  # for all tokens; several of one width are one that is as wide as all
     shared_gate: bool = False  # the shared expert's result is multiplied by σ(w·x) (Qwen-MoE)
     capacity: CapacitySpec | None = None  # None: every choice is served
+    latent: Width | None = (
+        None  # what experts read and write, mapped there and back by linear maps of all; None: d_model
+    )
     weighs: Literal["output", "input"] = "output"  # what of an expert is multiplied by its weight (Llama 4: the input)
 
     def __post_init__(self) -> None:
@@ -101,13 +104,21 @@ class MoESpec(MixerSpec):
         return {
             "router": (router, place),
             "norm": self.norm and (self.norm, place),
-            "experts": (experts, place),
+            "latent_in": (LinearSpec(d_out=self.latent), place) if self.latent else None,
+            "experts": (experts, self._within(place)),
+            "latent_out": (LinearSpec(role="output"), place.at(self.latent)) if self.latent else None,
             "shared_expert": self.shared_expert and (self.shared_expert, place),
             "shared_gate": (LinearSpec(d_out=Width(1), axes=("gate", "d_model")), place) if self.shared_gate else None,
         }
 
+    def _within(self, place: Place) -> Place:
+        """The place of the experts."""
+        return place if self.latent is None else dataclasses.replace(place, d_model=self.latent, shape=(self.latent,))
+
     def narrowed(self, place: Place, ranks: int) -> MoESpec | None:
-        """Every expert's share of its features: the router chooses alike on all ranks."""
+        """Every expert's share of its features: the router chooses alike on all ranks. None where they work in a latent."""
+        if self.latent is not None:
+            return None
         expert, shared = self.expert.narrowed(place, ranks), self.shared_expert
         narrow = shared and shared.narrowed(place, ranks)
         if expert is None or (shared is not None and narrow is None):
@@ -118,10 +129,13 @@ class MoESpec(MixerSpec):
         """The router's, the shared expert's and as many experts' as a token chooses; drops are not foreseen."""
         router = self.router.cost(place, workload)
         each = dataclasses.replace(workload, batch=workload.batch * self.router.n_used)
-        routed = self.expert.cost(place, each).named("experts")
+        routed = self.expert.cost(self._within(place), each).named("experts")
+        there_and_back = (
+            Cost({"latent": 4 * place.shape[-1] * self.latent * workload.tokens}) if self.latent else Cost()
+        )
         shared = self.shared_expert.cost(place, workload) if self.shared_expert else Cost()
         gate = Cost({"linear": 2 * place.shape[-1] * workload.tokens}) if self.shared_gate else Cost()
-        return router + routed + (shared + gate).named("shared expert")
+        return router + routed + there_and_back + (shared + gate).named("shared expert")
 
     def resized(self, to: Sizes) -> MoESpec:
         """A shared expert that is several in one stays as many of the others' width."""
@@ -151,7 +165,9 @@ class MoE(Part[MoESpec]):
 
     router: Router
     norm: nn.Module | None
+    latent_in: nn.Module | None
     experts: Experts
+    latent_out: nn.Module | None
     shared_expert: nn.Module | None
     shared_gate: nn.Module | None
     share = 1.0  # of what identities return, where several processes each write a part of the sum
@@ -177,7 +193,9 @@ class MoE(Part[MoESpec]):
         if spec.router.n_identity:
             returned, weights, chosen = self._identities(rows, weights, chosen)
         route = self._of_weighted if spec.weighs == "input" else self.experts
-        y = route(rows, chosen, weights, context)
+        inner = rows if self.latent_in is None else self.latent_in(rows)
+        y = route(inner, chosen, weights, context)
+        y = y if self.latent_out is None else self.latent_out(y)
         y = (y if returned is None else y + returned).view_as(x)
         if self.shared_expert is not None:
             shared, _ = self.shared_expert(x, context, store)

@@ -362,6 +362,7 @@ EXPERTS = (
     Reading("n_identity_experts", "identity experts", lambda m, _: m.router.n_identity or None),
     Reading("n_experts_active", "experts a token", lambda m, _: m.router.top_k),
     Reading("expert_d_ff", "expert FFN dimension", lambda m, _: getattr(m.expert, "d_ff", None)),
+    Reading("expert_latent", "experts' latent", lambda m, _: m.latent),
     Reading("shared_expert_d_ff", "shared expert FFN dimension", lambda m, _: getattr(m.shared_expert, "d_ff", None)),
     Reading("n_shared_experts", "shared experts", lambda m, _: n_shared_experts(m) or None),
     Reading("router", "router", lambda m, _: words.router(m.router), str),

@@ -119,7 +119,9 @@ def _held(parameter: Tensor) -> Held:
     mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
     here: Any = parameter if mesh is None else parameter.to_local()  # type: ignore[operator]  # a DTensor
     names = () if mesh is None else mesh.mesh_dim_names
-    split = {name: each.dim for name, each in zip(names, placements, strict=True) if hasattr(each, "dim")}
+    split: dict[str, int] = {
+        name: each.dim for name, each in zip(names, placements, strict=True) if hasattr(each, "dim")
+    }
     return Held(tuple(parameter.shape), tuple(here.shape), split)
 
 

@@ -205,15 +205,13 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
                 raise UsageError("what stages of a pipeline send each other is planned, and not counted")
             given = {"seq_len": plan.seq_len, "source_len": plan.source_len or 0, "recompute": best.recompute}
             given |= {"rows": best.micro_batch, "micro_batches": best.micro_batches}
-            foreseen, seen = planned(spec, mesh, **given), None
+            foreseen = seen = planned(spec, mesh, **given)
             if simulate:
                 from anyformer.training.cluster.simulated import simulated
 
                 seen = simulated(spec, mesh, **given).traffic
-            return [
-                _Sent(*key, foreseen.get(key, 0), None if seen is None else seen.get(key, 0))
-                for key in sorted({**foreseen, **(seen or {})})
-            ]
+            rows = [_Sent(*key, foreseen.get(key, 0), seen.get(key, 0)) for key in sorted({**foreseen, **seen})]
+            return rows if simulate else [row._replace(simulated_nbytes=None) for row in rows]
         except AnyformerError as error:
             why = str(error)
     if simulate:

@@ -118,7 +118,7 @@ def test_by_pencil() -> None:
     d, ff, kv, vocabulary, layers, tokens = 4096, 14_336, 1024, 128_256, 32, ROWS * LENGTH
     layer = 2 * d * d + 2 * d * kv + 3 * d * ff + 2 * d
     tables = 2 * vocabulary * d + d
-    sizes = {"rows": ROWS, "seq_len": LENGTH}
+    sizes: Any = {"rows": ROWS, "seq_len": LENGTH}
     sent = planned(spec, parse("fsdp=8", 8), micro_batches=3, **sizes)
     assert sent["fsdp", "all-gather"] == 3 * 4 * (2 * layers * layer + tables)
     assert sent["fsdp", "reduce-scatter"] == 3 * 4 * (layers * layer + tables)

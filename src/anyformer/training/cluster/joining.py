@@ -119,8 +119,16 @@ class _Members:
             mine, status = self._failure(error)
             said = json.dumps({"rank": self.rank, "status": status})
             first = json.loads(self.store.compare_set(_ENDED, "", said))
-        except (dist.DistError, RuntimeError):  # whoever holds the store is gone, and says itself what happened
-            raise SystemExit(1) from None
+        except (
+            dist.DistError,
+            RuntimeError,
+        ):  # the store is gone with its machine: of each other one, one process says so
+            if int(os.environ.get("LOCAL_RANK", 0)):
+                raise SystemExit(1) from None
+            raise RunFailed(
+                f"the machine where all processes meet ({os.environ.get('MASTER_ADDR')}) is gone; all {self.size} processes end; "
+                "the same command goes on from the last checkpoint"
+            ) from None
         if first["rank"] != self.rank:
             raise SystemExit(first["status"]) from None
         raise mine from (None if mine is not error else error.__cause__)

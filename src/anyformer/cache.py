@@ -11,96 +11,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from anyformer.errors import CacheError
 from anyformer.layers.causality import later_tokens_seen
 from anyformer.layers.int8_vectors import SCALE, group, nbytes, packed, unpacked
-from anyformer.layers.tokens import FACTS, Store, Tokens
-from anyformer.spec import ModelSpec, cached_calls
+from anyformer.layers.slots import BlockIndex, SlotIndex
+from anyformer.layers.tokens import Store, Tokens
+from anyformer.spec import KeptCall, ModelSpec, cached_calls
 
 STATE_NBYTES = 4  # a number of a state: float32, in which rounding does not add up
-
-
-class SlotIndex:
-    """Which tokens the slots of all stores of one reach hold, and where those of this pass go."""
-
-    def __init__(self, name: str, batch: int, slots: int, ring: bool, device: torch.device | None) -> None:
-        self.name, self.batch, self.slots, self.ring = name, batch, slots, ring
-        self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
-        self.plain = True  # so far every row is one unpadded document
-        # document 0: empty
-        self.facts = {fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS}
-        self.keys: Tokens | None = None
-
-    def admit(self, new: Tokens) -> None:
-        """Write down the new tokens and say which keys this pass sees."""
-        self.start, self.n_new = self.n, new.n
-        if not self.ring and self.n + new.n > self.slots:
-            self.slots = max(self.n + new.n, 2 * self.slots)
-        self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
-        seen = {}
-        for fact, value in self.facts_of(new).items():
-            self.facts[fact] = self.roomy(self.facts[fact], -1)
-            seen[fact] = self.extend(self.facts[fact], value, -1)
-        self.n += new.n
-        if self.plain:
-            span = (self.n - seen["position"].shape[1], self.n)
-            held = self.n if self.n_new == 1 else self.start  # tokens before what was appended in order
-            self.keys = Tokens(seen["position"], span=span, turned=self.ring and held > self.slots, name=self.name)
-        else:
-            self.keys = Tokens(**seen, name=self.name)
-
-    def facts_of(self, new: Tokens) -> dict[str, Tensor]:
-        """Every fact about new tokens [batch, token], as it is meant where nothing is said."""
-        given = {
-            "position": new.position,
-            "document": torch.ones_like(new.position) if new.document is None else new.document,
-            "order": new.position if new.order is None else new.order,
-            "segment": torch.ones_like(new.position) if new.segment is None else new.segment,
-            "mark": torch.zeros_like(new.position) if new.mark is None else new.mark,
-        }
-        return {fact: value.expand(self.batch, -1) for fact, value in given.items()}
-
-    def roomy(self, held: Tensor, axis: int) -> Tensor:
-        """`held` [batch, …, slot, …], with as many slots along `axis` as the index has."""
-        missing = self.slots - held.shape[axis]
-        return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing)) if missing else held
-
-    def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
-        """All that this pass sees of [batch, …, slot, …], the new tokens written along `axis`; a ring's are in no order."""
-        if not self.ring:
-            held.narrow(axis, self.start, self.n_new).copy_(new)
-            return held.narrow(axis, 0, self.start + self.n_new)
-        if self.n_new == 1:
-            held.narrow(axis, self.start % self.slots, 1).copy_(new)
-            return held.narrow(axis, 0, min(self.start + 1, self.slots))
-        seen = torch.cat((held.narrow(axis, 0, min(self.start, self.slots)), new), axis)
-        kept, end = min(self.n_new, self.slots), self.start + self.n_new
-        slots = torch.arange(end - kept, end, device=held.device) % self.slots
-        held.index_copy_(held.dim() + axis, slots, new.narrow(axis, self.n_new - kept, kept))
-        return seen
-
-    def shifted(self, held: Tensor, axis: int, by: int) -> Tensor:
-        """`held` [batch, …, slot, …] with `by` empty slots before its tokens, or without as many that are empty."""
-        if self.ring:
-            return held.roll(by, axis)
-        return F.pad(held.narrow(axis, 0, self.n), (by, 0) if axis == -1 else (0, 0, by, 0))
-
-    def rewound(self, drop: Tensor, least: int) -> tuple[Tensor, Tensor]:
-        """Forget the last drop[b] tokens of each row; return (slot each slot is filled from, whether it holds a token).
-
-        Rows that lose more than the `least` are moved to the right, as if they had been padded on the left.
-        """
-        first, self.n = max(0, self.n - self.slots) if self.ring else 0, self.n - least
-        targets = torch.arange(first, self.n, device=drop.device)
-        sources = targets - (drop - least)[:, None]
-        index = torch.zeros(self.batch, self.slots, dtype=torch.long, device=drop.device)
-        alive = torch.zeros(self.batch, self.slots, dtype=torch.bool, device=drop.device)
-        index[:, targets % self.slots] = sources.clamp(min=first) % self.slots
-        alive[:, targets % self.slots] = sources >= first
-        self.plain = self.plain and not self.ring and bool((drop == least).all())
-        return index, alive
 
 
 def _scales(name: str) -> str:
@@ -147,6 +66,10 @@ class LayerCache(Store):
             held = self._extended(name, numbers), self._extended(_scales(name), scales)
             seen[name] = unpacked(*held, value.dtype)
         return seen
+
+    def put(self, blocks: Tokens) -> None:
+        assert isinstance(self.slot_index, BlockIndex)
+        self.slot_index.put(blocks)
 
     def _extended(self, name: str, value: Tensor) -> Tensor:
         self.held[name] = self.slot_index.roomy(self.held[name], -2)
@@ -213,27 +136,38 @@ class KVCache:
         device = None if device is None else torch.device(device)
         longest = length if longest is None else longest
         self.batch, self.slack, self.n = batch, slack, 0
-        self.slot_indexes: dict[int | None, SlotIndex] = {}
+        # by ("tokens", reach) and ("blocks", how many tokens)
+        self.slot_indexes: dict[tuple[str, int | None], SlotIndex] = {}
         self.stores: list[LayerCache | CrossAttentionCache | StateCache] = []
         self.memory_tokens: Tokens | None = None
         # each row's last position and document
         self.last = torch.full((2, batch, 1), -1, dtype=torch.long, device=device)
         self.plain = True
-        for mixer, shapes in cached_calls(spec):
-            if mixer.kept_as() == "memory":
+        for kept in cached_calls(spec):
+            if kept.how == "memory":
                 self.stores.append(CrossAttentionCache(dtype))
-                continue
-            if mixer.kept_as() == "state":
-                self.stores.append(StateCache(shapes, batch, device))
-                continue
-            reach = mixer.reach()
-            slots = length if reach is None else min(reach, longest) + slack
-            ring = reach is not None and reach <= longest
-            reach = reach if ring else None
-            if reach not in self.slot_indexes:
-                name = f"ring of {slots}" if ring else "full"
-                self.slot_indexes[reach] = SlotIndex(name, batch, slots if ring else length, ring, device)
-            self.stores.append(LayerCache(self.slot_indexes[reach], shapes, dtype, device))
+            elif kept.how == "state":
+                self.stores.append(StateCache(kept.shapes, batch, device))
+            else:
+                self.stores.append(LayerCache(self._index(kept, length, longest, device), kept.shapes, dtype, device))
+            if kept.name:
+                owner = self.stores[-1 - kept.number]
+                owner.parts = {**owner.parts, kept.name: self.stores[-1]}
+
+    def _index(self, kept: KeptCall, length: int, longest: int, device: torch.device | None) -> SlotIndex:
+        """The slots of what is kept: those of one reach, and of blocks of one length, are one."""
+        key: tuple[str, int | None]
+        if kept.every > 1:
+            key = "blocks", kept.every
+            index = BlockIndex(kept.every, self.batch, length, device)
+        else:
+            slots = length if kept.reach is None else min(kept.reach, longest) + self.slack
+            ring = kept.reach is not None and kept.reach <= longest
+            key = "tokens", kept.reach if ring else None
+            index = SlotIndex(
+                f"ring of {slots}" if ring else "full", self.batch, slots if ring else length, ring, device
+            )
+        return self.slot_indexes.setdefault(key, index)
 
     def admit(self, tokens: Tokens, batch: int) -> None:
         """Take note of the tokens of a pass over `batch` rows, before its layers run."""
@@ -324,7 +258,7 @@ class KVCache:
     def trim(self) -> None:
         """Give back the slots before the first token of the longest row, as rows that were longer leave them."""
         for index in self.slot_indexes.values():
-            if not index.ring and not self.plain:
+            if not index.ring and not isinstance(index, BlockIndex) and not self.plain:
                 self._shift(-int((index.facts["document"][:, : index.n] > 0).any(0).long().argmax()))
                 return
 
@@ -335,8 +269,7 @@ class KVCache:
             for store in self.stores:
                 if isinstance(store, LayerCache) and store.slot_index is index:
                     store.held = {name: index.shifted(value, -2, by) for name, value in store.held.items()}
-            index.n += by
-            index.slots = index.slots if index.ring else index.n
+            index.shift(by)
         self.n += by
 
     @property
@@ -355,7 +288,7 @@ def _gathered(value: Tensor, index: Tensor) -> Tensor:
 class CacheKind:
     """The cached calls of one reach."""
 
-    kind: str  # "full", "window of 512", "memory", "state"
+    kind: str  # "full", "window of 512", "blocks of 4", "memory", "state"
     calls: int
     nbytes_per_token: int  # of a state: 0, whatever it holds
     tokens: int  # that it holds of the context; of a state: 0, it is of all
@@ -370,14 +303,18 @@ def cache_kinds(
     What sees later tokens cannot be continued, and keeps nothing.
     """
     kinds: dict[str, CacheKind] = {}
-    for mixer, shapes in () if later_tokens_seen(spec.stack, after_prefix=True) else cached_calls(spec):
-        reach, kept, numbers = mixer.reach(), mixer.kept_as(), sum(math.prod(shape) for shape in shapes.values())
-        vectors = [(math.prod(shape[:-1]), shape[-1]) for shape in shapes.values()]
-        name = kept if kept != "tokens" else "full" if reach is None else f"window of {reach}"
-        tokens = {"memory": source_len, "state": 0}.get(kept, seq_len if reach is None else min(reach, seq_len))
+    for kept in () if later_tokens_seen(spec.stack, after_prefix=True) else cached_calls(spec):
+        shapes = kept.shapes.values()
+        vectors, state = [(math.prod(shape[:-1]), shape[-1]) for shape in shapes], kept.how == "state"
+        held = seq_len if kept.reach is None else min(kept.reach, seq_len)
+        name, tokens = {"memory": ("memory", source_len), "state": ("state", 0)}.get(
+            kept.how, ("full" if kept.reach is None else f"window of {kept.reach}", held)
+        )
+        if kept.every > 1:
+            name, tokens = f"blocks of {kept.every}", seq_len // kept.every
         each = nbytes if dtype == torch.int8 else lambda width: dtype.itemsize * width
-        per_token = 0 if kept == "state" else sum(n * each(width) for n, width in vectors)
+        per_token = 0 if state else sum(n * each(width) for n, width in vectors)
         known = kinds.get(name, CacheKind(name, 0, 0, tokens, 0))
-        more = batch * (STATE_NBYTES * numbers if kept == "state" else per_token * tokens)
+        more = batch * (STATE_NBYTES * sum(map(math.prod, shapes)) if state else per_token * tokens)
         kinds[name] = CacheKind(name, known.calls + 1, known.nbytes_per_token + per_token, tokens, known.nbytes + more)
     return tuple(kinds.values())

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.cache import KVCache, LayerCache, SlotIndex
+from anyformer.cache import KVCache, LayerCache
 from anyformer.errors import CacheError
 from anyformer.layers import SegmentsSpec, TokensSpec
+from anyformer.layers.slots import SlotIndex
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import ModelSpec, cached_calls
 
@@ -80,8 +81,8 @@ class SegmentMemory(KVCache):
         super().__init__(spec, batch, length=1, device=device)
         device = None if device is None else torch.device(device)
         recent = _RecentSlots(tokens, batch, vacant, device)
-        self.slot_indexes = {None: recent}
-        self.stores = [_RecentCache(recent, shapes, torch.float32, device) for _, shapes in cached_calls(spec)]
+        self.slot_indexes = {("tokens", None): recent}
+        self.stores = [_RecentCache(recent, kept.shapes, torch.float32, device) for kept in cached_calls(spec)]
 
     def tensors(self) -> dict[str, Tensor]:
         """All that is held by name, each [batch, …]: a stream's own part is what `tensor[stream]` is."""
@@ -112,6 +113,8 @@ def refusal(spec: ModelSpec) -> str | None:
     for term in spec.stack.embedding.terms:
         if not isinstance(term, TokensSpec | SegmentsSpec):
             return f"its positions are absolute ({term.kind}), and those of a memory would lie before the first"
+    if every := next((kept.every for kept in cached_calls(spec) if kept.every > 1), None):
+        return f"it reads blocks of {every} tokens, of which segments would hold parts"
     for value in spec.nested():
         for caveat in value.caveats():
             if caveat.law == "cache":

@@ -53,6 +53,36 @@ LONGCAT = {
     "expert_ffn_hidden_size": 16,
 }
 UNREAD = {"longcat_flash": 2 * 2 * 2 * 16 * 64}  # gates and ups of two identities in two layers, which its class has
+V4 = {
+    **{name: value for name, value in SIZES.items() if name != "intermediate_size"},
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "q_lora_rank": 24,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 2.5,
+    "swiglu_limit": 0.7,
+    "sliding_window": 6,
+    "index_n_heads": 16,
+    "index_head_dim": 8,
+    "index_topk": 3,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 5,
+    "hc_eps": 1e-3,
+    "rms_norm_eps": 1e-3,
+    "partial_rotary_factor": 0.5,
+    "max_position_embeddings": 256,
+    "compress_rates": {"compressed_sparse_attention": 3, "heavily_compressed_attention": 5},
+    "layer_types": [
+        f"{x}_attention" for x in ("sliding", "compressed_sparse", "heavily_compressed", "compressed_sparse")
+    ],
+    "mlp_layer_types": ["moe", "hash_moe", "hash_moe", "moe"],
+}
+OF_V4 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 24.0}
+LISTS = ("compress_rates", "mlp_layer_types", "layer_types")
 INDEXED = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 5}
 ROUTED = {**EXPERTS, "n_routed_experts": 4, "n_shared_experts": 2}
 TABLES = {
@@ -273,6 +303,36 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "mlp_layer_types": ["sparse", "dense"] * 2,
         },
     ),
+    ("deepseek_v4", V4),
+    (
+        "deepseek_v4",
+        {
+            **{name: value for name, value in V4.items() if name not in LISTS},
+            "partial_rotary_factor": None,
+            "qk_rope_head_dim": 4,
+            "compress_ratios": [0, 4, 128, 4, 0],
+            "compress_rate_csa": 2,
+            "compress_rate_hca": 7,
+            "num_hash_layers": 1,
+            "scoring_func": "sigmoid",
+            "hidden_act": "gelu",
+            "rope_theta": 3e4,
+            "compress_rope_theta": 5e4,
+            "rope_scaling": OF_V4,
+            "tie_word_embeddings": True,
+        },
+    ),
+    (
+        "deepseek_v4",
+        {
+            **V4,
+            "layer_types": None,
+            "rope_parameters": {
+                "main": {"rope_type": "default", "rope_theta": 2e4, "partial_rotary_factor": 0.5},
+                "compress": {**OF_V4, "rope_theta": 7e4, "partial_rotary_factor": 0.5, "attention_factor": 1.2},
+            },
+        },
+    ),
     ("glm_moe_dsa", {**LATENT, **ROUTED, **INDEXED, "first_k_dense_replace": 1}),
     (
         "glm_moe_dsa",
@@ -456,6 +516,25 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
             {**LATENT, **ROUTED, "index_topk_pattern": "SFFF"},
             "index_topk_pattern = 'SFFF' must be 4 times full or shared, the first full",
         ),
+        ("deepseek_v4", {"num_key_value_heads": 2}, "num_key_value_heads = 2 is not computed here; only 1 is"),
+        (
+            "deepseek_v4",
+            {**V4, "layer_types": ["full_attention"] * 4},
+            "layer_types = .* must be 4 times one of sliding",
+        ),
+        (
+            "deepseek_v4",
+            {**V4, "mlp_layer_types": ["moe"]},
+            "mlp_layer_types = .* must be 4 times one of hash_moe, moe",
+        ),
+        (
+            "deepseek_v4",
+            {**V4, "compress_ratios": [4, 8, 4, 4]},
+            "compress_ratios = .* must be 4 times one of 0, 4, 128",
+        ),
+        ("deepseek_v4", {**V4, "scoring_func": "softmax"}, "scoring_func = 'softmax' is not computed here"),
+        ("deepseek_v4", {**V4, "hc_mult": 1}, "HyperStreams.n = 1 is one stream"),
+        ("deepseek_v4", {**V4, "o_groups": 3}, "SharedKV.out_groups = 3 must divide n_heads = 4"),
         ("hy_v3", {**NUMBERED, "mlp_layer_types": ["moe"] * 4}, "mlp_layer_types = .* must be 4 times dense or sparse"),
         ("hy_v3", {**NUMBERED, "mlp_layer_types": ["dense"]}, "mlp_layer_types = .* must be 4 times dense or sparse"),
         ("hy_v3", {**NUMBERED, "mlp_bias": True}, "mlp_bias = True is not computed here"),

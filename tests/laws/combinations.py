@@ -137,6 +137,30 @@ def latent(draw: st.DrawFn) -> L.MLASpec:
     )
 
 
+@st.composite
+def shared_vectors(draw: st.DrawFn) -> L.SharedKVSpec:
+    groups, rank = draw(st.sampled_from([(1, None), (1, Width(10)), (2, Width(6))]))
+    return L.SharedKVSpec(
+        n_heads=draw(st.sampled_from([Count(2), Count(4)])),
+        head_dim=Width(8),
+        query_rank=draw(optional(st.just(Width(10)))),
+        rotary=draw(optional(rotaries)),
+        norm_latent=draw(optional(norms)),
+        norm_query=draw(optional(norms)),
+        norm_key=draw(optional(norms)),
+        out_groups=Count(groups),
+        out_rank=rank,
+    )
+
+
+compressors = st.builds(
+    L.CompressorSpec,
+    every=st.sampled_from([Window(2), Window(3), Window(5)]),
+    overlap=st.booleans(),
+    norm=optional(norms),
+)
+
+
 query_scales = st.sampled_from([L.LogN(length=Length(5)), L.LogSteps(length=Length(3), growth=0.4, start=1)])
 gates = st.builds(
     L.OutputGateSpec,
@@ -158,7 +182,7 @@ DISTANCES = L.RelativeTableSpec(farthest=Length(12), n_buckets=Count(6), norm=L.
 @st.composite
 def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks, **fixed: Any) -> L.AttentionSpec:
     two_sets = st.builds(L.LocalAndGlobalSpec, n_heads=st.sampled_from([Count(1), Count(4)]))
-    projection = draw(st.one_of(grouped(), latent(), two_sets))
+    projection = draw(st.one_of(grouped(), shared_vectors(), latent(), two_sets))
     scores = draw(
         st.sampled_from(
             [
@@ -191,6 +215,10 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
     if getattr(projection, "kv_heads", projection.n_heads) % 2:
         options["difference"] = None
     chosen = draw(st.one_of(st.none(), st.none(), indexers)) if ignores_heads(options["mask"]) else None
+    blocks = draw(st.one_of(st.none(), compressors)) if projection.takes_blocks and not fixed else None
+    if blocks is not None:
+        options |= {"scores": (), "relative_values": None, "compressor": blocks}
+        chosen = chosen and chosen.but(compressor=blocks.but(norm=None), where=draw(st.sampled_from(["first", "last"])))
     return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})
 
 
@@ -401,7 +429,8 @@ def head_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks
     """Draw one layer of a head of its own, which reads its stream or what that began with."""
     layer, reads = draw(blocks(masks)), draw(st.sampled_from(["self", "input"]))
     terms = draw(st.sampled_from([(), (L.LearnedPositionsSpec(n_positions=Length(64)),)]))
-    layer = changed(layer, L.AttentionSpec, reads=reads, **({"indexer": None} if reads == "input" else {}))
+    alone = {"indexer": None, "compressor": None} if reads == "input" else {}
+    layer = changed(layer, L.AttentionSpec, reads=reads, **alone)
     return HeadLayersSpec(blocks=(layer,), terms=terms)  # layers of the stack that no head reads learn nothing
 
 
@@ -415,6 +444,7 @@ def two_layers(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks)
         second = changed(first, L.IndexerSpec, reads="layer")
     if (
         isinstance(mixer, L.AttentionSpec)
+        and mixer.compressor is None
         and not isinstance(mixer.projection, L.LocalAndGlobalSpec)
         and draw(st.booleans())
     ):

@@ -71,6 +71,11 @@ def beside(state: Tensor) -> Tensor:
     return state if state.dim() == 3 else state.permute(1, 2, 0, 3).flatten(2)
 
 
+def behind(state: Tensor) -> Tensor:
+    """Return a state [batch, token, width]; several streams [batch, token, stream, width] side by side (DeepSeek-V4)."""
+    return state if state.dim() == 3 else state.flatten(2)
+
+
 def _moved(parameter: Tensor) -> Tensor:
     """Return the gradient: zero for a head that was not asked."""
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -180,9 +185,10 @@ def differences(both: Pair, given: Inputs) -> Differences:
     asked = given.comparable(both.spec)
     out = given.run(both.ours, output_hidden_states=True, heads=[head.name for head in asked])
     main = "hidden_states" if given.source is None else "decoder_hidden_states"
+    side_by_side = behind if both.family.hf_type == "deepseek_v4" else beside
     n_states = len(getattr(each[0][1], main))
     reference_states = [
-        given.assembled(each, lambda part, i=i: beside(getattr(part, main)[i])) for i in range(n_states)
+        given.assembled(each, lambda part, i=i: side_by_side(getattr(part, main)[i])) for i in range(n_states)
     ]
     real, generator = given.real, torch.Generator().manual_seed(1)
     totals, logits = [torch.zeros(()), torch.zeros(())], 0.0

@@ -14,7 +14,7 @@ from anyformer.errors import KernelError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Window
+from anyformer.spec import BlockSpec, Count, ModelSpec, Vocab, Width, Window
 from tests.laws.combinations import decoders
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import close, gradient_distance
@@ -37,6 +37,24 @@ def windowed(attention: L.AttentionSpec) -> bool:
 def parallel(spec: ModelSpec, kind: type) -> bool:
     both = [s for block in spec.stack.blocks for s in block.sublayers if len(s.branches) > 1]
     return any(isinstance(value, kind) for sublayer in both for value in sublayer.nested())
+
+
+INDEXER = L.IndexerSpec(
+    n_heads=Count(6),
+    head_dim=Width(8),
+    top_k=Window(2),
+    norm_key=None,
+    compressor=L.CompressorSpec(every=Window(3), overlap=True),
+)
+
+
+def hyper_connected(spec: ModelSpec) -> ModelSpec:
+    blocks = tuple(block.but(connection=L.HyperConnectionSpec(iterations=Count(4))) for block in spec.stack.blocks)
+    return spec.but(stack=spec.stack.but(blocks=blocks, residual=L.HyperStreamsSpec(n=Count(3))))
+
+
+def hashed(spec: ModelSpec) -> bool:
+    return any(isinstance(value, L.RouterSpec) and value.hashed for value in spec.nested())
 
 
 # The combination, and whether a specification has it.
@@ -67,6 +85,32 @@ NAMED: dict[str, tuple[ModelSpec, Callable[[ModelSpec], bool]]] = {
     "gated values of the 2017 decoder, one gate a head": (
         changed(of("transformer-lm"), L.AttentionSpec, gate=L.OutputGateSpec(over="heads")),
         lambda spec: any(a.gate and a.gate.over == "heads" for a in attentions(spec)),
+    ),
+    "blocks beside LLaMA's grouped queries": (
+        changed(of("llama3-8b"), L.AttentionSpec, mask=WINDOW, compressor=L.CompressorSpec(every=Window(3))),
+        lambda spec: any(
+            isinstance(a.projection, L.GQASpec) and a.compressor and windowed(a) for a in attentions(spec)
+        ),
+    ),
+    "blocks that an indexer chooses, with differences of heads": (
+        changed(
+            of("diff-transformer-3b"),
+            L.AttentionSpec,
+            indexer=INDEXER,
+            compressor=L.CompressorSpec(every=Window(3), overlap=True),
+        ),
+        lambda spec: any(a.difference and a.indexer and a.compressor for a in attentions(spec)),
+    ),
+    "hyper-connections around Mixtral, routed by the token": (
+        hyper_connected(changed(of("mixtral-8x7b"), L.RouterSpec, hashed=Vocab(37))),
+        lambda spec: hashed(spec) and any(isinstance(v, L.HyperConnectionSpec) for v in spec.nested()),
+    ),
+    "AltUp on hyper-connected streams": (
+        changed(hyper_connected(of("llama3-8b")), BlockSpec, connection=L.AltUpSpec()),
+        lambda spec: (
+            isinstance(spec.stack.residual, L.HyperStreamsSpec)
+            and any(isinstance(v, L.AltUpSpec) for v in spec.nested())
+        ),
     ),
     "gated values of latent attention": (
         changed(of("deepseek-v3"), L.AttentionSpec, gate=L.OutputGateSpec()),

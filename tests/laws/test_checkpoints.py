@@ -18,6 +18,7 @@ from anyformer.families import FAMILIES, PRESETS
 from anyformer.families.hf.mapping import class_of, fitting, ours_of, shapes, spec_of, their_shapes, theirs_of
 from anyformer.hub import load, save
 from anyformer.hub.weights import INDEX
+from anyformer.layers import RouterSpec
 from anyformer.spec import ModelSpec, TableSpec
 from anyformer.text import Tokenizer
 from tests.laws.inputs import inputs_for
@@ -237,4 +238,5 @@ def test_a_tied_table_stays_one(tmp_path: Path) -> None:
 def grown(spec: ModelSpec, tokenizer: Tokenizer) -> ModelSpec:
     """Return the model with rows for the tokenizer's vocabulary."""
     words, size = spec.vocab_size, tokenizer.vocab_size
+    spec = edited(spec, RouterSpec, lambda router: router.but(hashed=router.hashed and size))
     return edited(spec, TableSpec, lambda table: table.but(rows=size) if table.rows == words else table)

@@ -45,7 +45,9 @@ def test_constants_and_no_number_left_unset(spec: ModelSpec) -> None:
     state = build(spec, seed=0).state_dict()
     for path, weight in tensors(spec, Place()):
         assert state[path].isfinite().all()
-        if weight.fill is not None:
+        if weight.below is not None:
+            assert state[path].unique().tolist() == list(range(weight.below)), path
+        elif weight.fill is not None:
             assert (state[path] == torch.tensor(weight.fill)).all(), path
         else:
             assert 1e-4 < state[path].std() < 2, path

@@ -4,15 +4,21 @@ from typing import Any
 
 from anyformer.layers import (
     AttentionSpec,
+    CompressorSpec,
+    GatedFeedForwardSpec,
+    HyperConnectionSpec,
+    HyperStreamsSpec,
     IndexerSpec,
     LayerNormSpec,
     MLASpec,
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
+    SharedKVSpec,
+    SlidingWindow,
     YaRN,
 )
-from anyformer.spec import ScaleSpec, Spec
+from anyformer.spec import Count, ScaleSpec, Spec
 from tests.laws.mutations import check_mutation, each_mutation
 
 MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
@@ -47,6 +53,28 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (IndexerSpec, {"layout": "interleaved"}),
         (IndexerSpec, {"norm_key": LayerNormSpec(eps=1e-1)}),
         (AttentionSpec, {"indexer": None}),
+    ],
+    "deepseek-v4-flash": [
+        (RotarySpec, {"where": "first"}),
+        (RotarySpec, {"layout": "half"}),
+        (RotarySpec, {"theta": 150_000.0}),
+        (RotarySpec, {"scaling": None}),
+        (SlidingWindow, {"size": 6}),
+        (AttentionSpec, {"scale": ScaleSpec(power=-0.49)}),
+        (SharedKVSpec, {"norm_query": RMSNormSpec(weight=False, eps=1e-2)}),
+        (SharedKVSpec, {"norm_latent": RMSNormSpec(eps=1e-2)}),
+        (CompressorSpec, {"norm": RMSNormSpec(eps=1e-2)}),
+        (IndexerSpec, {"top_k": 4}),
+        (IndexerSpec, {"where": "first"}),
+        (HyperConnectionSpec, {"iterations": Count(2)}),
+        (HyperConnectionSpec, {"least": 1e-3}),
+        (HyperConnectionSpec, {"norm": RMSNormSpec(weight=False, eps=1e-2)}),
+        (HyperStreamsSpec, {"least": 1e-3}),
+        (HyperStreamsSpec, {"norm": None}),
+        (RouterSpec, {"score": "sigmoid"}),
+        (RouterSpec, {"factor": 1.4}),
+        (RouterSpec, {"renormalise": False}),
+        (GatedFeedForwardSpec, {"limit": 0.5}),
     ],
     "glm-5": [(IndexerSpec, {"top_k": 4}), (IndexerSpec, {"layout": "half"}), (RotarySpec, {"theta": 1_100_000.0})],
     "deepseek-v2-lite": [(RouterSpec, {"top_k": 1}), (RouterSpec, {"score": "sigmoid"})],

@@ -9,7 +9,7 @@ import torch
 
 from anyformer.descriptions.grouping import distinct_layers, places
 from anyformer.errors import InputError
-from anyformer.layers import AttentionSpec, LocalAndGlobalSpec, MLASpec, MoESpec, NormSpec, SegmentsSpec
+from anyformer.layers import AttentionSpec, LocalAndGlobalSpec, MLASpec, MoESpec, NormSpec, SegmentsSpec, SharedKVSpec
 from anyformer.layers.mask import visible
 from anyformer.layers.tokens import plain_tokens
 from anyformer.spec import MapSpec, ModelSpec, Place, Spec, StackSpec, SublayerSpec, TableSpec, TermSpec
@@ -95,6 +95,8 @@ def position_parts(attention: AttentionSpec) -> list[Spec]:
 
 def one_map(projection: Any) -> str:
     """What to say behind the kind of heads where one map makes keys and values; else nothing."""
+    if isinstance(projection, SharedKVSpec):
+        return ", one vector as key and value"
     return ", keys and values by one map" if getattr(projection, "values_are_keys", False) else ""
 
 

@@ -133,7 +133,8 @@ def _positions(preset: Preset) -> str:
 
 def _sees(attention: AttentionSpec) -> str:
     best = f", the best {attention.indexer.top_k:,}" if attention.indexer else ""
-    return words.seen(attention.mask) + best
+    blocks = f", blocks of {attention.compressor.every:,}" if attention.compressor else ""
+    return words.seen(attention.mask) + blocks + best
 
 
 def _tricks(preset: Preset) -> str:
@@ -144,6 +145,7 @@ def _tricks(preset: Preset) -> str:
     said += [f"q, k, v within ±{clip}" for clip in clips]
     caps = dict.fromkeys(words.number(a.softcap) for a in own if a.softcap is not None)
     said += [f"scores capped at {cap}" for cap in caps]
+    said += [f"{n} streams"] if (n := spec.stack.residual.n_streams) > 1 else []
     said += ["sinks"] if any(a.sink for a in own) else []
     said += ["differences of heads"] if any(a.difference for a in own) else []
     said += ["gated values"] if any(a.gate for a in own) else []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from anyformer.descriptions.words import number, phrase
+from anyformer.descriptions.words import norm, number, phrase
 from anyformer.layers import (
     AttentionSpec,
+    CompressorSpec,
     DifferentialSpec,
     IndexerSpec,
     LogN,
@@ -41,10 +42,25 @@ def indexer(value: IndexerSpec) -> str:
     """Which visible keys are attended to: "the best 2,048 by an indexer of 64 × 128, pairs half"."""
     if value.reads == "layer":
         return f"the best {value.top_k:,}, chosen by an earlier layer ({value.choice})"
-    said = [f"the best {value.top_k:,} by an indexer of {value.n_heads} × {value.head_dim}"]
+    of = " blocks" if value.compressor else ""
+    said = [f"the best {value.top_k:,}{of} by an indexer of {value.n_heads} × {value.head_dim}"]
     said += [f"pairs {value.layout}"] if value.layout else []
+    said += ["the last features turn"] if value.where == "last" else []
+    said += [norm_of(value.compressor, "of its blocks")] if value.compressor and value.compressor.norm else []
     said += [f"read by later layers ({value.choice})"] if value.choice else []
     return ", ".join(said)
+
+
+def blocks(value: CompressorSpec) -> str:
+    """Which keys there are beside those of tokens: "blocks of 4, each with half of the one before, RMSNorm of blocks"."""
+    said = [f"blocks of {value.every:,}"] + (["each with half of the one before"] if value.overlap else [])
+    return ", ".join([*said, *([norm_of(value, "of blocks")] if value.norm else [])])
+
+
+def norm_of(value: CompressorSpec, what: str) -> str:
+    """The norm of what a compressor makes."""
+    assert value.norm is not None
+    return f"{norm(value.norm, exact=True)} {what}"
 
 
 def query_scale(value: QueryScaleSpec) -> str:

@@ -120,6 +120,7 @@ SCORES = {
     "softmax": "softmax over all experts",
     "softmax-of-chosen": "softmax over the chosen experts",
     "sigmoid": "sigmoid of each expert",
+    "sqrt-softplus": "root of the softplus of each expert",
     "sparsemixer": "SparseMixer",
 }
 
@@ -332,6 +333,7 @@ def router(value: RouterSpec) -> str:
     said += [f"logits × {scale(value.scale, 'd_model')}"] if value.scale else []
     said += [f"within the best {value.top_groups} of {value.n_groups} groups"] if value.n_groups > 1 else []
     said += ["groups by the sum of their two best"] if value.group_score == "top2-sum" else []
+    said += [f"chosen by a table of {value.hashed:,} token ids"] if value.hashed else []
     said += ["a bias of the logits"] if value.bias else []
     said += ["a correction bias moved by the load"] if value.correction else []
     said += ["weights normalised"] if value.renormalise else []

@@ -33,9 +33,9 @@ class CompiledStep:
             raise UsageError(
                 f"{packed} is held in few bits, whose operators are not compiled; leave --compile or --dtype out"
             )
-        kept = [mixer for mixer, _ in cached_calls(model.spec) if mixer.kept_as() == "tokens"]
+        kept = [kept for kept in cached_calls(model.spec) if kept.how == "tokens"]
         # Attention asks a mask of each slot.
-        if others := [mixer.kind for mixer in kept if not isinstance(mixer, AttentionSpec)]:
+        if others := [each.mixer.kind for each in kept if not isinstance(each.mixer, AttentionSpec)]:
             raise UsageError(f"{others[0]} takes slots that are empty for tokens; decode without compiling")
         device = next(model.parameters()).device
         if device.type == "cpu" and backend == "inductor":

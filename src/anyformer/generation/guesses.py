@@ -243,7 +243,7 @@ class _Own:
 
 def check_can_forget(spec: ModelSpec, who: str = "the model") -> None:
     """Raise InputError for a model that cannot take tokens back, or writes another text where it reads several at once."""
-    if any(mixer.kept_as() == "state" for mixer, _ in cached_calls(spec)):
+    if any(kept.how == "state" for kept in cached_calls(spec)):
         raise InputError(
             f"{who} has layers with a state, which cannot take wrong guesses back; generate without a draft or look-up"
         )

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, SlotIndex, StateCache
+from anyformer.cache import CrossAttentionCache, KVCache, LayerCache, StateCache
 from anyformer.errors import CacheError
+from anyformer.layers.slots import BlockIndex, SlotIndex
 from anyformer.layers.tokens import FACTS, Tokens
 
 LEAST = 64  # slots of the shortest cache, and tokens of the shortest memory
@@ -49,6 +50,22 @@ class StaticSlots(SlotIndex):
         return held.index_copy_(held.dim() + axis, self.at, new.to(held.dtype))
 
 
+class StaticBlocks(BlockIndex):
+    """Which blocks slots hold, all of them always seen, as of `StaticSlots`."""
+
+    def __init__(self, read: BlockIndex) -> None:
+        self.name, self.batch, self.slots, self.ring, self.every = read.name, read.batch, read.slots, False, read.every
+        self.n, self.plain, self.keys = read.n, False, None
+        self.facts = {name: read.facts[name].clone() for name in FACTS}
+
+    @property
+    def seen(self) -> int:
+        return self.slots
+
+    def admit(self, new: Tokens) -> None:
+        """Nothing: slots are as many as they will be."""
+
+
 class StaticState(StateCache):
     """What a recurrence has made of the tokens so far; what it makes next is written in its place."""
 
@@ -85,11 +102,18 @@ class StaticCache(KVCache):
         # Not how many tokens it holds: a compiler would make a graph for each such number.
         self.n = max((index.slots for index in read.slot_indexes.values()), default=1)
         self.last = read.last.clone()
-        slots = {reach: StaticSlots(index) for reach, index in read.slot_indexes.items()}
+        slots: dict[tuple[str, int | None], StaticSlots | StaticBlocks] = {
+            key: StaticBlocks(index) if isinstance(index, BlockIndex) else StaticSlots(index)
+            for key, index in read.slot_indexes.items()
+        }
         replaced = {id(old): slots[reach] for reach, old in read.slot_indexes.items()}
         full = [index for index in slots.values() if not index.ring]
-        self.slot_indexes = dict[int | None, SlotIndex](slots)
-        self.room = min((index.slots - index.n for index in full), default=None)  # None: any number
+        ends = [
+            (index.slots + 1) * index.every - 1 if isinstance(index, StaticBlocks) else index.slots for index in full
+        ]
+        self.slot_indexes = dict[tuple[str, int | None], SlotIndex](slots)
+        rooms = (end - index.n for end, index in zip(ends, full, strict=True))
+        self.room = min(rooms, default=None)  # None: any number
         self.memory_tokens = None if read.memory_tokens is None else _padded(read.memory_tokens)
         self.stores = []
         for store in read.stores:
@@ -101,8 +125,15 @@ class StaticCache(KVCache):
             else:
                 assert self.memory_tokens is not None
                 self.stores.append(StaticMemory(store, self.memory_tokens.n))
+        again = {id(old): new for old, new in zip(read.stores, self.stores, strict=True)}
+        for store in self.stores:
+            store.parts = {name: again.get(id(part), part) for name, part in store.parts.items()}
         # CUDA graphs are recorded with what lies at one address, and write to nothing else.
-        for value in (self.last, *(each.at for each in slots.values()), *self._tensors()):
+        for value in (
+            self.last,
+            *(each.at for each in slots.values() if isinstance(each, StaticSlots)),
+            *self._tensors(),
+        ):
             torch._dynamo.mark_static_address(value, guard=False)
 
     def _tensors(self) -> Iterator[Tensor]:

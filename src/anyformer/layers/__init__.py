@@ -9,6 +9,7 @@ from anyformer.layers.attention import AttentionSpec as AttentionSpec
 from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack
 from anyformer.layers.causal_convolution import CausalConvolutionSpec as CausalConvolutionSpec
+from anyformer.layers.compression import CompressorSpec as CompressorSpec
 from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
 from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
 from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
@@ -39,6 +40,7 @@ from anyformer.layers.lsh import LSHAttentionSpec as LSHAttentionSpec
 from anyformer.layers.local_global import LocalAndGlobalSpec as LocalAndGlobalSpec, MarkedKeys as MarkedKeys
 from anyformer.layers.local_global import MarkedQueries as MarkedQueries
 from anyformer.layers.lstm import LSTMSpec as LSTMSpec
+from anyformer.layers.shared_kv import SharedKVSpec as SharedKVSpec
 from anyformer.layers.ssd import SSDSpec as SSDSpec
 from anyformer.layers.mask import (
     AdjacentBlocks as AdjacentBlocks,

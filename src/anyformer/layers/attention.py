@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from anyformer.errors import SpecError
+from anyformer.layers.blocks_beside import block_pairs, kept_of_blocks, misfit, place_of_blocks, seen_of, with_blocks
+from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.gqa import Projection, ProjectionSpec
-from anyformer.layers.indexer import Indexer, IndexerSpec, chosen_pairs
+from anyformer.layers.indexer import INDEX, Indexer, IndexerSpec, chosen_pairs
 from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads, visible
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
@@ -22,8 +24,10 @@ from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.scores import Content, ScoreSpec, ValueSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, Tokens
 from anyformer.spec import (
+    Caveat,
     Cost,
     Kept,
+    KeptBeside,
     MapSpec,
     MixerSpec,
     ModelSpec,
@@ -35,8 +39,6 @@ from anyformer.spec import (
     Weight,
     Workload,
 )
-
-INDEX = "index"  # the indexer's keys among what is stored
 
 
 class AttentionSpec(MixerSpec):
@@ -59,6 +61,8 @@ class AttentionSpec(MixerSpec):
     query_scale: QueryScaleSpec | None = None  # what queries are multiplied by, by their positions
     difference: DifferentialSpec | None = None  # of pairs of heads (DiffLlama)
     indexer: IndexerSpec | None = None  # which visible keys each query attends to, alike for all heads (DeepSeek-V3.2)
+    # keys and values of blocks of past tokens beside those that the mask shows; an indexer then chooses among blocks
+    compressor: CompressorSpec | None = None
 
     def __post_init__(self) -> None:
         if self.reads == "memory" and getattr(self.projection, "rotary", None) is not None:
@@ -82,6 +86,8 @@ class AttentionSpec(MixerSpec):
             )
         if self.indexer is not None and not ignores_heads(self.mask):
             raise self.refusal("indexer", "chooses for all heads alike, and the mask differs by head; leave one out")
+        if (found := misfit(self)) is not None:
+            raise self.refusal(*found)
 
     @property
     def chooses(self) -> bool:
@@ -104,6 +110,7 @@ class AttentionSpec(MixerSpec):
             "gate": self.gate and (self.gate, place.at(n_heads, value_width)),
             "norm": self.norm and (self.norm, place.at(n_heads * value_width)),
             "indexer": self._indexed(inner_place),
+            "compressor": self.compressor and (self.compressor, place_of_blocks(self, inner_place)),
         }
 
     def _seen_width(self, value_width: int) -> int:
@@ -130,7 +137,11 @@ class AttentionSpec(MixerSpec):
         if self.reads == "layer":
             return None
         kept = self.projection.cache_shapes(self._place(place))
-        return {**kept, INDEX: (self.indexer.head_dim,)} if self.indexer and self.chooses else kept
+        own = self.indexer and self.chooses and self.compressor is None
+        return {**kept, INDEX: (self.indexer.head_dim,)} if own and self.indexer else kept
+
+    def beside(self, place: Place) -> tuple[KeptBeside, ...]:
+        return kept_of_blocks(self, self._place(place))
 
     def lends(self) -> Mapping[str, str]:
         return self._named(own=True)
@@ -166,7 +177,14 @@ class AttentionSpec(MixerSpec):
         return self.but(difference=self.difference.within(layer))
 
     def together(self) -> str | None:
-        return None
+        return "makes keys of blocks, which lie in several stretches" if self.compressor is not None else None
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        if self.compressor is None:
+            return ()
+        return (
+            Caveat("rewind", "tokens that wait for their block to be whole are one state, and none can be taken back"),
+        )
 
     def reach(self) -> int | None:
         return self.mask.reach()
@@ -183,8 +201,9 @@ class AttentionSpec(MixerSpec):
         pairs = n_heads * workload.query * keys
         if workload.causal_exact and own:
             pairs = self.mask.pairs(workload.query, workload.past, n_heads)
-            if self.indexer is not None:
+            if self.indexer is not None and self.compressor is None:
                 pairs = n_heads * chosen_pairs(self.mask, workload.query, workload.past, self.indexer.top_k)
+        pairs += n_heads * block_pairs(self, workload, chosen=True)
         reach = self.mask.reach() if own else None
         held = keys if reach is None else min(workload.past, reach - 1) + workload.query
         gate = self.gate.cost(place.at(n_heads, value_width), workload) if self.gate else Cost()
@@ -202,13 +221,19 @@ class AttentionSpec(MixerSpec):
         if (indexed := self._indexed(inner_place)) is not None:
             exact = workload.causal_exact
             scored = self.mask.pairs(workload.query, workload.past, 1) if exact else workload.query * keys
+            if self.compressor is not None:
+                scored = block_pairs(self, workload, chosen=False)
             inner += indexed[0].cost(indexed[1], workload)
             inner += Cost({"indexer scores": indexed[0].pair * scored * workload.batch})
+        if self.compressor is not None:
+            inner += self.compressor.cost(place_of_blocks(self, inner_place), workload)
         return self.projection.cost(inner_place, dataclasses.replace(workload, memory=made)) + inner + gate
 
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
+        if self.compressor is not None:
+            return None
         together = self.norm is not None or self.difference is not None or not ignores_heads(self.mask)
         if together or not all(each.heads_apart for each in added):
             return None
@@ -249,6 +274,7 @@ class Attention(Part[AttentionSpec]):
     norm: Any
     difference: Differential | None
     indexer: Indexer | None
+    compressor: Compressor | None
 
     def __init__(self, spec: AttentionSpec, place: Place) -> None:
         super().__init__(spec, place)
@@ -260,6 +286,7 @@ class Attention(Part[AttentionSpec]):
         _ = self.index_rotation and self.index_rotation.key  # taken here: a compiled pass cannot wait for its lock
         self.by_content = tuple(i for i, score in enumerate(spec.scores) if score.reads_content)
         self.by_position = tuple(i for i in range(len(spec.scores)) if i not in self.by_content)
+        self.seen_mask = seen_of(spec)
         self.memo_key = self._memo_key()
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
@@ -276,13 +303,16 @@ class Attention(Part[AttentionSpec]):
             q, (stored, keys) = p.query(narrow, context), context.memo.found[f"keys {spec.keys}"]
         else:
             q, new = p.project(narrow, x, context)
-            if self.indexer is not None:
+            if self.indexer is not None and self.compressor is None:
                 new = {**new, INDEX: self.indexer.keys(x, self.index_rotation, context)}
             stored, keys = store.extend(new), store.keys
             if spec.keys is not None:
                 context.memo.found[f"keys {spec.keys}"] = stored, keys
         keys = context.tokens if keys is None else keys
-        chosen = self._chosen(narrow, x, stored, keys, context)
+        if self.compressor is not None:
+            stored, keys, chosen = with_blocks(self, narrow, x, stored, keys, context, store)
+        else:
+            chosen = self.chosen(narrow, x, stored, keys, context, spec.mask)
         q = q if spec.query_scale is None else spec.query_scale.scaled(q, context)
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
@@ -317,16 +347,21 @@ class Attention(Part[AttentionSpec]):
         y = y if self.gate is None else self.gate(y, x)
         if self.norm is not None:
             y = self.norm(y.transpose(1, 2).flatten(2)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-        return p.output(y), {"attention": weights} if context.weights and weights is not None else {}
+        return p.output(y, context), {"attention": weights} if context.weights and weights is not None else {}
 
-    def _chosen(
-        self, narrow: Tensor, x: Tensor, stored: Mapping[str, Tensor], keys: Tokens, context: ForwardContext
+    def chosen(
+        self,
+        narrow: Tensor,
+        x: Tensor,
+        stored: Mapping[str, Tensor],
+        keys: Tokens,
+        context: ForwardContext,
+        mask: Mask,
     ) -> Tensor | None:
         """What hides the keys that are not chosen, [batch, 1, query, key]; None where there is no choice."""
         spec = self.spec.indexer
         if self.indexer is None or spec is None:
             return spec and context.memo.found[f"choice {spec.choice}"]
-        mask = self.spec.mask
         seen = context.once(f"shown {mask.key} {keys.name}", lambda: visible(mask, context.tokens, keys, 1))
         chosen = self.indexer(narrow, x, stored[INDEX], seen, self.index_rotation, context)
         if spec.choice is not None:
@@ -335,7 +370,7 @@ class Attention(Part[AttentionSpec]):
 
     def _seen(self, kernel: Any, context: ForwardContext, keys: Tokens) -> Any:
         bias = partial(self._sum, self.by_position, None) if self.by_position else None
-        return kernel.prepare(self.spec.mask, bias, context.tokens, keys, self.n_heads)
+        return kernel.prepare(self.seen_mask, bias, context.tokens, keys, self.n_heads)
 
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
         total = None
@@ -347,7 +382,7 @@ class Attention(Part[AttentionSpec]):
 
     def _memo_key(self) -> str | None:
         """Name what `_seen` depends on, or None where a score has weights of its own."""
-        names = [self.spec.mask.key, str(self.n_heads)]
+        names = [self.seen_mask.key, str(self.n_heads)]
         for i in self.by_position:
             score = self.scores[i].spec
             if score.shared is None and dict(score.weights(self.scores[i].place)):

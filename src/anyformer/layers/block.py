@@ -34,10 +34,13 @@ class Branch(Part[BranchSpec]):
     def __init__(self, spec: BranchSpec, place: Any) -> None:
         super().__init__(spec, place)
         self.keeps = spec.mixer.cache_shapes(place) is not None
+        self.beside = len(spec.mixer.beside(place))
 
     def forward(self, x: Tensor, context: ForwardContext, stores: Iterator[Store]) -> tuple[Tensor, Notes]:
         """What the branch writes [batch, token, d_model] having read x of that shape, and its mixer's notes."""
         store = next(stores) if self.keeps else KeepNothing.store
+        for _ in range(self.beside if self.keeps else 0):
+            next(stores)  # the store's own parts
         y, notes = self.mixer(mapped(self.spec.norm_in, self.norm_in, x, context), context, store)
         y = mapped(self.spec.norm_out, self.norm_out, y, context)
         if context.dropout and context.dropout.residual:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -11,7 +12,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.linear import Linear, LinearSpec, Together
 from anyformer.layers.part import Part
 from anyformer.layers.rotary import RotarySpec
-from anyformer.layers.tokens import ForwardContext
+from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import Cost, Count, MapSpec, PartSpec, Place, Placed, Positive, Sizes, Width, Workload
 
 
@@ -22,6 +23,8 @@ class ProjectionSpec(PartSpec, abstract=True):
     """
 
     observed_as: ClassVar[str | None] = "projections"
+    # whether what it stores is keys that turn, and values, by head, so that blocks of tokens may have such
+    takes_blocks: ClassVar[bool] = False
 
     def sizes(self, place: Place) -> tuple[int, int, int]:
         """(n_heads, width of a query and key, width of a value)."""
@@ -96,13 +99,30 @@ class Projection(Part[P], Generic[P]):
         """[batch, heads, query, width of a value] of what the kernel made of what `absorb` gave."""
         raise TypeError(f"{self.spec.kind} cannot read what it stores as it is")
 
-    def output(self, y: Tensor) -> Tensor:
+    def of_blocks(self, made: Tensor, tokens: Tokens) -> Mapping[str, Tensor]:
+        """What is stored of blocks, by name [batch, kv heads, block, width], of all of it side by side [batch, block, width].
+
+        Keys turn by the positions of `tokens`.
+        """
+        shapes = self.spec.cache_shapes(self.place)
+        each = made.split([math.prod(shape) for shape in shapes.values()], -1)
+        found = {
+            name: x.unflatten(-1, shape).transpose(1, 2) for x, (name, shape) in zip(each, shapes.items(), strict=True)
+        }
+        if (rotation := self.spec.rotation(self.place)) is not None:
+            key, rotary = found["key"], rotation[0]
+            found["key"] = rotary.turned(key, *rotary.tables(tokens, key.shape[-1], key.dtype))
+        return found
+
+    def output(self, y: Tensor, context: ForwardContext) -> Tensor:
         """[batch, query, d_model] of y [batch, heads, query, width of a value]."""
         return self.o(y.transpose(1, 2).flatten(2))
 
 
 class GQASpec(ProjectionSpec):
     """n_heads queries on n_kv_heads keys and values: equal is multi-head, 1 is multi-query."""
+
+    takes_blocks: ClassVar[bool] = True
 
     n_heads: Count
     n_kv_heads: Count | None = None  # None: n_heads

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from anyformer.layers.compression import Blocks, Compressor, CompressorSpec
 from anyformer.layers.linear import LinearSpec
 from anyformer.layers.mask import TILE, Mask, SlidingWindow, unmarked
 from anyformer.layers.norm import LayerNormSpec
@@ -21,6 +22,7 @@ from anyformer.layers.rotary import RotarySpec
 from anyformer.layers.tokens import ForwardContext, as_given
 from anyformer.spec import Caveat, Cost, Count, MapSpec, PartSpec, Place, Placed, Sizes, Width, Window, Workload
 
+INDEX = "index"  # its keys among what is stored
 AT_ONCE = 2**24  # products of queries and keys in memory at once; heads take turns where there are more
 
 
@@ -38,9 +40,13 @@ class IndexerSpec(PartSpec):
     n_heads: Count
     head_dim: Width
     top_k: Window
-    # of the pairs of features that turn: of each head the first, as many as of attention's; None: attention's layout
+    # of the pairs of features that turn: of each head the first or last, as many as of attention's; None: attention's layout
     layout: Literal["half", "interleaved"] | None = None
+    where: Literal["first", "last"] = "first"
     norm_key: MapSpec | None = LayerNormSpec(eps=1e-6)
+    compressor: CompressorSpec | None = (
+        None  # what makes its keys, where attention's are of blocks and it chooses among these
+    )
     # "layer": its choice is that of an earlier layer, whose indexer is like this one, and it has no weights (GLM)
     reads: Literal["self", "layer"] = "self"
     # the name under which later layers find the choice; of one that reads "layer", the name of what it reads
@@ -53,10 +59,14 @@ class IndexerSpec(PartSpec):
             )
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
+        compressor = self.compressor
         stream, heads = place.at(place.d_model), Width(self.n_heads * self.head_dim)
         return {
             "q": (LinearSpec(d_out=heads, axes=("heads", "query_rank")), place),
-            "k": (LinearSpec(d_out=self.head_dim, axes=("head_dim", "d_model")), stream),
+            "k": (LinearSpec(d_out=self.head_dim, axes=("head_dim", "d_model")), stream)
+            if compressor is None
+            else None,
+            "compressor": compressor and (compressor, place.at(self.head_dim)),
             "norm_key": self.norm_key and (self.norm_key, place.at(self.head_dim)),
             "weigh": (LinearSpec(d_out=Width(self.n_heads), axes=("heads", "d_model")), stream),
         }
@@ -68,12 +78,15 @@ class IndexerSpec(PartSpec):
     def rotation(self, rotary: RotarySpec, n: int) -> RotarySpec:
         """How its queries and keys turn beside attention's, of which n features do."""
         n = min(n, self.head_dim)
-        return rotary.but(fraction=n / self.head_dim, where="first", layout=self.layout or rotary.layout)
+        return rotary.but(fraction=n / self.head_dim, where=self.where, layout=self.layout or rotary.layout)
 
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The products that are made of tokens; those of pairs are `pair` FLOPs each."""
-        queries = self.n_heads * self.head_dim * place.shape[-1]
-        return Cost({"indexer": 2 * (queries + (self.head_dim + self.n_heads) * place.d_model) * workload.tokens})
+        of_queries = self.n_heads * (self.head_dim * place.shape[-1] + place.d_model)
+        of_keys = Cost({"indexer": 2 * self.head_dim * place.d_model * workload.tokens})
+        if self.compressor is not None:
+            of_keys = self.compressor.cost(place.at(self.head_dim), workload).named("indexer")
+        return Cost({"indexer": 2 * of_queries * workload.tokens}) + of_keys
 
     @property
     def pair(self) -> int:
@@ -90,16 +103,31 @@ class IndexerSpec(PartSpec):
 
 class Indexer(Part[IndexerSpec]):
     q: nn.Module
-    k: nn.Module
+    k: nn.Module | None
+    compressor: Compressor | None
     norm_key: nn.Module | None
     weigh: nn.Module
 
     @torch.no_grad()
     def keys(self, x: Tensor, rotary: RotarySpec | None, context: ForwardContext) -> Tensor:
         """What is kept of x [batch, token, d_model]: its keys [batch, token, head_dim]."""
+        assert self.k is not None
         k = self.k(x)
         k = k if self.norm_key is None else self.norm_key(k)
         return k if rotary is None else rotary.rotate(k[:, None], context)[:, 0]
+
+    @torch.no_grad()
+    def block_keys(
+        self, x: Tensor, rotary: RotarySpec | None, blocks: Blocks, state: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(the keys of the blocks of a pass [batch, block, head_dim], what of x [batch, token, d_model] waits for the next)."""
+        assert self.compressor is not None
+        k, waits = self.compressor(x, blocks, state, INDEX)
+        k = k if self.norm_key is None else self.norm_key(k)
+        if rotary is not None:
+            first = blocks.first(self.compressor.spec.every)
+            k = rotary.turned(k[:, None], *rotary.tables(first, k.shape[-1], k.dtype))[:, 0]
+        return k, waits
 
     @torch.no_grad()
     def forward(

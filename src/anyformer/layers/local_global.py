@@ -61,9 +61,9 @@ class LocalAndGlobal(Projection[LocalAndGlobalSpec]):
         """Keys and values [batch, heads of both sets, token, head_dim] of [batch, token, d_source]."""
         return {"key": self._sets("k", source), "value": self._sets("v", source)}
 
-    def output(self, y: Tensor) -> Tensor:
+    def output(self, y: Tensor, context: ForwardContext) -> Tensor:
         """[batch, query, d_model] of y [batch, heads of both sets, query, head_dim]."""
-        return super().output(y.unflatten(1, (self.spec.n_heads, 2)).sum(2))
+        return super().output(y.unflatten(1, (self.spec.n_heads, 2)).sum(2), context)
 
     def _sets(self, name: str, x: Tensor) -> Tensor:
         """[batch, heads, token, head_dim], the local and the global set taking turns."""

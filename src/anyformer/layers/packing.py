@@ -12,7 +12,7 @@ from anyformer.spec import ModelSpec, Place, Weight, tensors
 
 Packing = Literal["int8", "int4"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
-PLAIN_NBYTES = 4  # what is not packed is float32
+PLAIN_NBYTES, WHOLE_NBYTES = 4, 8  # what is not packed is float32, and int64 where it is whole numbers
 
 _INT8 = Int8()
 _OF_MAPS: dict[Packing, Scheme] = {"int8": _INT8, "int4": Int4()}
@@ -39,5 +39,6 @@ def packed_nbytes(spec: ModelSpec, packing: Packing) -> int:
     total = 0
     for _, weight in tensors(spec, Place()):
         scheme = scheme_of(weight, packing)
-        total += PLAIN_NBYTES * weight.numel if scheme is None else scheme.nbytes(weight.shape)
+        each = PLAIN_NBYTES if weight.below is None else WHOLE_NBYTES
+        total += each * weight.numel if scheme is None else scheme.nbytes(weight.shape)
     return total

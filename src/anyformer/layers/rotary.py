@@ -54,8 +54,12 @@ class RotarySpec(Spec):
 
     def fitted(self, head_dim: int) -> Self:
         """The same for heads of another width: as nearly as an even number of features allows."""
-        r = int(head_dim * self.fraction)
-        spec = self if r % 2 == 0 and r else self.but(fraction=min(head_dim, 2 * max(1, round(r / 2))) / head_dim)
+        r, least = (
+            int(head_dim * self.fraction),
+            1 if self.scaling is None else 2,
+        )  # pairs, of long waves and of short ones
+        fits = r % 2 == 0 and r >= 2 * least
+        spec = self if fits else self.but(fraction=min(head_dim, 2 * max(least, round(r / 2))) / head_dim)
         return spec if self.scaling is None else spec.but(scaling=self.scaling.fitted(spec._dims(head_dim) // 2))
 
     def tables(self, tokens: Tokens, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -75,12 +79,16 @@ class RotarySpec(Spec):
             pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         return pairs[0].to(dtype), pairs[1].to(dtype)
 
-    def rotate(self, x: Tensor, context: ForwardContext) -> Tensor:
-        """The x [batch, heads, token, head_dim] rotated by its tokens' positions."""
+    def rotate(self, x: Tensor, context: ForwardContext, *, back: bool = False) -> Tensor:
+        """The x [batch, heads, token, head_dim] rotated by its tokens' positions, or by minus these: back."""
         head_dim = x.shape[-1]
         key = f"rotary {self.key} {head_dim} {x.dtype}"
         cos, sin = context.once(key, lambda: self.tables(context.tokens, head_dim, x.dtype))
-        r = cos.shape[-1]
+        return self.turned(x, cos, -sin if back else sin)
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The x [batch, heads, token, head_dim] rotated by what `tables` gives."""
+        r, head_dim = cos.shape[-1], x.shape[-1]
         if r == head_dim:
             return torch.addcmul(x * cos, self.swapped(x), sin)
         start = 0 if self.where == "first" else head_dim - r

@@ -86,6 +86,14 @@ class Store:
     # what `keep` was given last, each [batch, …], empty at first; None: none is kept
     state: Mapping[str, Tensor] | None = None
     document: Tensor | None = None  # of the last real token before this pass [batch, 1]; None: there is none
+    parts: Mapping[str, Store] = {}  # what the call keeps beside, by name
+
+    def part(self, name: str) -> Store:
+        """The store of this name beside it; where nothing is kept, itself."""
+        return self.parts.get(name, self)
+
+    def put(self, blocks: Tokens) -> None:
+        """Take note of which blocks of tokens end in this pass, before `extend` is given what is made of them."""
 
     def extend(self, new: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """All that is seen, each [batch, …, key, width]: what is new [batch, …, token, width] among it."""

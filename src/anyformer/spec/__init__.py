@@ -13,9 +13,15 @@ from anyformer.spec.difference import first_difference as first_difference, shor
 from anyformer.spec.head import HeadLayersSpec as HeadLayersSpec, HeadSpec as HeadSpec, PoolSpec as PoolSpec
 from anyformer.spec.head import TableSpec as TableSpec, UnembeddingSpec as UnembeddingSpec
 from anyformer.spec.kinds import ConnectionSpec as ConnectionSpec, InitSpec as InitSpec
+from anyformer.spec.kinds import KeptBeside as KeptBeside
 from anyformer.spec.kinds import Kept as Kept, MapSpec as MapSpec, MixerSpec as MixerSpec, ResidualSpec as ResidualSpec
 from anyformer.spec.kinds import ScaleSpec as ScaleSpec, TermSpec as TermSpec, in_turn as in_turn
-from anyformer.spec.model import AheadSpec as AheadSpec, ModelSpec as ModelSpec, cached_calls as cached_calls
+from anyformer.spec.model import (
+    AheadSpec as AheadSpec,
+    KeptCall as KeptCall,
+    ModelSpec as ModelSpec,
+    cached_calls as cached_calls,
+)
 from anyformer.spec.part import Caveat as Caveat, PartSpec as PartSpec, Place as Place, Placed as Placed
 from anyformer.spec.part import Sizes as Sizes, Spec as Spec, Weight as Weight, inside as inside, tensors as tensors
 from anyformer.spec.ranges import AtLeastOne as AtLeastOne, Count as Count, Exponent as Exponent, Few as Few

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from struct import pack, unpack
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from anyformer.spec.part import PartSpec, Place, Spec, Weight
 from anyformer.spec.ranges import Exponent, Positive
@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from anyformer.spec.model import ModelSpec
 
 Kept = Literal["tokens", "memory", "state"]
+
+
+class KeptBeside(NamedTuple):
+    """What a mixer keeps beside what its `cache_shapes` say, in a store of its own."""
+
+    name: str
+    shapes: Mapping[str, tuple[int, ...]]
+    how: Kept = "tokens"
+    every: int = 1  # kept is one of a block of so many tokens
 
 
 class MapSpec(PartSpec, abstract=True):
@@ -61,6 +70,10 @@ class MixerSpec(PartSpec, abstract=True):
         The shapes of a state are of a whole row.
         """
         return "tokens"
+
+    def beside(self, place: Place) -> tuple[KeptBeside, ...]:
+        """What it keeps in stores beside its own, which are that one's `part`."""
+        return ()
 
     def narrowed(self, place: Place, ranks: int) -> MixerSpec | None:
         """What each of several ranks computes of it, such that the sum of what they write is what it writes.

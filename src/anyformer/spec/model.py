@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from anyformer.errors import SpecError
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.head import HeadLayersSpec, HeadSpec, TableSpec
-from anyformer.spec.kinds import InitSpec, MapSpec, MixerSpec
+from anyformer.spec.kinds import InitSpec, Kept, MapSpec, MixerSpec
 from anyformer.spec.part import PartSpec, Place, Placed, Sizes, inside, usual
 from anyformer.spec.ranges import Length
 from anyformer.spec.structure import BlockSpec, BranchSpec, Lent, StackSpec, SublayerSpec, check_lent, check_residual
@@ -143,8 +143,20 @@ class ModelSpec(PartSpec):
         return total
 
 
-def cached_calls(spec: ModelSpec) -> Iterator[tuple[MixerSpec, Mapping[str, tuple[int, ...]]]]:
-    """Each mixer that keeps something for later tokens, with what it keeps of one, in the order of the calls.
+class KeptCall(NamedTuple):
+    """What one call of a mixer keeps in one store."""
+
+    mixer: MixerSpec
+    shapes: Mapping[str, tuple[int, ...]]  # of one token, one block, or a row's state
+    how: Kept
+    reach: int | None  # how many of the last tokens are ever seen again; None: all
+    every: int = 1  # kept is one of a block of so many tokens
+    name: str = ""  # of a store beside the call's own, which comes before it
+    number: int = 0  # of that store, from 1
+
+
+def cached_calls(spec: ModelSpec) -> Iterator[KeptCall]:
+    """What mixers keep for later tokens, in the order of the calls.
 
     They are the main stack's, then those of the heads' own layers: the layout of a cache, for building one and for costing it.
     """
@@ -153,10 +165,13 @@ def cached_calls(spec: ModelSpec) -> Iterator[tuple[MixerSpec, Mapping[str, tupl
             yield from _calls(part, place)
 
 
-def _calls(part: PartSpec, place: Place) -> Iterator[tuple[MixerSpec, Mapping[str, tuple[int, ...]]]]:
+def _calls(part: PartSpec, place: Place) -> Iterator[KeptCall]:
     for _, inner, inner_place in inside(part, place):
         if isinstance(inner, BranchSpec):
             if (shapes := inner.mixer.cache_shapes(inner_place)) is not None:
-                yield inner.mixer, shapes
+                mixer = inner.mixer
+                yield KeptCall(mixer, shapes, mixer.kept_as(), mixer.reach())
+                for i, more in enumerate(mixer.beside(inner_place), 1):
+                    yield KeptCall(mixer, more.shapes, more.how, None, more.every, more.name, i)
         elif isinstance(inner, HeadLayersSpec | BlockSpec | SublayerSpec):
             yield from _calls(inner, inner_place)

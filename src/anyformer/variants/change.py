@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anyformer.families.compose import changed
-from anyformer.layers import AttentionSpec, SegmentsSpec, TokensSpec
+from anyformer.families.compose import changed, edited
+from anyformer.layers import AttentionSpec, RouterSpec, SegmentsSpec, TokensSpec
 from anyformer.layers.norm import NormSpec
 from anyformer.resizing import cut
-from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec
+from anyformer.spec import BlockSpec, ModelSpec, StackSpec, TableSpec, TermSpec, Vocab
 from anyformer.variants import layers
 from anyformer.variants.layers import Impossible, LayerChange, only
 from anyformer.variants.parts import is_tied, norms, with_layers, with_maps
@@ -79,8 +79,12 @@ def vocabulary(a: ModelSpec, b: ModelSpec) -> ModelSpec:
         terms = tuple(t.but(table=rows(t.table)) if isinstance(t, TokensSpec) else t for t in stack.embedding.terms)
         return stack.but(embedding=stack.embedding.but(terms=terms))
 
+    def routed(value: RouterSpec) -> RouterSpec:
+        return value.but(hashed=Vocab(b.vocab_size)) if value.hashed == a.vocab_size else value
+
     heads = tuple(head.but(table=head.table and rows(head.table)) for head in a.heads)
-    return a.but(stack=tables(a.stack), encoder=a.encoder and tables(a.encoder), heads=heads)
+    model = a.but(stack=tables(a.stack), encoder=a.encoder and tables(a.encoder), heads=heads)
+    return edited(model, RouterSpec, routed)
 
 
 def embedding(a: StackSpec, b: StackSpec) -> StackSpec:

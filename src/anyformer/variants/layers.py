@@ -112,7 +112,10 @@ def scores(a: AttentionSpec, b: AttentionSpec) -> AttentionSpec:
     fields = {
         name: getattr(b, name) for name in ("scale", "softcap", "sink", "query_scale", "gate", "norm", "difference")
     }
-    fields["indexer"] = b.indexer if a.reads == "self" else a.indexer
+    if b.compressor is not None and not a.projection.takes_blocks:
+        raise Impossible("heads whose keys and values are stored by themselves")
+    for name in ("indexer", "compressor"):
+        fields[name] = getattr(b if a.reads == "self" else a, name)
     clip = getattr(b.projection, "clip", None)
     if hasattr(a.projection, "clip"):
         return a.but(projection=a.projection.but(clip=clip), **fields)

@@ -286,8 +286,8 @@ class Placer:
     @cached_property
     def _kept_numbers(self) -> int:
         """Numbers of keys and values of a token in all layers."""
-        kept = (shapes for mixer, shapes in cached_calls(self.spec) if mixer.kept_as() != "state")
-        return sum(math.prod(shape) for shapes in kept for shape in shapes.values())
+        kept = (each for each in cached_calls(self.spec) if each.how != "state" and each.every == 1)
+        return sum(math.prod(shape) for each in kept for shape in each.shapes.values())
 
     @cached_property
     def _mixtures(self) -> list[tuple[MoESpec, int]]:

@@ -93,8 +93,8 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "cache", f"tokens are not decoded one by one: attention in {where(ahead, spec)} sees what comes after"
         return
     calls = list(cached_calls(spec))
-    kept = [(mixer.reach(), shapes) for mixer, shapes in calls if mixer.kept_as() == "tokens"]
-    states = [shapes for mixer, shapes in calls if mixer.kept_as() == "state"]
+    kept = [(call.reach, call.shapes) for call in calls if call.how == "tokens" and call.every == 1]
+    states = [call.shapes for call in calls if call.how == "state" and not call.name]
     if states:
         nbytes = STATE_NBYTES * sum(math.prod(shape) for shapes in states for shape in shapes.values())
         yield (
@@ -110,9 +110,13 @@ def _cache(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         reason = "" if rings else "no ring cache: no mask has a limited reach; "
         each = f"{len(full)} of {len(kept)} cached layers keep every token"
         yield "cache", f"{reason}{each}: {nbytes:,} bytes a token in bfloat16"
-    elif rings:
+    elif rings and all(call.every == 1 for call in calls):
         yield "cache", f"the cache stops growing at {max(rings):,} tokens"
-    if made_once := len(calls) - len(kept) - len(states):
+    for every in sorted({call.every for call in calls if call.every > 1}):
+        blocks = [call.shapes for call in calls if call.every == every]
+        nbytes = NBYTES * sum(math.prod(shape) for shapes in blocks for shape in shapes.values())
+        yield "cache", f"{len(blocks)} layers keep one for {every:,} tokens: {nbytes:,} bytes each in bfloat16"
+    if made_once := sum(call.how == "memory" for call in calls):
         yield "cache", f"keys and values of the encoder's output are made once, in {made_once} layers"
     for projection in dict.fromkeys(attention.spec.projection for attention in attentions(spec)):
         if isinstance(projection, MLASpec):

@@ -257,6 +257,7 @@ def _attention(mixer: AttentionSpec, place: Place) -> list[str]:
     said += one_map(projection).split(", ")[1:]
     said += [f"softcap {mixer.softcap:g}"] if mixer.softcap is not None else []
     said += ["sink"] if mixer.sink else []
+    said += [f"blocks of {mixer.compressor.every:,}"] if mixer.compressor else []
     said += [f"the best {mixer.indexer.top_k:,} by an indexer"] if mixer.indexer else []
     said += ["differences of pairs"] if mixer.difference else []
     said += ["output gate"] if mixer.gate else []

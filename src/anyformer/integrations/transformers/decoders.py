@@ -32,7 +32,7 @@ class AnyformerWriter(AnyformerPreTrainedModel):
                 "this specification writes no text: its tokens see later ones, or it has no head for tokens"
             )
         self.model = AnyformerModel(config)
-        self._is_stateful = any(mixer.kept_as() == "state" for mixer, _ in cached_calls(spec))
+        self._is_stateful = any(kept.how == "state" for kept in cached_calls(spec))
         if spec.heads[0].tied:  # a head's table is asked for a bias too
             self.head.table.register_parameter("bias", None)
         self.post_init()

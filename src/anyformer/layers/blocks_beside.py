@@ -1,0 +1,120 @@
+"""Attention over blocks of past tokens beside the keys that its mask shows: one softmax over both (`compression` makes them).
+
+Blocks are marked tokens behind the others, seen by who comes after their last token; an indexer, where there is one, chooses
+among them. What is made of them, and what the next are made of, lie in stores beside attention's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.compression import COUNT, Blocks, beside, blocks_of
+from anyformer.layers.indexer import INDEX
+from anyformer.layers.local_global import MarkedKeys, MarkedQueries
+from anyformer.layers.mask import Causal, Mask
+from anyformer.layers.tokens import ForwardContext, Store, Tokens
+from anyformer.spec import KeptBeside, Place, Workload
+
+if TYPE_CHECKING:
+    from anyformer.layers.attention import Attention, AttentionSpec
+
+WAITING, BLOCKS = "waiting", "blocks"  # the stores of what the next blocks are made of, and of what was made
+CAUSAL = (
+    Causal()
+)  # by which blocks are seen; made here, since a compiler follows no specification that is made in a pass
+KEY = "key"  # what attention's own waits as
+
+
+def misfit(spec: AttentionSpec) -> tuple[str, str] | None:
+    """(the field, why) that blocks do not go with; None where they do, or there are none."""
+    own, of_index = spec.compressor, spec.indexer and spec.indexer.compressor
+    if spec.indexer and (own and own.every) != (of_index and of_index.every):
+        return "indexer", "chooses among other keys than there are; give it and attention compressors of one every"
+    if own is None:
+        return None
+    marks = any(isinstance(each, MarkedKeys | MarkedQueries) for each in spec.mask.nested())
+    other = "scores" if spec.scores or spec.relative_values else "marks" if marks else None
+    if spec.reads != "self" or spec.keys is not None or other:
+        said = other or "keys of other layers"
+        return "compressor", f"makes blocks of a layer's own tokens, beside which there are no {said}; leave one out"
+    if not spec.projection.takes_blocks:
+        return "compressor", f"makes keys that turn, and values, and {spec.projection.kind} stores others"
+    return None
+
+
+def seen_of(spec: AttentionSpec) -> Mask:
+    """Which keys a query sees, those of blocks marked."""
+    return spec.mask if spec.compressor is None else (spec.mask & ~MarkedKeys()) | (CAUSAL & MarkedKeys())
+
+
+def place_of_blocks(spec: AttentionSpec, inner_place: Place) -> Place:
+    """Where a compressor stands: it makes all that is stored of a token, side by side."""
+    return inner_place.at(sum(map(math.prod, spec.projection.cache_shapes(inner_place).values())))
+
+
+def kept_of_blocks(spec: AttentionSpec, inner_place: Place) -> tuple[KeptBeside, ...]:
+    """What is kept of blocks, and of the tokens that the next are made of."""
+    if spec.compressor is None:
+        return ()
+    made = {**spec.projection.cache_shapes(inner_place)}
+    waiting = {COUNT: (1,), **spec.compressor.state_shapes(place_of_blocks(spec, inner_place), KEY)}
+    if spec.chooses and spec.indexer and spec.indexer.compressor:
+        width = spec.indexer.head_dim
+        made[INDEX] = (width,)
+        waiting |= spec.indexer.compressor.state_shapes(inner_place.at(width), INDEX)
+    return KeptBeside(BLOCKS, made, every=spec.compressor.every), KeptBeside(WAITING, waiting, "state")
+
+
+def block_pairs(spec: AttentionSpec, workload: Workload, *, chosen: bool) -> int:
+    """How many (query, block) of a row are read, or scored by an indexer."""
+    if spec.compressor is None:
+        return 0
+    if not workload.causal_exact:
+        return workload.query * ((workload.past + workload.query) // spec.compressor.every)
+    most = spec.indexer.top_k if chosen and spec.indexer else None
+    return spec.compressor.pairs(workload.query, workload.past, most)
+
+
+def with_blocks(
+    attention: Attention,
+    narrow: Tensor,
+    x: Tensor,
+    stored: Mapping[str, Tensor],
+    keys: Tokens,
+    context: ForwardContext,
+    store: Store,
+) -> tuple[Mapping[str, Tensor], Tokens, Tensor | None]:
+    """(what is stored, the tokens that it is of, what hides those that are not chosen [batch, 1, query, key]), the blocks behind.
+
+    `stored` and `keys` are those of attention's own store; `narrow` and x [batch, token, …] what it makes queries of, and reads.
+    """
+    compressor, indexer = attention.compressor, attention.indexer
+    assert compressor is not None
+    every, waiting, held = compressor.spec.every, store.part(WAITING), store.part(BLOCKS)
+
+    def ending() -> Blocks:
+        found = blocks_of(context, waiting, every)
+        held.put(found.tokens)
+        return found
+
+    blocks: Blocks = context.once(f"blocks of {every}", ending)
+    made, state = compressor(x, blocks, waiting.state, KEY)
+    new = dict(attention.projection.of_blocks(made, blocks.first(every)))
+    if indexer is not None:
+        new[INDEX], more = indexer.block_keys(x, attention.index_rotation, blocks, waiting.state)
+        state = {**state, **more}
+    if waiting.state is not None:
+        waiting.keep({**state, COUNT: blocks.so_far.expand(len(x), 1).to(torch.float32)})
+    seen, tokens = held.extend(new), held.keys or blocks.tokens
+    if not tokens.n:
+        return stored, keys, None
+    chosen = attention.chosen(narrow, x, seen, tokens, context, CAUSAL)
+    stored = {name: torch.cat((value, seen[name]), -2) for name, value in stored.items()}
+    both = context.once(f"{keys.name} and {tokens.name}", lambda: beside(keys, tokens, len(x)))
+    return stored, both, chosen if chosen is None else F.pad(chosen, (keys.n, 0))

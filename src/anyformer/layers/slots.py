@@ -1,0 +1,153 @@
+"""Which tokens the slots of a cache hold: of all that came, of the last ones in a ring, or of blocks of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.layers.tokens import FACTS, Tokens
+
+
+class SlotIndex:
+    """Which tokens the slots of all stores of one reach hold, and where those of this pass go."""
+
+    def __init__(self, name: str, batch: int, slots: int, ring: bool, device: torch.device | None) -> None:
+        self.name, self.batch, self.slots, self.ring = name, batch, slots, ring
+        self.n = self.start = self.n_new = 0  # tokens written; where this pass starts; how many it brings
+        self.plain = True  # so far every row is one unpadded document
+        # document 0: empty
+        self.facts = {fact: torch.zeros(batch, slots, dtype=torch.long, device=device) for fact in FACTS}
+        self.keys: Tokens | None = None
+
+    def admit(self, new: Tokens) -> None:
+        """Write down the new tokens and say which keys this pass sees."""
+        self.start, self.n_new = self.n, new.n
+        if not self.ring and self.n + new.n > self.slots:
+            self.slots = max(self.n + new.n, 2 * self.slots)
+        self.plain = self.plain and new.span is not None and new.segment is None and new.mark is None
+        seen = {}
+        for fact, value in self.facts_of(new).items():
+            self.facts[fact] = self.roomy(self.facts[fact], -1)
+            seen[fact] = self.extend(self.facts[fact], value, -1)
+        self.n += new.n
+        if self.plain:
+            span = (self.n - seen["position"].shape[1], self.n)
+            held = self.n if self.n_new == 1 else self.start  # tokens before what was appended in order
+            self.keys = Tokens(seen["position"], span=span, turned=self.ring and held > self.slots, name=self.name)
+        else:
+            self.keys = Tokens(**seen, name=self.name)
+
+    def facts_of(self, new: Tokens) -> dict[str, Tensor]:
+        """Every fact about new tokens [batch, token], as it is meant where nothing is said."""
+        given = {
+            "position": new.position,
+            "document": torch.ones_like(new.position) if new.document is None else new.document,
+            "order": new.position if new.order is None else new.order,
+            "segment": torch.ones_like(new.position) if new.segment is None else new.segment,
+            "mark": torch.zeros_like(new.position) if new.mark is None else new.mark,
+        }
+        return {fact: value.expand(self.batch, -1) for fact, value in given.items()}
+
+    def roomy(self, held: Tensor, axis: int) -> Tensor:
+        """`held` [batch, …, slot, …], with as many slots along `axis` as the index has."""
+        missing = self.slots - held.shape[axis]
+        return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing)) if missing else held
+
+    def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
+        """All that this pass sees of [batch, …, slot, …], the new tokens written along `axis`; a ring's are in no order."""
+        if not self.ring:
+            held.narrow(axis, self.start, self.n_new).copy_(new)
+            return held.narrow(axis, 0, self.start + self.n_new)
+        if self.n_new == 1:
+            held.narrow(axis, self.start % self.slots, 1).copy_(new)
+            return held.narrow(axis, 0, min(self.start + 1, self.slots))
+        seen = torch.cat((held.narrow(axis, 0, min(self.start, self.slots)), new), axis)
+        kept, end = min(self.n_new, self.slots), self.start + self.n_new
+        slots = torch.arange(end - kept, end, device=held.device) % self.slots
+        held.index_copy_(held.dim() + axis, slots, new.narrow(axis, self.n_new - kept, kept))
+        return seen
+
+    def shift(self, by: int) -> None:
+        """Count so many more slots before the tokens, as `shifted` puts them there."""
+        self.n += by
+        self.slots = self.slots if self.ring else self.n
+
+    def shifted(self, held: Tensor, axis: int, by: int) -> Tensor:
+        """`held` [batch, …, slot, …] with `by` empty slots before its tokens, or without as many that are empty."""
+        if self.ring:
+            return held.roll(by, axis)
+        return F.pad(held.narrow(axis, 0, self.n), (by, 0) if axis == -1 else (0, 0, by, 0))
+
+    def rewound(self, drop: Tensor, least: int) -> tuple[Tensor, Tensor]:
+        """Forget the last drop[b] tokens of each row; return (slot each slot is filled from, whether it holds a token).
+
+        Rows that lose more than the `least` are moved to the right, as if they had been padded on the left.
+        """
+        first, self.n = max(0, self.n - self.slots) if self.ring else 0, self.n - least
+        targets = torch.arange(first, self.n, device=drop.device)
+        sources = targets - (drop - least)[:, None]
+        index = torch.zeros(self.batch, self.slots, dtype=torch.long, device=drop.device)
+        alive = torch.zeros(self.batch, self.slots, dtype=torch.bool, device=drop.device)
+        index[:, targets % self.slots] = sources.clamp(min=first) % self.slots
+        alive[:, targets % self.slots] = sources >= first
+        self.plain = self.plain and not self.ring and bool((drop == least).all())
+        return index, alive
+
+
+class BlockIndex(SlotIndex):
+    """Which blocks of `every` tokens the slots hold: those of each row one after the other, wherever its tokens stand.
+
+    `n` counts tokens; slots are as many as their blocks can be.
+    """
+
+    def __init__(self, every: int, batch: int, length: int, device: torch.device | None) -> None:
+        super().__init__(f"blocks of {every}", batch, length // every, ring=False, device=device)
+        self.every = every
+        self.source = self.fresh = torch.zeros(batch, 0, device=device)
+
+    @property
+    def seen(self) -> int:
+        """Slots that may hold a block by now."""
+        return self.n // self.every
+
+    def admit(self, new: Tokens) -> None:
+        """Count the new tokens; which blocks end with them, the first layer to make such says by `put`."""
+        self.n += new.n
+        if self.seen > self.slots:
+            self.slots = max(self.seen, 2 * self.slots)
+
+    def put(self, blocks: Tokens) -> None:
+        """Write down the blocks of this pass; a row's of document 0 are none."""
+        document = self.facts_of(blocks)["document"] > 0
+        filled = (self.facts["document"] > 0).sum(1, keepdim=True)
+        self.source = torch.arange(self.seen, device=filled.device) - filled
+        self.fresh = (self.source >= 0) & (self.source < document.sum(1, keepdim=True))
+        for fact, value in self.facts_of(blocks).items():
+            self.facts[fact] = self.roomy(self.facts[fact], -1)
+            self.extend(self.facts[fact], value, -1)
+        seen: dict[str, Any] = {fact: held[:, : self.seen] for fact, held in self.facts.items()}
+        self.keys = Tokens(**seen, name=self.name)
+
+    def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
+        """All that this pass sees of [batch, …, slot, …], its own blocks written along `axis`."""
+        seen = held.narrow(axis, 0, self.seen)
+        if not self.seen or not new.shape[axis]:
+            return seen
+        shape = (self.batch, *(1,) * (held.dim() + axis - 1), self.seen, *(1,) * (-1 - axis))
+        source = self.source.clamp(0, new.shape[axis] - 1).view(shape)
+        taken = new.to(held.dtype).gather(axis, source.expand(seen.shape))
+        return seen.copy_(torch.where(self.fresh.view(shape), taken, seen))
+
+    def shift(self, by: int) -> None:
+        self.n += by
+        self.slots = self.seen
+
+    def shifted(self, held: Tensor, axis: int, by: int) -> Tensor:
+        """`held` [batch, …, slot, …] with as many slots as there are blocks of so many more tokens, behind those it has."""
+        n = (self.n + by) // self.every
+        held = held.narrow(axis, 0, min(n, held.shape[axis]))
+        missing = n - held.shape[axis]
+        return F.pad(held, (0, missing) if axis == -1 else (0, 0, 0, missing))

@@ -14,7 +14,7 @@ from anyformer.errors import KernelError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.resizing import shrink
-from anyformer.spec import BlockSpec, Count, ModelSpec, Vocab, Width, Window
+from anyformer.spec import Count, ModelSpec, StackSpec, Vocab, Width, Window
 from tests.laws.combinations import decoders
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import close, gradient_distance
@@ -105,11 +105,11 @@ NAMED: dict[str, tuple[ModelSpec, Callable[[ModelSpec], bool]]] = {
         hyper_connected(changed(of("mixtral-8x7b"), L.RouterSpec, hashed=Vocab(37))),
         lambda spec: hashed(spec) and any(isinstance(v, L.HyperConnectionSpec) for v in spec.nested()),
     ),
-    "AltUp on hyper-connected streams": (
-        changed(hyper_connected(of("llama3-8b")), BlockSpec, connection=L.AltUpSpec()),
+    "hyper-connections on AltUp's streams": (
+        changed(hyper_connected(of("llama3-8b")), StackSpec, residual=L.StreamsSpec(n=Count(3))),
         lambda spec: (
-            isinstance(spec.stack.residual, L.HyperStreamsSpec)
-            and any(isinstance(v, L.AltUpSpec) for v in spec.nested())
+            isinstance(spec.stack.residual, L.StreamsSpec)
+            and any(isinstance(v, L.HyperConnectionSpec) for v in spec.nested())
         ),
     ),
     "gated values of latent attention": (

@@ -14,11 +14,7 @@ from anyformer.errors import KernelError
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.resizing import shrink
-<<<<<<< HEAD
-from anyformer.spec import BlockSpec, Count, ModelSpec, Vocab, Width, Window
-=======
 from anyformer.spec import Count, ModelSpec, StackSpec, Vocab, Width, Window
->>>>>>> a/work-a
 from tests.laws.combinations import decoders
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import close, gradient_distance
@@ -109,19 +105,11 @@ NAMED: dict[str, tuple[ModelSpec, Callable[[ModelSpec], bool]]] = {
         hyper_connected(changed(of("mixtral-8x7b"), L.RouterSpec, hashed=Vocab(37))),
         lambda spec: hashed(spec) and any(isinstance(v, L.HyperConnectionSpec) for v in spec.nested()),
     ),
-<<<<<<< HEAD
-    "AltUp on hyper-connected streams": (
-        changed(hyper_connected(of("llama3-8b")), BlockSpec, connection=L.AltUpSpec()),
-        lambda spec: (
-            isinstance(spec.stack.residual, L.HyperStreamsSpec)
-            and any(isinstance(v, L.AltUpSpec) for v in spec.nested())
-=======
     "hyper-connections on AltUp's streams": (
         changed(hyper_connected(of("llama3-8b")), StackSpec, residual=L.StreamsSpec(n=Count(3))),
         lambda spec: (
             isinstance(spec.stack.residual, L.StreamsSpec)
             and any(isinstance(v, L.HyperConnectionSpec) for v in spec.nested())
->>>>>>> a/work-a
         ),
     ),
     "gated values of latent attention": (

@@ -130,11 +130,7 @@ def chosen(mixer: Any, x: Tensor, rotary: RotarySpec, top_k: int) -> list[set[in
         queries = (indexer.q.weight @ x[t]).unflatten(0, (n_heads, width))
         weights = indexer.weigh.weight @ x[t]
         scores = [
-<<<<<<< HEAD
-            sum(weights[h] * (turned(rotary, queries[h], t) @ key).relu() for h in range(n_heads)).item()
-=======
             float(sum(weights[h] * (turned(rotary, queries[h], t) @ key).relu() for h in range(n_heads)))
->>>>>>> a/work-a
             for key in keys[: (t + 1) // EVERY]
         ]
         found.append(set(sorted(range(len(scores)), key=lambda i: -scores[i])[:top_k]))

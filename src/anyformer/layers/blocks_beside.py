@@ -110,11 +110,7 @@ def with_blocks(
         new[INDEX], more = indexer.block_keys(x, attention.index_rotation, blocks, waiting.state)
         state = {**state, **more}
     if waiting.state is not None:
-<<<<<<< HEAD
-        waiting.keep({**state, COUNT: blocks.count.expand(len(x), 1).to(torch.float32)})
-=======
         waiting.keep({**state, COUNT: blocks.so_far.expand(len(x), 1).to(torch.float32)})
->>>>>>> a/work-a
     seen, tokens = held.extend(new), held.keys or blocks.tokens
     if not tokens.n:
         return stored, keys, None

@@ -79,11 +79,7 @@ class Blocks(NamedTuple):
     last: Tensor  # [batch or 1, block], the step of its last token
     later: Tensor  # [batch or 1, block], whether a block of the same document comes before it
     n_real: Tensor | None  # [batch or 1, 1], steps that are no padding; None: all
-<<<<<<< HEAD
-    count: Tensor  # [batch or 1, 1], tokens of the last document so far
-=======
     so_far: Tensor  # [batch or 1, 1], tokens of the last document so far
->>>>>>> a/work-a
 
     def first(self, every: int) -> Tokens:
         """The same by their first tokens, for what turns by positions."""

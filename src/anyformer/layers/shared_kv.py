@@ -102,11 +102,7 @@ class SharedKVSpec(ProjectionSpec):
         assert head_dim is not None
 
         def like(old: int | None) -> Width | None:
-<<<<<<< HEAD
-            return old and Width(max(4, 4 * round(old * head_dim / self.head_dim / 4)))
-=======
             return None if old is None else Width(max(4, 4 * round(old * head_dim / self.head_dim / 4)))
->>>>>>> a/work-a
 
         groups = max(min(2, self.out_groups), self.out_groups * n_heads // self.n_heads)
         return self.but(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 from typing import Any
 
->>>>>>> a/work-a
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -131,12 +128,8 @@ class BlockIndex(SlotIndex):
         for fact, value in self.facts_of(blocks).items():
             self.facts[fact] = self.roomy(self.facts[fact], -1)
             self.extend(self.facts[fact], value, -1)
-<<<<<<< HEAD
-        self.keys = Tokens(**{fact: held[:, : self.seen] for fact, held in self.facts.items()}, name=self.name)
-=======
         seen: dict[str, Any] = {fact: held[:, : self.seen] for fact, held in self.facts.items()}
         self.keys = Tokens(**seen, name=self.name)
->>>>>>> a/work-a
 
     def extend(self, held: Tensor, new: Tensor, axis: int) -> Tensor:
         """All that this pass sees of [batch, …, slot, …], its own blocks written along `axis`."""

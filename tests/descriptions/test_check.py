@@ -206,7 +206,7 @@ def test_a_latent_cache() -> None:
     """DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.4: (d_c + d_h^R) l, d_c = 512 and d_h^R = 64."""
     text = found(spec("deepseek-v2"), "consequence", "cache")[-1]
     assert text.startswith("a layer keeps one latent of 576 numbers a token")
-    kept = {shape for _, shapes in cached_calls(spec("deepseek-v2")) for shape in shapes.values()}
+    kept = {shape for call in cached_calls(spec("deepseek-v2")) for shape in call.shapes.values()}
     assert kept == {(576,)}
 
 

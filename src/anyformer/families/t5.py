@@ -74,8 +74,9 @@ def original(n_layers: int, d_model: int, n_heads: int, d_ff: int, head_dim: int
 def v1_1(n_layers: int, d_model: int, n_heads: int, d_ff: int, *, vocab_size: int = 32_128) -> ModelSpec:
     """Version 1.1: GEGLU (arXiv:2002.05202), with GELU's tanh form, and a table of the head's own, not scaled."""
     feeds = (gated(d_ff, GELU(form="tanh")),) * n_layers
-    sizes = {"d_model": d_model, "n_heads": n_heads, "vocab_size": vocab_size}
-    return t5(**sizes, encoder=feeds, decoder=feeds, tied=False, scaled=False)
+    return t5(
+        d_model=d_model, n_heads=n_heads, vocab_size=vocab_size, encoder=feeds, decoder=feeds, tied=False, scaled=False
+    )
 
 
 TOKENIZER = "SentencePiece, 32,000 pieces and 100 sentinels; the table has 32,128 rows"

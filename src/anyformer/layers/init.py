@@ -118,15 +118,19 @@ def initialise(
     of_encoder = spec.encoder.n_branches if spec.encoder else 0
     with torch.no_grad():
         for path, weight in tensors(spec, Place()):
-            target = parameters.get(path)
-            if weight.fill is not None:
-                _ = target is None or put(target, torch.tensor(weight.fill))
-                continue
-            if weight.below is not None:
-                put(target, distinct(weight, generator))
-                continue
-            drawn = torch.empty(weight.shape)
-            distribution = init.of(weight) if weight.std is None else Normal(scale=weight.std)
             n_branches = of_encoder if path.startswith("encoder.") else spec.stack.n_branches
-            distribution.fill(drawn, distribution.std(weight, n_branches), generator)
-            _ = target is None or put(target, drawn)
+            numbers = _drawn(weight, init, n_branches, generator)
+            if (target := parameters.get(path)) is not None:
+                put(target, numbers)
+
+
+def _drawn(weight: Weight, init: ByRole, n_branches: int, generator: torch.Generator) -> Tensor:
+    """What a weight starts with, whole, or what is expanded to it."""
+    if weight.fill is not None:
+        return torch.tensor(weight.fill)
+    if weight.below is not None:
+        return distinct(weight, generator)
+    drawn = torch.empty(weight.shape)
+    distribution = init.of(weight) if weight.std is None else Normal(scale=weight.std)
+    distribution.fill(drawn, distribution.std(weight, n_branches), generator)
+    return drawn

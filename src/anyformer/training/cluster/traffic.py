@@ -83,7 +83,7 @@ def planned(
             one["cp", "all-gather"] += passes * gathered * numbers
             one["cp", "reduce-scatter"] += call.read * gathered * numbers
         if mesh.ep > 1 and isinstance(mixer, MoESpec):
-            choices = tokens * mixer.router.top_k
+            choices, width = tokens * mixer.router.top_k, mixer.latent or width
             one["ep", "all-to-all"] += (2 * passes + 2) * choices * width
             found["ep", "all-to-all"] += micro_batches * passes * INTEGER * (choices + mesh.ep)
     _losses(one, spec, narrow, mesh, lengths)

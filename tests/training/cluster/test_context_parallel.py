@@ -5,7 +5,6 @@ Tolerances are those of several processes in general (`test_same_steps`): sums o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -23,7 +22,7 @@ from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import World
 from anyformer.training.objectives.objective import objective_of
 from tests.laws.models import randomised
-from tests.training.cluster.processes import Processes, processes
+from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, recipe_for, trained
 from tests.training.cluster.test_same_steps import EPSILON, GRADIENT, NAMES, alone, check_near
 
@@ -33,18 +32,6 @@ FAST = ("llama3-8b", "mixtral-8x7b", "t5-base")  # a sample; the others are slow
 MORE = ("deepseek-v3.2", "bloom-560m", "longformer-base-4096", "bigbird-base", "llama4-scout")
 REFUSED = ("deepseek-v3-mtp", "granite-4.0-h-tiny")
 FEW = ("llama3-8b", "mixtral-8x7b", "transformer-base", "xlnet-base", "bert-base")
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Processes]:
-    with processes(4) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

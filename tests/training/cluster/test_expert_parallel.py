@@ -5,7 +5,7 @@ Tolerances are those of several processes in general (`test_same_steps`): sums o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from anyformer.training.cluster.sharding import built, shard
 from anyformer.training.cluster.tensor_parallel import here
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
-from tests.training.cluster.processes import Processes, processes
+from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, trained
 from tests.training.cluster.test_same_steps import alone, check_near
 
@@ -46,18 +46,6 @@ NAMES = (
     *("deepseek-v2-lite", "jamba-v0.1", "dbrx", "nemotron-3-nano-30b-a3b", "qwen1.5-moe-a2.7b", "granite-4.0-h-tiny"),
 )
 FAST = ("mixtral-8x7b", "deepseek-v3-mtp")  # a sample; the others are slow tests
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Processes]:
-    with processes(4) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Tolerances are those of several processes in general (`test_same_steps`): sums o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
@@ -27,7 +26,7 @@ from anyformer.training.cluster.sharding import built
 from anyformer.training.cluster.stages import _cut, stages, unstaged
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.objectives.objective import LossContext, Losses, objective_of
-from tests.training.cluster.processes import Processes, processes
+from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, batch_for, of_all_stages, recipe_for, trained, trainer_for
 from tests.training.cluster.test_same_steps import EPSILON, GRADIENT, KEYS_OF_EARLIER, LOSS, NAMES, alone, check_near
 
@@ -36,18 +35,6 @@ REFUSED = ("t5-base", "transformer-base")
 # Beside those of several processes in general: keys lent across the cut and streams side by side, ALiBi, chosen keys.
 MORE = (KEYS_OF_EARLIER, "bloom-560m", "deepseek-v3.2", "olmo2-1b")
 FEW = ("gpt2", "llama3-8b", "mixtral-8x7b", "deepseek-v3-mtp", "albert-base")
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Processes]:
-    with processes(4) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

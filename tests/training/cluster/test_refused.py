@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,9 @@ from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.world import ALONE, World
 from anyformer.training.run.checks import check_room
 from tests.cli.running import refused, run
-from tests.training.cluster.processes import Processes, processes
+from tests.training.cluster.processes import Processes
 
 DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "cluster.md"
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

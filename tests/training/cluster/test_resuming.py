@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,6 @@ from tests.training.cluster.runs import STEPS, Ran, ran
 
 STOP = 14  # after the checkpoint of step 12
 NEAR = 2e-6  # relative: a loss by other sums; Adam makes more of rounding than a step of SGD would
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from anyformer.families import PRESETS
-from tests.training.cluster.processes import Processes, processes
+from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, Steps, trained
 
 # Every kind: tied and untied, windows, mixtures, latents, predictions further ahead, sinks, parallel branches, encoders,
@@ -34,18 +33,6 @@ FAST = (
 # largest element. What cancels (biases of keys, saturated attention) is as exact as what it is a sum of over rows, each
 # rounded to float32's epsilon of the largest.
 GRADIENT, LOSS, EPSILON = 1e-5, 1e-6, ROWS * 2.0**-23
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Processes]:
-    with processes(4) as pool:
-        yield pool
 
 
 def check_near(found: Steps, wanted: Steps) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ from tests.training.cluster.runs import ran
 from tests.training.cluster.test_faults import Launched, check_all_gone, checkpoints, losses, steps_made
 
 write = shards.write
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
 
 
 class Noting(Watcher):

@@ -5,8 +5,6 @@ Tolerances are those of several processes in general (`test_same_steps`): sums o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -21,25 +19,13 @@ from anyformer.training.cluster.sharding import built, shard
 from anyformer.training.cluster.tensor_parallel import here
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
-from tests.training.cluster.processes import Processes, processes
+from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, trained
 from tests.training.cluster.test_same_steps import NAMES, alone, check_near
 
 FAST = ("llama3-8b", "deepseek-v3-mtp", "t5-base")  # a sample; the others are slow tests
 # By four: fewer key/value heads than processes, one of them, experts, two stacks, two heads.
 FEW = ("llama3-8b", "mixtral-8x7b", "transformer-base", "falcon-7b", "bert-base")
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Processes]:
-    with processes(4) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from anyformer.training.cluster.simulated import Step, Watch, simulated
 from anyformer.training.cluster.traffic import planned
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
-from tests.training.cluster.processes import Processes, processes
+from tests.training.cluster.processes import Processes
 
 FAST = ("llama3-8b", "bert-large", "gpt-oss-20b")  # a sample; the others are slow tests
 ROWS, LENGTH, SOURCE = 2, 63, 30  # which no number of processes divides
@@ -145,12 +144,6 @@ def test_weights_lie_as_shoeybi_et_al_have_them() -> None:
     assert {"tp": 0} in split.values()
     assert split[f"{forward}.down.weight"] == {"tp": 1}
     assert step.weights["stack.norm.weight"].split == {}
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    with processes(2) as pool:
-        yield pool
 
 
 def sent(world: World, name: str, mesh: str) -> Counter[tuple[str, str]]:

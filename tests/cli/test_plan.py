@@ -192,7 +192,7 @@ def test_what_is_sent_is_what_is_planned() -> None:
     assert all(row["planned_nbytes"] == row["simulated_nbytes"] > 0 for row in rows)
     assert "difference 0" in succeeded(run(*given, "--mesh", "dp=4,zero=0", "--simulate")).stdout
     assert answer(*given, "--mesh", "pp=2,dp=2")["traffic"] is None
-    refused(run(*given, "--mesh", "pp=2,dp=2", "--simulate"), "--simulate: ", "pp = 2")
+    refused(run(*given, "--mesh", "pp=2,dp=2", "--simulate"), "--simulate: ", "stages of a pipeline")
     refused(run("plan", "gpt2", "--hardware", "H100", "--simulate"), "one device sends nothing")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import anyformer.layers as L
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, edited
 from anyformer.families.deepseek import predicting_further
 from anyformer.layers.mask import ignores_heads
 from anyformer.spec import (
@@ -220,6 +220,16 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
         options |= {"scores": (), "relative_values": None, "compressor": blocks}
         chosen = chosen and chosen.but(compressor=blocks.but(norm=None), where=draw(st.sampled_from(["first", "last"])))
     return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})
+
+
+def without_blocks(spec: ModelSpec) -> ModelSpec:
+    """The same whose attention keeps no blocks of past tokens."""
+
+    def without(attention: L.AttentionSpec) -> L.AttentionSpec:
+        indexer = attention.indexer and attention.indexer.but(compressor=None)
+        return attention.but(compressor=None, indexer=indexer)
+
+    return edited(spec, L.AttentionSpec, without)
 
 
 @st.composite

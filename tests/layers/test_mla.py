@@ -36,7 +36,7 @@ from anyformer.layers.tokens import ForwardContext, plain_tokens
 from anyformer.model import Transformer, build
 from anyformer.resizing import resize, shrink
 from anyformer.spec import Cost, Count, Length, MapSpec, ModelSpec, Place, ScaleSpec, Width, Window, Workload
-from tests.laws.combinations import decoders, latent
+from tests.laws.combinations import decoders, latent, without_blocks
 from tests.laws.models import ids_for, randomised
 from tests.laws.parity import InDouble
 from tests.laws.tolerance import FLOAT32, close, distance, gradient_distance
@@ -81,7 +81,7 @@ class NeverAbsorbed(MLASpec):
 def latent_decoders(draw: st.DrawFn) -> ModelSpec:
     """Draw a decoder with latent attention in every layer; scores of content, and pairs of heads, would forbid to absorb."""
     projection = draw(latent())
-    spec = edited(draw(decoders()), AttentionSpec, _without_content)
+    spec = edited(without_blocks(draw(decoders())), AttentionSpec, _without_content)
     return edited(spec, ProjectionSpec, lambda _: projection)
 
 

@@ -29,9 +29,8 @@ class Entry(NamedTuple):
     """Where a tensor lies. `kind` is ggml's number for its type."""
 
     kind: int
-    shape: tuple[
-        int, ...
-    ]  # the last axis side by side, as torch has it; without leading ones, which ggml itself leaves out
+    # the last axis side by side, as torch has it; without leading ones, which ggml itself leaves out
+    shape: tuple[int, ...]
     start: int  # byte of the file
     nbytes: int
 

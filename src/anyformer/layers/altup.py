@@ -17,12 +17,11 @@ from anyformer.layers.block import in_turn
 from anyformer.layers.linear import Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.residual import AddSpec, Branches
+from anyformer.layers.residual import AddSpec, Branches, SideBySideSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store
 from anyformer.spec import (
     ConnectionSpec,
     Cost,
-    Count,
     MapSpec,
     Place,
     Placed,
@@ -34,22 +33,13 @@ from anyformer.spec import (
 )
 
 
-class StreamsSpec(ResidualSpec):
+class StreamsSpec(SideBySideSpec):
     """Streams side by side: the embedding and linear maps of it, each as long as it is; at the end likewise, and their mean.
 
     What no connection runs on the first alone reads the first and is added to all others (Gemma 3n's per-layer embeddings).
     """
 
-    sums_normed = False
-    n: Count = Count(4)
     least: Positive = 1e-5  # that the mean square of a map counts as
-
-    def __post_init__(self) -> None:
-        self.require("n", self.n > 1, "is one stream, which Add is; give 2 or more")
-
-    @property
-    def n_streams(self) -> int:
-        return self.n
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         maps: Placed = [(LinearSpec(), place) for _ in range(self.n - 1)]

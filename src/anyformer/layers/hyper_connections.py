@@ -17,7 +17,7 @@ from anyformer.errors import SpecError
 from anyformer.layers.block import in_turn
 from anyformer.layers.norm import RMSNormSpec
 from anyformer.layers.part import Part
-from anyformer.layers.residual import Branches
+from anyformer.layers.residual import Branches, SideBySideSpec
 from anyformer.layers.tokens import ForwardContext, Notes, Store, as_given
 from anyformer.spec import (
     ConnectionSpec,
@@ -28,7 +28,6 @@ from anyformer.spec import (
     Place,
     Placed,
     Positive,
-    ResidualSpec,
     Weight,
     Workload,
 )
@@ -76,23 +75,14 @@ class StreamCoefficients(Part[StreamCoefficientsSpec]):
             )
 
 
-class HyperStreamsSpec(ResidualSpec):
+class HyperStreamsSpec(SideBySideSpec):
     """Streams side by side that all begin as the embedding; at the end their sum, each weighed by σ(coefficient) + least.
 
     What no connection runs on them reads their mean and is added to all.
     """
 
-    sums_normed = False
-    n: Count = Count(4)
     norm: MapSpec | None = RMSNormSpec(weight=False)
     least: Positive = 1e-6
-
-    def __post_init__(self) -> None:
-        self.require("n", self.n > 1, "is one stream, which Add is; give 2 or more")
-
-    @property
-    def n_streams(self) -> int:
-        return self.n
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         end = StreamCoefficientsSpec(sizes=(self.n,), norm=self.norm)

@@ -44,9 +44,8 @@ class IndexerSpec(PartSpec):
     layout: Literal["half", "interleaved"] | None = None
     where: Literal["first", "last"] = "first"
     norm_key: MapSpec | None = LayerNormSpec(eps=1e-6)
-    compressor: CompressorSpec | None = (
-        None  # what makes its keys, where attention's are of blocks and it chooses among these
-    )
+    # what makes its keys, where attention's are of blocks and it chooses among these
+    compressor: CompressorSpec | None = None
     # "layer": its choice is that of an earlier layer, whose indexer is like this one, and it has no weights (GLM)
     reads: Literal["self", "layer"] = "self"
     # the name under which later layers find the choice; of one that reads "layer", the name of what it reads

@@ -81,9 +81,8 @@ class MoESpec(MixerSpec):
     shared_expert: MixerSpec | None = None  # for all tokens; several of one width are one that is as wide as all
     shared_gate: bool = False  # the shared expert's result is multiplied by σ(w·x) (Qwen-MoE)
     capacity: CapacitySpec | None = None  # None: every choice is served
-    latent: Width | None = (
-        None  # what experts read and write, mapped there and back by linear maps of all; None: d_model
-    )
+    # what experts read and write, mapped there and back by linear maps of all; None: d_model
+    latent: Width | None = None
     weighs: Literal["output", "input"] = "output"  # what of an expert is multiplied by its weight (Llama 4: the input)
 
     def __post_init__(self) -> None:

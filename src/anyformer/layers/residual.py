@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes
-from anyformer.spec import Exponent, ResidualSpec
+from anyformer.spec import Count, Exponent, ResidualSpec
 
 # What the branches of a sublayer make [batch, token, d_model] of what they read, of that shape, and a note of each.
 Branches = Callable[[Tensor, ForwardContext], tuple[Tensor, list[Notes]]]
@@ -28,6 +28,20 @@ class AddByDepthSpec(ResidualSpec):
 
     def within(self, n_branches: int) -> AddSpec:
         return AddSpec(scale=n_branches**self.power)
+
+
+class SideBySideSpec(ResidualSpec, abstract=True):
+    """Streams of d_model features side by side, n of them."""
+
+    sums_normed = False
+    n: Count = Count(4)
+
+    def __post_init__(self) -> None:
+        self.require("n", self.n > 1, "is one stream, which Add is; give 2 or more")
+
+    @property
+    def n_streams(self) -> int:
+        return self.n
 
 
 class Add(Part[AddSpec]):

@@ -14,6 +14,7 @@ from anyformer.study.paired import (
     Spread,
     corrected,
     difference,
+    differences,
     least_detectable,
     least_margin,
     lower,
@@ -84,14 +85,18 @@ def judged(spec: StudySpec, runs: Reported, tuning: Sequence[Tuning] = ()) -> tu
     """The verdict on each claim, at the largest size and budget; p of all tested differences corrected together by Holm."""
     size, tokens = max(spec.sizes), max(spec.tokens)
     largest = {model.name: runs[model.name, size, tokens] for model in spec.models}
-    spread = spread_of({name: losses_of(each) for name, each in largest.items()})
-    tested: dict[int, tuple[Difference | None, Spread]] = {}
+    losses = {name: losses_of(each) for name, each in largest.items()}
+    spread, tested = spread_of(losses), dict[int, tuple[Difference | None, Spread]]()
     for claim in spec.claims:
-        if isinstance(claim, LossPairSpec):
-            tested[id(claim)] = _tested(claim, largest, spread)
+        if isinstance(claim, LossPairSpec) and claim.readings == (None, None):
+            tested[id(claim)] = differences(losses, [(claim.model, claim.than)])[0], spread
+        elif isinstance(claim, LossPairSpec):
+            sides = zip(("model", "than"), claim.names, claim.readings, strict=True)
+            read = {side: losses_of(largest[name], length, claim.last) for side, name, length in sides}
+            tested[id(claim)] = _alone(paired(read, "model", "than"))
         elif isinstance(claim, LessSensitive):
-            pairs = paired({name: sensitivity(spec, tuning, name) for name in claim.names}, *claim.names)
-            tested[id(claim)] = difference(pairs, pooled([pairs])) if pairs else None, pooled([pairs])
+            told = {name: sensitivity(spec, tuning, name) for name in claim.names}
+            tested[id(claim)] = _alone(paired(told, *claim.names))
     p_values = dict(zip(tested, corrected([found for found, _ in tested.values()]), strict=True))
     verdicts = []
     for claim in spec.claims:
@@ -102,24 +107,15 @@ def judged(spec: StudySpec, runs: Reported, tuning: Sequence[Tuning] = ()) -> tu
         elif isinstance(claim, LessCompute):
             verdicts.append(_of_compute(claim, spec, runs, size))
         elif isinstance(claim, SameOrder):
-            verdicts.append(_of_order(claim, {name: losses_of(each) for name, each in largest.items()}))
+            verdicts.append(_of_order(claim, losses))
         else:
             raise TypeError(f"{claim.kind} has no test")
     return tuple(verdicts)
 
 
-def _tested(
-    claim: LossPairSpec, runs: Mapping[str, Sequence[RunResult]], spread: Spread
-) -> tuple[Difference | None, Spread]:
-    """The difference that a claim speaks of, and the deviation that it is held against.
-
-    Beyond the trained length models' deviations differ too much to be pooled: there the pair has its own.
-    """
-    lengths = claim.readings
-    sides = zip(("model", "than"), claim.names, lengths, strict=True)
-    losses = {side: losses_of(runs[name], length, claim.last) for side, name, length in sides}
-    pairs = paired(losses, "model", "than")
-    own = spread if lengths == (None, None) else pooled([pairs])
+def _alone(pairs: Sequence[float]) -> tuple[Difference | None, Spread]:
+    """What pairs say by their own deviation: beyond the trained length, and of rates, models' differ too much to be pooled."""
+    own = pooled([pairs])
     return (difference(pairs, own) if pairs else None), own
 
 

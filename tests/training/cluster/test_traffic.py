@@ -16,9 +16,11 @@ import torch
 
 from anyformer.errors import SpecError, UsageError
 from anyformer.families import PRESETS
+from anyformer.families.compose import changed
+from anyformer.layers import MoESpec
 from anyformer.observation.passes import loss_of, thinned
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Place, tensors
+from anyformer.spec import ModelSpec, Place, Width, tensors
 from anyformer.training.cluster.context_parallel import stretch_rows
 from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.mesh import parse
@@ -102,6 +104,11 @@ QUICK = {("llama3-8b", "fsdp=2,cp=2,tp=2"), ("mixtral-8x7b", "fsdp=4,cp=2,ep=4")
 )
 def test_presets_of_each_kind(name: str, mesh: str) -> None:
     both(thinned(PRESETS[name].spec)[0], mesh)
+
+
+def test_tokens_travel_as_wide_as_what_experts_read() -> None:
+    spec = changed(thinned(PRESETS["mixtral-8x7b"].spec)[0], MoESpec, latent=Width(1024))
+    both(spec, "fsdp=8,ep=4")
 
 
 @pytest.mark.slow

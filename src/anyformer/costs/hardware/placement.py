@@ -132,9 +132,8 @@ class Placer:
         tensor, context, expert = (
             share * f(mesh, tokens, recompute) for f in (self._tensor, self._context, self._expert)
         )
-        tensor += (2 if stages == 1 else 1) * self._all_reduce(
-            mesh, tokens
-        )  # what the tables give, forward and backward
+        # what the tables give, forward and backward
+        tensor += (2 if stages == 1 else 1) * self._all_reduce(mesh, tokens)
         pipeline = 0.0
         if stages > 1:
             pipeline = 2 * mesh.vp * tokens * self.spec.stack.d_model * HALF / mesh.tp / self._rate(mesh, mesh.devices)

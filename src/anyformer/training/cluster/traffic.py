@@ -146,9 +146,8 @@ def _weights(
 ) -> None:
     """Weights that are brought together for a pass, and gradients that are added up."""
     blocks = Counter(_blocks(spec, Place(), ""))
-    groups: dict[
-        tuple[str, int], tuple[int, int]
-    ] = {}  # (gathered, scattered) numbers, of a block and of so many processes
+    # (gathered, scattered) numbers, of a block and of so many processes
+    groups: dict[tuple[str, int], tuple[int, int]] = {}
     shards, copies = mesh.shards, mesh.dp
     for (name, wide), (_, own) in zip(tensors(spec, Place()), tensors(narrow, Place()), strict=True):
         if not wide.trainable:

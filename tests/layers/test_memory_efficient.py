@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.memory_efficient import MemoryEfficientGatedDown, MemoryEfficientRMSNorm
+from anyformer.layers.memory_efficient import MemoryEfficientConvolution, MemoryEfficientGatedDown, MemoryEfficientRMSNorm
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -31,6 +31,15 @@ def test_norm_by_root_against_finite_differences(weighted: bool) -> None:
     assert torch.equal(MemoryEfficientRMSNorm.apply(x, weight, 1e-3), F.rms_norm(x, (24,), weight, 1e-3))
     inputs: Any = (x, weight) if weighted else (x,)
     assert torch.autograd.gradcheck(lambda x, w=None: MemoryEfficientRMSNorm.apply(x, w, 1e-3), inputs)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_convolution_in_blocks_against_finite_differences(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryEfficientConvolution, "BLOCK", 4)  # 10 tokens: two blocks and a half
+    wide, weight = numbers(2, 9 + size, 3), numbers(3, size)
+    theirs = F.conv1d(wide.mT, weight[:, None], groups=3).mT
+    torch.testing.assert_close(MemoryEfficientConvolution.apply(wide, weight), theirs)
+    assert torch.autograd.gradcheck(MemoryEfficientConvolution.apply, (wide, weight))
 
 
 def kept_nbytes(result: Tensor) -> int:

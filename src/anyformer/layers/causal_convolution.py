@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec
+from anyformer.layers.memory_efficient import MemoryEfficientConvolution, saves_activations
 from anyformer.layers.part import Part
 from anyformer.layers.recurrence import Steps
 from anyformer.spec import Few, PartSpec, Place, Weight
@@ -41,12 +42,15 @@ class CausalConvolution(Part[CausalConvolutionSpec]):
         last, n = self.spec.size - 1, x.shape[1]
         wide = F.pad(x, (0, 0, last, 0)) if tail is None else torch.cat((tail.to(x.dtype), x), 1)
         pieces = None if steps.piece is None else F.pad(steps.piece, (last, 0))
-        y = x * self.weight[:, 0, last]
-        for i in range(last):
-            tap = wide[:, i : i + n]
-            if pieces is not None:
-                tap = tap * (pieces[:, i : i + n] == pieces[:, last:])[..., None]
-            y = torch.addcmul(y, tap, self.weight[:, 0, i])
+        if pieces is None and saves_activations():
+            y = MemoryEfficientConvolution.apply(wide, self.weight[:, 0])
+        else:
+            y = x * self.weight[:, 0, last]
+            for i in range(last):
+                tap = wide[:, i : i + n]
+                if pieces is not None:
+                    tap = tap * (pieces[:, i : i + n] == pieces[:, last:])[..., None]
+                y = torch.addcmul(y, tap, self.weight[:, 0, i])
         y = y if self.bias is None else y + self.bias
         y = y if self.spec.activation is None else self.spec.activation(y)
         return y, self._tail(wide, steps, pieces, last)

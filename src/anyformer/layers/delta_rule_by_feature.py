@@ -92,10 +92,9 @@ def _pairs(q: Tensor, k: Tensor, decay: Tensor, ahead: Tensor, behind: Tensor) -
 
 
 def delta_rule_by_feature_flops(query: int, past: int, *, heads: int, key_dim: int, value_dim: int) -> int:
-    """The FLOPs for so many new tokens of a row: products, and the triangular systems counted as products of whole squares."""
+    """The FLOPs for so many new tokens of a row: products, and the triangular systems as products of squares."""
     chunks = counted(query, past, CHUNK, BLOCK)
-    made = (
-        2 * key_dim * (chunks.pairs + chunks.near)
-    )  # a chunk's blocks with themselves and with all before, of q and of k
-    pairs = made + 2 * chunks.pairs * (2 * value_dim + key_dim)
+    # a chunk's blocks with themselves and with all before, of q and of k
+    made = 2 * key_dim * (chunks.pairs + chunks.near)
+    pairs = made + 2 * (chunks.pairs * 2 * value_dim + chunks.reading * key_dim + chunks.solved)
     return heads * (pairs + 2 * (2 * chunks.readers + chunks.writers) * key_dim * value_dim)

@@ -47,7 +47,9 @@ class Chunks(NamedTuple):
     """What the chunks of a row are together."""
 
     pairs: int  # of tokens in the same chunk
+    reading: int  # those in chunks that read a state
     near: int  # of tokens in the same block of a chunk
+    solved: int  # a chunk's tokens, cubed: a system of them solved for each of them
     readers: int  # tokens of chunks that read a state
     writers: int  # tokens of chunks whose state somebody reads
 
@@ -58,8 +60,9 @@ def counted(query: int, past: int, chunk: int = CHUNK, block: int = 1) -> Chunks
     n, size = chunks_of(rest, chunk, block) if rest else (0, 0)
     whole = full * SEGMENT // chunk
     tokens, first, last = whole * chunk + n * size, chunk if whole else size, size if n else chunk
+    first, last = (0, 0) if past else (first, last)
     pairs, near = whole * chunk**2 + n * size**2, whole * chunk * block + n * size * min(block, size)
-    return Chunks(pairs, near, tokens, tokens) if past else Chunks(pairs, near, tokens - first, tokens - last)
+    return Chunks(pairs, pairs - first**2, near, whole * chunk**3 + n * size**3, tokens - first, tokens - last)
 
 
 def chunked(x: Tensor, n: int, size: int) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -73,6 +73,39 @@ class MemoryEfficientRMSNorm(torch.autograd.Function):
         along = product.mean(-1, keepdim=True) if weight is None else (product @ weight)[..., None] / x.shape[-1]
         for_normed = grad.clone() if weight is None else torch.mul(grad, weight, out=product)
         return for_normed.sub_(normed.mul_(along)).mul_(scale), for_weight, None
+
+
+class MemoryEfficientConvolution(torch.autograd.Function):
+    """Σ_m weight_m ⊙ wide_{t + m}, of which `wide` and the weight stay; a block of tokens at a time, in a processor's cache."""
+
+    BLOCK: ClassVar[int] = 256  # tokens; it changes time, no number but the rounding of a weight's gradient
+
+    @staticmethod
+    def forward(ctx: Any, wide: Tensor, weight: Tensor) -> Tensor:
+        """[batch, token, channels] of wide [batch, size - 1 + token, channels] and weight [channels, size]."""
+        ctx.save_for_backward(wide, weight)
+        taps, n = weight.t().contiguous(), wide.shape[1] - weight.shape[1] + 1
+        y = wide.new_empty(wide.shape[0], n, wide.shape[2], dtype=torch.result_type(wide, weight))
+        for start, part in enumerate(y.split(MemoryEfficientConvolution.BLOCK, 1)):
+            start *= MemoryEfficientConvolution.BLOCK
+            torch.mul(wide[:, start : start + part.shape[1]], taps[0], out=part)
+            for i, tap in enumerate(taps[1:], start + 1):
+                part.addcmul_(wide[:, i : i + part.shape[1]], tap)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        wide, weight = ctx.saved_tensors
+        taps = weight.t().contiguous()
+        for_wide, for_taps = grad.new_zeros(wide.shape), torch.zeros_like(taps)
+        for start, part in enumerate(grad.split(MemoryEfficientConvolution.BLOCK, 1)):
+            start *= MemoryEfficientConvolution.BLOCK
+            for i, tap in enumerate(taps):
+                seen = slice(start + i, start + i + part.shape[1])
+                for_wide[:, seen].addcmul_(part, tap)
+                for_taps[i] += (part * wide[:, seen]).sum((0, 1))
+        return for_wide.to(wide.dtype), for_taps.t()
 
 
 def saves_activations() -> bool:

@@ -94,10 +94,15 @@ def _gradients(
         of_decay = decay.mul_(of_states)  # of its logarithm
         of_decay[1:] *= states[:-1]
         of_decay[0] *= before[i]
-        for_rate += (of_decay * steps[:, :, None]).sum((0, 1))
+        # Summed as they are made: products of this size are not written anywhere.
+        for at, taken in zip(of_decay.flatten(0, 1), steps.flatten(0, 1), strict=True):
+            for_rate.addcmul_(at, taken)
+        of_step = of_u * xs
+        for at, speed in zip(of_decay.unbind(2), rate, strict=True):
+            of_step.addcmul_(at, speed)
         parts = (
             of_u * steps,
-            of_u * xs + (of_decay * rate).sum(2),
+            of_step,
             of_states @ u[..., None],
             states @ given[..., None],
         )

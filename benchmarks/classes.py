@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer import build
 from anyformer.families import preset
 from anyformer.families.compose import changed
 from anyformer.layers import AxialPositionsSpec, FeedForwardSpec, LearnedPositionsSpec
@@ -26,12 +27,13 @@ from benchmarks.twins import twins
 
 BATCH, SEQ_LEN, VOCAB, SIZE = 8, 256, 8192, 16_000_000
 MODELS = {"gpt2": 1.10, "gemma3-1b": 1.10, "t5-base": 1.10}  # with the bar of each
+HASHES = "reformer-crime-and-punishment"
 LAYERS = {
     ("longformer-base-4096", 4096): 2.5,
     ("longformer-base-4096", 8192): 2.5,
     ("bigbird-base", 4096): 1.8,
     ("bigbird-base", 8192): 2.5,
-    ("reformer-crime-and-punishment", 8192): 1.5,
+    (HASHES, 8192): 1.5,
 }
 Step = Callable[[], float]
 
@@ -85,6 +87,18 @@ def one_layer(name: str, length: int) -> ModelSpec:
     return changed(one, AxialPositionsSpec, shape=(64, length // 64))
 
 
+def our_passes(model: Any, length: int) -> Step:
+    """Both passes of a layer of ours, which give the sum of what it writes."""
+    ids = drawn(0, 512, 1, length)
+
+    def once() -> float:
+        y = model(ids, output_logits=False).last_hidden_state
+        y.sum().backward()
+        return y.detach().abs().sum().item()
+
+    return once
+
+
 def passes(name: str, length: int) -> dict[str, Step]:
     """Both passes of a layer of each side, which give the sum of what it writes."""
     spec = one_layer(name, length)
@@ -97,17 +111,18 @@ def passes(name: str, length: int) -> dict[str, Step]:
             if isinstance(getattr(module, field, None), float):
                 setattr(module, field, 0.0)
 
-    def our_pass() -> float:
-        y = ours(ids, output_logits=False).last_hidden_state
-        y.sum().backward()
-        return y.detach().abs().sum().item()
-
     def their_pass() -> float:
         y = base(input_ids=ids)[0]
         y.sum().backward()
         return y.detach().abs().sum().item()
 
-    return {"ours": our_pass, "transformers": their_pass}
+    return {"ours": our_passes(ours, length), "transformers": their_pass}
+
+
+def growing(length: int) -> Step:
+    """Both passes of the layer that hashes, which give their CPU seconds."""
+    once = our_passes(build(one_layer(HASHES, length), seed=0), length)
+    return lambda: measure.cpu_seconds(once)
 
 
 def compared(name: str, sides: dict[str, Step], n: int, least: float) -> dict[str, Any]:
@@ -130,6 +145,12 @@ def main() -> None:
     rows = [compared(f"training step like {name}, x transformers", steps(name), n, bar) for name, bar in MODELS.items()]
     for (name, length), bar in LAYERS.items():
         rows.append(compared(f"layer of {name} at {length:,}, x transformers", passes(name, length), n, bar))
+    work = {str(n): growing(n) for n in (8192, 32_768)}
+    taken = measure.turns(work, max(1, n // 3))
+    growth = measure.speed_ratio(taken, "8192", "32768")
+    rows.append(
+        measure.row(f"layer of {HASHES}: time of 32,768 over 8,192", growth, most=5.0, seconds=measure.rounded(taken))
+    )
     shape = {"batch": BATCH, "seq_len": SEQ_LEN, "vocab_size": VOCAB, "parameters": SIZE, "layer_width": 256}
     measure.record("classes", given.out, rows, {"shape": shape})
 

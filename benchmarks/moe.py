@@ -3,7 +3,7 @@
     python -m benchmarks.moe --quick
 
 One layer, top 2, 4,096 tokens; the layers share x, the gradient and the clock. Work that follows tokens must not follow
-the number of experts: 128 experts at most 1.8 times the time of 8, 8 experts at most 1.2 times the dense layer's.
+the number of experts: 128 experts at most 1.4 times the time of 8, 8 experts at most 1.15 times the dense layer's.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_heap()
     rows, taken_by = [], {}
-    for name, autocast, dense in (("float32", False, 1.2), ("bfloat16 autocast", True, 1.8)):
+    for name, autocast, dense in (("float32", False, 1.15), ("bfloat16 autocast", True, 1.8)):
         batch = EMULATED_BATCH if autocast and not measure.native_bfloat16() else BATCH
         taken = times(autocast, batch, 5 if given.quick else 15)
         taken_by[name] = measure.rounded(taken)
@@ -116,7 +116,7 @@ def main() -> None:
             return statistics.median(x / y for x, y in zip(taken[a], taken[b], strict=True))
 
         rows += [
-            measure.row(f"128 experts over 8, {name}", ratio("128", "8"), most=1.8, batch=batch),
+            measure.row(f"128 experts over 8, {name}", ratio("128", "8"), most=1.4, batch=batch),
             measure.row(f"8 experts over dense, {name}", ratio("8", "dense"), most=dense),
         ]
         if autocast and not measure.native_bfloat16():

@@ -30,8 +30,6 @@ independent implementation, cached to uncached, and ours to theirs after convers
 LEFT_OUT = {
     "UMT5ForConditionalGeneration with untied heads": "divides its logits by √d_model whether the head is tied or not; the "
     "released models, whose heads are not, were trained without that and are read so: scores are √d_model times the class's",
-    "EsmForMaskedLM": "always holds a head that tells contacts from the attention of all layers, for which no part is here; "
-    "scales what it reads by the share of hidden tokens, in use too",
     "EuroBertForSequenceClassification": "classifies every token and pools what that says, where heads here pool first",
     "MPNetForMaskedLM with other buckets": "tells 32 apart whatever its configuration says; other numbers are refused",
     "RoFormerForMaskedLM with rotary_value": "turns values too; refused",

@@ -61,7 +61,14 @@ class Output:
         return getattr(self, key)
 
     def read_by(self, head: Head) -> Tensor:
-        """What a head makes its logits of [batch, token, width]."""
+        """What a head makes its logits of [batch, token, width], or the weights of all attentions [batch, maps, token, token].
+
+        Raises InputError where the kernel that was asked for gives no weights.
+        """
+        if head.spec.by_name:
+            if not self.attentions:
+                raise InputError(f"the head {head.spec.name!r} reads attention's weights; take kernel='eager'")
+            return torch.cat(self.attentions, 1)
         return self.last_hidden_state if head.layers is None else self.of_layers[head.spec.name]
 
     @property
@@ -142,13 +149,17 @@ class Transformer(Part[ModelSpec]):
         with a cache it covers the new tokens, or all of them. `position_ids` that start again at 0 mark packed documents too.
         `encoder_last_hidden_state` [batch, source, width]: what the encoder made, instead of its ids, whose mask still counts.
         `facts`: more about the tokens of `input_ids` that this model's masks and scores read, "order" or "mark" [batch, token].
-        `logits_to_keep`: only of the last so many tokens; 0: all. `heads`: which to ask, by name; None: all. A head that pools
-        gives one answer a row, and refuses rows that hold several documents. `output_ahead`: run what predicts further tokens
-        too, which takes whole rows and no cache. `labels` [batch, token] make the first head's loss, their mean cross-entropy
-        but for -100: of a decoder those of each token's successor, the tokens themselves given as labels; of an encoder and of
-        an encoder–decoder those of each token. A head that pools takes a class a row [batch]. `carried`: what the process
-        that has the layers before these gives, each [batch, …]. Raises InputError and KernelError.
+        `logits_to_keep`: only of the last so many tokens; 0: all. `heads`: which to ask, by name; None: all but those that
+        read attention's weights. A head that pools gives one answer a row, and refuses rows that hold several documents.
+        `output_ahead`: run what predicts further tokens too, which takes whole rows and no cache. `labels` [batch, token] make
+        the first head's loss, their mean cross-entropy but for -100: of a decoder those of each token's successor, the tokens
+        themselves given as labels; of an encoder and of an encoder–decoder those of each token. A head that pools takes a class
+        a row [batch]. `carried`: what the process that has the layers before these gives, each [batch, …]. Raises InputError
+        and KernelError.
         """
+        named = [head for head in self.heads if not head.spec.by_name] if heads is None else map(self.head, heads)
+        asked = list(named)
+        output_attentions = output_attentions or (output_logits and any(head.spec.by_name for head in asked))
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
         given = decoder_input_ids if input_ids is None else input_ids
         kernels = self._choose(name, self.runs_on or ("cpu" if given is None else given.device.type))
@@ -190,7 +201,6 @@ class Transformer(Part[ModelSpec]):
             x, own = self.stack(ids, context, stores, carried=carried)
             return Output(x, notes=own, carried=stage.leave(x, context))
         hidden: list[Tensor] | None = [] if output_hidden_states else None
-        asked = list(self.heads) if heads is None else [self.head(one) for one in heads]
         # A cache holds what the layers of every head keep of every token.
         layered = [one for one in (asked if cache is None else self.heads) if one.layers is not None]
         early: dict[int, Tensor | None] = {len(self.stack.blocks) - one.layers.spec.before: None for one in layered}

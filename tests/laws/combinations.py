@@ -222,6 +222,11 @@ def attentions(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks,
     return L.AttentionSpec(projection=projection, indexer=chosen, **{**options, **fixed})
 
 
+def dropping_tokens(spec: ModelSpec) -> ModelSpec:
+    """The same whose embedding takes one token for masked, which makes an encoder of it."""
+    return changed(spec, L.TokensSpec, dropout=L.TokenDropoutSpec(token=5))
+
+
 def without_blocks(spec: ModelSpec) -> ModelSpec:
     """The same whose attention keeps no blocks of past tokens."""
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families import FAMILIES, Family, preset
 from anyformer.families.compose import changed
-from anyformer.families.hf import albert, bert, bigbird, deberta, longformer, mpnet, nomic, xlnet
+from anyformer.families.hf import albert, bert, bigbird, deberta, esm, longformer, mpnet, nomic, xlnet
 from anyformer.families.hf.headings import HeadNames
 from anyformer.families.hf.mapping import class_of, fitting, spec_of
 from anyformer.families.longformer import first_marked
@@ -34,9 +34,11 @@ from anyformer.layers import (
     SiLU,
     SymmetricWindow,
     Tanh,
+    TokenDropoutSpec,
+    TokensSpec,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import Count, Length, ModelSpec, ScaleSpec, Window
+from anyformer.spec import Count, EmbeddingSpec, Length, ModelSpec, ScaleSpec, Window
 from tests.laws.inputs import inputs_for
 from tests.laws.models import ids_for
 from tests.laws.mutations import Mutation, check_mutation, each_mutation
@@ -62,6 +64,8 @@ ENCODERS: dict[str, HeadNames] = {
     "gte-multilingual-base": nomic.GTE_HEADS,
     "eurobert-210m": nomic.EUROBERT_HEADS,
     "mpnet-base": mpnet.HEADS,
+    "esm2-650m": esm.HEADS,
+    "esm1b-650m": esm.HEADS,
 }
 OTHERWISE = ("electra-small", "xlnet-base", "bigbird-base")  # trained on other words, or not on padded rows as theirs
 # Where attention is all but decided with the first seed, its small gradients are little more than their rounding, or nearly even.
@@ -277,6 +281,15 @@ MUTATIONS: dict[str, list[Mutation]] = {
         (RelativeBucketsSpec, {"max_distance": Window(12)}),
     ],
     "eurobert-210m": [(RMSNormSpec, {"eps": 1e-6}), (RotarySpec, {"theta": 2e5}), (AttentionSpec, {"mask": Causal()})],
+    "esm2-650m": [
+        (LayerNormSpec, {"eps": 1e-12}),
+        (RotarySpec, {"theta": 10_100.0}),
+    ],
+    "esm1b-650m": [
+        (TokensSpec, {"dropout": None}),
+        (TokenDropoutSpec, {"share": 0.1}),
+        (EmbeddingSpec, {"norm": None}),
+    ],
     "deberta-base": [
         (AttentionSpec, {"scale": ScaleSpec(power=-0.5)}),
         (LayerNormSpec, {"eps": 1e-6}),
@@ -325,7 +338,7 @@ def test_padding_enters_as_zero(name: str) -> None:
     assert states[0][~given.real].abs().max() == 0
 
 
-@pytest.mark.parametrize("name", ["roberta-base", "longformer-base-4096", "mpnet-base"])
+@pytest.mark.parametrize("name", ["roberta-base", "longformer-base-4096", "mpnet-base", "esm1b-650m"])
 def test_padding_that_is_seen_takes_no_position(name: str) -> None:
     """The classes count positions by the ids, so that padding without a mask has a row of its own and is counted for nothing."""
     both = pair(smallest(name), "eager")

@@ -46,6 +46,7 @@ from anyformer.variants.parts import GATED
 
 KINDS = {
     "Rotary": "RoPE",
+    "TokenDropout": "masked ones dropped",
     "Sinusoid": "sinusoids",
     "LearnedPositions": "learned",
     "FactorisedPositions": "learned, factorised",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from anyformer.errors import SpecError
 from anyformer.layers import (
     GELU,
+    ContactsSpec,
     FirstTokenSpec,
     LastTokenSpec,
     LinearSpec,
@@ -19,19 +20,25 @@ JUDGES = ("classes", "token_classes")  # the heads whose rows are labels
 EMBEDDING = "embedding"  # the head that makes one vector of a text
 
 
-def masked_words(model: ModelSpec, activation: MapSpec | None = None) -> HeadSpec:
-    """BERT's head: a layer as wide as the embedding, an activation (GELU), its norm, the tied table, a bias."""
+def masked_words(model: ModelSpec, activation: MapSpec | None = None, norm: MapSpec | None = None) -> HeadSpec:
+    """BERT's head: a layer as wide as the embedding, an activation (GELU), its norm or this one, the tied table, a bias."""
     embedding = model.stack.embedding
     tokens = next((term for term in embedding.terms if isinstance(term, TokensSpec)), None)
-    if tokens is None or embedding.norm is None:
+    norm = norm or embedding.norm
+    if tokens is None or norm is None:
         raise SpecError("a head for masked words repeats the embedding's table and norm, and there is none")
     layer = LinearSpec(d_out=embedding.width, bias=True)
-    return HeadSpec(name="mlm", transform=(layer, activation or GELU(), embedding.norm), table=tokens.table, bias=True)
+    return HeadSpec(name="mlm", transform=(layer, activation or GELU(), norm), table=tokens.table, bias=True)
 
 
 def with_masked_words(model: ModelSpec, *others: HeadSpec, activation: MapSpec | None = None) -> ModelSpec:
     """The model with the head that masked words train, and others after it."""
     return model.but(heads=(masked_words(model, activation), *others))
+
+
+def contacts() -> HeadSpec:
+    """A score for each pair of tokens that they lie together, of all maps of attention (ESM)."""
+    return HeadSpec(name="contacts", pool=ContactsSpec(), table=TableSpec(rows=Vocab(1)), bias=True)
 
 
 def pooler(pool: PoolSpec | None = None, activation: MapSpec | None = None) -> HeadSpec:

@@ -67,8 +67,9 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     """Write a model's whole pass as one file, in float32, which appears when it is whole; batch and length stay open.
 
     It asks for `input_ids`, an `attention_mask` of ones and zeros and, of a model with segments, `token_type_ids`, all int64
-    [batch, token]; it answers `last_hidden_state`, then each head by its name, `logits` where there is one alone. No cache.
-    Raises SpecError for a model whose pass is no such graph, UsageError without the packages, RunFailed where writing fails.
+    [batch, token]; it answers `last_hidden_state`, then each head but those that are asked by name alone, `logits` where
+    there is one. No cache. Raises SpecError for a model whose pass is no such graph, UsageError without the packages,
+    RunFailed where writing fails.
     """
     spec = model.spec
     refuse_graph(spec)
@@ -91,7 +92,8 @@ def write_onnx(model: Transformer, target: Path) -> SavedGraph:
     names = ["input_ids", "attention_mask"]
     if n_segments(spec) > 1:
         names.append("token_type_ids")
-    heads = ["logits"] if len(spec.heads) == 1 else [head.name for head in spec.heads]
+    answering = [head.name for head in spec.heads if not head.by_name]
+    heads = ["logits"] if len(answering) == 1 else answering
     example = torch.ones(rows, tokens, dtype=torch.long)
     given = tuple(example.clone() for _ in names)
     shape: dict[int, Any] = {0: Dim("batch"), 1: Dim("token", max=spec.context) if spec.context else Dim("token")}

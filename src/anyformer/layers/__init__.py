@@ -10,6 +10,7 @@ from anyformer.layers.batch_norm import BatchNormSpec as BatchNormSpec
 from anyformer.layers.block import Stack as Stack
 from anyformer.layers.causal_convolution import CausalConvolutionSpec as CausalConvolutionSpec
 from anyformer.layers.compression import CompressorSpec as CompressorSpec
+from anyformer.layers.contacts import ContactsSpec as ContactsSpec
 from anyformer.layers.convolution import ConvolutionSpec as ConvolutionSpec
 from anyformer.layers.disentangled import ContentToPositionSpec as ContentToPositionSpec
 from anyformer.layers.disentangled import PositionToContentSpec as PositionToContentSpec
@@ -80,6 +81,7 @@ from anyformer.layers.scores import ALiBiSpec as ALiBiSpec, BySegmentSpec as ByS
 from anyformer.layers.scores import RelativeBucketsSpec as RelativeBucketsSpec, ScoreSpec as ScoreSpec
 from anyformer.layers.scores import ValueSpec as ValueSpec
 from anyformer.layers.short_convolution import ShortConvolutionSpec as ShortConvolutionSpec
+from anyformer.layers.token_dropout import TokenDropoutSpec as TokenDropoutSpec
 from anyformer.layers.tokens import Dropout as Dropout, ForwardContext as ForwardContext, Notes as Notes, Store as Store
 from anyformer.layers.tokens import Tokens as Tokens
 from anyformer.layers.two_streams import BlanksSpec as BlanksSpec, TwoStreams as TwoStreams

@@ -155,6 +155,9 @@ class AttentionSpec(MixerSpec):
         names = {"keys": self.keys if (self.reads == "self") == own else None, "choice": choice}
         return {what: name for what, name in names.items() if name is not None}
 
+    def n_maps(self, place: Place) -> int:
+        return 0 if self.reads == "memory" else self.projection.sizes(self._place(place))[0]
+
     def reads_input(self) -> bool:
         return self.reads == "input"
 

@@ -10,6 +10,7 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.convolution import ConvolutionSpec
 from anyformer.layers.lsh import LSHAttentionSpec
 from anyformer.layers.mask import Mask, visible
+from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.layers.tokens import Tokens
 from anyformer.spec import Spec
 
@@ -41,7 +42,7 @@ def later_tokens_seen(*parts: Spec, after_prefix: bool = False) -> str | None:
     and caches allow.
     """
     for value in (value for part in parts for value in part.nested()):
-        if isinstance(value, ConvolutionSpec) and value.size > 1:
+        if isinstance(value, TokenDropoutSpec) or (isinstance(value, ConvolutionSpec) and value.size > 1):
             return value.kind
         if isinstance(value, LSHAttentionSpec) and not value.causal:
             return value.kind

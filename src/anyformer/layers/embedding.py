@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from anyformer.errors import InputError
 from anyformer.layers.part import Part
 from anyformer.layers.ranks import SplitRows
+from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.layers.tokens import ForwardContext, Tokens
 from anyformer.spec import (
     Count,
@@ -67,6 +68,7 @@ class TokensSpec(TermSpec):
     table: TableSpec
     scale: ScaleSpec | None = None  # of the width of a row: √d_model is power 0.5
     projection: MapSpec | None = None
+    dropout: TokenDropoutSpec | None = None  # of masked tokens, and how the others make up for them (ESM)
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         narrow = place.at(self.table.width or place.shape[-1])
@@ -79,12 +81,14 @@ class TokenEmbedding(Part[TokensSpec]):
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
         """Vectors [batch, token, width] of `ids` [batch, token]."""
-        return looked_up(ids, self.spec, self.table, self.projection)
+        return looked_up(ids, tokens, self.spec, self.table, self.projection)
 
 
-def looked_up(ids: Tensor, spec: TokensSpec, table: Table, projection: nn.Module | None) -> Tensor:
-    """The vectors of tokens [batch, token, width], scaled and projected as the specification says."""
+def looked_up(ids: Tensor, tokens: Tokens, spec: TokensSpec, table: Table, projection: nn.Module | None) -> Tensor:
+    """The vectors of tokens [batch, token, width], dropped, scaled and projected as the specification says."""
     x = table(ids)
+    if spec.dropout is not None:
+        x = x * spec.dropout.factors(ids, tokens, x.dtype)
     if spec.scale is not None:
         x = x * spec.scale.value(x.shape[-1])
     return x if projection is None else projection(x)

@@ -32,7 +32,7 @@ class Blanks(Part[BlanksSpec]):
 
     def forward(self, ids: Tensor, tokens: Tokens) -> Tensor:
         """Vectors [batch, token, width] of `ids` [batch, token]."""
-        x = looked_up(ids, self.spec, self.table, self.projection)
+        x = looked_up(ids, tokens, self.spec, self.table, self.projection)
         return x if tokens.mark is None else torch.where(tokens.mark[..., None] > 0, self.blank.to(x.dtype), x)
 
 

@@ -93,7 +93,7 @@ def verify(path: str | Path, text: str | None = None, n_tokens: int = N_TOKENS) 
             "your own, by --import"
         )
     ids = _ids(ours, tokenizer, text, n_tokens, source.settings.get("pad_token_id"))
-    here, heads = _here(ours, ids), [head.name for head in ours.spec.heads]
+    here, heads = _here(ours, ids), [head.name for head in ours.spec.heads if not head.by_name]
     eager, sdpa = (_theirs(theirs, source, kernel, ids, heads) for kernel in ("eager", "sdpa"))
     places = tuple(
         Place(name, _distance(mine, first), _distance(second, first))

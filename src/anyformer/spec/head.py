@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from anyformer.spec.cost import Cost, Workload
 from anyformer.spec.kinds import MapSpec, ScaleSpec, TermSpec, in_turn
-from anyformer.spec.part import PartSpec, Place, Placed, Weight, inside
+from anyformer.spec.part import Caveat, PartSpec, Place, Placed, Weight, inside
 from anyformer.spec.ranges import Layers, Positive, Vocab, Width
 from anyformer.spec.structure import BlockSpec
 
@@ -32,9 +32,11 @@ class UnembeddingSpec(TableSpec):
 
 
 class PoolSpec(PartSpec, abstract=True):
-    """One vector a row, of its real tokens. Its module is called with (x [batch, token, width], tokens)."""
+    """One answer a row, of its real tokens. Its module is called with (x, tokens): of x [batch, token, width] it makes a vector,
+    of attention's weights [batch, maps, token, token] the features of each pair of tokens."""
 
     needs_all: ClassVar[bool] = True  # of a row's tokens, so that it cannot be asked while a cache holds some
+    reads: ClassVar[Literal["tokens", "attention"]] = "tokens"
 
 
 class HeadLayersSpec(PartSpec):
@@ -54,7 +56,9 @@ class HeadLayersSpec(PartSpec):
 
 class HeadSpec(PartSpec):
     """An answer for each token, or for each row where a pool says so: run the layers, pool, transform, multiply by the
-    table, add the bias, scale, cap. Without a table the answer is the transformed vector."""
+    table, add the bias, scale, cap. Without a table the answer is the transformed vector.
+
+    One whose pool reads attention's weights answers where it is asked by name alone: only slower kernels give them."""
 
     counted_as: ClassVar[str | None] = "heads"
 
@@ -78,9 +82,17 @@ class HeadSpec(PartSpec):
         return self.but(layers=self.layers.but(before=n_layers))
 
     @property
+    def by_name(self) -> bool:
+        """Whether it answers only where it is asked by its name, since it reads attention's weights."""
+        return self.pool is not None and self.pool.reads == "attention"
+
+    @property
     def tied(self) -> str | None:
         """The name under which the table is shared with the embedding; None where it is the head's own."""
         return self.table and self.table.shared
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        return (Caveat("gradients", "it answers where it is asked by name alone"),) if self.by_name else ()
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         added = self.bias and self.table
@@ -88,6 +100,7 @@ class HeadSpec(PartSpec):
 
     def parts(self, place: Place) -> Mapping[str, Placed]:
         pool, stream = self.pool and (self.pool, place), place.at(place.d_model)
+        place = place.at(place.n_maps) if self.by_name else place
         places, place = in_turn(self.transform, place)
         layers, table = self.layers and (self.layers, stream), self.table
         if table is not None and table.shared is None:
@@ -95,7 +108,8 @@ class HeadSpec(PartSpec):
         return {"layers": layers, "pool": pool, "transform": places, "table": table and (table, place)}
 
     def cost(self, place: Place, workload: Workload) -> Cost:
-        answered = workload if self.pool is None else dataclasses.replace(workload, query=1)
+        answers = workload.query if self.pool is None else workload.query**2 if self.by_name else 1
+        answered = dataclasses.replace(workload, query=answers)
         layers, others = Cost(), Cost()
         for _, part, inner_place in inside(self, place):
             if isinstance(part, HeadLayersSpec):

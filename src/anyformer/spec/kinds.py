@@ -100,6 +100,10 @@ class MixerSpec(PartSpec, abstract=True):
         """What it reads of an earlier layer, the last that lends such by that name; the rest it has by itself."""
         return {}
 
+    def n_maps(self, place: Place) -> int:
+        """How many maps of weights [query, key] of a text's own tokens it notes where a pass asks for them."""
+        return 0
+
     def reads_input(self) -> bool:
         """Whether it reads the embedding's output too, whatever lies between."""
         return False

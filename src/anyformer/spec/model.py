@@ -77,6 +77,17 @@ class ModelSpec(PartSpec):
         for module in self.ahead:
             check_lent((module.block,), place, {})  # which runs on other tokens than the stack
 
+    def _n_maps(self, d_source: int) -> int:
+        """How many maps of attention's weights the stack gives, where a head reads them. Raises SpecError for none."""
+        reading = next((head.name for head in self.heads if head.by_name), None)
+        if reading is None:
+            return 0
+        stream = Place(self.stack.d_model, (self.stack.d_model,), d_source)
+        n_maps = sum(mixer.n_maps(stream) for block in self.stack.blocks for mixer in block.mixers)
+        if not n_maps:
+            raise SpecError(f"the head {reading!r} reads attention's weights, and no layer has any; leave it out")
+        return n_maps
+
     def _check_layers(self, name: str, layers: HeadLayersSpec) -> None:
         if layers.before > self.n_layers:
             raise SpecError(
@@ -110,7 +121,7 @@ class ModelSpec(PartSpec):
         d_source = self.encoder.d_model if self.encoder else 0
         inner_place = Place(d_source=d_source, modules=place.modules)
         width = self.stack.residual.width(self.stack.d_model)
-        answer = Place(self.stack.d_model, (width,), d_source, place.modules)
+        answer = Place(self.stack.d_model, (width,), d_source, place.modules, n_maps=self._n_maps(d_source))
         return {
             "encoder": self.encoder and (self.encoder, Place(modules=place.modules)),
             "stack": (self.stack, inner_place),
@@ -125,11 +136,11 @@ class ModelSpec(PartSpec):
     def cost(self, place: Place, workload: Workload) -> Cost:
         """The FLOPs of one pass; the encoder runs over `workload.memory` tokens, the heads over all new ones.
 
-        What predicts further tokens is left out: `cost_ahead` has it.
+        What predicts further tokens is left out, `cost_ahead` has it, and heads that answer by name alone.
         """
         of_encoder, total = Workload(workload.batch, workload.memory, causal_exact=workload.causal_exact), Cost()
         for name, part, inner_place in inside(self, place):
-            if not isinstance(part, AheadSpec):
+            if not isinstance(part, AheadSpec) and not (isinstance(part, HeadSpec) and part.by_name):
                 total += part.cost(inner_place, of_encoder if name == "encoder" else workload)
         return total
 

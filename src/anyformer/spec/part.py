@@ -82,6 +82,7 @@ class Place:
     )
     n_streams: int = 1  # side by side in the state of the stack's residual
     n_sublayers: int = 0  # of the layer, told to what connects them to the streams
+    n_maps: int = 0  # of attention's weights in the whole stack, told to heads that read them
 
     def at(self, *shape: int) -> Place:
         """The same place for vectors of another shape."""

@@ -12,9 +12,11 @@ from anyformer import recipe as recipes
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.disk import plain
 from anyformer.errors import SpecError, UsageError, did_you_mean
+from anyformer.families import compose
 from anyformer.hub import load_tokenizer
 from anyformer.hub.labels import labels_of, read_labels
 from anyformer.hub.source import find
+from anyformer.layers import TokenDropoutSpec
 from anyformer.recipe import (
     OBJECTIVES,
     Contrastive,
@@ -48,6 +50,7 @@ from anyformer.training.data.feed import TrainingData
 from anyformer.training.data.framed import FramedData
 from anyformer.training.data.mixed import MixedText
 from anyformer.training.data.text import TextData
+from anyformer.training.data.vocabulary import known_mask
 from anyformer.training.objectives.architecture import usual
 from anyformer.training.objectives.contrastive.data import ContrastData
 from anyformer.training.objectives.labelled.data import LabelledData
@@ -330,6 +333,8 @@ def resized(spec: ModelSpec, n_params: float | None, vocab_size: int | None) -> 
 def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> tuple[ModelSpec, str | None]:
     """The architecture with the head that the objective trains, and where it gets one, a line that says so."""
     found = with_head_for(spec, recipe.objective, data.labels)
+    if data.tokenizer is not None and (mask := known_mask(data.tokenizer)) is not None:
+        found = compose.changed(found, TokenDropoutSpec, token=mask)
     new = [head.name for head in found.heads if head not in spec.heads]
     if not new:
         return found, None

@@ -304,6 +304,8 @@ def _embedding(stack: StackSpec, section: str) -> Iterator[CardRow]:
             yield width(term.table.width or 0)
         if term.scale is not None:
             yield CardRow(section, "embedding_scale", "embedding scale", words.scale(term.scale, "d_model"))
+        if term.dropout is not None:
+            yield CardRow(section, "token_dropout", "token dropout", words.phrase(term.dropout))
     if embedding.masked:
         yield CardRow(section, "embedding_masked", "padding", "embedded as zero")
 

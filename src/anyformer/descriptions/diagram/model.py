@@ -91,6 +91,7 @@ def _term(term: Any, width: int) -> list[str]:
         scale = [f"× {words.scale(term.scale, 'd_model')}"] if term.scale else []
         own = term.table.width or width
         said = ["Token embedding", f"{term.table.rows:,} × {own:,}", *scale]
+        said += ["masked tokens dropped"] if term.dropout else []
         return said + ([f"{words.step(term.projection)} to {width:,}"] if term.projection else [])
     if isinstance(term, LearnedPositionsSpec):
         return ["Learned positions", f"{term.n_positions + term.offset:,} × {width:,}"]

@@ -60,7 +60,8 @@ def _embedding(stack: StackSpec) -> str:
         if isinstance(term, TokensSpec):
             factor = f" × {words.scale(term.scale, 'd_model')}" if term.scale else ""
             narrow = f" of width {term.table.width:,}, projected" if term.table.width else ""
-            said.append(f"tokens{narrow}{factor}")
+            dropped = f", {words.phrase(term.dropout)}" if term.dropout else ""
+            said.append(f"tokens{narrow}{factor}{dropped}")
         elif isinstance(term, SegmentsSpec):
             said.append(f"{term.n_segments} segments")
     text = " + ".join(said)

@@ -39,16 +39,18 @@ def encoder_family(
     buffers: tuple[str, ...] = ("embeddings.position_ids",),
     ignored: tuple[str, ...] = (),
     tied: bool = True,
+    positions: tuple[str, ...] = ("absolute",),
     filed: tuple[Links, HeadNames] | None = None,
 ) -> Family:
     """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
     The head for masked words has the tokens' table where they are `tied`. `further` are rows of the encoder's that are no
     links; `also` are other names of the tokens' table in files, with the prefix; `buffers` are what old files hold and nobody
-    needs; `ignored` settings change no number. `filed` are the links and heads of files that are laid out otherwise.
+    needs; `ignored` settings change no number; `positions` are the kinds that `pairs` read. `filed` are the links and heads of
+    files that are laid out otherwise.
     """
     usual = table.only(
-        is_decoder=False, add_cross_attention=False, tie_word_embeddings=tied, position_embedding_type="absolute"
+        is_decoder=False, add_cross_attention=False, tie_word_embeddings=tied, position_embedding_type=positions
     )
     all_pairs = (usual, *pairs, table.Pair(heads.read))
     to_spec, write = table.both_ways(template, all_pairs, ignored)
@@ -57,13 +59,12 @@ def encoder_family(
         return {**write(spec.but(heads=())), **heads.written(spec)}
 
     def rows(spec: ModelSpec, links: Links = links, heads: HeadNames = heads) -> list[TensorRow]:
-        stripped = not spec.heads or heads.architecture(spec) == heads.bare
+        stripped = {head.name for head in spec.heads} <= set(heads.classes.get(heads.bare, ()))
         table = one(spec.stack.embedding, TableSpec, "table of tokens")
         ours = f"shared.{table.shared}" if tied else "stack.embedding.terms.0.table"
         places = {ours: Theirs(heads.prefix + tokens, also=also), **heads.links(spec)}
-        every = [*rows_of(spec, places | within(links(spec), theirs=heads.prefix))]
-        every += [row._replace(theirs=tuple(heads.prefix + name for name in row.theirs)) for row in further(spec)]
-        found = [_aliased(row) for row in every]
+        found = [_aliased(row) for row in rows_of(spec, places | within(links(spec), theirs=heads.prefix))]
+        found += [row._replace(theirs=tuple(heads.prefix + name for name in row.theirs)) for row in further(spec)]
         taken = {name for row in found for name in (*row.theirs, *row.also)}
         spare = (name for name in heads.tensors() if name not in taken)
         found.append(dropped(*spare, *(name for one in buffers if (name := heads.prefix + one) not in taken)))
@@ -71,11 +72,11 @@ def encoder_family(
 
     def of_files(spec: ModelSpec, files: Files) -> ModelSpec:
         """The encoder without its pooler where the files of the bare class have none."""
-        if [head.name for head in spec.heads] != ["pooler"]:
+        if not any(head.name == "pooler" for head in spec.heads):
             return spec
         names = [f"{module.name}.weight" for module in within(heads.headings["pooler"].modules).values()]
         held = any(name in files or name.removeprefix(heads.prefix) in files for name in names)
-        return spec if held else spec.but(heads=())
+        return spec if held else spec.but(heads=tuple(head for head in spec.heads if head.name != "pooler"))
 
     def head(spec: ModelSpec, n: int, name: str) -> HeadSpec | None:
         return heads.headings[name].make(spec.but(heads=()), n) if name in heads.headings else None

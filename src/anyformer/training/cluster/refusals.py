@@ -5,6 +5,7 @@ from __future__ import annotations
 from anyformer.errors import UsageError
 from anyformer.layers.batch_norm import BatchNormSpec
 from anyformer.layers.moe import MoESpec
+from anyformer.layers.token_dropout import TokenDropoutSpec
 from anyformer.recipe import Recipe
 from anyformer.spec import MixerSpec, ModelSpec
 from anyformer.training.cluster.world import World
@@ -71,6 +72,8 @@ def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_
     mixers = [part for part in spec.nested() if isinstance(part, MixerSpec)]
     if reasons := [f"{part.kind} {reason}" for part in mixers if (reason := part.together())]:
         return f"under cp a process has a stretch of each row, and {reasons[0]}"
+    if any(isinstance(part, TokenDropoutSpec) for part in spec.nested()):
+        return "under cp a process has a stretch of each row, and TokenDropout counts the masks of whole texts"
     if not by_place:
         return f"the loss of {recipe.objective.kind} is of whole rows, of which a process has a stretch under cp"
     if recipe.seq_len < cp:

@@ -24,12 +24,21 @@ def specials(tokenizer: Tokenizer) -> dict[str, int]:
 
 def token_of_role(tokenizer: Tokenizer, role: str, objective: ObjectiveSpec) -> int:
     """The id of what tokenizer_config.json names so, or of its usual spelling. Raises TextError without one."""
+    found = _of_role(tokenizer, role)
+    if found is None:
+        raise lacking(tokenizer, objective, objective.roles[role])
+    return found
+
+
+def known_mask(tokenizer: Tokenizer) -> int | None:
+    """The id of the mask; None: there is none."""
+    return _of_role(tokenizer, "mask_token")
+
+
+def _of_role(tokenizer: Tokenizer, role: str) -> int | None:
     named, known = tokenizer.config.get(role), specials(tokenizer)
     spelled = named.get("content") if isinstance(named, dict) else named
-    for spelling in (spelled, *_USUAL.get(role, ())):
-        if spelling in known:
-            return known[spelling]
-    raise lacking(tokenizer, objective, objective.roles[role])
+    return next((known[spelling] for spelling in (spelled, *_USUAL.get(role, ())) if spelling in known), None)
 
 
 def lacking(tokenizer: Tokenizer, objective: ObjectiveSpec, spelling: str) -> TextError:

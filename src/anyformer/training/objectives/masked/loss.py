@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from anyformer.errors import UsageError
+from anyformer.layers import TokenDropoutSpec
+from anyformer.recipe import Recipe
 from anyformer.text import Batch, Tokenizer
 from anyformer.text.noise import masked, whole_words
-from anyformer.training.data.feed import Rows
+from anyformer.training.data.feed import Rows, TrainingData
 from anyformer.training.data.noise import Noise, check_hides
-from anyformer.training.data.vocabulary import begins_word, special, token_of_role
+from anyformer.training.data.vocabulary import begins_word, known_mask, special, token_of_role
 from anyformer.training.objectives.architecture import no_vocabulary_head, not_an_encoder
 from anyformer.training.objectives.causal.loss import inputs_of
 from anyformer.training.objectives.masked import MaskedLM
@@ -63,6 +66,15 @@ class MaskedObjective(Objective[MaskedLM]):
 
     def refuses(self) -> str | None:
         return not_an_encoder(self.spec) or no_vocabulary_head(self.spec, "mlm")
+
+    def check(self, recipe: Recipe, data: TrainingData) -> None:
+        dropped = next((part for part in self.spec.nested() if isinstance(part, TokenDropoutSpec)), None)
+        mask = None if data.tokenizer is None else known_mask(data.tokenizer)
+        if dropped is not None and mask not in (None, dropped.token):
+            raise UsageError(
+                f"TokenDropout.token = {dropped.token} is the mask that this model leaves out, and the tokenizer's is {mask}; "
+                f"set the field to {mask}"
+            )
 
     def by_place(self) -> bool:
         return True

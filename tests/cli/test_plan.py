@@ -191,8 +191,13 @@ def test_what_is_sent_is_what_is_planned() -> None:
     }  # fmt: skip
     assert all(row["planned_nbytes"] == row["simulated_nbytes"] > 0 for row in rows)
     assert "difference 0" in succeeded(run(*given, "--mesh", "dp=4,zero=0", "--simulate")).stdout
-    assert answer(*given, "--mesh", "pp=2,dp=2")["traffic"] is None
-    refused(run(*given, "--mesh", "pp=2,dp=2", "--simulate"), "--simulate: ", "stages of a pipeline")
+    rows = answer(*given, "--mesh", "pp=2,dp=2,zero=3", "--simulate")["traffic"]
+    assert {(row["axis"], row["collective"]) for row in rows} >= {("pp", "activations"), ("pp", "all-reduce")}
+    assert {row["stage"] for row in rows} == {0}  # the embeddings are there
+    assert all(row["planned_nbytes"] == row["simulated_nbytes"] > 0 for row in rows)
+    given = ("plan", "mixtral-8x7b", "--hardware", "4xH100", "--params", "20M", "--mesh", "dp=2,tp=2,ep=2")
+    assert answer(*given)["traffic"] is None
+    refused(run(*given, "--simulate"), "--simulate: ", "ep = 2 beside tp = 2")
     refused(run("plan", "gpt2", "--hardware", "H100", "--simulate"), "one device sends nothing")
 
 

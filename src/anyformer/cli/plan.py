@@ -185,8 +185,9 @@ def _show(plan: Plan, model: str) -> None:
 
 
 class _Sent(NamedTuple):
-    """Bytes that a device sends in a step."""
+    """Bytes that a device of the stage that sends most sends in a step."""
 
+    stage: int
     axis: str
     collective: str
     planned_nbytes: int
@@ -195,22 +196,23 @@ class _Sent(NamedTuple):
 
 def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
     """What is sent on the mesh of a plan, by axis and kind; None where `train` has no such mesh, or nothing fits."""
-    from anyformer.training.cluster.traffic import planned
+    from anyformer.training.cluster.traffic import TrainingStep, planned
 
     best, why = plan.best, "nothing fits"
     if best is not None and plan.hardware.devices > 1:
         try:
             mesh = _mesh(plan)
-            if mesh.pp > 1:
-                raise UsageError("what stages of a pipeline send each other is planned, and not counted")
-            given = {"seq_len": plan.seq_len, "source_len": plan.source_len or 0, "recompute": best.recompute}
-            given |= {"rows": best.micro_batch, "micro_batches": best.micro_batches}
-            foreseen = seen = planned(spec, mesh, **given)
+            step = TrainingStep(
+                best.micro_batch, plan.seq_len, plan.source_len or 0, best.micro_batches, best.recompute
+            )
+            by_stage = [planned(spec, mesh, step, stage) for stage in range(mesh.pp)]
+            stage = max(range(mesh.pp), key=lambda stage: sum(by_stage[stage].values()))
+            foreseen = seen = by_stage[stage]
             if simulate:
                 from anyformer.training.cluster.simulated import simulated
 
-                seen = simulated(spec, mesh, **given).traffic
-            rows = [_Sent(*key, foreseen.get(key, 0), seen.get(key, 0)) for key in sorted({**foreseen, **seen})]
+                seen = simulated(spec, mesh, step, stage).traffic
+            rows = [_Sent(stage, *key, foreseen.get(key, 0), seen.get(key, 0)) for key in sorted({**foreseen, **seen})]
             return rows if simulate else [row._replace(simulated_nbytes=None) for row in rows]
         except AnyformerError as error:
             why = str(error)
@@ -224,7 +226,8 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
 def _show_sent(sent: list[_Sent]) -> None:
     if not sent:
         return
-    said = figures("what a device sends in a step, were all in float32")
+    of = f" of stage {sent[0].stage}, which sends most," if any(row.axis == "pp" for row in sent) else ""
+    said = figures(f"what a device{of} sends in a step, were all in float32")
     for row in sent:
         seen = row.simulated_nbytes
         says = "" if seen is None else f"simulated {gigabytes(seen)}, difference {seen - row.planned_nbytes:,}"

@@ -153,8 +153,9 @@ class BySegmentSpec(ScoreSpec):
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
         n_heads, width = place.shape
-        table = Weight((2, n_heads, width), ("segment", "heads", "head_dim"), "table")
-        return {"weight": table, "bias_segment": Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0)}
+        table = Weight((2, n_heads, width), ("segment", "heads", "head_dim"), "table", plain=False)
+        bias = Weight((n_heads, width), ("heads", "head_dim"), "bias", fill=0.0, plain=False)
+        return {"weight": table, "bias_segment": bias}
 
 
 class BySegment(Part[BySegmentSpec]):

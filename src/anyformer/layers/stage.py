@@ -33,7 +33,8 @@ class Stage:
     layers: range
     takes: tuple[Carried, ...] = ()  # beside the residual's state, from the stage before
     gives: tuple[Carried, ...] = ()
-    # the weights that several stages have, by name: the numbers of those that do
+    own: frozenset[str] = frozenset()  # the names of the weights that it has
+    # those that several stages have, by name: the numbers of those that do
     common: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     names: tuple[str, ...] = ()  # of all weights of the model, in its order
 

@@ -22,7 +22,7 @@ class BlanksSpec(TokensSpec):
     """The token's vector, or for marked tokens one vector that says nothing."""
 
     def weights(self, place: Place) -> Mapping[str, Weight | None]:
-        return {"blank": Weight(place.shape, ("d_model",), "table")}
+        return {"blank": Weight(place.shape, ("d_model",), "table", plain=False)}
 
 
 class Blanks(Part[BlanksSpec]):

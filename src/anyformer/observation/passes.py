@@ -7,7 +7,7 @@ and what the second does counts for all further ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -189,10 +189,13 @@ def loss_of(
     sources: Tensor,
     dropout: Dropout | None = None,
     part: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+    carried: Sequence[Tensor] = (),
 ) -> Tensor:
-    """What training reduces, of tokens [batch, token] that are their own labels; `part` is told where the loss begins."""
-    spec = model.spec
-    out = _run(model, ids, sources, dropout=dropout, output_logits=False, output_ahead=bool(spec.ahead))
+    """What training reduces, of tokens [batch, token] that are their own labels; `part` is told where the loss begins.
+
+    `carried`: what the process that has the layers before these gives.
+    """
+    out = given_by(model, ids, sources, dropout=dropout, carried=carried)
     head = next(iter(model.heads), None)
     with part("loss"):
         if head is None or head.table is None:
@@ -201,6 +204,11 @@ def loss_of(
         for k, hidden in enumerate(out.ahead, 1):
             total = total + cross_entropy(head, hidden, ids[:, k:])[0]
         return total
+
+
+def given_by(model: Transformer, ids: Tensor, sources: Tensor, **options: object) -> Output:
+    """A pass of training without its loss."""
+    return _run(model, ids, sources, output_logits=False, output_ahead=bool(model.spec.ahead), **options)
 
 
 def _backward(loss: Tensor) -> None:

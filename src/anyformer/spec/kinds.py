@@ -124,7 +124,8 @@ class ResidualSpec(PartSpec, abstract=True):
     """How branches write to the stream.
 
     Its module has `open(x, context)`, the state that the stream x begins with; `step(state, branches, context)`, the state
-    after some branches; `close(state)`, what the final norm sees of it.
+    after some branches; `close(state)`, what the final norm sees of it. A part called `begin` is for `open` alone, one called
+    `end` for `close`: where processes have some layers each, those in between have neither.
     """
 
     counted_as: ClassVar[str | None] = "residual"

@@ -44,6 +44,7 @@ class Weight:
     fill: float | tuple[float, ...] | None = None
     std: float | None = None  # of the normal distribution that it is drawn from, whatever its role's; None: its role's
     trainable: bool = True
+    plain: bool = True  # whether it is read of tokens of one segment, none of which is marked
     # what it holds are whole numbers from 0 to below this, no two alike along the last axis, that nothing trains; None: any
     below: int | None = None
     used: int | None = None  # of the first axis, by one token (experts); None: all

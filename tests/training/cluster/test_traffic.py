@@ -19,42 +19,41 @@ from anyformer.families import PRESETS
 from anyformer.families.compose import changed
 from anyformer.layers import MoESpec
 from anyformer.observation.passes import loss_of, thinned
+from anyformer.recipe import RouterTraining
 from anyformer.resizing import shrink
 from anyformer.spec import ModelSpec, Place, Width, tensors
 from anyformer.training.cluster.context_parallel import stretch_rows
 from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.mesh import parse
 from anyformer.training.cluster.sharding import shard
-from anyformer.training.cluster.simulated import Step, Watch, simulated
-from anyformer.training.cluster.traffic import planned
+from anyformer.training.cluster.simulated import Simulated, Watch, simulated
+from anyformer.training.cluster.traffic import TrainingStep, planned
 from anyformer.training.cluster.world import World
 from tests.laws.models import randomised
 from tests.training.cluster.processes import Processes
+from tests.training.cluster.steps import LENGTH as LENGTH_OF_ROWS
+from tests.training.cluster.steps import ROWS as ROWS_OF_BATCH
+from tests.training.cluster.steps import batch_for, recipe_for, trainer_for
 
 FAST = ("llama3-8b", "bert-large", "gpt-oss-20b")  # a sample; the others are slow tests
 ROWS, LENGTH, SOURCE = 2, 63, 30  # which no number of processes divides
 
 
-def both(spec: ModelSpec, mesh: str, n: int = 8, **how: Any) -> Step:
+STEP = TrainingStep(ROWS, LENGTH)
+
+
+def both(spec: ModelSpec, mesh: str, n: int = 8, stage: int = 0, **how: Any) -> Simulated:
     """The simulated step, whose traffic is as planned."""
-    sizes = {"rows": ROWS, "seq_len": LENGTH, "source_len": SOURCE if spec.encoder else 0, **how}
-    step = simulated(spec, parse(mesh, n), **sizes)
-    assert dict(step.traffic) == dict(planned(spec, parse(mesh, n), **sizes))
-    return step
-
-
-# What segments and the second stream alone read has no gradient of a loss that is plain.
-PARTLY_READ = ("xlnet-base", "xlnet-large")
+    step = replace(STEP, source_len=SOURCE if spec.encoder else 0, **how)
+    found = simulated(spec, parse(mesh, n), step, stage)
+    assert dict(found.traffic) == dict(planned(spec, parse(mesh, n), step, stage))
+    return found
 
 
 @pytest.mark.parametrize("mesh", ["dp=8", "tp=8"])
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
-        for name in PRESETS
-        if name not in PARTLY_READ
-    ],
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in PRESETS],
 )
 def test_every_preset(name: str, mesh: str) -> None:
     """Its weights lie as the mesh says, and it sends what is planned; or it is refused by name."""
@@ -111,11 +110,59 @@ def test_tokens_travel_as_wide_as_what_experts_read() -> None:
     both(spec, "fsdp=8,ep=4")
 
 
+PIPED = ("pp=2", "pp=2,fsdp=2", "pp=2,tp=2", "pp=2,cp=2", "pp=2,dp=2", "pp=2,dp=2,fsdp=2")
+STAGED = {
+    "llama3-8b": (*PIPED, "pp=2,fsdp=2,tp=2"),
+    "gpt2": PIPED,  # a tied table
+    "albert-xlarge": PIPED[:4],  # a shared layer
+    "gemma3n-e4b": PIPED[:4],  # streams side by side, keys that are lent, what reads the embedding
+    "mixtral-8x7b": ("pp=2,fsdp=2,ep=2", "pp=2,dp=2"),
+    "deepseek-v3-mtp": ("pp=2", "pp=2,tp=2"),  # further tokens
+    "deepseek-v3.2": PIPED[:4],  # chosen keys
+    "bert-base": PIPED[:2],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        (name, mesh) if (name, mesh) == ("gpt2", "pp=2,fsdp=2") else pytest.param(name, mesh, marks=pytest.mark.slow)
+        for name, meshes in STAGED.items()
+        for mesh in meshes
+    ],
+)
+def test_stages(name: str, mesh: str) -> None:
+    """What the first sends the last, and it back, of three parts of a batch; its weights, and no more, are each one's."""
+    spec = thinned(PRESETS[name].spec)[0]
+    n = math.prod(int(item.partition("=")[2]) for item in mesh.split(",") if not item.startswith("ep"))
+    first, last = (both(spec, mesh, n, stage, micro_batches=3) for stage in (0, 1))
+    assert first.traffic["pp", "activations"] > 0
+    assert last.traffic["pp", "gradients"] > 0
+    assert {*first.weights, *last.weights} == dict(tensors(spec, Place())).keys()
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_stages_by_pencil(stage: int) -> None:
+    """Those in between send both: a state of d_model numbers a token of each micro-batch."""
+    spec = PRESETS["llama3-8b"].spec
+    sent = planned(spec, parse("pp=4", 4), replace(STEP, micro_batches=3), stage)
+    state = 3 * 4 * ROWS * LENGTH * 4096
+    wanted = {("pp", "activations"): state * (stage < 3), ("pp", "gradients"): state * (stage > 0)}
+    assert sent == {key: nbytes for key, nbytes in wanted.items() if nbytes}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["dp=8", "dp=2,fsdp=4", "fsdp=2,tp=4", "dp=2,cp=4", "fsdp=8,ep=4"])
 @pytest.mark.parametrize(("recompute", "parts"), [("none", 5), ("full", 1), ("selective", 2)])
 def test_parts_of_a_batch_and_layers_made_again(mesh: str, recompute: Any, parts: int) -> None:
     both(thinned(PRESETS["mixtral-8x7b"].spec)[0], mesh, recompute=recompute, micro_batches=parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["fsdp=8", "dp=2,tp=4"])
+def test_what_gives_nothing_to_the_loss_is_not_made_again(mesh: str) -> None:
+    """Layers in whose place a head has its own."""
+    both(thinned(PRESETS["deberta-base-emd"].spec)[0], mesh, recompute="full")
 
 
 def test_by_pencil() -> None:
@@ -124,25 +171,25 @@ def test_by_pencil() -> None:
     d, ff, kv, vocabulary, layers, tokens = 4096, 14_336, 1024, 128_256, 32, ROWS * LENGTH
     layer = 2 * d * d + 2 * d * kv + 3 * d * ff + 2 * d
     tables = 2 * vocabulary * d + d
-    sizes: Any = {"rows": ROWS, "seq_len": LENGTH}
-    sent = planned(spec, parse("fsdp=8", 8), micro_batches=3, **sizes)
+    thrice = replace(STEP, micro_batches=3)
+    sent = planned(spec, parse("fsdp=8", 8), thrice)
     assert sent["fsdp", "all-gather"] == 3 * 4 * (2 * layers * layer + tables)
     assert sent["fsdp", "reduce-scatter"] == 3 * 4 * (layers * layer + tables)
-    sent = planned(spec, parse("tp=8", 8), **sizes)
+    sent = planned(spec, parse("tp=8", 8), STEP)
     # Two mixers a layer, forward and backward; the embedding; before the table, and four numbers a label.
     assert sent == {("tp", "all-reduce"): 4 * (4 * layers + 2) * tokens * d + 4 * 4 * tokens}
-    sent = planned(spec, parse("dp=8", 8), micro_batches=3, **sizes)
+    sent = planned(spec, parse("dp=8", 8), thrice)
     assert sent == {("dp", "all-reduce"): 4 * (layers * layer + tables)}
     filled = ROWS * 4 * math.ceil(LENGTH / 4)
-    sent = planned(spec, parse("dp=2,cp=4", 8), **sizes)
+    sent = planned(spec, parse("dp=2,cp=4", 8), STEP)
     assert sent["cp", "reduce-scatter"] == 4 * layers * 2 * kv * filled
     assert sent["cp", "all-gather"] == 4 * layers * 2 * kv * filled + 4 * filled
-    experts = planned(PRESETS["mixtral-8x7b"].spec, parse("fsdp=8,ep=8", 8), **sizes)
+    experts = planned(PRESETS["mixtral-8x7b"].spec, parse("fsdp=8,ep=8", 8), STEP)
     assert experts["ep", "all-to-all"] == 32 * (4 * 4 * 2 * tokens * d + 8 * (2 * tokens + 8))
 
 
 def test_weights_lie_as_shoeybi_et_al_have_them() -> None:
-    step = simulated(thinned(PRESETS["llama3-8b"].spec)[0], parse("tp=8", 8), rows=1, seq_len=8)
+    step = simulated(thinned(PRESETS["llama3-8b"].spec)[0], parse("tp=8", 8), TrainingStep(1, 8))
     split = {name.removeprefix("stack.blocks.0.sublayers."): weight.split for name, weight in step.weights.items()}
     attention, forward = "0.branches.0.mixer.projection", "1.branches.0.mixer"
     for name in ("q", "k", "v"):
@@ -177,10 +224,30 @@ def test_what_a_step_sends_over_gloo(two: Processes, name: str, mesh: str) -> No
     assert two(sent, name, mesh) == [wanted, wanted]
 
 
+def sent_by_stage(world: World, name: str) -> Counter[tuple[str, str]]:
+    """What PyTorch's schedule really sends in a step of a shrunk preset, once it has learnt the shapes."""
+    world, spec = replace(world, mesh=parse("pp=2", world.size)), shrink(PRESETS[name].spec)
+    trainer = trainer_for(spec, recipe_for(spec, router=RouterTraining()), world)
+    trainer.micro_tokens = LENGTH_OF_ROWS
+    trainer.gradients(1, batch_for(spec, 1))
+    with Watch(world) as watch:
+        assert trainer.pipeline is not None
+        trainer.pipeline.backward(trainer._micro(batch_for(spec, 1))[0], lambda i, losses: losses.total)
+    return watch.sent
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma3n-e4b"])
+def test_what_a_schedule_sends_over_gloo(two: Processes, name: str) -> None:
+    step = TrainingStep(1, LENGTH_OF_ROWS, micro_batches=ROWS_OF_BATCH)
+    for stage, found in enumerate(two(sent_by_stage, name)):
+        wanted = planned(shrink(PRESETS[name].spec), parse("pp=2", 2), step, stage)
+        assert dict(found) == {key: nbytes for key, nbytes in wanted.items() if key[1] != "all-reduce"}
+
+
 def test_a_simulation_is_of_one_process(two: Processes) -> None:
     with pytest.raises(AssertionError, match="simulated in one; start it without torchrun"):
         two(within, "fsdp=2")
 
 
 def within(world: World, mesh: str) -> None:
-    simulated(shrink(PRESETS["gpt2"].spec), parse(mesh, world.size), rows=1, seq_len=8)
+    simulated(shrink(PRESETS["gpt2"].spec), parse(mesh, world.size), TrainingStep(1, 8))

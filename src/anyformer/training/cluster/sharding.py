@@ -42,7 +42,7 @@ def outline(spec: ModelSpec, device: torch.device, world: World) -> Transformer:
     mesh = device_mesh(device, world)
     model = build(spec, None, device="meta") if world.tp == 1 else outlined(spec, mesh["tp"])
     if world.pp > 1:
-        keep(model, stage_of(spec, world))
+        keep(model, stage_of(spec, world.mesh, world.stage))
     if world.mesh.ep > 1:
         spread(model, expert_mesh(device, world)["ep"])
     if world.mesh.shards > 1:

@@ -1,15 +1,15 @@
 """A training step of any size without numbers: what one of its processes holds, and what it sends.
 
 The step is the one that runs, on tensors that have shapes and no memory, in one process that PyTorch's fake process group tells
-it is the first of many.
+it is one of many.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,18 +20,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.errors import UsageError
 from anyformer.model import Transformer
-from anyformer.observation.passes import loss_of
+from anyformer.observation.passes import given_by, loss_of
 from anyformer.recipe import Recipe
-from anyformer.spec import ModelSpec, Recompute
+from anyformer.spec import ModelSpec
 from anyformer.training.cluster.context_parallel import of_row, stretch_rows
 from anyformer.training.cluster.expert_parallel import GroupTravel, experts_of
 from anyformer.training.cluster.gradients import add_gradients
 from anyformer.training.cluster.mesh import Mesh
 from anyformer.training.cluster.refusals import refuse_on_mesh
 from anyformer.training.cluster.sharding import device_mesh, expert_mesh, last_of_step, outline
+from anyformer.training.cluster.traffic import ACTIVATIONS, GRADIENTS, Traffic, TrainingStep
 from anyformer.training.cluster.world import World
 
-TRAVEL = "all-to-all"
+TRAVEL, SEND, RECEIVE = "all-to-all", "send", "receive"
 CPU = torch.device("cpu")
 # c10d's operators: what they are called here, which argument has the bytes of the whole, and which says among whom.
 KINDS = {
@@ -41,8 +42,9 @@ KINDS = {
     "reduce_scatter_": ("reduce-scatter", 1, 2),
     "allreduce_": ("all-reduce", 0, 1),
     "alltoall_base_": (TRAVEL, 1, 2),
+    "send": (SEND, 0, 1),
+    "recv_": (RECEIVE, 0, 1),
 }
-Traffic = Mapping[tuple[str, str], int]  # bytes by axis of the mesh and kind of collective
 
 
 class Held(NamedTuple):
@@ -54,65 +56,96 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
-    """The first process's: weights by name, and the bytes of weights, gradients and activations that it sends in a step.
+class Simulated:
+    """A process's: weights by name, and the bytes of weights, gradients and activations that it sends in a step.
 
-    Of what is gathered, scattered or added up they are those of the whole; of tokens that travel, those that go out.
+    Of what is gathered, scattered or added up they are those of the whole; of what is sent to one process or travels, those
+    that go out.
     """
 
     weights: Mapping[str, Held]
     traffic: Traffic
 
 
-def simulated(
-    spec: ModelSpec,
-    mesh: Mesh,
-    *,
-    rows: int,
-    seq_len: int,
-    source_len: int = 0,
-    micro_batches: int = 1,
-    recompute: Recompute = "none",
-) -> Step:
-    """A step in float32, of `rows` whole sequences at once in so many parts, predicted token by token; experts are loaded evenly.
+def simulated(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> Simulated:
+    """A step in float32 as the first process of a stage makes it, predicting token by token; experts are loaded evenly.
 
-    Raises UsageError or SpecError where the mesh cannot train the architecture, and inside a run of several processes.
+    What the stages before give comes from their own passes. Raises UsageError or SpecError where the mesh cannot train the
+    architecture, and inside a run of several processes.
     """
-    world = _Simulated(0, mesh.processes, mesh=mesh)
-    refuse_on_mesh(spec, Recipe(tokens=seq_len, batch_tokens=seq_len, seq_len=seq_len), world)
-    with _pretended(mesh.processes):
+    if dist.is_initialized():
+        raise UsageError("a step of several processes is simulated in one; start it without torchrun")
+    carried: tuple[Tensor, ...] = ()
+    fake, first = FakeTensorMode(allow_non_fake_inputs=True), _Pretended(0, mesh.processes, mesh=mesh)
+    refuse_on_mesh(spec, Recipe(tokens=step.seq_len, batch_tokens=step.seq_len, seq_len=step.seq_len), first)
+    for number in range(stage):
+        with _pretended(replace(first, rank=number * (mesh.processes // mesh.pp))) as world:
+            model = outline(spec, CPU, world)
+            with fake:
+                carried = _Parts(model.to_empty(device=CPU), world, step, carried).given()
+    with _pretended(replace(first, rank=stage * (mesh.processes // mesh.pp))) as world:
         model = outline(spec, CPU, world)
         weights = {name: _held(p) for name, p in model.named_parameters()}
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            parts = _sent(
-                model.to_empty(device=CPU), world, (rows, seq_len, source_len), min(micro_batches, 2), recompute
-            )
+        with fake:
+            parts = _Parts(model.to_empty(device=CPU), world, step, carried).sent(min(step.micro_batches, 2))
     # Of several parts of a batch the first sends what each but the last does.
-    first, last = parts[0], parts[-1]
-    traffic = {key: (micro_batches - 1) * first[key] + last[key] for key in {**first, **last}}
-    return Step(weights, traffic)
+    first_part, last = parts[0], parts[-1]
+    traffic = {key: (step.micro_batches - 1) * first_part[key] + last[key] for key in {**first_part, **last}}
+    return Simulated(weights, traffic)
 
 
-def _sent(
-    model: Transformer, world: World, sizes: tuple[int, int, int], parts: int, recompute: Recompute
-) -> list[Counter[tuple[str, str]]]:
-    """What each part of a batch sends."""
-    rows, seq_len, source_len = sizes
-    stretch_rows(model, world)
-    for experts in experts_of(model):
-        if isinstance(travel := experts.elsewhere, GroupTravel):
-            experts.elsewhere = _Even(travel.group, travel.n_experts)
-    model.recompute = recompute
-    found = []
-    for i in range(parts):
-        last_of_step(model, i == parts - 1)
-        ids, sources = (torch.zeros(rows, n, dtype=torch.long) for n in (seq_len, source_len or seq_len))
-        with Watch(world) as watch:
-            loss_of(model, ids, sources).backward()
-            if i == parts - 1:
-                add_gradients(model, [*model.parameters()], world)
-        found.append(watch.sent)
-    return found
+class _Parts:
+    """The parts of a batch as a process computes them, of tokens that are all alike."""
+
+    def __init__(self, model: Transformer, world: World, step: TrainingStep, carried: Sequence[Tensor]) -> None:
+        stretch_rows(model, world)
+        for experts in experts_of(model):
+            if isinstance(travel := experts.elsewhere, GroupTravel):
+                experts.elsewhere = _Even(travel.group, travel.n_experts)
+        model.recompute = step.recompute
+        self.model, self.world, self.carried = model, world, carried
+        lengths = (step.seq_len, step.source_len or step.seq_len)
+        self.ids, self.sources = (torch.zeros(step.micro_batch, n, dtype=torch.long) for n in lengths)
+
+    def given(self) -> tuple[Tensor, ...]:
+        """What a stage that is not the last gives."""
+        return given_by(self.model, self.ids, self.sources, carried=self.carried).carried
+
+    def sent(self, n: int) -> list[Counter[tuple[str, str]]]:
+        """What each of n parts sends."""
+        found = []
+        for i in range(n):
+            last_of_step(self.model, i == n - 1)
+            with Watch(self.world) as watch:
+                self._pass()
+                if i == n - 1:
+                    add_gradients(self.model, [*self.model.parameters()], self.world)
+            found.append(watch.sent)
+        return found
+
+    def _pass(self) -> None:
+        stage = self.model.stack.stage
+        if stage is None:
+            loss_of(self.model, self.ids, self.sources).backward()
+            return
+        group = device_mesh(CPU, self.world)["pp"].get_group()
+        taken = [x.detach().requires_grad_(x.requires_grad) for x in self.carried]
+        if stage.last:
+            loss_of(self.model, self.ids, self.sources, carried=taken).backward()
+        else:
+            given = given_by(self.model, self.ids, self.sources, carried=taken).carried
+            _send(given, stage.number + 1, group)
+            learnt = [x for x in given if x.requires_grad]
+            torch.autograd.backward(learnt, [torch.zeros_like(x) for x in learnt])
+        if not stage.first:
+            grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in taken if x.requires_grad]
+            _send(grads, stage.number - 1, group)
+
+
+def _send(tensors: Iterable[Tensor], to: int, group: dist.ProcessGroup) -> None:
+    """As PyTorch's stages do: one by one to the stage of that number."""
+    for x in tensors:
+        dist.send(x.detach().contiguous(), group=group, group_dst=to)
 
 
 def _held(parameter: Tensor) -> Held:
@@ -125,7 +158,7 @@ def _held(parameter: Tensor) -> Held:
     return Held(tuple(parameter.shape), tuple(here.shape), split)
 
 
-class _Simulated(World):
+class _Pretended(World):
     """The processes of a step that is simulated: what they tell each other beside it is alike in all."""
 
     def anywhere(self, flags: Sequence[bool], groups: Any = None) -> list[bool]:
@@ -148,25 +181,33 @@ class Watch(TorchDispatchMode):
 
     def __init__(self, world: World) -> None:
         super().__init__()
-        self.axes, self.sent = _axes(world), Counter[tuple[str, str]]()
+        self.world, self.axes, self.sent = world, _axes(world), Counter[tuple[str, str]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
             kind, whole, among = KINDS[func.overloadpacket.__name__]
             group = dist.ProcessGroup.unbox(args[among])
-            if group.size() > 1:
-                axis = "ep" if kind == TRAVEL else self.axes.get(group.group_name, "dp")
+            if group.size() > 1 and kind != RECEIVE:
+                axis = "ep" if kind == TRAVEL else self._axis(group)
+                if axis == "pp" and kind == SEND:
+                    kind = ACTIVATIONS if args[2] > group.rank() else GRADIENTS
                 self.sent[axis, kind] += _nbytes(args[whole])
         return func(*args, **(kwargs or {}))
 
+    def _axis(self, group: dist.ProcessGroup) -> str:
+        """That of a group; of one that is none of the mesh's, the stages that have a weight, or else the copies."""
+        each = self.world.size // self.world.pp
+        stages = {rank // each for rank in dist.get_process_group_ranks(group)}
+        return self.axes.get(group.group_name, "pp" if len(stages) > 1 else "dp")
+
 
 def _axes(world: World) -> dict[str, str]:
-    """The axis of each group of processes by its name; the others add up copies."""
+    """The axis of each group of processes of the mesh by its name."""
     axes = {}
     if world.mesh is not None and world.mesh.ep > 1:
         axes[expert_mesh(CPU, world)["fsdp"].get_group().group_name] = "fsdp"
     if world.sharded:
-        axes |= {device_mesh(CPU, world)[axis].get_group().group_name: axis for axis in ("dp", "fsdp", "tp")}
+        axes |= {device_mesh(CPU, world)[axis].get_group().group_name: axis for axis in ("pp", "dp", "fsdp", "tp")}
     if world.cp > 1:
         axes[of_row(world).group_name] = "cp"
     return axes
@@ -177,14 +218,12 @@ def _nbytes(given: Any) -> int:
 
 
 @contextmanager
-def _pretended(processes: int) -> Iterator[None]:
-    """PyTorch's word that this process is the first of so many."""
-    if dist.is_initialized():
-        raise UsageError("a step of several processes is simulated in one; start it without torchrun")
+def _pretended(world: World) -> Iterator[World]:
+    """PyTorch's word that this process is that one of so many."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
+    dist.init_process_group("fake", store=FakeStore(), rank=world.rank, world_size=world.size)
     try:
-        yield
+        yield world
     finally:
         dist.destroy_process_group()

@@ -19,6 +19,7 @@ from anyformer.layers.stage import Carried, Stage
 from anyformer.model import Transformer, build
 from anyformer.spec import MixerSpec, ModelSpec, Place, Workload, tensors
 from anyformer.training.cluster.meeting import reached
+from anyformer.training.cluster.mesh import Mesh
 from anyformer.training.cluster.world import World
 
 ROW = 4096  # tokens of the rows by which the work of layers is told
@@ -55,14 +56,16 @@ def stages(spec: ModelSpec, n: int) -> tuple[Stage, ...]:
     ]
     every = {name: tuple(k for k in range(n) if name in held[k]) for name in names.values()}
     common = {name: which for name, which in every.items() if len(which) > 1}
-    return tuple(replace(stage, common=common, names=tuple(names.values())) for stage in found)
+    return tuple(
+        replace(stage, own=frozenset(held[stage.number]), common=common, names=tuple(names.values())) for stage in found
+    )
 
 
-def stage_of(spec: ModelSpec, world: World) -> Stage:
-    """That of a process. Raises UsageError where the layers cannot be shared out so."""
-    if reason := unstaged(spec, world.pp):
-        raise UsageError(f"this cannot be trained on the mesh {world.mesh}: {reason}; use --mesh dp={world.size}")
-    return stages(spec, world.pp)[world.stage]
+def stage_of(spec: ModelSpec, mesh: Mesh, number: int) -> Stage:
+    """One of a mesh. Raises UsageError where the layers cannot be shared out so."""
+    if reason := unstaged(spec, mesh.pp):
+        raise UsageError(f"this cannot be trained on the mesh {mesh}: {reason}; use --mesh dp={mesh.processes}")
+    return stages(spec, mesh.pp)[number]
 
 
 def keep(model: Transformer, stage: Stage) -> Transformer:
@@ -70,6 +73,8 @@ def keep(model: Transformer, stage: Stage) -> Transformer:
     kept, stack = set(_modules(model, stage)), model.stack
     stack.stage = stage
     stack.blocks.keep(stage.layers)
+    for name in _unread(model, stage):
+        stack.residual.register_module(name, None)
     if not stage.first:
         stack.register_module("embedding", None)
     if not stage.last:
@@ -79,6 +84,12 @@ def keep(model: Transformer, stage: Stage) -> Transformer:
     for name in [name for name, module in model.shared.items() if module not in kept]:
         del model.shared[name]
     return model
+
+
+def lenders(spec: ModelSpec, cut: int) -> dict[tuple[str, str], MixerSpec]:
+    """By what is lent and its name, the last of the layers before this number that lends it."""
+    before = [mixer for block in spec.stack.layers[:cut] for mixer in block.mixers]
+    return {(what, name): mixer for mixer in before for what, name in mixer.lends().items()}
 
 
 def column(world: World, numbers: Sequence[int]) -> dist.ProcessGroup | None:
@@ -102,10 +113,23 @@ def _modules(model: Transformer, stage: Stage) -> Iterator[nn.Module]:
     """All that a stage has of a whole model, shared parts too."""
     stack = model.stack
     ends = [stack.norm, model.heads, model.ahead] if stage.last else []
-    for part in ([stack.embedding] if stage.first else []) + [stack.residual, *ends]:
+    unread = _unread(model, stage)
+    of_residual = [part for name, part in stack.residual.named_children() if name not in unread]
+    yield stack.residual
+    for part in ([stack.embedding] if stage.first else []) + [*of_residual, *ends]:
         yield from [] if part is None else reached(part)
     for i in stage.layers:
         yield from reached(stack.blocks[i])
+
+
+def _unread(model: Transformer, stage: Stage) -> list[str]:
+    """The parts of the residual that a stage has no use for: by their names those that open streams, or close them."""
+    opens = stage.first or (stage.last and bool(model.spec.ahead or any(head.layers for head in model.spec.heads)))
+    return [
+        name
+        for name, _ in model.stack.residual.named_children()
+        if (name == "begin" and not opens) or (name == "end" and not stage.last)
+    ]
 
 
 def _work(spec: ModelSpec) -> list[float]:
@@ -153,9 +177,7 @@ def _cut(work: Sequence[float], behind: float, n: int, least: int) -> list[range
 
 def _carried(spec: ModelSpec, cut: int) -> tuple[Carried, ...]:
     """What layers from this number on, and what stands behind them, read of those before beside the stream."""
-    place = Place(spec.stack.d_model, (spec.stack.d_model,))
-    before = [mixer for block in spec.stack.layers[:cut] for mixer in block.mixers]
-    lent = {(what, name): mixer for mixer in before for what, name in mixer.lends().items()}
+    place, lent = Place(spec.stack.d_model, (spec.stack.d_model,)), lenders(spec, cut)
     behind = [mixer for block in spec.stack.layers[cut:] for mixer in block.mixers]
     found = {Carried("input"): None} if spec.ahead or any(mixer.reads_input() for mixer in behind) else {}
     own: set[tuple[str, str]] = set()
@@ -163,8 +185,7 @@ def _carried(spec: ModelSpec, cut: int) -> tuple[Carried, ...]:
     for mixer in (*behind, *(mixer for block in of_heads for mixer in block.mixers)):
         for what, name in mixer.borrows().items():
             if (what, name) not in own:
-                lender: MixerSpec = lent[what, name]
-                parts = tuple(sorted(lender.cache_shapes(place) or {})) if what == "keys" else ("",)
+                parts = tuple(sorted(lent[what, name].cache_shapes(place) or {})) if what == "keys" else ("",)
                 found[Carried(what, name, parts)] = None  # type: ignore[arg-type]  # of the words that lends knows
         own |= set(mixer.lends().items())
     return tuple(found)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.indexer import INDEX
 from anyformer.layers.moe import MoESpec
+from anyformer.layers.stage import Carried, Stage
 from anyformer.layers.stretch import stretch
 from anyformer.spec import (
     AheadSpec,
@@ -26,9 +29,11 @@ from anyformer.spec import (
 )
 from anyformer.training.cluster.mesh import Mesh
 from anyformer.training.cluster.narrowing import Cut, cuts, narrowed
+from anyformer.training.cluster.stages import lenders, stage_of
 
 NUMBER, INTEGER = 4, 8  # bytes
-Traffic = Mapping[tuple[str, str], int]  # bytes of a step, by axis of the mesh and kind of collective
+ACTIVATIONS, GRADIENTS = "activations", "gradients"  # that a stage sends to the next, and to the one before
+Traffic = Mapping[tuple[str, str], int]  # bytes of a step, by axis of the mesh and kind of message
 
 
 class _Call(NamedTuple):
@@ -42,32 +47,34 @@ class _Call(NamedTuple):
     ends: bool  # whether nothing of its layer needs what it writes, which is not made again then
 
 
-def planned(
-    spec: ModelSpec,
-    mesh: Mesh,
-    *,
-    rows: int,
-    seq_len: int,
-    source_len: int = 0,
-    micro_batches: int = 1,
-    recompute: Recompute = "none",
-) -> Traffic:
-    """The bytes of a step in float32, of `rows` whole sequences at once in so many parts, as the first process sends them.
+@dataclass(frozen=True)
+class TrainingStep:
+    """What the processes that compute one share of a batch make of it: micro-batches of so many whole sequences, in turn."""
 
-    Of what is gathered, scattered or added up they are those of the whole; of tokens that travel, those that go out.
-    Raises SpecError for an architecture that cannot be shared out so.
+    micro_batch: int  # sequences
+    seq_len: int
+    source_len: int = 0  # tokens of an encoder's sequences; 0: as many as the decoder's
+    micro_batches: int = 1
+    recompute: Recompute = "none"
+
+
+def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> Traffic:
+    """The bytes of a step in float32, as the first process of a stage sends them.
+
+    Of what is gathered, scattered or added up they are those of the whole; of what is sent to one process or travels, those
+    that go out. Raises SpecError or UsageError for an architecture that cannot be shared out so.
     """
     found: Counter[tuple[str, str]] = Counter()
     narrow = narrowed(spec, 0, mesh.tp) if mesh.tp > 1 else spec
     cut = cuts(spec, narrow, 0, mesh.tp) if mesh.tp > 1 else {}
-    split = _split(spec, narrow)
-    _weights(found, spec, narrow, mesh, cut, split, micro_batches)
-    full = recompute == "full"
-    passes = 2 if full else 1  # forward
-    lengths = _Lengths(rows, seq_len, source_len or seq_len, mesh.cp)
+    here = stage_of(spec, mesh, stage) if mesh.pp > 1 else None
+    _weights(found, spec, narrow, mesh, cut, here, step)
+    full = step.recompute == "full"
+    lengths = _Lengths(step.micro_batch, step.seq_len, step.source_len or step.seq_len, mesh.cp)
     one: Counter[tuple[str, str]] = Counter()
-    for call, own in zip(_calls(spec), _calls(narrow), strict=True):
+    for call, own in zip(_calls(spec, here), _calls(narrow, here), strict=True):
         tokens, width = lengths.tokens(call.of), call.place.d_model
+        passes = 2 if full and call.read else 1  # forward
         if isinstance(call.part, TableSpec):
             if own.part != call.part and call.of != "head":
                 one["tp", "all-reduce"] += tokens * _width(call)
@@ -76,20 +83,41 @@ def planned(
         if mixer != call.part:
             read = {"memory": lengths.tokens("encoder") * call.place.d_source, "input": tokens * width}
             back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
-            one["tp", "all-reduce"] += (1 + (full and not call.ends)) * tokens * width + call.read * back
+            one["tp", "all-reduce"] += (1 if call.ends else passes) * tokens * width + call.read * back
         if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and (kept := mixer.cache_shapes(own.place)):
             gathered = lengths.gathered("encoder" if mixer.kept_as() == "memory" else call.of)
             numbers = sum(math.prod(shape) for shape in kept.values())
             one["cp", "all-gather"] += passes * gathered * numbers
-            one["cp", "reduce-scatter"] += call.read * gathered * numbers
+            one["cp", "reduce-scatter"] += call.read * gathered * (numbers - math.prod(kept.get(INDEX, (0,))))
         if mesh.ep > 1 and isinstance(mixer, MoESpec):
             choices, width = tokens * mixer.router.top_k, mixer.latent or width
             one["ep", "all-to-all"] += (2 * passes + 2) * choices * width
-            found["ep", "all-to-all"] += micro_batches * passes * INTEGER * (choices + mesh.ep)
-    _losses(one, spec, narrow, mesh, lengths)
+            found["ep", "all-to-all"] += step.micro_batches * passes * INTEGER * (choices + mesh.ep)
+    if here is None or here.last:
+        _losses(one, spec, narrow, mesh, lengths)
+    if here is not None:
+        one["pp", ACTIVATIONS] += sum(_crossing(narrow, here.gives, here.layers.stop, lengths)) * (not here.last)
+        one["pp", GRADIENTS] += _crossing(narrow, here.takes, here.layers.start, lengths)[0] * (not here.first)
     for key, numbers in one.items():
-        found[key] += micro_batches * NUMBER * numbers
+        found[key] += step.micro_batches * NUMBER * numbers
     return {key: nbytes for key, nbytes in found.items() if nbytes}
+
+
+def _crossing(spec: ModelSpec, carried: Sequence[Carried], cut: int, lengths: _Lengths) -> tuple[int, int]:
+    """Numbers that go from one stage to the next, where layers from this number on begin: (that have a gradient, the others)."""
+    tokens, d_model, lent = lengths.tokens("stack"), spec.stack.d_model, lenders(spec, cut)
+    learnt, fixed = tokens * d_model * spec.stack.residual.n_streams, 0
+    for what, name, parts in carried:
+        if what == "input":
+            learnt += tokens * d_model
+        elif what == "choice":
+            fixed += tokens * lengths.whole("stack")
+        else:
+            kept = lent[what, name].cache_shapes(Place(d_model, (d_model,))) or {}
+            numbers = {part: math.prod(kept[part]) * lengths.rows * lengths.whole("stack") for part in parts}
+            fixed += numbers.pop(INDEX, 0)
+            learnt += sum(numbers.values())
+    return learnt, fixed
 
 
 class _Lengths(NamedTuple):
@@ -119,7 +147,7 @@ class _Lengths(NamedTuple):
 def _losses(one: Counter[tuple[str, str]], spec: ModelSpec, narrow: ModelSpec, mesh: Mesh, lengths: _Lengths) -> None:
     """Where processes meet in the loss: at the table, and to know what each label cost."""
     tables = [
-        [call for call in _calls(each) if call.of == "head" and call.path.startswith("heads.0.")]
+        [call for call in _calls(each, None) if call.of == "head" and call.path.startswith("heads.0.")]
         for each in (spec, narrow)
     ]
     for wide, own in zip(*tables, strict=True):
@@ -141,16 +169,16 @@ def _weights(
     narrow: ModelSpec,
     mesh: Mesh,
     cut: Mapping[str, Cut | None],
-    split: frozenset[str],
-    micro_batches: int,
+    stage: Stage | None,
+    step: TrainingStep,
 ) -> None:
     """Weights that are brought together for a pass, and gradients that are added up."""
-    blocks = Counter(_blocks(spec, Place(), ""))
+    blocks, split = Counter(_blocks(spec, Place(), "", stage)), _split(spec, narrow)
     # (gathered, scattered) numbers, of a block and of so many processes
     groups: dict[tuple[str, int], tuple[int, int]] = {}
-    shards, copies = mesh.shards, mesh.dp
+    shards, copies, unlearnt = mesh.shards, mesh.dp, tuple(_unlearnt(spec, Place(), ""))
     for (name, wide), (_, own) in zip(tensors(spec, Place()), tensors(narrow, Place()), strict=True):
-        if not wide.trainable:
+        if not wide.trainable or (stage is not None and name not in stage.own):
             continue
         each = cut.get(name)
         shape = wide.shape if each is None or each.shared else own.shape
@@ -158,25 +186,33 @@ def _weights(
         among = shards
         if mesh.ep > 1 and wide.used is not None:
             shape, among, group = (shape[0] // mesh.ep, *shape[1:]), shards // mesh.ep, f"{group} experts"
-        learns = _learns(name)
+        learns = wide.plain and not name.startswith(unlearnt)
         filled = -(-shape[0] // among) * among * math.prod(shape[1:])
         gathered, scattered = groups.get((group, among), (0, 0))
         groups[group, among] = gathered + filled, scattered + filled * learns
         if learns and (each is None or each.shared) and not split.isdisjoint(_prefixes(name)):
             found["tp", "all-reduce"] += NUMBER * filled // among
+        if learns and stage is not None and name in stage.common:
+            found["pp", "all-reduce"] += NUMBER * filled // among
     for (group, among), (gathered, scattered) in groups.items():
         passes = blocks.get(group.removesuffix(" experts"), 1)
         again = mesh.zero == 3 and group != ""
         if among > 1:
-            found["fsdp", "all-gather"] += micro_batches * NUMBER * gathered * (2 * passes if again else 1)
-            found["fsdp", "reduce-scatter"] += micro_batches * NUMBER * scattered
+            found["fsdp", "all-gather"] += step.micro_batches * NUMBER * gathered * (2 * passes if again else 1)
+            found["fsdp", "reduce-scatter"] += step.micro_batches * NUMBER * scattered
         if copies > 1:
             found["dp", "all-reduce"] += NUMBER * scattered // among
 
 
-def _learns(name: str) -> bool:
-    """Whether a step has a gradient of it: the first head is trained."""
-    return not name.startswith("heads.") or name.startswith("heads.0.")
+def _unlearnt(part: PartSpec, place: Place, path: str) -> Iterator[str]:
+    """How the names of tensors begin that a step has no gradient of: of heads but the first, and what says so itself."""
+    for name, inner, inner_place in inside(part, place):
+        at = _named(f"{path}.{name}" if path else name, inner)
+        other = isinstance(inner, HeadSpec) and name != "heads.0"
+        if other or any(caveat.law == "gradients" for caveat in inner.caveats()):
+            yield f"{at}."
+        else:
+            yield from _unlearnt(inner, inner_place, at)
 
 
 def _prefixes(name: str) -> Iterator[str]:
@@ -188,7 +224,7 @@ def _prefixes(name: str) -> Iterator[str]:
 
 def _split(spec: ModelSpec, narrow: ModelSpec) -> frozenset[str]:
     """The mixers of which each process has a part, and what they share with others."""
-    pairs = zip(_calls(spec), _calls(narrow), strict=True)
+    pairs = zip(_calls(spec, None), _calls(narrow, None), strict=True)
     split = [wide for wide, own in pairs if isinstance(wide.part, MixerSpec) and wide.part != own.part]
     shared = {part.shared for call in split for part in _parts(call.part, call.place) if part.shared is not None}
     return frozenset({call.path for call in split} | {f"shared.{name}" for name in shared})
@@ -200,23 +236,39 @@ def _parts(part: PartSpec, place: Place) -> Iterator[PartSpec]:
         yield from _parts(inner, inner_place)
 
 
-def _blocks(part: PartSpec, place: Place, path: str) -> Iterator[str]:
+def _blocks(part: PartSpec, place: Place, path: str, stage: Stage | None) -> Iterator[str]:
     """The names of layers, as often as they are called."""
     for name, inner, inner_place in inside(part, place):
-        at = _named(f"{path}.{name}" if path else name, inner)
+        at = f"{path}.{name}" if path else name
+        if not _has(stage, at):
+            continue
+        at = _named(at, inner)
         if isinstance(inner, BlockSpec):
             yield at
         else:
-            yield from _blocks(inner, inner_place, at)
+            yield from _blocks(inner, inner_place, at, stage)
 
 
-def _calls(spec: ModelSpec) -> Iterator[_Call]:
+def _has(stage: Stage | None, path: str) -> bool:
+    """Whether a stage computes what is called so."""
+    if stage is None:
+        return True
+    if path.startswith("stack.blocks."):
+        return int(path.split(".")[2]) in stage.layers
+    if path.startswith("stack.embedding"):
+        return stage.first
+    return stage.last or not path.startswith(("stack.norm", "heads", "ahead"))
+
+
+def _calls(spec: ModelSpec, stage: Stage | None) -> Iterator[_Call]:
     """Each mixer as often as it is called, and each table that tokens are looked up in or that makes logits."""
     unread = _unread(spec)
 
     def walked(part: PartSpec, place: Place, path: str, of: str, last: PartSpec | None = None) -> Iterator[_Call]:
         for name, inner, inner_place in inside(part, place):
             at = f"{path}.{name}" if path else name
+            if not _has(stage, at):
+                continue
             read = not any(at.startswith(each) for each in unread)
             if isinstance(inner, BranchSpec):
                 named = _named(f"{at}.mixer", inner.mixer)

@@ -19,7 +19,7 @@ from anyformer.layers.stage import with_loss
 from anyformer.layers.tokens import Dropout
 from anyformer.model import Transformer
 from anyformer.recipe import Precision
-from anyformer.training.cluster.sharding import device_mesh
+from anyformer.training.cluster.sharding import device_mesh, last_of_step
 from anyformer.training.cluster.world import World
 from anyformer.training.data.feed import Rows
 from anyformer.training.objectives.objective import LossContext, Losses, LossPart, Objective
@@ -97,7 +97,16 @@ class Pipeline:
         # It loads the compiler, for schedules of traced models.
         from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-        stage = PipelineStage(self.passes, self.stage.number, self.stage.n_stages, self.device, group=self.group)
+        class Summing(PipelineStage):
+            """Copies of a stage add up their gradients after the last part alone."""
+
+            def backward_maybe_with_nosync(
+                self, backward_type: Any, bwd_kwargs: Any, last_backward: bool = False
+            ) -> Any:
+                last_of_step(self.submod, last_backward)
+                return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+
+        stage = Summing(self.passes, self.stage.number, self.stage.n_stages, self.device, group=self.group)
         if not backward:
             return ScheduleGPipe(stage, n)
         kind = Schedule1F1B if n >= self.stage.n_stages else ScheduleGPipe

@@ -74,6 +74,15 @@ def test_rows_hold_means_over_finished_runs() -> None:
     assert row.share_of_peak == pytest.approx(8450 * 17_378_304 / 290e9, rel=1e-9)
 
 
+def test_no_share_is_told_of_a_peak_that_training_passes() -> None:
+    """Such a peak was measured while the machine was busy."""
+    study = three_seeds()
+    busy = replace(study, machine=replace(study.machine, peak_flops_per_second=1e11))  # row 1 reaches 1.47e11
+    shares = [row.share_of_peak for row in result_rows(busy, analyse(busy))]
+    assert shares[1] is None
+    assert all(share is None or share <= 1 for share in shares)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -17,7 +17,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
-from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
+from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics, share_of_peak
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
 from anyformer.training.cluster.world import ALONE, World
@@ -272,7 +272,7 @@ class Run:
             lr=result.lr,
             grad_norm=result.grad_norm,
             tokens_per_second=rate,
-            share_of_peak=rate * self.flops_per_token / self.peak if self.peak else None,
+            share_of_peak=share_of_peak(rate * self.flops_per_token, self.peak),
             router_loss=result.router_loss,
             expert_load_max=result.load.busiest if result.load else None,
             expert_load_entropy=result.load.entropy if result.load else None,

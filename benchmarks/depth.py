@@ -47,7 +47,7 @@ def main() -> None:
         return
     given = measure.arguments("Memory of a training step by depth.")
     nbytes = {
-        kind: {str(n): measure.growth_elsewhere("benchmarks.depth", "--grow", kind, str(n)) for n in DEPTHS}
+        kind: {str(n): measure.printed_elsewhere("benchmarks.depth", "--grow", kind, str(n)) for n in DEPTHS}
         for kind in ("plain", "reversible")
     }
     ratio = nbytes["reversible"]["24"] / nbytes["reversible"]["6"]

@@ -69,8 +69,8 @@ def growth_nbytes(step: Callable[[], Any]) -> int:
     return highest - start
 
 
-def growth_elsewhere(module: str, *arguments: str) -> int:
-    """Return the bytes that a process of its own prints, `python -m MODULE …`: how far one step of it raised its resident set.
+def printed_elsewhere(module: str, *arguments: str) -> Any:
+    """Return what a process of its own prints as JSON, `python -m MODULE …`: how far one step of it raised its resident set, say.
 
     Large blocks are mapped one by one there, so that what is freed goes back at once and the growth is the step's own.
     """

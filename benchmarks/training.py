@@ -131,7 +131,7 @@ def main() -> None:
         for kind, most in (("cold", 25.0), ("warm", 5.0)):
             seconds = first_step_seconds(folder)
             rows.append(measure.row(f"first step with --compile, cache {kind}, seconds", seconds, most=most))
-    grown = {side: measure.growth_elsewhere("benchmarks.training", "--growth", side) for side in SIDES}
+    grown = {side: measure.printed_elsewhere("benchmarks.training", "--growth", side) for side in SIDES}
     ratio = grown["ours"] / grown["transformers"]
     rows.append(measure.row("memory growth of a step, x transformers", ratio, most=0.45, nbytes=grown))
     pairs = [(import_seconds("torch, anyformer"), import_seconds("torch")) for _ in range(3 if given.quick else 9)]

@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 # Those whose rows have bars, in the page's order.
-BENCHMARKS = ("training", "classes", "moe", "generation", "decoding", "blocked", "states", "depth")
+BENCHMARKS = (
+    "training", "peers", "classes", "moe", "generation", "decoding", "blocked", "states", "depth", "tokenising", "curves",
+)  # fmt: skip
 
 HEAD = """# Performance
 
@@ -19,6 +21,9 @@ What the benchmarks found when they last ran, each row beside its bar. Machines 
 took turns in one run, on one thread, by CPU seconds; where seconds stand alone the row says so. Written by
 `python tools/performance.py` from the files in [`benchmarks/results`](../benchmarks/README.md), which hold every turn. A bar that
 was missed stays here as missed. No GPU was lent for any of these.
+
+![Time and memory of both passes by length for every kernel and recurrence; memory by depth, plain and reversible; time of a
+mixture by its number of experts](performance.svg)
 """
 
 
@@ -44,12 +49,19 @@ def section(name: str, found: dict[str, Any]) -> str:
     )
 
 
+def results() -> dict[str, Any]:
+    """What each benchmark recorded last, of those that were run."""
+    found = {name: RESULTS / f"{name}.json" for name in BENCHMARKS}
+    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items() if path.exists()}
+
+
 def page() -> str:
     """Return the page of the results that there are."""
-    found = {name: RESULTS / f"{name}.json" for name in BENCHMARKS}
-    each = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items() if path.exists()}
-    return HEAD + "".join(section(name, result) for name, result in each.items())
+    return HEAD + "".join(section(name, result) for name, result in results().items())
 
 
 if __name__ == "__main__":
+    from performance_curves import draw
+
     PAGE.write_text(page(), encoding="utf-8")
+    draw(results()["curves"], results()["depth"], PAGE.with_suffix(".svg"))

@@ -34,6 +34,29 @@ LEFT_OUT = {
     "MPNetForMaskedLM with other buckets": "tells 32 apart whatever its configuration says; other numbers are refused",
     "RoFormerForMaskedLM with rotary_value": "turns values too; refused",
     "FalconH1ForCausalLM with a multiplier of gates beside biases": "is no product of what parts here compute; refused",
+    "RwkvForCausalLM": "mixes each token with the one before and sums keys that decay (RWKV-4), for which no part is here",
+    "xLSTMForCausalLM": "has an LSTM of matrices with exponential gates (mLSTM), for which no part is here",
+    "ZayaForCausalLM": "has convolutions over queries and keys and a router that remembers the last one's, which no part does",
+    "JetMoeForCausalLM": "has experts for attention's queries and output, for which no part is here",
+    "`ZambaForCausalLM`, `Zamba2ForCausalLM`": "have one block for several places, changed at each by a low rank, that reads "
+    "the stream beside the embedding and writes to the input of the next mixer alone, for which no part is here",
+    "ProphetNetForConditionalGeneration": "has streams that predict several tokens each, for which no part is here",
+    "NllbMoeForConditionalGeneration": "draws the second expert, and bounds experts by a share of the tokens in use too",
+    "`ConvBertForMaskedLM`, `FNetForMaskedLM`, `NystromformerForMaskedLM`": "have convolutions whose kernels are made of the "
+    "text, a Fourier transform over tokens, landmarks, for which no parts are here",
+    "`FunnelForMaskedLM`, `LongT5ForConditionalGeneration`, `BltForCausalLM`": "change the length of a text between layers, or "
+    "add means of blocks to its keys, for which no parts are here",
+    "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",
+    "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",
+    "HYV4ForCausalLM": "has streams side by side without a mixing matrix and an indexer whose last features turn: no such parts",
+    "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
+    "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `minimax_m3`, `inkling`, `qwen4_exp`": "stand inside models that "
+    "see or hear, and each has a part that is not here",
+    "`AXK1ForCausalLM`, `BigBirdPegasusForConditionalGeneration`, `BioGptForCausalLM`, `CodeGenForCausalLM`, `CTRLLMHeadModel`, "
+    "`ErnieForMaskedLM`, `FlexOlmoForCausalLM`, `GraniteMoeSharedForCausalLM`, `HunYuanMoEV1ForCausalLM`, `IBertForMaskedLM`, "
+    "`JinaEmbeddingsV3ForMaskedLM`, `LagunaForCausalLM`, `Lfm2MoeForCausalLM`, `Lfm3ForCausalLM`, `MegatronBertForMaskedLM`, "
+    "`MiniCPM3ForCausalLM`, `MvpForConditionalGeneration`, `RemBertForMaskedLM`, `RobertaPreLayerNormForMaskedLM`, "
+    "`XGLMForCausalLM`, `XLMRobertaXLForMaskedLM`, `YoutuForCausalLM`": "are made of parts that are here, and have no row yet",
     "MellumForCausalLM with further tokens": "passes over the layers that predict them, whose tensors are not read here; refused",
 }
 
@@ -51,7 +74,7 @@ def page(presets: Iterable[dict[str, Any]]) -> str:
     for preset in presets:
         families.setdefault(preset["family"], []).append(preset)
     tables = "".join(f"\n## {family}\n\n{_table(records)}" for family, records in families.items())
-    left_out = "".join(f"- `{name}`: {reason}.\n" for name, reason in LEFT_OUT.items())
+    left_out = "".join(f"- {name if '`' in name else f'`{name}`'}: {reason}.\n" for name, reason in LEFT_OUT.items())
     return f"{HEAD}{tables}\n## Classes that are left out\n\n{left_out}"
 
 

@@ -76,13 +76,13 @@ class Least(Sizes):
     def __init__(self, old: ModelSpec) -> None:
         self.old = old
         self.d_model = self.width(old.stack.d_model)
-        self.head_dims = _apart(old)
+        self.head_dims, self.kv_heads = _apart(old), _fewer(old)
 
     def width(self, old: int) -> int:
         return min(MOST_WIDTH, max(8, 4 * round(old * 32 / self.old.stack.d_model / 4)))
 
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int | None) -> tuple[int, int, int | None]:
-        kv_heads = {1: 1, n_heads: 4}.get(n_kv_heads, 2)
+        kv_heads = {1: 1, n_heads: 4}.get(n_kv_heads, self.kv_heads.get((n_heads, n_kv_heads), 2))
         return 4, kv_heads, None if head_dim is None else self.head_dims.get(head_dim, 16)  # 16 ≠ 32 / 4
 
     def layers(self, blocks: tuple[Spec, ...]) -> tuple[Spec, ...]:
@@ -115,6 +115,16 @@ def _apart(spec: ModelSpec) -> dict[int, int]:
                 kinds.setdefault(type(value), set()).add(width)
     several = (widths for widths in kinds.values() if len(widths) > 1)
     return {width: 16 * round(width / min(widths)) for widths in several for width in widths}
+
+
+def _fewer(spec: ModelSpec) -> dict[tuple[int, int], int]:
+    """Of numbers of heads of keys that differ beside as many heads of queries (MiMo's, Gemma 4's), the least as 1."""
+    found: dict[int, set[int]] = {}
+    for value in spec.nested():
+        n_heads, n_kv_heads = (value.values().get(name) for name in ("n_heads", "n_kv_heads"))
+        if isinstance(n_heads, int) and isinstance(n_kv_heads, int):
+            found.setdefault(n_heads, set()).add(n_kv_heads)
+    return {(n_heads, min(several)): 1 for n_heads, several in found.items() if len(several) > 1}
 
 
 def shrink(architecture: Architecture) -> ModelSpec:

@@ -1,8 +1,11 @@
 """Parameters by part, against sizes worked out by hand."""
 
 import pytest
+import torch
 
+import anyformer as af
 from anyformer.families import preset
+from anyformer.resizing import shrink
 from anyformer.spec import parameters, parameters_by_part
 
 
@@ -38,3 +41,13 @@ def test_parts_sum_to_the_total(name: str) -> None:
     spec = preset(name).spec
     assert sum(parameters_by_part(spec).values()) == parameters(spec).total
     assert "other" not in parameters_by_part(spec)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tables_of_whole_numbers_take_their_own_bytes(dtype: str) -> None:
+    """DeepSeek-V4's first layers choose experts by a table, which no dtype of the weights shrinks: what the tensors take."""
+    spec = shrink(preset("deepseek-v4-flash").spec)
+    model = af.build(spec, device="meta", dtype=getattr(torch, dtype))
+    held = model.state_dict().values()
+    assert any(not tensor.is_floating_point() for tensor in held)
+    assert af.cost(spec, seq_len=8, dtype=dtype).weights_nbytes == sum(tensor.nbytes for tensor in held)

@@ -138,7 +138,7 @@ class CostReport(ShowsItself):
         """In the dtype; of weights in few bits, what is held of them and of all else in float32."""
         if self.dtype in PACKINGS:
             return packed_nbytes(self.spec, self.dtype)
-        return (self.parameters.total + self.parameters.frozen) * NBYTES[self.dtype]
+        return int(self.parameters.nbytes(NBYTES[self.dtype]))
 
     @property
     def activation_nbytes(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed
+from anyformer.families.compose import changed, layered, windowed
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
@@ -32,6 +32,12 @@ def granite_moe(*sizes: int, n_experts: int, logits: float, top_k: int = 8) -> M
     return with_experts(dense, RouterSpec(n_experts=Count(n_experts), top_k=top_k, score="softmax-of-chosen"))
 
 
+def with_sinks_and_windows(model: ModelSpec, size: int) -> ModelSpec:
+    """The model with a score for each head that takes weight, and three windows after each layer that sees everything."""
+    model = changed(model, AttentionSpec, sink=True)
+    return layered(model, model.stack.blocks[0], *[windowed(model, size).stack.blocks[0]] * 3)
+
+
 RELEASED = "IBM Granite Team, the released configurations (multipliers, theta and context from memory)"
 BPE = "byte-level BPE (StarCoder's), {}"
 
@@ -59,4 +65,18 @@ GRANITE_MOE = Origin("granite-moe", "granite", 2024, "the Granite 3.0 report, 20
     family="granite",
     sizes=RELEASED + "; active parameters: 400M and 800M",
     tokenizer=BPE.format("49,155"),
+)
+_SWASH = granite(24, 2560, 20, 8192, 4, vocab_size=100_352, scores=1.0, branch=1.0, logits=1.0, context=8192, theta=1e4)
+GRANITE_SWA = Origin("granite-swa", "granite", 2026, "transformers' class of Granite SWA").lineage(
+    "three windows of 128 after each full layer, sinks, 100,352 tokens",
+    Preset(
+        "granite-swash-2b",
+        changed(with_sinks_and_windows(_SWASH, 128), TokensSpec, scale=ScaleSpec()),
+        "2B",
+        "2.14B, which the name cuts",
+        alias="granite-swa",
+    ),
+    family="granite",
+    sizes="the sizes of transformers' class, whose multipliers are 1 and theta 10,000 (those of the release are not known here)",
+    tokenizer="byte-level BPE, 100,352",
 )

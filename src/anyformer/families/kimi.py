@@ -12,7 +12,9 @@ from anyformer.layers import (
     ByRole,
     GatedDeltaNetSpec,
     MLASpec,
+    OutputGateSpec,
     RMSNormSpec,
+    RotarySpec,
     RouterSpec,
     Sigmoid,
 )
@@ -47,6 +49,17 @@ def kimi_linear(
     return elsewhere(model, attending, kda(latent.n_heads)).but(init=ByRole(), context=Length(context))
 
 
+def ling3(*sizes: int, router: RouterSpec, head_dim: int = 128) -> ModelSpec:
+    """DeepSeek-V3 without a rank of queries and with gated heads in each sixth layer, KDA with bounded decays and maps of full
+    rank in the others; two dense layers (the release of Ling 3.0, 2026, from memory)."""
+    model = deepseek(*sizes, router=router, n_dense=2, n_shared=1, query_rank=None, vocab_size=157_184)
+    plain = changed(model, RotarySpec, theta=6e6, scaling=None)
+    model = changed(plain, AttentionSpec, scale=ScaleSpec(power=-0.5), gate=OutputGateSpec(over="heads"))
+    mixer = kda(sizes[2], head_dim, 1e-6).but(gate_rank=None, forget_rank=None, bound=5.0)
+    attending = range(5, sizes[0], 6)
+    return elsewhere(model, attending, mixer).but(init=ByRole(), context=Length(262_144))
+
+
 ROUTER = V3_ROUTER.but(n_groups=1, top_groups=1, factor=2.446)
 KIMI_LINEAR = Origin("kimi-linear", "deepseek-v3", 2025, "arXiv:2510.26692, sections 3 and 4").lineage(
     "a delta rule with a decay for each feature in three of four layers, no positions",
@@ -58,5 +71,18 @@ KIMI_LINEAR = Origin("kimi-linear", "deepseek-v3", 2025, "arXiv:2510.26692, sect
         source="Kimi Team, October 2025, the released configuration (from memory); active parameters: 3B",
         tokenizer="byte-level BPE (tiktoken), 163,840",
         alias="kimi-linear",
+    ),
+)
+LING_ROUTER = V3_ROUTER.but(n_experts=Count(512), factor=2.5)
+LING3 = Origin("ling3", "kimi-linear", 2026, "the release of Ling 3.0, 2026, from memory").lineage(
+    "five of six layers, decays bounded by 5, maps of full rank, gated heads that turn, 512 experts in groups",
+    Preset(
+        "ling-3.0-flash",
+        ling3(42, 2560, 32, 6144, 768, router=LING_ROUTER),
+        "124B",
+        "counted without the layer that predicts a token further",
+        source="inclusionAI 2026, the sizes of transformers' class; the name from memory",
+        tokenizer="byte-level BPE, 157,184",
+        alias="ling3",
     ),
 )

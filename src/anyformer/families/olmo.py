@@ -3,12 +3,12 @@ et al. 2024, arXiv:2409.02060)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, layered, windowed
+from anyformer.families.compose import changed, layered, mixing, windowed
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
-from anyformer.layers import GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec, RouterSpec, YaRN
-from anyformer.spec import BranchSpec, Count, Length, ModelSpec, StackSpec, SublayerSpec
+from anyformer.layers import GatedDeltaNetSpec, GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec, RouterSpec, YaRN
+from anyformer.spec import BranchSpec, Count, Length, ModelSpec, StackSpec, SublayerSpec, Width
 
 
 def olmo(*sizes: int, clip: float | None = None, tied: bool = False, context: int = 2048) -> ModelSpec:
@@ -42,6 +42,22 @@ def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
     norm = RMSNormSpec(eps=1e-5)
     model = changed(model, GQASpec, norm_query=norm, norm_key=norm, norm_over="projection")
     return with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k))
+
+
+DELTA_NORM = RMSNormSpec(eps=1e-5)  # of each head's values
+
+
+def olmo_hybrid(*sizes: int) -> ModelSpec:
+    """OLMo 2 without positions, whose other layers than each fourth have gated DeltaNet, three quarters as wide in keys and twice
+    that in values, with norms before its branches (the release of OLMo Hybrid, 2026, from memory)."""
+    model = changed(olmo2(*sizes, context=65_536), GQASpec, rotary=None)
+    _, d_model, n_heads, *_ = sizes
+    key_dim = int(0.75 * d_model / n_heads)
+    heads = {"n_key_heads": Count(n_heads), "n_heads": Count(n_heads), "most_rate": 2.0, "norm": DELTA_NORM}
+    delta = GatedDeltaNetSpec(key_dim=Width(key_dim), value_dim=Width(2 * key_dim), **heads)
+    before = changed(model.stack.blocks[0], BranchSpec, norm_out=None)
+    before = mixing(changed(before, SublayerSpec, norm_in=model.stack.norm), delta)
+    return layered(model, *[before] * 3, model.stack.blocks[0])
 
 
 OF_2024 = "the release of {} and its configuration"
@@ -119,6 +135,13 @@ OLMO3 = Origin("olmo3", "olmo2", 2025, "the OLMo 3 report, 2025, from memory").l
     sizes="Team OLMo 2025, the OLMo 3 report and released configurations (eps, YaRN and context from memory)",
     tokenizer="byte-level BPE (cl100k's, modified), 100,278",
     known="olmo3-7b",
+)
+OLMO_HYBRID = Origin("olmo-hybrid", "olmo2", 2026, "the release of OLMo Hybrid, 2026, from memory").lineage(
+    "gated DeltaNet in three of four layers, norms before it, no positions",
+    Preset("olmo-hybrid-7b", olmo_hybrid(32, 3840, 30, 11_008), "7B", CUT.format("7.43B"), alias="olmo-hybrid"),
+    family="olmo",
+    sizes="Ai2 2026, the sizes of transformers' class (that the release has no positions says the class)",
+    tokenizer="byte-level BPE (cl100k's, modified), 100,278 padded to 100,352",
 )
 OLMOE = Origin("olmoe", "olmo", 2024, "arXiv:2409.02060, section 2").lineage(
     "RMSNorm, QK-norm, 64 experts, eight for a token",

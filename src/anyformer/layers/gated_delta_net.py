@@ -38,6 +38,8 @@ class GatedDeltaNetSpec(RecurrentSpec):
     gate_rank: Width | None = None  # of the map to the gate; None: one matrix
     forgets: Literal["head", "feature"] = "head"  # what has a decay of its own: a state, or each feature of its keys
     forget_rank: Width | None = None  # of the map to the decays
+    # Decays' logarithms are -bound · σ(e^decay · (forget + step)), none beyond the bound (Ling 3); None: of a softplus, any.
+    bound: Positive | None = None
     most_rate: Positive = 1.0  # of writing: β is most_rate · σ(…); 2 lets a state turn what it holds (olmo_hybrid)
     eps: Positive = 1e-6  # beside the sum of squares of q and k
 
@@ -151,11 +153,11 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         shared = zip(mixed.to(dtype).split(spec.widths, -1), (of_keys, of_keys, heads), strict=True)
         q, k, v = (each.unflatten(-1, (n, -1)) for each, n in shared)
         q, k = (each * (each.square().sum(-1, keepdim=True) + spec.eps).rsqrt() for each in (q, k))
-        step = F.softplus(forget.to(dtype) + self.step)
+        step = (forget.to(dtype) + self.step).unflatten(-1, (heads, -1))
         rate = steps.kept(spec.most_rate * write.to(dtype).sigmoid())
-        q, speed = q * spec.key_dim**-0.5, self.decay.to(dtype).exp()
+        q, speed = q * spec.key_dim**-0.5, self.decay.to(dtype).exp()[:, None]
+        decay = steps.kept(-speed * F.softplus(step) if spec.bound is None else -spec.bound * (speed * step).sigmoid())
         if spec.forgets == "head":
-            return delta_rule(q, k, v, steps.kept(-speed * step), rate, steps.begins, state, keeps)
+            return delta_rule(q, k, v, decay[..., 0], rate, steps.begins, state, keeps)
         q, k = (x.repeat_interleave(heads // of_keys, 2) for x in (q, k))
-        decay = steps.kept(-speed[:, None] * step.unflatten(-1, (heads, -1)))
         return delta_rule_by_feature(q, k, v, decay, rate, steps.begins, state, keeps)

@@ -115,10 +115,8 @@ class MoESpec(MixerSpec):
         return place if self.latent is None else dataclasses.replace(place, d_model=self.latent, shape=(self.latent,))
 
     def narrowed(self, place: Place, ranks: int) -> MoESpec | None:
-        """Every expert's share of its features: the router chooses alike on all ranks. None where they work in a latent."""
-        if self.latent is not None:
-            return None
-        expert, shared = self.expert.narrowed(place, ranks), self.shared_expert
+        """Every expert's share of its features: the router chooses alike on all ranks, and all read the maps of a latent."""
+        expert, shared = self.expert.narrowed(self._within(place), ranks), self.shared_expert
         narrow = shared and shared.narrowed(place, ranks)
         if expert is None or (shared is not None and narrow is None):
             return None

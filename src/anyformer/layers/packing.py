@@ -8,11 +8,11 @@ from anyformer.errors import UsageError, unknown
 from anyformer.layers.int4 import Int4
 from anyformer.layers.int8 import Int8
 from anyformer.layers.packed import Scheme
-from anyformer.spec import ModelSpec, Place, Weight, tensors
+from anyformer.spec import WHOLE_NBYTES, ModelSpec, Place, Weight, tensors
 
 Packing = Literal["int8", "int4"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
-PLAIN_NBYTES, WHOLE_NBYTES = 4, 8  # what is not packed is float32, and int64 where it is whole numbers
+PLAIN_NBYTES = 4  # what is not packed is float32, and int64 where it is whole numbers
 
 _INT8 = Int8()
 _OF_MAPS: dict[Packing, Scheme] = {"int8": _INT8, "int4": Int4()}

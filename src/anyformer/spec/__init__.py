@@ -7,6 +7,7 @@ from anyformer.spec.architecture import specification as specification, split_va
 from anyformer.spec.codec import decode as decode, decode_file as decode_file, dumps as dumps, encode as encode
 from anyformer.spec.codec import loads as loads, read as read
 from anyformer.spec.cost import Cost as Cost, Recompute as Recompute, Workload as Workload
+from anyformer.spec.count import WHOLE_NBYTES as WHOLE_NBYTES
 from anyformer.spec.count import Parameters as Parameters, parameters as parameters
 from anyformer.spec.count import parameters_by_part as parameters_by_part, parameters_met as parameters_met
 from anyformer.spec.difference import first_difference as first_difference, short as short

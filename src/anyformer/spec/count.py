@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from anyformer.spec.architecture import Architecture, specification
 from anyformer.spec.part import PartSpec, Place, Seen, Weight, inside, is_met
 
+WHOLE_NBYTES = 8  # of a whole number of a table that nothing trains
 EMBEDDING_AXES = ("vocab", "position", "segment")  # the first axis of what looks tokens, positions and segments up
 
 
@@ -20,6 +21,11 @@ class Parameters:
     embedding: int  # tables of tokens, positions and segments, an untied head's table among them
     frozen: int = 0  # held beside them and never trained
     inactive: int = 0  # of the experts that one token does not choose
+    whole: int = 0  # of the frozen ones, whole numbers, which have a type of their own
+
+    def nbytes(self, each: float) -> float:
+        """What all that is held takes, where a number that may be of any dtype takes so many bytes."""
+        return (self.total + self.frozen - self.whole) * each + self.whole * WHOLE_NBYTES
 
     @property
     def active(self) -> int:
@@ -81,16 +87,17 @@ def _weights(
 
 
 def _counted(weights: Iterable[tuple[Weight, int]]) -> Parameters:
-    total = embedding = frozen = inactive = 0
+    total = embedding = frozen = inactive = whole = 0
     for weight, times in weights:
         numel = weight.numel * times
         if not weight.trainable:
             frozen += numel
+            whole += numel if weight.below is not None else 0
             continue
         total += numel
         inactive += numel - weight.active * times
         embedding += numel if _looked_up(weight) else 0
-    return Parameters(total, embedding, frozen, inactive)
+    return Parameters(total, embedding, frozen, inactive, whole)
 
 
 def _looked_up(weight: Weight) -> bool:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from anyformer.errors import SpecError, UsageError
 from anyformer.families import PRESETS
-from anyformer.layers import FeedForwardSpec, GQASpec, MLASpec, ReLU, RouterSpec
+from anyformer.families.compose import changed
+from anyformer.layers import FeedForwardSpec, GQASpec, MLASpec, MoESpec, ReLU, RouterSpec
 from anyformer.model import Transformer, build
 from anyformer.resizing import shrink
 from anyformer.spec import BranchSpec, Count, MixerSpec, ModelSpec, Place, Width
@@ -123,6 +124,14 @@ def test_ranks_add_up_to_the_whole(name: str, ranks: int, monkeypatch: pytest.Mo
             torch.set_default_dtype(torch.float32)
     else:
         check(spec, ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_experts_in_a_latent_are_shared_out(ranks: int) -> None:
+    """The maps there and back are whole on every rank, and each has its part of their gradients."""
+    spec = changed(shrink(PRESETS["mixtral-8x7b"].spec), MoESpec, latent=Width(12))
+    assert any(cut for name, cut in cuts(spec, narrowed(spec, 0, ranks), 0, ranks).items() if ".experts." in name)
+    check(spec, ranks)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ class _Served:
 
     def way(self, weight_bits: int, cache_bits: int, tp: int, replicas: int) -> Way:
         kept = parameters(self.spec)
-        weights = math.ceil((kept.total + kept.frozen) * WEIGHT_BITS[weight_bits] / 8 / tp)
+        weights = math.ceil(kept.nbytes(WEIGHT_BITS[weight_bits] / 8) / tp)
         heads = min(tp, min(self.facts.kv_heads, default=1))
         cache = math.ceil(self.cache_nbytes * cache_bits / 16 / heads + self.state_nbytes / tp)
         largest = max(o.numel for o in self.prompt if o.part != "heads") / self.seq_len

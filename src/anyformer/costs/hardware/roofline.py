@@ -176,7 +176,7 @@ def roofline(
     shares, memory = efficiency or where.efficiency, source_tokens(spec, seq_len, source_len)
     check_length(spec, seq_len, memory, batch)
     count = parameters(spec)
-    weights_nbytes = (count.total + count.frozen) * NBYTES[dtype]
+    weights_nbytes = int(count.nbytes(NBYTES[dtype]))
     kind, number = device_kind(where), getattr(torch, dtype)
     half = dtype != "float32"
     trained = training_pass(spec, batch=batch, seq_len=seq_len, source_len=memory, half=half, device=kind)

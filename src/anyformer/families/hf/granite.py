@@ -1,4 +1,5 @@
 """Granite 3 and its mixtures to and from transformers' GraniteForCausalLM and GraniteMoeForCausalLM: LLaMA's with multipliers.
+GraniteSWAForCausalLM has windows and sinks too, and a theta for each layer, 0 being no positions.
 
 Files of the mixtures hold their experts fused, by older names.
 """
@@ -7,12 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.granite import granite, granite_moe
+from anyformer.families.compose import changed, window
+from anyformer.families.granite import granite, granite_moe, with_sinks_and_windows
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
-from anyformer.layers import AddSpec, AttentionSpec, GatedFeedForwardSpec, RouterSpec, TokensSpec
-from anyformer.spec import HeadSpec, ScaleSpec, Spec
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.layers import (
+    AddSpec,
+    AttentionSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    RotarySpec,
+    RouterSpec,
+    TokensSpec,
+)
+from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
 
 
 def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair:
@@ -46,12 +58,14 @@ PAIRS = (
     table.layers(),
 )
 LAYER = {**NORMS, **ATTENTION}
+MLP_BIAS = table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)
+TEMPLATE = granite(1, 8, 1, 8, vocab_size=1, scores=1.0, branch=1.0, logits=1.0)
 
 GRANITE = table.family(
     "granite",
     "GraniteForCausalLM",
-    granite(1, 8, 1, 8, vocab_size=1, scores=1.0, branch=1.0, logits=1.0),
-    (*PAIRS, table.at("mlp_bias", bool, GatedFeedForwardSpec, "bias_in", "bias_out", default=False)),
+    TEMPLATE,
+    (*PAIRS, MLP_BIAS),
     {**LAYER, **GATED},
 )
 
@@ -69,4 +83,41 @@ GRANITE_MOE = table.family(
     {**LAYER, **_experts("experts.gate_up_proj", "experts.down_proj", "router")},
     filed={**LAYER, **_experts("input_linear.weight", "output_linear.weight", "router.layer")},
     ignored=TRAINING,
+)
+
+
+def _windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Each layer's window and theta, of layers that see everything and turn alike."""
+    n, size = spec.n_layers, settings.positive("sliding_window", int, 128)
+    types = settings.strings("layer_types") or tuple(table.SLIDING if i % 4 else table.FULL for i in range(n))
+    if len(types) != n or set(types) - {table.SLIDING, table.FULL}:
+        raise settings.refusal("layer_types", f"must be {n} times {table.SLIDING} or {table.FULL}")
+    usual = one(spec, RotarySpec, "rotary positions")
+    thetas = settings.written("layer_rope_theta") or [usual.theta] * n
+    if not isinstance(thetas, list) or len(thetas) != n or not all(type(x) in (int, float) and x >= 0 for x in thetas):
+        raise settings.refusal("layer_rope_theta", f"must be {n} numbers, 0 for a layer without positions")
+
+    def placed(layer: BlockSpec, kind: str, theta: float) -> BlockSpec:
+        layer = changed(layer, GQASpec, rotary=usual.but(theta=float(theta)) if theta else None)
+        return changed(layer, AttentionSpec, mask=window(size)) if kind == table.SLIDING else layer
+
+    blocks = map(placed, spec.stack.blocks, types, thetas)
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+
+
+def _thetas(spec: ModelSpec) -> dict[str, Any]:
+    rotaries = [one(block, GQASpec, "grouped-query attention").rotary for block in spec.stack.blocks]
+    return {
+        "layer_types": table.types_of(spec),
+        "sliding_window": table.window_of(spec) or 128,
+        "layer_rope_theta": [rotary.theta if rotary else 0 for rotary in rotaries],
+    }
+
+
+GRANITE_SWA = table.family(
+    "granite_swa",
+    "GraniteSWAForCausalLM",
+    changed(with_sinks_and_windows(TEMPLATE, 1), AttentionSpec, mask=one(TEMPLATE, AttentionSpec, "attention").mask),
+    (*PAIRS, MLP_BIAS, table.Pair(_windows, _thetas)),
+    {**LAYER, **GATED, "0.branches.0.mixer.sink": "self_attn.sinks"},
 )

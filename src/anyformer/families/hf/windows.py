@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf.mapping import one
-from anyformer.families.hf.rotary import THETA, rotary, rotary_settings, scaling_settings, within
+from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_settings, scaling_settings, within
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import FULL, SLIDING, Pair, types_of
 from anyformer.layers import RotarySpec
@@ -45,6 +45,9 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
             kind: {"rope_type": "default", THETA: each.theta, **(scaling_settings(each.scaling) or {})}
             for kind, each in found.items()
         }
+        for kind, usual in ((SLIDING, local), (FULL, full)):
+            if found[kind].fraction != 1 or usual.fraction != 1:
+                tables[kind][FRACTION] = found[kind].fraction
         return {**length, "rope_parameters": tables}
 
     return Pair(read, write)

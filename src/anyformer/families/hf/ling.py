@@ -1,0 +1,150 @@
+"""Ling 3.0 to and from transformers' BailingHybridForCausalLM, which passes over the layer that predicts a token further."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed
+from anyformer.families.hf import table
+from anyformer.families.hf.deepseek import LAYER, latent_heads, latent_scale, layer_eps, modules, n_shared
+from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.layout import Theirs
+from anyformer.families.hf.llama import WIDTHS
+from anyformer.families.hf.mapping import TensorRow, one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.states import layer_kinds
+from anyformer.families.kimi import LING_ROUTER, ling3
+from anyformer.layers import (
+    AttentionSpec,
+    CausalConvolutionSpec,
+    GatedDeltaNetSpec,
+    RotarySpec,
+    RouterSpec,
+)
+from anyformer.spec import ModelSpec
+
+WORDS = {"linear_attention": GatedDeltaNetSpec, "full_attention": AttentionSpec}
+MIXER, DELTA = "0.branches.0.mixer", "gated DeltaNet"
+
+
+def _delta(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The sizes and decays of KDA, whose heads are as many as attention's."""
+    heads, dim = settings.positive("num_attention_heads", int), settings.positive("head_dim", int, 128)
+    dim = settings.positive("linear_head_dim", int, dim)  # which transformers writes, and its latent's as head_dim
+    bound = settings.take("kda_lower_bound", float, -5.0)
+    if bound >= 0:
+        raise settings.refusal("kda_lower_bound", "must be below 0")
+    safe = settings.take("kda_safe_gate", bool, True)
+    settings.require("linear_num_heads", heads)
+    spec = changed(spec, CausalConvolutionSpec, size=settings.positive("short_conv_kernel_size", int, 4))
+    return changed(
+        spec,
+        GatedDeltaNetSpec,
+        n_heads=heads,
+        n_key_heads=heads,
+        key_dim=dim,
+        value_dim=dim,
+        bound=-bound if safe else None,
+    )
+
+
+def _sizes(spec: ModelSpec) -> dict[str, Any]:
+    found = one(spec, GatedDeltaNetSpec, DELTA)
+    return {
+        "linear_num_heads": found.n_heads,
+        "head_dim": found.key_dim,
+        "linear_head_dim": found.key_dim,
+        "short_conv_kernel_size": found.convolution.size,
+        "linear_conv_kernel_dim": found.convolution.size,
+        "kda_safe_gate": found.bound is not None,
+        "kda_lower_bound": -(found.bound or 5.0),
+    }
+
+
+def _every(settings: Settings, n_layers: int) -> list[str]:
+    n = settings.positive("layer_group_size", int, 6)
+    return ["linear_attention" if (i + 1) % n else "full_attention" for i in range(n_layers)]
+
+
+ROUTING = {
+    "num_experts": ("n_experts", int, 512),
+    "num_experts_per_token": ("top_k", int, 8),
+    "routed_scaling_factor": ("factor", float, 2.5),
+    "num_expert_group": ("n_groups", int, 8),
+    "topk_group": ("top_groups", int, 4),
+    "moe_renormalize": ("renormalise", bool, True),
+}
+
+
+def _layer(spec: ModelSpec, theirs: str, forgetting: str, out: str) -> dict[Any, Any]:
+    maps = {**{x: f"{x}_proj" for x in "qkv"}, "write": "b_proj", "out_gate": "g_proj", "norm": "o_norm", "out": out}
+    inner = {"forget": "f_proj", "step": "dt_bias", "decay": "A_log"}
+    return {
+        **{f"{MIXER}.{ours}": f"{theirs}.{name}" for ours, name in maps.items()},
+        **{f"{MIXER}.{ours}": f"{theirs}.{forgetting}{name}" for ours, name in inner.items()},
+        **modules(spec, theirs=theirs),
+        f"{table.PROJECTION}.o": f"{theirs}.{out}",
+        f"{MIXER}.gate": f"{theirs}.g_proj",
+        **LAYER,
+    }
+
+
+def _held(spec: ModelSpec) -> dict[Any, Any]:
+    return {**_layer(spec, "self_attn", "forget_gate.", "o_proj"), f"{MIXER}.convolution": "self_attn.conv1d", **HELD}
+
+
+def _filed(spec: ModelSpec) -> dict[Any, Any]:
+    convolution = Theirs("attention.*_conv1d", pieces=("q", "k", "v"))
+    router = {
+        f"{table.FEED}.router.weight": "mlp.gate.weight",
+        f"{table.FEED}.router.correction": "mlp.gate.expert_bias",
+    }
+    return {
+        **_layer(spec, "attention", "", "dense"),
+        f"{MIXER}.convolution": convolution,
+        **filed(None),
+        **router,
+    }
+
+
+SMALL = ling3(6, 8, 1, 8, 8, router=LING_ROUTER, head_dim=8)
+_PLAIN = table.family(
+    "bailing_hybrid",
+    "BailingHybridForCausalLM",
+    SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[-2:])),
+    (
+        *WIDTHS,
+        expert_width("moe_intermediate_size", "expert", 768),
+        n_shared(1, "num_shared_experts"),
+        *latent_heads(query_rank=None),
+        layer_eps(),
+        table.together(RouterSpec, ROUTING),
+        table.positions(RotarySpec(theta=6e6, layout="interleaved"), fraction=None),
+        latent_scale(),
+        table.context("model_max_length", 262_144),
+        table.Pair(_delta, _sizes),
+        table.tables(tied=False),
+        layer_kinds(WORDS, _every),
+        dense_by_type(6144, 2, "first_k_dense_replace"),
+    ),
+    _held,
+    filed=_filed,
+    unneeded=("model.layers.42.*",),
+    ignored=(
+        *TRAINING,
+        "num_nextn_predict_layers",
+        "mtp_loss_scaling_factor",
+        "linear_conv_kernel_dim",
+        "layer_group_size",
+    ),
+)
+
+
+def _files(spec: ModelSpec) -> list[TensorRow]:
+    """The rows of files, whose released ones call the table of tokens otherwise."""
+    assert _PLAIN.files is not None
+    tokens, released = ("model.embed_tokens.weight",), ("model.word_embeddings.weight",)
+    return [row._replace(also=released) if row.theirs == tokens else row for row in _PLAIN.files(spec)]
+
+
+LING = _PLAIN._replace(files=_files)

@@ -1,0 +1,77 @@
+"""MiMo-V2-Flash to and from transformers' MiMoV2FlashForCausalLM, whose windows have twice the heads of keys that it names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed, edited
+from anyformer.families.glm import router
+from anyformer.families.hf import table
+from anyformer.families.hf.deepseek import v3_routing
+from anyformer.families.hf.experts import HELD, TRAINING, dense_by_type, expert_width, filed
+from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.windows import rotary_by_type
+from anyformer.families.mimo import EVERY, SHARE, WINDOW, mimo
+from anyformer.layers import FactorSpec, GQASpec, RMSNormSpec, RotarySpec
+from anyformer.spec import Count, ModelSpec
+
+SMALL = mimo(6, 8, 2, 8, 1, d_expert=8, choice=router(2, 1, 1.0))
+SPARSE = SMALL.but(stack=SMALL.stack.but(blocks=SMALL.stack.blocks[1:]))
+
+
+def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Each layer's type, and in windows twice the heads of keys and values."""
+    n = settings.positive("num_hidden_layers", int)
+    by_number = tuple(table.SLIDING if i and (i + 1) % EVERY else table.FULL for i in range(n))
+    near, full = spec.stack.blocks
+    near = edited(near, GQASpec, lambda heads: heads.but(n_kv_heads=Count(2 * heads.kv_heads)))
+    spec = spec.but(stack=spec.stack.but(blocks=(near, full)))
+    types, size = settings.strings("layer_types") or by_number, settings.positive("sliding_window", int, WINDOW)
+    return table.typed(settings, spec, n, types, size)
+
+
+def _types(spec: ModelSpec) -> dict[str, Any]:
+    types, size = table.types_of(spec), table.window_of(spec)
+    first = one(spec.stack.blocks[0], GQASpec, "grouped-query attention").kv_heads
+    return {
+        "num_hidden_layers": spec.n_layers,
+        "layer_types": types,
+        "sliding_window": size or WINDOW,
+        "num_key_value_heads": first if types[0] == table.FULL else max(1, first // 2),
+    }
+
+
+LAYER = {**NORMS, **ATTENTION, **GATED}
+MIMO = table.family(
+    "mimo_v2_flash",
+    "MiMoV2FlashForCausalLM",
+    changed(table.two_kinds(SPARSE), GQASpec, head_dim=None),  # which positions fit is not asked before it is read
+    (
+        *WIDTHS,
+        expert_width("moe_intermediate_size", "expert", 2048),
+        rotary_by_type(RotarySpec(theta=1e4, fraction=SHARE), RotarySpec(theta=5e6, fraction=SHARE), 131_072),
+        table.heads(n_kv_heads=4, head_dim=192),
+        table.at("v_head_dim", int, GQASpec, "value_dim", default=128),
+        table.at(
+            "attention_value_scale",
+            float,
+            GQASpec,
+            "norm_value",
+            default=0.707,
+            nullable=True,
+            into=lambda factor: FactorSpec(factor=factor),
+            out=lambda scale: scale.factor,
+        ),
+        table.at("attention_bias", bool, GQASpec, "bias_query", "bias_key", "bias_value", default=False),
+        table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+        v3_routing(256, 8, 1.0, 1, 1),
+        table.tables(tied=False),
+        table.Pair(_layers, _types),
+        dense_by_type(16_384, 1),
+    ),
+    {**LAYER, **HELD, "0.branches.0.mixer.sink": "self_attn.sinks"},
+    filed={**LAYER, **filed(), "0.branches.0.mixer.sink": "self_attn.attention_sink_bias"},
+    ignored=TRAINING,
+)

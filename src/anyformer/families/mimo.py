@@ -1,0 +1,47 @@
+"""MiMo-V2-Flash: values narrower than keys, windows with sinks and twice the heads of keys, experts (Xiaomi 2025)."""
+
+from __future__ import annotations
+
+from anyformer.families.compose import changed, window
+from anyformer.families.glm import after_dense, router
+from anyformer.families.lineage import Origin, Preset
+from anyformer.families.llama import llama
+from anyformer.families.mistral import with_experts
+from anyformer.layers import AttentionSpec, FactorSpec, GQASpec, RotarySpec, RouterSpec
+from anyformer.spec import BlockSpec, Count, ModelSpec, Width
+
+EVERY, WINDOW, SHARE = 6, 129, 0.334
+
+
+def near(layer: BlockSpec, size: int = WINDOW) -> BlockSpec:
+    """The layer with a window, sinks, theta 10,000 and twice as many heads of keys and values."""
+    layer = changed(layer, AttentionSpec, mask=window(size), sink=True)
+    heads = next(value for value in layer.nested() if isinstance(value, GQASpec))
+    return changed(changed(layer, RotarySpec, theta=1e4), GQASpec, n_kv_heads=Count(2 * heads.kv_heads))
+
+
+def mimo(*sizes: int, d_expert: int, choice: RouterSpec) -> ModelSpec:
+    """LLaMA with heads of 192, a third of which turns, and values of 128, times 0.707; experts after a dense layer; all layers
+    see a window but the first and each sixth (transformers' class)."""
+    n_layers, d_model, n_heads, d_ff, n_kv_heads = sizes
+    narrow = (n_layers, d_model, n_heads, d_expert, n_kv_heads)
+    model = llama(*narrow, head_dim=192, vocab_size=152_576, eps=1e-5, theta=5e6, context=131_072)
+    model = with_experts(changed(model, RotarySpec, fraction=SHARE), choice)
+    model = changed(model, GQASpec, value_dim=Width(128), norm_value=FactorSpec(factor=0.707))
+    full = model.stack.blocks[0]
+    blocks = (near(full) if i and (i + 1) % EVERY else full for i in range(n_layers))
+    return after_dense(model.but(stack=model.stack.but(blocks=tuple(blocks))), 1, d_ff)
+
+
+MIMO = Origin("mimo-v2", "deepseek-v3", 2025, "the release of MiMo-V2-Flash, December 2025, from memory").lineage(
+    "grouped queries for the latent, five windows of 128 with sinks to a full layer, no shared expert",
+    Preset(
+        "mimo-v2-flash",
+        mimo(48, 4096, 64, 16_384, 4, d_expert=2048, choice=router(256, 8, 1.0)),
+        "309B",
+        alias="mimo-v2",
+    ),
+    family="mimo",
+    sizes="Xiaomi 2025, the sizes of transformers' class; active parameters: 15B (from memory)",
+    tokenizer="byte-level BPE, 151,680 padded to 152,576 (from memory)",
+)

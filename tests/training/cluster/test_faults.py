@@ -205,6 +205,53 @@ def test_a_missing_part_is_said_once(tmp_path: Path) -> None:
     assert "missing" in said[0]
 
 
+def by_hand(out: Path, rank: int, port: int) -> subprocess.Popen[str]:
+    """A process that is told of the others by the environment alone, as schedulers do it."""
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    told |= {"TORCHELASTIC_RESTART_COUNT": 0, "PYTHONPATH": path, "OMP_NUM_THREADS": 1, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    command = ["-m", "tests.training.cluster.faulty", out, "fsdp=2", 30, "none", 0, 0, "now"]
+    environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)], stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    )
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
+    """(their statuses, all that they say)."""
+    try:
+        said = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], [line for each in said for line in each.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_said_once(tmp_path: Path) -> None:
+    """By a server that takes connections and never answers; all end."""
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, said = ended([by_hand(tmp_path / "run", rank, port) for rank in range(2)])
+    assert (status, len(said)) == ([2, 2], 1), said
+    assert re.match(rf"error: rank 0 cannot .*localhost:{port}.*address already in use.*MASTER_PORT", said[0])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["version", "data"])
+def test_a_rank_that_was_started_otherwise(tmp_path: Path, what: str) -> None:
+    """All refuse before anything is written, and one says so."""
+    run = Launched(tmp_path / "run", what, 1)
+    status, said = run.end()
+    assert (status, len(said)) == (2, 1), run.said
+    assert f"rank 1 has another {what} than rank 0" in said[0]
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    check_all_gone(run.workers())
+
+
 class Node(Launched):
     """One of two agents of torchrun, each with a process, that stand for machines."""
 

@@ -21,7 +21,7 @@ from tests.training.cluster.processes import processes
 from tests.training.cluster.runs import ran
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0  # of processes that others take the cores from
 FAULTS = int(os.environ.get("ANYFORMER_FAULTS", "100"))  # of the long test, some half a minute each on two cores
 LAUNCH = """
 import sys
@@ -176,7 +176,7 @@ def test_an_error_of_one_rank_is_said_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_many_faults_lose_nothing(tmp_path: Path, unbroken: list[tuple[str, ...]]) -> None:
     """Ranks killed, stopped, out of room, hanging, at any step, until the run is done; then again."""
-    draw, faults, lives = random.Random(16), 0, 0
+    draw, faults, lives, begun = random.Random(16), 0, 0, time.monotonic()
     while faults < FAULTS:
         out = tmp_path / str(lives)
         lives += 1
@@ -187,6 +187,7 @@ def test_many_faults_lose_nothing(tmp_path: Path, unbroken: list[tuple[str, ...]
             status, said = run.end()
             assert status == 0 or len(said) == 1, run.said
             faults += status != 0
+            sys.stdout.write(f"{time.monotonic() - begun:.0f} s: {faults} faults, {lives} runs, {what}: {status}\n")
             check_all_gone(run.workers())
         each = {row[0]: row for row in losses(out) if row[-1].startswith("lr")}
         assert each == {row[0]: row for row in unbroken if row[-1].startswith("lr")}

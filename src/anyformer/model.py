@@ -14,6 +14,7 @@ from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import InputError, did_you_mean
 from anyformer.kernels import choose
+from anyformer.kernels.ring import ringed
 from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import Stack, mapped
@@ -190,6 +191,7 @@ class Transformer(Part[ModelSpec]):
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
         elif self.stretches is not None:
+            kernels = kernels if name else ringed(kernels, self._attentions, self.stretches, tokens, dropout)
             ids, tokens, stores = stretched(self.stretches, ids, tokens, memory_tokens)
         context = ForwardContext(
             tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name)

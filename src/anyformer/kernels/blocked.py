@@ -34,6 +34,7 @@ class Blocked:
     """Whole blocks that a mask hides are never computed; the plan comes from the mask's predicate, once a pass."""
 
     name = "blocked"
+    brings = False
 
     def __init__(self, tile: int = TILE) -> None:
         self.tile = tile

@@ -24,6 +24,7 @@ class Eager:
     """Every option, in the memory of all scores."""
 
     name = "eager"
+    brings = False
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention: it always can."""

@@ -33,6 +33,8 @@ class Taken(NamedTuple):
 class Fastest:
     """Blocks where leaving out the hidden ones pays, and else another kernel."""
 
+    brings = False
+
     def __init__(self, blocked: Blocked, other: Kernel) -> None:
         self.blocked, self.other = blocked, other
         self.name = f"{blocked.name} or {other.name}"

@@ -36,6 +36,7 @@ class Flex:
     """One fused kernel for each mask and length, compiled when it is first met."""
 
     name = "flex"
+    brings = False
 
     def __init__(self, compiled: bool = True) -> None:
         self.compiled = compiled  # not: PyTorch's own written-out form, dense and slow, to test against

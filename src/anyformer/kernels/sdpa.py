@@ -25,6 +25,7 @@ class SDPA:
     """Fast for plain causal, bidirectional and single-token attention; other masks are dense."""
 
     name = "sdpa"
+    brings = False
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""

@@ -15,7 +15,7 @@ from anyformer.layers.compression import Compressor, CompressorSpec
 from anyformer.layers.differential import Differential, DifferentialSpec, paired
 from anyformer.layers.gqa import Projection, ProjectionSpec
 from anyformer.layers.indexer import INDEX, Indexer, IndexerSpec, chosen_pairs
-from anyformer.layers.mask import Everything, Mask, Prefix, ignores_heads, visible
+from anyformer.layers.mask import Causal, Everything, Mask, Prefix, ignores_heads, visible
 from anyformer.layers.memory_efficient import checkpointed
 from anyformer.layers.output_gate import OutputGateSpec
 from anyformer.layers.part import Part
@@ -182,6 +182,12 @@ class AttentionSpec(MixerSpec):
             return self
         return self.but(difference=self.difference.within(layer))
 
+    def goes_round(self, n: int) -> bool:
+        """Whether rows of n plain tokens can be attended to a stretch of keys at a time, by q·k and causality alone."""
+        more = (self.relative_values, self.softcap, self.difference, self.indexer, self.compressor, self.keys)
+        alone = self.reads == "self" and not self.scores and not self.sink and all(each is None for each in more)
+        return alone and self.projection.stores_heads and self.mask.within((0, n), (0, n)) == Causal()
+
     def together(self) -> str | None:
         return "makes keys of blocks, which lie in several stretches" if self.compressor is not None else None
 
@@ -297,7 +303,7 @@ class Attention(Part[AttentionSpec]):
 
     def forward(self, x: Tensor, context: ForwardContext, store: Store) -> tuple[Tensor, Notes]:
         """[batch, token, d_model] of x of that shape; notes its weights [batch, heads, query, key] where the pass asks."""
-        p, spec = self.projection, self.spec
+        p, spec, kernel = self.projection, self.spec, context.kernels[self.digest]
         narrow = p.narrow(x)
         if spec.reads == "memory":
             q, keys = p.query(narrow, context), context.memory_tokens
@@ -311,7 +317,7 @@ class Attention(Part[AttentionSpec]):
             q, new = p.project(narrow, x, context)
             if self.indexer is not None and self.compressor is None:
                 new = {**new, INDEX: self.indexer.keys(x, self.index_rotation, context)}
-            stored, keys = store.extend(new), store.keys
+            stored, keys = (new, None) if kernel.brings else (store.extend(new), store.keys)
             if spec.keys is not None:
                 context.memo.found[f"keys {spec.keys}"] = stored, keys
         keys = context.tokens if keys is None else keys
@@ -323,7 +329,6 @@ class Attention(Part[AttentionSpec]):
         absorbed = spec.absorbs(context.tokens.n, keys.n) and p.can_absorb()
         q, k, v = p.absorb(q, stored) if absorbed else p.expand(q, stored)
         v = v if self.difference is None else paired(v)
-        kernel = context.kernels[self.digest]
         seen = context.once(
             self.memo_key and f"{kernel.name} {self.memo_key} {keys.name}", lambda: self._seen(kernel, context, keys)
         )

@@ -81,15 +81,20 @@ def mean_loss(head: Head, hidden: Tensor, logits: Tensor | None, labels: Tensor,
             "give one for each answer, and leave logits_to_keep out"
         )
     if logits is not None:
-        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=NOT_PREDICTED)
+        return F.cross_entropy(_exact(logits.flatten(0, -2)), labels.flatten(), ignore_index=NOT_PREDICTED)
     return cross_entropy(head, hidden, labels)[0] / (labels != NOT_PREDICTED).sum()
+
+
+def _exact(logits: Tensor) -> Tensor:
+    """In float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _called(head: Head, rows: Tensor, labels: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     """(the sum, each row's) where the table is more than its weights: autograd asks it, and asks again in the backward pass."""
 
     def losses(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head.logits(rows).float()
+        logits = _exact(head.logits(rows))
         nats = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none")
         s = options.label_smoothing
         loss = F.cross_entropy(logits, labels, ignore_index=NOT_PREDICTED, reduction="none", label_smoothing=s)
@@ -124,19 +129,19 @@ class _HeadCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, weight.dtype)
         wanted = ctx.needs_input_grad[:3]
         with torch.autocast(device, enabled=False):
-            x, w = hidden.to(dtype), weight.to(dtype)
+            x, w, exact = hidden.to(dtype), weight.to(dtype), torch.promote_types(dtype, torch.float32)
             grads = (
                 torch.empty_like(x) if wanted[0] else None,
-                torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
-                torch.zeros_like(bias, dtype=torch.float32) if wanted[2] and bias is not None else None,
+                torch.zeros_like(weight, dtype=exact) if wanted[1] else None,
+                torch.zeros_like(bias, dtype=exact) if wanted[2] and bias is not None else None,
             )
             n, vocab = len(x), len(w)
             size = rows_at_once(n, vocab)
-            each = torch.empty(n, device=x.device, dtype=torch.float32)
-            total = torch.zeros((), device=x.device, dtype=torch.float32)
+            each = torch.empty(n, device=x.device, dtype=exact)
+            total = torch.zeros((), device=x.device, dtype=exact)
             # Reused by all chunks: a fresh page costs more than the arithmetic on it.
             products = torch.empty(size, vocab, device=x.device, dtype=dtype)
-            workspace = torch.empty(size, vocab, device=x.device, dtype=torch.float32)
+            workspace = torch.empty(size, vocab, device=x.device, dtype=exact)
             for here in chunks_of(n, size):
                 logits = torch.mm(x[here], w.t(), out=products[: here.stop - here.start])
                 work = workspace[: len(logits)]
@@ -235,4 +240,4 @@ def _accumulate(
         else:
             for_weight += grad.t() @ x
     if for_bias is not None:
-        for_bias += grad.sum(0, dtype=torch.float32)
+        for_bias += grad.sum(0, dtype=for_bias.dtype)

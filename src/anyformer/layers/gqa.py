@@ -42,6 +42,11 @@ class ProjectionSpec(PartSpec, abstract=True):
         """What `store` gives for one token, by name; the token axis comes before the last."""
         raise TypeError(f"{self.kind} does not say what it keeps")
 
+    @property
+    def stores_heads(self) -> bool:
+        """Whether what it stores are the keys and values that kernels are given, all of one width."""
+        return False
+
     def absorbs(self, query: int, keys: int) -> bool:
         """Whether so many queries a row read `keys` stored tokens as they are stored; if not, they are expanded first."""
         return False
@@ -195,6 +200,10 @@ class GQASpec(ProjectionSpec):
             "norm_key": norm(self.norm_key, self.kv_heads) if own else None,
             "norm_value": norm(self.norm_value, self.kv_heads, value_dim) if own else None,
         }
+
+    @property
+    def stores_heads(self) -> bool:
+        return self.value_dim in (None, self.head_dim)
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         _, head_dim, value_dim = self.sizes(place)

@@ -6,7 +6,7 @@ what all have stored, and gives back the gradient of what is theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -37,6 +37,10 @@ class Stretches(Protocol):
 
     def scatter(self, x: Tensor) -> Tensor:
         """This rank's […] of the sum over ranks of tensors [rank, …], contiguous."""
+        ...
+
+    def exchange(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> None:
+        """Send contiguous tensors to ranks, and receive into others from ranks, all at once."""
         ...
 
 

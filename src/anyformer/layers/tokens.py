@@ -123,6 +123,8 @@ class Kernel(Protocol):
     """A way to compute attention. Kernels live in the room of that name."""
 
     name: str
+    # whether it brings together what it needs of keys and values, where processes have a stretch of the rows each
+    brings: bool
 
     def refuses(self, spec: Any) -> str | None:
         """Why it cannot compute the attention of an `AttentionSpec`, or None."""

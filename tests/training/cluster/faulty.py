@@ -8,8 +8,9 @@ import resource
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -18,6 +19,7 @@ from anyformer.training.checkpoint.metrics import StepMetrics
 from anyformer.training.cluster.joining import joined
 from anyformer.training.cluster.world import World
 from anyformer.training.run.progress import Watcher
+from tests.training.cluster import runs
 from tests.training.cluster.runs import ran
 
 STEP_SECONDS = 0.05  # so that there is time to stop it
@@ -49,12 +51,26 @@ class Failing(Watcher):
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
+def differ(what: str) -> None:
+    """Make of this process one of another version, or one that was given another text."""
+    if what == "version":
+        torch.__version__ = "0.0"
+    elif what == "data":
+        runs.killing.corpus = partial(_shifted, runs.killing.corpus)
+
+
+def _shifted(corpus: Any, n: int, seed: int) -> Any:
+    return corpus(n, seed + 1)
+
+
 def main(out: str, mesh: str, limit: str, what: str, rank: str, step: str, save: Literal["now", "async"]) -> None:
     torch.set_num_threads(1)
     try:
         with joined(mesh, float(limit)) as world:
             if os.environ.get("TELL_PIDS"):
                 Path(os.environ["TELL_PIDS"], str(world.rank)).write_text(json.dumps(os.getpid()))
+            if int(rank) == world.rank:
+                differ(what)
             ran(world, mesh, Path(out), watcher=Failing(world, what, int(rank), int(step)), save=save)
     except AnyformerError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -70,8 +70,8 @@ def recipe_for(spec: ModelSpec, **changes: Any) -> Recipe:
     return plain.but(**changes)
 
 
-def batch_for(spec: ModelSpec, step: int, rows: int = ROWS) -> Any:
-    """Rows of very different numbers of labels, some packed, the last one short."""
+def batch_for(spec: ModelSpec, step: int, rows: int = ROWS, *, plain: bool = False) -> Any:
+    """Rows of very different numbers of labels, some packed, the last one short; plain ones are of one document each."""
     rng = np.random.default_rng((7, step))
     shape = (rows, LENGTH)
     ids, labels = (rng.integers(5, min(VOCABULARY, spec.vocab_size), shape) for _ in range(2))
@@ -80,13 +80,16 @@ def batch_for(spec: ModelSpec, step: int, rows: int = ROWS) -> Any:
     if spec.encoder is not None:
         source = np.arange(LENGTH) < np.array([LENGTH - row % 4 for row in range(rows)])[:, None]
         return PairBatch(np.where(source, ids, 0), source, np.where(real, ids[::-1], 0), real, labels)
+    if plain:
+        one = np.ones(shape, dtype=np.int64)
+        return Batch(ids, np.where(labels == NOT_PREDICTED, ids, labels), one, one.cumsum(1) - 1, one - 1)
     document = np.where(np.arange(LENGTH) < 5, 1, 2) * real
     document = np.where(np.arange(rows)[:, None] % 2, document, real)
     positions = np.where(document == 2, np.arange(LENGTH) - 5, np.arange(LENGTH)) * real
-    plain = Batch(np.where(real, ids, 0), labels, document.astype(np.int64), positions, document - 1)
+    packed = Batch(np.where(real, ids, 0), labels, document.astype(np.int64), positions, document - 1)
     if isinstance(said := objective_for(spec), PermutedLM):
-        return PermutedNoise(said)(plain, [np.random.default_rng((8, step, row)) for row in range(rows)])
-    return plain
+        return PermutedNoise(said)(packed, [np.random.default_rng((8, step, row)) for row in range(rows)])
+    return packed
 
 
 class Steps(NamedTuple):
@@ -109,6 +112,7 @@ def trained(
     changes: Mapping[str, Any] | None = None,
     recompute: Any = "none",
     compiled: bool = False,
+    plain: bool = False,
 ) -> Steps | None:
     """The steps of a preset; on a mesh what rank 0 sees."""
     world = ALONE if world is None else replace(world, mesh=parse(mesh, world.size))
@@ -119,7 +123,7 @@ def trained(
         compile_layers(trainer.model, "aot_eager")
     found = Steps([], [], [], {}, [])
     for step in range(1, n + 1):
-        batch = batch_for(spec, step, rows)
+        batch = batch_for(spec, step, rows, plain=plain)
         trainer.micro_tokens = micro_rows * max(field.shape[1] for field in batch)
         trainer.gradients(step, batch)
         gradients = {name: together(p.grad).clone() for name, p in named(trainer) if p.grad is not None}

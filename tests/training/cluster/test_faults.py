@@ -21,7 +21,7 @@ from tests.training.cluster.processes import processes
 from tests.training.cluster.runs import ran
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0  # of processes that others take the cores from
 FAULTS = int(os.environ.get("ANYFORMER_FAULTS", "100"))  # of the long test, some half a minute each on two cores
 LAUNCH = """
 import sys
@@ -176,7 +176,7 @@ def test_an_error_of_one_rank_is_said_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_many_faults_lose_nothing(tmp_path: Path, unbroken: list[tuple[str, ...]]) -> None:
     """Ranks killed, stopped, out of room, hanging, at any step, until the run is done; then again."""
-    draw, faults, lives = random.Random(16), 0, 0
+    draw, faults, lives, begun = random.Random(16), 0, 0, time.monotonic()
     while faults < FAULTS:
         out = tmp_path / str(lives)
         lives += 1
@@ -187,6 +187,7 @@ def test_many_faults_lose_nothing(tmp_path: Path, unbroken: list[tuple[str, ...]
             status, said = run.end()
             assert status == 0 or len(said) == 1, run.said
             faults += status != 0
+            sys.stdout.write(f"{time.monotonic() - begun:.0f} s: {faults} faults, {lives} runs, {what}: {status}\n")
             check_all_gone(run.workers())
         each = {row[0]: row for row in losses(out) if row[-1].startswith("lr")}
         assert each == {row[0]: row for row in unbroken if row[-1].startswith("lr")}
@@ -203,6 +204,53 @@ def test_a_missing_part_is_said_once(tmp_path: Path) -> None:
     assert (status, len(said)) == (2, 1)
     assert f"{part.name}" in said[0]
     assert "missing" in said[0]
+
+
+def by_hand(out: Path, rank: int, port: int) -> subprocess.Popen[str]:
+    """A process that is told of the others by the environment alone, as schedulers do it."""
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    told |= {"TORCHELASTIC_RESTART_COUNT": 0, "PYTHONPATH": path, "OMP_NUM_THREADS": 1, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    command = ["-m", "tests.training.cluster.faulty", out, "fsdp=2", 30, "none", 0, 0, "now"]
+    environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)], stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    )
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
+    """(their statuses, all that they say)."""
+    try:
+        said = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], [line for each in said for line in each.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_said_once(tmp_path: Path) -> None:
+    """By a server that takes connections and never answers; all end."""
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, said = ended([by_hand(tmp_path / "run", rank, port) for rank in range(2)])
+    assert (status, len(said)) == ([2, 2], 1), said
+    assert re.match(rf"error: rank 0 cannot .*localhost:{port}.*address already in use.*MASTER_PORT", said[0])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["version", "data"])
+def test_a_rank_that_was_started_otherwise(tmp_path: Path, what: str) -> None:
+    """All refuse before anything is written, and one says so."""
+    run = Launched(tmp_path / "run", what, 1)
+    status, said = run.end()
+    assert (status, len(said)) == (2, 1), run.said
+    assert f"rank 1 has another {what} than rank 0" in said[0]
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    check_all_gone(run.workers())
 
 
 class Node(Launched):

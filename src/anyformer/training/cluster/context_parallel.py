@@ -5,6 +5,7 @@ Weights are as under data parallelism, and a process's gradient is what its own 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,6 +43,13 @@ class GroupStretches:
         found = torch.empty_like(x[0])
         dist.reduce_scatter(found, list(x), group=self.group)
         return found
+
+    def exchange(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> None:
+        """Send tensors to ranks, and receive into others from ranks, all at once."""
+        ways = ((dist.isend, sends), (dist.irecv, receives))
+        each = [dist.P2POp(way, x, group=self.group, group_peer=rank) for way, those in ways for rank, x in those]
+        for work in dist.batch_isend_irecv(each) if each else ():
+            work.wait()
 
 
 def stretch_rows(model: Transformer, world: World) -> None:

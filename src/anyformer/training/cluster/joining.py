@@ -7,11 +7,12 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -24,6 +25,7 @@ from anyformer.training.cluster.world import ALONE, World
 
 JOIN_SECONDS = 600.0  # until all processes are there: machines start at different times
 LIMIT_SECONDS = 1800.0  # that processes wait for one another, PyTorch's own
+STRANGER_SECONDS = 10.0  # in which what listens where processes meet answers as one of them would
 PATIENCE_SECONDS = 1.5  # in which processes that still live say so
 _LOOK_SECONDS = 0.5  # between looks at whether another process has ended the run
 _ENDED, _MET = "ended", "met"
@@ -52,10 +54,15 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
         return
     _die_with_the_launcher()
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
+    if rank and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        _wait_for_a_store(os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or 0))
     try:
         tcp, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=JOIN_SECONDS)))
     except (dist.DistError, RuntimeError, ValueError) as error:
         at = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT')}"
+        if "EADDRINUSE" in str(error):
+            why = "address already in use; end what listens there, or give all processes another MASTER_PORT"
+            raise UsageError(f"rank {rank} cannot listen at {at}: {why}") from None
         raise UsageError(f"rank {rank} cannot reach the others at {at}: {str(error).splitlines()[0]}") from None
     store = dist.PrefixStore(f"anyformer/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", tcp)
     members = _Members(store, rank, size, limit)
@@ -71,6 +78,31 @@ def joined(mesh: str | None = None, limit: float = LIMIT_SECONDS) -> Iterator[Wo
             yield World(rank, size, local, int(os.environ.get("LOCAL_WORLD_SIZE", size)), chosen)
         finally:
             dist.destroy_process_group()
+
+
+def _wait_for_a_store(host: str, port: int) -> None:
+    """Return when rank 0 listens there, or nobody does for a long time; leave where somebody else does, as rank 0 says.
+
+    PyTorch's client waits without end for an answer of whoever took its connection.
+    """
+    found = threading.Event()
+
+    def ask() -> None:
+        with suppress(dist.DistError, RuntimeError):
+            dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_SECONDS))
+        found.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    answers = 0
+    while not found.wait(_LOOK_SECONDS):
+        try:
+            socket.create_connection((host, port), _LOOK_SECONDS).close()
+        except OSError:
+            answers = 0
+            continue
+        answers += 1
+        if answers * _LOOK_SECONDS >= STRANGER_SECONDS:
+            raise SystemExit(2)
 
 
 @contextmanager

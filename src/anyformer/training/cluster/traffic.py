@@ -84,7 +84,11 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
             read = {"memory": lengths.tokens("encoder") * call.place.d_source, "input": tokens * width}
             back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
             one["tp", "all-reduce"] += (1 if call.ends else passes) * tokens * width + call.read * back
-        if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and (kept := mixer.cache_shapes(own.place)):
+        if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and lengths.rings(mixer, call.of):
+            forward, backward = _round(mixer, own.place, lengths)
+            again = call.read and step.recompute != "none"
+            one["cp", "send"] += (1 + again) * forward + call.read * backward
+        elif mesh.cp > 1 and isinstance(mixer, AttentionSpec) and (kept := mixer.cache_shapes(own.place)):
             gathered = lengths.gathered("encoder" if mixer.kept_as() == "memory" else call.of)
             numbers = sum(math.prod(shape) for shape in kept.values())
             one["cp", "all-gather"] += passes * gathered * numbers
@@ -101,6 +105,16 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
     for key, numbers in one.items():
         found[key] += step.micro_batches * NUMBER * numbers
     return {key: nbytes for key, nbytes in found.items() if nbytes}
+
+
+def _round(mixer: AttentionSpec, place: Place, lengths: _Lengths) -> tuple[int, int]:
+    """Numbers that the first of those with a stretch sends in a pass (forward, backward): its keys and values to those half
+    the way round, twice, and to the others what it makes of their queries, and the gradients of these."""
+    n_heads, width, _ = mixer.projection.sizes(place)
+    kept = sum(math.prod(shape) for shape in (mixer.cache_shapes(place) or {}).values())
+    to_half = lengths.cp // 2 * kept * lengths.tokens("stack")
+    helped = n_heads * sum(lengths.tokens("stack", lengths.cp - t) for t in range(1, (lengths.cp + 1) // 2))
+    return to_half + (width + 1) * helped, to_half + width * helped
 
 
 def _crossing(spec: ModelSpec, carried: Sequence[Carried], cut: int, lengths: _Lengths) -> tuple[int, int]:
@@ -134,10 +148,15 @@ class _Lengths(NamedTuple):
             return self.source_len
         return self.seq_len - (int(of.removeprefix("ahead ")) if of.startswith("ahead") else 0)
 
-    def tokens(self, of: str) -> int:
-        """Here, of all rows."""
-        here = stretch(self.whole(of), 0, self.cp)
+    def tokens(self, of: str, rank: int = 0) -> int:
+        """Of all rows, those of a stretch."""
+        here = stretch(self.whole(of), rank, self.cp)
         return self.rows * (here.stop - here.start)
+
+    def rings(self, mixer: AttentionSpec, of: str) -> bool:
+        """Whether stretches of its keys go round."""
+        n = self.whole(of)
+        return of != "encoder" and n >= self.cp and mixer.goes_round(n)
 
     def gathered(self, of: str) -> int:
         """That come together, filled up so that all send as many."""

@@ -49,6 +49,7 @@ MULTIPLIERS = {
 TURNING = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
 STATES = ALONE | {"num_hidden_layers": 2, "state_size": 8, "conv_kernel": 3, "layer_norm_epsilon": 1e-3}
 KINDS = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
+OF_JAMBA = {"mamba_d_state": 8, "mamba_d_conv": 3, "mamba_dt_rank": 5}
 OF_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 2}
 
 
@@ -121,6 +122,28 @@ CASES = {
     "mamba": Case(A.MAMBA, "mamba", STATES | {"time_step_rank": 5}),
     "mamba2": Case(A.MAMBA2, "mamba2", STATES | {"num_heads": 8, "head_dim": 16, "n_groups": 2}),
     "mamba2, one group": Case(A.MAMBA2, "mamba2", STATES | {"num_heads": 8, "head_dim": 16, "n_groups": 1}),
+    "gpt_oss": Case(
+        A.GPT_OSS,
+        "gpt_oss",
+        WIDE
+        | LOCAL_EXPERTS
+        | {
+            "sliding_window": 8,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 5000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+                "truncate": False,
+            },
+        },
+    ),
+    "jamba": Case(
+        A.JAMBA,
+        "jamba",
+        SIZES | EXPERTS | OF_JAMBA | {"attn_layer_period": 3, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    ),
     "gemma": Case(A.GEMMA, "gemma", WIDE),
     "phi3": Case(A.PHI3, "phi3", SIZES),
 }
@@ -192,7 +215,7 @@ def changed(tensors: list[Named], config: Any, case: Case) -> list[Named]:
             tensor = neighbours(tensor, config.num_attention_heads if which[1] == "q" else config.num_key_value_heads)
         if name.endswith("A_log"):
             tensor = -tensor.exp()
-        if name.endswith(("A_log", ".D")) and case.hf_type != "mamba":
+        if name.endswith(("A_log", ".D")) and case.hf_type not in ("mamba", "jamba"):
             tensor = tensor[:, None]
         if "conv" in name and tensor.dim() == 3:
             tensor = tensor[:, 0]
@@ -201,6 +224,13 @@ def changed(tensors: list[Named], config: Any, case: Case) -> list[Named]:
         if case.arch == A.GEMMA and name.endswith("norm.weight"):
             tensor = tensor + 1
         name = re.sub(r"\.dt_bias$", ".dt_proj.bias", name)
+        if case.arch == A.GPT_OSS and (each := re.fullmatch(r"(.+\.mlp\.experts\.)(gate_up|down)_proj(_bias)?", name)):
+            end = "bias" if each[3] else "weight"
+            tensor = tensor if each[3] else tensor.transpose(-1, -2)
+            parts = {"down": tensor} if each[2] == "down" else {"gate": tensor[:, ::2], "up": tensor[:, 1::2]}
+            found += [(f"{each[1]}{which}_proj.{end}", part) for which, part in parts.items()]
+            continue
+        name = f"{name}.weight" if name.endswith(".sinks") else name
         if each := re.fullmatch(r"(.+_layernorm)\.norms\.\d+\.weight", name):
             norms.setdefault(f"{each[1]}.weight", []).append(tensor)
         elif name.endswith(("block_sparse_moe.input_linear.weight", "shared_mlp.input_linear.weight")):
@@ -246,6 +276,17 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
     say(writer.add_feed_forward_length, "intermediate_size")
     say(writer.add_head_count, "num_attention_heads")
     kinds = getattr(config, "layer_types", None) or []
+    if case.arch == A.JAMBA:
+        period, first = config.attn_layer_period, config.attn_layer_offset
+        attending = [i % period == first for i in range(config.num_hidden_layers)]
+        writer.add_head_count_kv([config.num_key_value_heads * each for each in attending])  # type: ignore[arg-type]
+        writer.add_ssm_conv_kernel(config.mamba_d_conv)
+        writer.add_ssm_inner_size(config.mamba_expand * config.hidden_size)
+        writer.add_ssm_state_size(config.mamba_d_state)
+        writer.add_ssm_time_step_rank(config.mamba_dt_rank)
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        return
     if case.arch in (A.LFM2, A.GRANITE_HYBRID):
         attends = ("attention", "full_attention")
         writer.add_head_count_kv([config.num_key_value_heads if kind in attends else 0 for kind in kinds])  # type: ignore[arg-type]
@@ -271,6 +312,9 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
     if case.arch in (A.EXAONE4, A.OLMO2) and getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+    if case.arch == A.GPT_OSS:
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_expert_feed_forward_length(config.intermediate_size)
     if case.arch == A.PHI3:
         writer.add_sliding_window(config.sliding_window or 0)
     for name in ("num_local_experts", "num_experts"):

@@ -43,6 +43,38 @@ def _head_dim(config: Said) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
+# The same, of a model whose YaRN does not round the pairs where its ramp begins and ends, which files do not say.
+WINDOWED_EXACTLY = Keys(
+    (WINDOW,),
+    lambda said, config: {
+        "sliding_window": said[WINDOW] or None,
+        "rope_scaling": {**config["rope_scaling"], "truncate": False},
+    },
+    WINDOWED.write,
+)
+
+
+def periodic(attends: str, head_count: str) -> Keys:
+    """Which layers attend, by a configuration's period and offset: those that do have heads of keys and values."""
+
+    def read(said: Said, _: Said) -> Said:
+        heads = said[KV_HEADS]
+        if not isinstance(heads, list) or len({*heads} - {0}) != 1:
+            raise ValueError("is no list of one number, and of 0 for layers that do not attend")
+        first, *later = [i for i, n in enumerate(heads) if n]
+        period = later[0] - first if later else max(first, len(heads) - 1) + 1
+        if [i for i in range(len(heads)) if i % period == first] != [first, *later]:
+            raise ValueError("has heads in layers that do not come periodically")
+        return {head_count: max(heads), f"{attends}_period": period, f"{attends}_offset": first}
+
+    def write(config: Said) -> Said:
+        period, first = config[f"{attends}_period"], config[f"{attends}_offset"]
+        heads = int(config[head_count])
+        return {KV_HEADS: [heads if i % period == first else 0 for i in range(config["num_hidden_layers"])]}
+
+    return Keys((KV_HEADS,), read, write)
+
+
 # How many features of a head turn.
 PARTIAL = Keys(
     (PART,),
@@ -86,12 +118,18 @@ NO_ATTENTION = Keys(
     lambda said, config: {},
     lambda config: {"context_length": 1 << 20, "feed_forward_length": 0, "attention.head_count": 0},
 )
+
+
 # How much wider a state space mixer is than the stream.
-EXPANDED = Keys(
-    (INNER,),
-    lambda said, config: {"expand": int(said[INNER]) // int(config["hidden_size"])},
-    lambda config: {INNER: int(config["expand"] * config["hidden_size"])},
-)
+def _expanded(setting: str) -> Keys:
+    return Keys(
+        (INNER,),
+        lambda said, config: {setting: int(said[INNER]) // int(config["hidden_size"])},
+        lambda config: {INNER: int(config[setting] * config["hidden_size"])},
+    )
+
+
+EXPANDED, EXPANDED_IN_A_HYBRID = _expanded("expand"), _expanded("mamba_expand")
 
 
 def _rank(config: Said) -> int:

@@ -20,6 +20,7 @@ from anyformer.families.gguf.dialect import (
 )
 from anyformer.families.gguf.keys import (
     EXPANDED,
+    EXPANDED_IN_A_HYBRID,
     KV_HEADS,
     NO_ATTENTION,
     PARTIAL,
@@ -30,8 +31,10 @@ from anyformer.families.gguf.keys import (
     STEP_RANK,
     WINDOW,
     WINDOWED,
+    WINDOWED_EXACTLY,
     heads_of_states,
     hybrid,
+    periodic,
 )
 from anyformer.families.hf import table
 
@@ -80,6 +83,7 @@ STATES: Block = {
         "out": "ssm_out",
     }.items()
 }
+NORMS_OF_STATES = (("norm_step", "dt"), ("norm_write", "b"), ("norm_read", "c"))
 SHORT: Block = {
     f"{MIXER}.{x}": f"shortconv.{y}" for x, y in (("inner", "in_proj"), ("convolution", "conv"), ("out", "out_proj"))
 }
@@ -215,6 +219,34 @@ ROWS = (
         STATE_LAYER,
         turns=OF_HEADS,
         told=BIASES_OF_STATES,
+    ),
+    Dialect(
+        "gpt-oss",
+        "gpt_oss",
+        {**HEAD_DIM, **LOCAL_EXPERTS, "expert_feed_forward_length": "intermediate_size"},
+        (WINDOWED_EXACTLY,),
+        {
+            **LAYER,
+            "1.norm_in": "post_attention_norm",
+            "0.branches.0.mixer.sink": "attn_sinks.weight",
+            f"{table.FEED}.router.bias": "ffn_gate_inp.bias",
+        },
+    ),
+    Dialect(
+        "jamba",
+        "jamba",
+        {
+            **{name: to for name, to in _without_kv(SIZES).items() if name != "rope.freq_base"},
+            **EXPERTS,
+            "ssm.conv_kernel": "mamba_d_conv",
+            "ssm.state_size": "mamba_d_state",
+            "ssm.time_step_rank": "mamba_dt_rank",
+        },
+        (periodic("attn_layer", "num_key_value_heads"), EXPANDED_IN_A_HYBRID),
+        {**LAYER, **STATES, **{f"{MIXER}.{x}": f"ssm_{y}_norm" for x, y in NORMS_OF_STATES}},
+        turns={**CONVOLVED, r".*ssm_a": RATE},
+        fixed={"expert_layer_period": 2, "expert_layer_offset": 1},
+        told={"ssm_conv1d.bias": "mamba_conv_bias", "ssm_in.bias": "mamba_proj_bias"},
     ),
     Dialect("gemma", "gemma", HEAD_DIM, turns=OFFSET, fixed={"hidden_act": "gelu_pytorch_tanh"}),
     Dialect(

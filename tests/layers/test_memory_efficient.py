@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.layers.memory_efficient import MemoryEfficientConvolution, MemoryEfficientGatedDown, MemoryEfficientRMSNorm
+from anyformer.layers.memory_efficient import (
+    MemoryEfficientConvolution,
+    MemoryEfficientGatedDown,
+    MemoryEfficientRMSNorm,
+)
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:

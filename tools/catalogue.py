@@ -48,13 +48,14 @@ LEFT_OUT = {
     "add means of blocks to its keys, for which no parts are here",
     "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",
     "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",
+    "Lfm2MoeForCausalLM": "adds 1e-6 to the sum that weights of experts are divided by, for which no field is here",
     "HYV4ForCausalLM": "has streams side by side without a mixing matrix and an indexer whose last features turn: no such parts",
     "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
     "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `minimax_m3`, `inkling`, `qwen4_exp`": "stand inside models that "
     "see or hear, and each has a part that is not here",
     "`AXK1ForCausalLM`, `BigBirdPegasusForConditionalGeneration`, `BioGptForCausalLM`, `CodeGenForCausalLM`, `CTRLLMHeadModel`, "
     "`ErnieForMaskedLM`, `FlexOlmoForCausalLM`, `GraniteMoeSharedForCausalLM`, `HunYuanMoEV1ForCausalLM`, `IBertForMaskedLM`, "
-    "`JinaEmbeddingsV3ForMaskedLM`, `LagunaForCausalLM`, `Lfm2MoeForCausalLM`, `Lfm3ForCausalLM`, `MegatronBertForMaskedLM`, "
+    "`JinaEmbeddingsV3ForMaskedLM`, `LagunaForCausalLM`, `Lfm3ForCausalLM`, `MegatronBertForMaskedLM`, "
     "`MiniCPM3ForCausalLM`, `MvpForConditionalGeneration`, `RemBertForMaskedLM`, `RobertaPreLayerNormForMaskedLM`, "
     "`XGLMForCausalLM`, `XLMRobertaXLForMaskedLM`, `YoutuForCausalLM`": "are made of parts that are here, and have no row yet",
     "MellumForCausalLM with further tokens": "passes over the layers that predict them, whose tensors are not read here; refused",

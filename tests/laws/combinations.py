@@ -318,6 +318,7 @@ def recurrences(draw: st.DrawFn) -> MixerSpec:
         gate_rank=draw(optional(st.just(Width(5)))),
         forgets=draw(st.sampled_from(["head", "feature"])),
         forget_rank=draw(optional(st.just(Width(4)))),
+        bound=draw(st.sampled_from([None, None, 5.0])),
     )
     rnn = draw(st.sampled_from([L.LSTMSpec, L.GRUSpec]))(
         n_layers=draw(st.sampled_from([Count(1), Count(2)])), d_inner=draw(optional(st.just(Width(10)))), bias=bias

@@ -16,6 +16,7 @@ from anyformer.layers import (
     ALiBiSpec,
     AttentionSpec,
     Causal,
+    GatedDeltaNetSpec,
     MoESpec,
     RelativeSinusoidSpec,
     ShawKeysSpec,
@@ -72,10 +73,11 @@ SIZES = {"one": ([N],), "each": ([1] * N,), "mixed": ([7, 1, 1, 5, 1, 7],)}
 def test_presets(spec: ModelSpec, sizes: list[int]) -> None:
     """Without what limits how many tokens an expert takes: they compete within a pass.
 
-    In float64 where few features enlarge what float32 rounds.
+    In float64 where few features, or states that turn what they hold, enlarge what float32 rounds.
     """
     spec = edited(one_chunk(spec), MoESpec, lambda mixture: mixture.but(capacity=None))
-    few = any(map(of_few_features, spec.nested()))
+    turning = any(isinstance(part, GatedDeltaNetSpec) and part.most_rate > 1 for part in spec.nested())
+    few = turning or any(map(of_few_features, spec.nested()))
     with InDouble() if few else nullcontext():
         most = 1000 * FLOAT64 if few else FLOAT32
         check_cached(spec, sizes, most=most)

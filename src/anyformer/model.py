@@ -163,7 +163,8 @@ class Transformer(Part[ModelSpec]):
         output_attentions = output_attentions or (output_logits and any(head.spec.by_name for head in asked))
         name = "eager" if output_attentions and kernel is None else kernel or self.kernel
         given = decoder_input_ids if input_ids is None else input_ids
-        kernels = self._choose(name, self.runs_on or ("cpu" if given is None else given.device.type))
+        device = self.runs_on or ("cpu" if given is None else given.device.type)
+        kernels = self._choose(name, device)
         memory = memory_tokens = None
         notes: list[Notes] = []
         known = (attention_mask, position_ids, token_type_ids, facts)
@@ -191,7 +192,7 @@ class Transformer(Part[ModelSpec]):
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
         elif self.stretches is not None:
-            kernels = kernels if name else ringed(kernels, self._attentions, self.stretches, tokens, dropout)
+            kernels = kernels if name else ringed(kernels, self._attentions, self.stretches, tokens, dropout, device)
             ids, tokens, stores = stretched(self.stretches, ids, tokens, memory_tokens)
         context = ForwardContext(
             tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name)

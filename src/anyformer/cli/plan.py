@@ -196,6 +196,7 @@ class _Sent(NamedTuple):
 
 def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
     """What is sent on the mesh of a plan, by axis and kind; None where `train` has no such mesh, or nothing fits."""
+    from anyformer.costs.hardware.roofline import device_kind
     from anyformer.training.cluster.traffic import TrainingStep, planned
 
     best, why = plan.best, "nothing fits"
@@ -203,7 +204,12 @@ def _sent(plan: Plan, spec: ModelSpec, simulate: bool) -> list[_Sent] | None:
         try:
             mesh = _mesh(plan)
             step = TrainingStep(
-                best.micro_batch, plan.seq_len, plan.source_len or 0, best.micro_batches, best.recompute
+                best.micro_batch,
+                plan.seq_len,
+                plan.source_len or 0,
+                best.micro_batches,
+                best.recompute,
+                device_kind(plan.hardware.device),
             )
             by_stage = [planned(spec, mesh, step, stage) for stage in range(mesh.pp)]
             stage = max(range(mesh.pp), key=lambda stage: sum(by_stage[stage].values()))

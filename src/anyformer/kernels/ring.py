@@ -66,9 +66,13 @@ def ringed(
     stretches: Stretches,
     whole: Tokens,
     dropout: Dropout | None,
+    device: str,
 ) -> Mapping[str, Kernel]:
-    """The kernels by the attention's key, a ring where it can compute one and saves memory: of plain rows, no weights dropped."""
-    if whole.span is None or whole.n < stretches.size or (dropout is not None and dropout.attention):
+    """The kernels by the attention's key, a ring where it can compute one: of plain rows, no weights dropped.
+
+    On that kind of device; a GPU has no fast way here to parts that are joined.
+    """
+    if device != "cpu" or whole.span is None or whole.n < stretches.size or (dropout is not None and dropout.attention):
         return kernels
     ring = Ring(stretches, whole.n)
     return {key: ring if ring.refuses(attentions[key]) is None else kernel for key, kernel in kernels.items()}

@@ -155,10 +155,10 @@ class Ringing(NamedTuple):
     others: int
 
 
-def who(spec: Any, tokens: Tokens, dropout: Dropout | None = None) -> Ringing:
+def who(spec: Any, tokens: Tokens, dropout: Dropout | None = None, device: str = "cpu") -> Ringing:
     model = Transformer(spec)
     stretches: Any = type("Four", (), {"rank": 0, "size": 4})()
-    found = ringed(model._choose(None, "cpu"), model._attentions, stretches, tokens, dropout)
+    found = ringed(model._choose(None, "cpu"), model._attentions, stretches, tokens, dropout, device)
     names = [kernel.name for kernel in found.values()]
     return Ringing(names.count("ring"), len(names) - names.count("ring"))
 
@@ -183,6 +183,7 @@ def test_plain_causal_rows_go_round(name: str, wanted: Ringing) -> None:
     gathered = Ringing(0, sum(wanted))
     assert who(spec, replace(tokens, span=None)) == gathered  # packed, padded
     assert who(spec, tokens, Dropout(attention=0.1)) == gathered
+    assert who(spec, tokens, device="cuda") == gathered
     assert who(spec, plain_tokens(3, torch.device("cpu"))) == gathered  # a process would have none
 
 

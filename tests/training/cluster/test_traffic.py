@@ -105,6 +105,11 @@ def test_presets_of_each_kind(name: str, mesh: str) -> None:
     both(thinned(PRESETS[name].spec)[0], mesh)
 
 
+def test_a_gpu_gathers() -> None:
+    step = both(thinned(PRESETS["llama3-8b"].spec)[0], "dp=2,cp=4", device="cuda")
+    assert ("cp", "send") not in step.traffic
+
+
 def test_tokens_travel_as_wide_as_what_experts_read() -> None:
     spec = changed(thinned(PRESETS["mixtral-8x7b"].spec)[0], MoESpec, latent=Width(1024))
     both(spec, "fsdp=8,ep=4")
@@ -186,6 +191,9 @@ def test_by_pencil() -> None:
     first, last = ROWS * (LENGTH // 4), ROWS * math.ceil(LENGTH / 4)
     assert sent["cp", "send"] == 4 * layers * (2 * 2 * 2 * kv * first + (2 * d + 32) * last)
     assert sent["cp", "all-gather"] == 4 * filled  # what each label cost
+    sent = planned(spec, parse("dp=2,cp=4", 8), replace(STEP, device="cuda"))
+    assert sent["cp", "reduce-scatter"] == 4 * layers * 2 * kv * filled
+    assert sent["cp", "all-gather"] == 4 * layers * 2 * kv * filled + 4 * filled
     latent, filled = 512 + 64, ROWS * 4 * math.ceil(LENGTH / 4)
     sent = planned(PRESETS["deepseek-v3"].spec, parse("dp=2,cp=4", 8), STEP)
     assert sent["cp", "reduce-scatter"] == 4 * 61 * latent * filled

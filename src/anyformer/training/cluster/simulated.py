@@ -102,7 +102,7 @@ class _Parts:
         for experts in experts_of(model):
             if isinstance(travel := experts.elsewhere, GroupTravel):
                 experts.elsewhere = _Even(travel.group, travel.n_experts)
-        model.recompute = step.recompute
+        model.recompute, model.runs_on = step.recompute, step.device
         self.model, self.world, self.carried = model, world, carried
         lengths = (step.seq_len, step.source_len or step.seq_len)
         self.ids, self.sources = (torch.zeros(step.micro_batch, n, dtype=torch.long) for n in lengths)

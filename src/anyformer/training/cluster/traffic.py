@@ -13,6 +13,7 @@ from anyformer.layers.indexer import INDEX
 from anyformer.layers.moe import MoESpec
 from anyformer.layers.stage import Carried, Stage
 from anyformer.layers.stretch import stretch
+from anyformer.observation.passes import DeviceKind
 from anyformer.spec import (
     AheadSpec,
     BlockSpec,
@@ -56,6 +57,7 @@ class TrainingStep:
     source_len: int = 0  # tokens of an encoder's sequences; 0: as many as the decoder's
     micro_batches: int = 1
     recompute: Recompute = "none"
+    device: DeviceKind = "cpu"  # on a GPU all keys and values are gathered under cp
 
 
 def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> Traffic:
@@ -84,7 +86,7 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
             read = {"memory": lengths.tokens("encoder") * call.place.d_source, "input": tokens * width}
             back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
             one["tp", "all-reduce"] += (1 if call.ends else passes) * tokens * width + call.read * back
-        if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and lengths.rings(mixer, call.of):
+        if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and step.device == "cpu" and lengths.rings(mixer, call.of):
             forward, backward = _round(mixer, own.place, lengths)
             again = call.read and step.recompute != "none"
             one["cp", "send"] += (1 + again) * forward + call.read * backward

@@ -10,6 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+DRAWN = PAGE.with_suffix(".svg")
 # Those whose rows have bars, in the page's order.
 BENCHMARKS = (
     "training", "peers", "classes", "moe", "generation", "decoding", "blocked", "states", "depth", "tokenising", "curves",
@@ -21,7 +22,9 @@ What the benchmarks found when they last ran, each row beside its bar. Machines 
 took turns in one run, on one thread, by CPU seconds; where seconds stand alone the row says so. Written by
 `python tools/performance.py` from the files in [`benchmarks/results`](../benchmarks/README.md), which hold every turn. A bar that
 was missed stays here as missed. No GPU was lent for any of these.
+"""
 
+PICTURE = """
 ![Time and memory of both passes by length for every kernel and recurrence; memory by depth, plain and reversible; time of a
 mixture by its number of experts](performance.svg)
 """
@@ -57,11 +60,17 @@ def results() -> dict[str, Any]:
 
 def page() -> str:
     """Return the page of the results that there are."""
-    return HEAD + "".join(section(name, result) for name, result in results().items())
+    return (
+        HEAD
+        + (PICTURE if DRAWN.exists() else "")
+        + "".join(section(name, result) for name, result in results().items())
+    )
 
 
 if __name__ == "__main__":
     from performance_curves import draw
 
+    found = results()
+    if {"curves", "depth"} <= found.keys():
+        draw(found["curves"], found["depth"], DRAWN)
     PAGE.write_text(page(), encoding="utf-8")
-    draw(results()["curves"], results()["depth"], PAGE.with_suffix(".svg"))

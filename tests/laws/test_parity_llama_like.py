@@ -164,7 +164,7 @@ MUTATIONS: dict[str, list[Change]] = {
         (HeadSpec, {"softcap": None}),
     ],
     "gemma4-26b-a4b": [
-        (GQASpec, {"values_are_keys": True, "n_kv_heads": 2}),
+        (GQASpec, {"values_are_keys": True}),
         (MoESpec, {"norm": None}),
         (SublayerSpec, {"norm_out": None}),
         (RouterSpec, {"norm": None}),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -384,12 +385,9 @@ class Attention(Part[AttentionSpec]):
         return kernel.prepare(self.seen_mask, bias, context.tokens, keys, self.n_heads)
 
     def _sum(self, which: tuple[int, ...], content: Content | None, query: Tokens, keys: Tokens) -> Tensor | None:
-        total = None
-        for i in which:
-            score = self.scores[i](content, query.as_queries(), keys.as_keys())
-            if score is not None:
-                total = score if total is None else total + score
-        return total
+        each = (self.scores[i](content, query.as_queries(), keys.as_keys()) for i in which)
+        found = [score for score in each if score is not None]
+        return reduce(add, found) if found else None
 
     def _memo_key(self) -> str | None:
         """Name what `_seen` depends on, or None where a score has weights of its own."""

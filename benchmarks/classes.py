@@ -58,20 +58,8 @@ def steps(name: str) -> dict[str, Step]:
             return theirs(input_ids=source, decoder_input_ids=ids, labels=labels, use_cache=False).loss
         return theirs(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss
 
-    def step(model: Any, loss_of: Callable[[], Tensor]) -> Step:
-        model.eval()  # without dropout on either side
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-        def once() -> float:
-            loss = loss_of()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.item()
-
-        return once
-
-    return {"ours": step(ours, our_loss), "transformers": step(theirs, their_loss)}
+    sides = {"ours": (ours.eval(), our_loss), "transformers": (theirs.eval(), their_loss)}  # without dropout
+    return {name: measure.training_step(*side) for name, side in sides.items()}
 
 
 def one_layer(name: str, length: int) -> ModelSpec:

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import Tensor, nn
 
 from anyformer.measure import calibrate
 from anyformer.version import __version__
@@ -45,6 +46,20 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
+
+
+def training_step(model: nn.Module, loss_of: Callable[[], Tensor]) -> Callable[[], float]:
+    """Return a step of AdamW on a loss, which it gives."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> float:
+        loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
 
 
 def growth_nbytes(step: Callable[[], Any]) -> int:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from benchmarks import measure, pair
-from benchmarks.training import BATCH, LEARNING_RATE, SEQ_LEN, step_of
+from benchmarks.training import read_and_predicted, step_of
 
 SHAPE = pair.SMALL
 
@@ -69,19 +69,8 @@ PEERS: dict[str, Callable[[], nn.Module]] = {"litgpt": litgpt, "x-transformers":
 
 def step(model: nn.Module) -> Callable[[], float]:
     """A training step, which gives the loss."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
-    text = torch.randint(0, SHAPE.vocab_size, (BATCH, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
-    ids, labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-    def once() -> float:
-        logits: Tensor = model(ids)
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.item()
-
-    return once
+    ids, labels = read_and_predicted()
+    return measure.training_step(model, lambda: F.cross_entropy(model(ids).flatten(0, 1), labels.flatten()))
 
 
 def main() -> None:

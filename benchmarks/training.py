@@ -23,7 +23,6 @@ from torch import Tensor
 from benchmarks import measure, pair
 
 BATCH, SEQ_LEN = 16, 256
-LEARNING_RATE = 1e-4
 SIDES, COMPILED = ("ours", "transformers"), "ours, compiled"
 
 
@@ -47,20 +46,20 @@ def step_of(side: str, autocast: bool = False) -> Callable[[], float]:
             # shift_labels: the label of each position is given, so neither side predicts fewer tokens than the other.
             return model(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+    ids, labels = read_and_predicted()
+
+    def loss() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return loss_of(ids, labels)
+
+    return measure.training_step(model, loss)
+
+
+def read_and_predicted() -> tuple[Tensor, Tensor]:
+    """Ids [batch, token] and the labels of each."""
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(0, pair.SMALL.vocab_size, (BATCH, SEQ_LEN + 1), generator=generator)
-    ids, labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-    def step() -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = loss_of(ids, labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.item()
-
-    return step
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
 def speed(autocast: bool, n_turns: int) -> tuple[dict[str, list[float]], float]:

@@ -57,6 +57,7 @@ class Ring:
         """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
         dtype = autocast_dtype(q) or q.dtype
         q, k, v = (x.to(dtype) for x in (q, k, v))
+        seen = seen._replace(added=None if seen.added is None else seen.added.to(dtype))
         return _Ring.apply(q, k, v, self, seen, scale), None  # type: ignore[return-value]
 
 
@@ -174,37 +175,27 @@ def _answered(ring: Ring, turn: _Turn, answer: Named, like: Named) -> list[Tenso
     return found
 
 
-def _whole(q: Tensor, k: Tensor) -> tuple[list[int], Tensor, int]:
-    """(the one piece of all queries and all keys, no tokens by their places, how many pairs)."""
+def _whole(q: Tensor, k: Tensor) -> Planned:
+    """One piece of all queries and all keys."""
     heads, n, m = q.shape[1], q.shape[2], k.shape[2]
-    return (
-        [-1, 0, heads, 1, 0, n, 1, 0, m, 1, -1, 1, 0],
-        torch.empty(0, dtype=torch.long, device=q.device),
-        heads * n * m,
-    )
-
-
-def _how(q: Tensor, k: Tensor, seen: Planned | None) -> tuple[Tensor | None, Tensor, list[int], int]:
-    if seen is None:
-        pieces, index, pairs = _whole(q, k)
-        return None, index, pieces, pairs
-    return None if seen.added is None else seen.added.to(q.dtype), seen.tokens, seen.pieces, seen.pairs
+    pieces = [-1, 0, heads, 1, 0, n, 1, 0, m, 1, -1, 1, 0]
+    return Planned(pieces, torch.empty(0, dtype=torch.long, device=q.device), None, heads * n * m)
 
 
 def _part(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Planned | None = None) -> tuple[Tensor, Tensor]:
     """(values, the logarithms of the sums) of some queries on some keys: all pairs, or those that are seen."""
-    added, index, pieces, pairs = _how(q, k, seen)
+    pieces, tokens, added, pairs = seen or _whole(q, k)
     seed = torch.zeros((), dtype=torch.long)
-    return blocks.attention(q, k, v, added, None, index, seed, pieces, pairs, scale, None, 0.0)
+    return blocks.attention(q, k, v, added, None, tokens, seed, pieces, pairs, scale, None, 0.0)
 
 
 def _gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, scale: float, seen: Planned | None = None
 ) -> list[Tensor]:
     """Of q, k and v, by the values and sums of whole rows."""
-    added, index, pieces, pairs = _how(q, k, seen)
+    pieces, tokens, added, pairs = seen or _whole(q, k)
     seed = torch.zeros((), dtype=torch.long)
-    found = blocks.backward(grad, q, k, v, added, None, out, lse, index, seed, pieces, pairs, scale, None, 0.0, False)
+    found = blocks.backward(grad, q, k, v, added, None, out, lse, tokens, seed, pieces, pairs, scale, None, 0.0, False)
     return list(found[:3])
 
 

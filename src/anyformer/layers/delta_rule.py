@@ -46,15 +46,17 @@ def _segment(
     begins = None if begins is None else chunked(begins, n, size)[:, :, None]
     grown, left = decays(chunked(decay, n, size).transpose(2, 3), begins)
     grown = grown[..., None]
-
-    def by_head(x: Tensor) -> Tensor:
-        return x.unsqueeze(3).expand(-1, -1, -1, heads // of_keys, -1, -1).flatten(2, 3)
-
-    pairs, old = (by_head(x @ k.transpose(-1, -2)) * left for x in (q, k))
-    q, k = by_head(q), by_head(k)
+    each = heads // of_keys
+    pairs, old = (by_head(x @ k.transpose(-1, -2), each) * left for x in (q, k))
+    q, k = by_head(q, each), by_head(k, each)
     until = left[..., -1, :, None]
     y, state = handed_on(pairs, old, Chunk(grown * q, grown * k, until * k, grown[..., -1:, :]), v, rate, state, keeps)
     return y.flatten(1, 2)[:, :tokens], state
+
+
+def by_head(x: Tensor, each: int) -> Tensor:
+    """What key heads have, the third dimension of x, for each of their heads, which lie beside each other."""
+    return x.unsqueeze(3).expand(*x.shape[:3], each, *x.shape[3:]).flatten(2, 3)
 
 
 class Chunk(NamedTuple):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from anyformer.layers.activation import ActivationSpec, SiLU
 from anyformer.layers.causal_convolution import CausalConvolution, CausalConvolutionSpec
-from anyformer.layers.delta_rule import delta_rule, delta_rule_flops
+from anyformer.layers.delta_rule import by_head, delta_rule, delta_rule_flops
 from anyformer.layers.delta_rule_by_feature import delta_rule_by_feature, delta_rule_by_feature_flops
 from anyformer.layers.linear import ChainSpec, Linear, LinearSpec
 from anyformer.layers.norm import RMSNormSpec
@@ -159,5 +159,5 @@ class GatedDeltaNet(Recurrent[GatedDeltaNetSpec]):
         decay = steps.kept(-speed * F.softplus(step) if spec.bound is None else -spec.bound * (speed * step).sigmoid())
         if spec.forgets == "head":
             return delta_rule(q, k, v, decay[..., 0], rate, steps.begins, state, keeps)
-        q, k = (x.repeat_interleave(heads // of_keys, 2) for x in (q, k))
+        q, k = (by_head(x, heads // of_keys) for x in (q, k))
         return delta_rule_by_feature(q, k, v, decay, rate, steps.begins, state, keeps)

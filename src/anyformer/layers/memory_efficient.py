@@ -6,7 +6,7 @@ arXiv:2205.05198, section 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -86,8 +86,7 @@ class MemoryEfficientConvolution(torch.autograd.Function):
         ctx.save_for_backward(wide, weight)
         taps, n = weight.t().contiguous(), wide.shape[1] - weight.shape[1] + 1
         y = wide.new_empty(wide.shape[0], n, wide.shape[2], dtype=torch.result_type(wide, weight))
-        for start, part in enumerate(y.split(MemoryEfficientConvolution.BLOCK, 1)):
-            start *= MemoryEfficientConvolution.BLOCK
+        for start, part in MemoryEfficientConvolution._blocks(y):
             torch.mul(wide[:, start : start + part.shape[1]], taps[0], out=part)
             for i, tap in enumerate(taps[1:], start + 1):
                 part.addcmul_(wide[:, i : i + part.shape[1]], tap)
@@ -99,13 +98,17 @@ class MemoryEfficientConvolution(torch.autograd.Function):
         wide, weight = ctx.saved_tensors
         taps = weight.t().contiguous()
         for_wide, for_taps = grad.new_zeros(wide.shape), torch.zeros_like(taps)
-        for start, part in enumerate(grad.split(MemoryEfficientConvolution.BLOCK, 1)):
-            start *= MemoryEfficientConvolution.BLOCK
+        for start, part in MemoryEfficientConvolution._blocks(grad):
             for i, tap in enumerate(taps):
                 seen = slice(start + i, start + i + part.shape[1])
                 for_wide[:, seen].addcmul_(part, tap)
                 for_taps[i] += (part * wide[:, seen]).sum((0, 1))
         return for_wide.to(wide.dtype), for_taps.t()
+
+    @classmethod
+    def _blocks(cls, x: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """(the first token, so many tokens of x [batch, token, channels]), in turn."""
+        return zip(range(0, x.shape[1], cls.BLOCK), x.split(cls.BLOCK, 1), strict=True)
 
 
 def saves_activations() -> bool:

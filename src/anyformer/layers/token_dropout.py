@@ -16,6 +16,10 @@ class TokenDropoutSpec(Spec):
     token: int  # the mask's id; training on texts sets it to the tokenizer's
     share: TrueShare = 0.12  # of the tokens that training masks
 
+    def together(self) -> str | None:
+        """As a mixer's: why several processes cannot each compute a stretch of a row's tokens."""
+        return "counts the masks of whole texts"
+
     def factors(self, ids: Tensor, tokens: Tokens, dtype: torch.dtype) -> Tensor:
         """What the vectors of tokens `ids` [batch, token] are multiplied by, [batch, token, 1]."""
         masked = ids == self.token

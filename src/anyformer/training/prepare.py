@@ -331,7 +331,7 @@ def resized(spec: ModelSpec, n_params: float | None, vocab_size: int | None) -> 
 
 
 def with_head(spec: ModelSpec, recipe: Recipe, data: TrainingData) -> tuple[ModelSpec, str | None]:
-    """The architecture with the head that the objective trains, and where it gets one, a line that says so."""
+    """The architecture with the tokenizer's mask and the objective's head, and where it gets one, a line that says so."""
     found = with_head_for(spec, recipe.objective, data.labels)
     if data.tokenizer is not None and (mask := known_mask(data.tokenizer)) is not None:
         found = compose.changed(found, TokenDropoutSpec, token=mask)

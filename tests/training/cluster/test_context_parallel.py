@@ -126,6 +126,7 @@ def test_dropout_differs_along_a_row() -> None:
         ("granite-4.0-h-tiny", {}, "SSD has a state that goes from token to token; use --mesh dp=2"),
         ("deberta-v2-xlarge", {}, "Convolution mixes tokens with their neighbours"),
         ("reformer-enwik8", {}, "LSHAttention sorts all tokens of a row"),
+        ("esm2-8m", {}, "TokenDropout counts the masks of whole texts"),
         ("switch-base-8", {}, "MoE has a capacity"),
         ("deepseek-v3-mtp", {}, "the loss of MultiToken is of whole rows"),
         ("electra-small", {}, "the loss of ReplacedTokens is of whole rows"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed, window
-from anyformer.families.granite import granite, granite_moe, with_sinks_and_windows
+from anyformer.families.granite import granite, granite_moe
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING
 from anyformer.families.hf.llama import ATTENTION, EPS, GATED, NORMS, WIDTHS
@@ -24,7 +24,7 @@ from anyformer.layers import (
     RouterSpec,
     TokensSpec,
 )
-from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
+from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec, Spec
 
 
 def _factor(name: str, part: type[Spec], *, inverse: bool = False) -> table.Pair:
@@ -90,18 +90,15 @@ def _windows(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Each layer's window and theta, of layers that see everything and turn alike."""
     n, size = spec.n_layers, settings.positive("sliding_window", int, 128)
     types = settings.strings("layer_types") or tuple(table.SLIDING if i % 4 else table.FULL for i in range(n))
-    if len(types) != n or set(types) - {table.SLIDING, table.FULL}:
-        raise settings.refusal("layer_types", f"must be {n} times {table.SLIDING} or {table.FULL}")
+    full = spec.stack.blocks[0]
+    near = changed(full, AttentionSpec, mask=window(size))
+    spec = table.typed(settings, spec.but(stack=spec.stack.but(blocks=(near, full))), n, types, size)
     usual = one(spec, RotarySpec, "rotary positions")
     thetas = settings.written("layer_rope_theta") or [usual.theta] * n
     if not isinstance(thetas, list) or len(thetas) != n or not all(type(x) in (int, float) and x >= 0 for x in thetas):
         raise settings.refusal("layer_rope_theta", f"must be {n} numbers, 0 for a layer without positions")
-
-    def placed(layer: BlockSpec, kind: str, theta: float) -> BlockSpec:
-        layer = changed(layer, GQASpec, rotary=usual.but(theta=float(theta)) if theta else None)
-        return changed(layer, AttentionSpec, mask=window(size)) if kind == table.SLIDING else layer
-
-    blocks = map(placed, spec.stack.blocks, types, thetas)
+    turning = (usual.but(theta=float(theta)) if theta else None for theta in thetas)
+    blocks = (changed(b, GQASpec, rotary=rotary) for b, rotary in zip(spec.stack.blocks, turning, strict=True))
     return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
 
 
@@ -117,7 +114,7 @@ def _thetas(spec: ModelSpec) -> dict[str, Any]:
 GRANITE_SWA = table.family(
     "granite_swa",
     "GraniteSWAForCausalLM",
-    changed(with_sinks_and_windows(TEMPLATE, 1), AttentionSpec, mask=one(TEMPLATE, AttentionSpec, "attention").mask),
+    changed(TEMPLATE, AttentionSpec, sink=True),
     (*PAIRS, MLP_BIAS, table.Pair(_windows, _thetas)),
     {**LAYER, **GATED, "0.branches.0.mixer.sink": "self_attn.sinks"},
 )

@@ -69,11 +69,9 @@ def _unspreadable(spec: ModelSpec, ep: int, compiled: bool) -> str | None:
 
 
 def _unstretchable(spec: ModelSpec, recipe: Recipe, cp: int, compiled: bool, by_place: bool) -> str | None:
-    mixers = [part for part in spec.nested() if isinstance(part, MixerSpec)]
-    if reasons := [f"{part.kind} {reason}" for part in mixers if (reason := part.together())]:
+    asked = [part for part in spec.nested() if isinstance(part, (MixerSpec, TokenDropoutSpec))]
+    if reasons := [f"{part.kind} {reason}" for part in asked if (reason := part.together())]:
         return f"under cp a process has a stretch of each row, and {reasons[0]}"
-    if any(isinstance(part, TokenDropoutSpec) for part in spec.nested()):
-        return "under cp a process has a stretch of each row, and TokenDropout counts the masks of whole texts"
     if not by_place:
         return f"the loss of {recipe.objective.kind} is of whole rows, of which a process has a stretch under cp"
     if recipe.seq_len < cp:

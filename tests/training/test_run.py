@@ -241,6 +241,15 @@ def test_the_plan_is_right_where_it_can_be(whole: TrainingResult) -> None:
     assert plan.memory_nbytes > 12 * plan.n_params
 
 
+def test_no_share_is_told_of_a_peak_that_a_step_passes() -> None:
+    known, wrong = (
+        RunOptions(device=torch.device("cpu"), plan=False, peak=lambda *_, peak=peak: peak) for peak in (1e15, 1.0)
+    )
+    shares = [step.share_of_peak for step in train(SPEC, RECIPE, text_data(), options=known).steps]
+    assert all(share is not None and 0 < share < 1 for share in shares)
+    assert {step.share_of_peak for step in train(SPEC, RECIPE, text_data(), options=wrong).steps} == {None}
+
+
 def test_a_trial_leaves_no_trace(whole: TrainingResult) -> None:
     options = RunOptions(device=torch.device("cpu"), save_every=5, validations=3, plan=False)
     assert hexadecimal(train(SPEC, RECIPE, text_data(), options=options)) == hexadecimal(whole)

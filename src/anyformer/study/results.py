@@ -241,6 +241,15 @@ class Study:
             raise UsageError(f"the study holds two runs '{twice}'; keep one for each architecture and seed")
 
     @property
+    def peak_flops_per_second(self) -> float | None:
+        """The machine's; None where none was measured, or one that a run passes: it was measured while the machine was busy."""
+        peak = self.machine.peak_flops_per_second
+        reached = (
+            run.tokens_per_second * run.flops_per_token for run in self.runs if run.tokens_per_second is not None
+        )
+        return None if peak is None or max(reached, default=0.0) > peak else peak
+
+    @property
     def architectures(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(run.architecture for run in self.runs))
 

@@ -15,7 +15,6 @@ from anyformer.study.results import RunResult, Study
 from anyformer.study.statistics import Analysis, Finding, Interval
 from anyformer.study.verdict import signed
 from anyformer.tables import FittedTable
-from anyformer.training.checkpoint.metrics import share_of_peak
 
 JSON_VERSION = 2
 FULL_WIDTH = 98
@@ -74,7 +73,7 @@ def _row(study: Study, runs: tuple[RunResult, ...], finding: Finding) -> ResultR
     finished = [run for run in runs if run.finished]
     speed = _mean([run.tokens_per_second for run in finished])
     loss = _mean([run.validation_loss for run in finished])
-    peak, one = study.machine.peak_flops_per_second, runs[0]
+    peak, one = study.peak_flops_per_second, runs[0]
     return ResultRow(
         architecture=one.architecture,
         n_params=one.n_params,
@@ -86,7 +85,7 @@ def _row(study: Study, runs: tuple[RunResult, ...], finding: Finding) -> ResultR
         scores=tuple(score for run in finished if (score := run.scored(study.judged)) is not None),
         failures=tuple(Failure(seed=run.seed, reason=run.failure) for run in runs if run.failure is not None),
         tokens_per_second=speed,
-        share_of_peak=None if speed is None else share_of_peak(speed * one.flops_per_token, peak),
+        share_of_peak=speed * one.flops_per_token / peak if speed is not None and peak else None,
         early_loss=_mean([run.early_loss for run in finished]),
         validation_loss=loss,
         perplexity=None if loss is None or study.score != "bits_per_byte" else math.exp(min(loss, 700.0)),

@@ -28,12 +28,6 @@ class Metrics:
     seconds: float
 
 
-def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:
-    """From 0 to 1; None where no peak was measured, or one that is passed: it was measured while the machine was busy."""
-    share = flops_per_second / peak if peak else None
-    return None if share is None or share > 1 else share
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics(Metrics):
     """One update."""

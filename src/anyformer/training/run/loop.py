@@ -17,7 +17,7 @@ from anyformer.errors import RunFailed, UsageError
 from anyformer.model import Transformer, build
 from anyformer.recipe import Recipe
 from anyformer.spec import ModelSpec, Recompute
-from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics, share_of_peak
+from anyformer.training.checkpoint.metrics import MetricsLog, StepMetrics, ValidationMetrics
 from anyformer.training.checkpoint.provenance import code_fingerprint
 from anyformer.training.checkpoint.saving import SavedCheckpoint, Saving
 from anyformer.training.cluster.world import ALONE, World
@@ -263,6 +263,9 @@ class Run:
             )
         tokens, seconds_all = self.saved.tokens + result.tokens, self.saved.seconds + seconds
         rate = result.tokens / seconds
+        reached = rate * self.flops_per_token
+        if self.peak is not None and reached > self.peak:
+            self.peak = None  # it was measured while the machine was busy, and shares of it say nothing
         metrics = StepMetrics(
             step=step,
             tokens=tokens,
@@ -272,7 +275,7 @@ class Run:
             lr=result.lr,
             grad_norm=result.grad_norm,
             tokens_per_second=rate,
-            share_of_peak=share_of_peak(rate * self.flops_per_token, self.peak),
+            share_of_peak=reached / self.peak if self.peak else None,
             router_loss=result.router_loss,
             expert_load_max=result.load.busiest if result.load else None,
             expert_load_entropy=result.load.entropy if result.load else None,

@@ -289,8 +289,10 @@ def test_json_keys_of_runs(tmp_path: Path, answer: Answer) -> None:
 
 def test_the_readme_counts_what_there_is() -> None:
     from anyformer.families import FAMILIES, PRESETS
+    from anyformer.families.gguf import tables
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"GGUF files of {len({row.architecture for row in tables.ROWS})} architectures" in text
     assert f"{len(PRESETS)} presets of {len({each.family for each in PRESETS.values()})} families" in text
     assert f"directories of {len(FAMILIES)} model types" in text
 

@@ -34,12 +34,11 @@ def draw(curves: Mapping[str, Any], depth: Mapping[str, Any], path: Path) -> Non
     (found,) = depth["rows"]
     for mark, (name, nbytes) in zip(MARKS, found["nbytes"].items(), strict=False):
         _line(by_depth, nbytes, mark, name, unit=2**20)
-    _titled(by_depth, "memory of a step, MiB", "layers", "linear")
+    _titled(by_depth, "memory of a step, MiB", "layers", sizes="linear", values="linear")
     by_depth.legend()
     _line(experts, rows[EXPERTS]["seconds"], "o", EXPERTS)
-    _titled(
-        experts, "time of a mixture's both passes, CPU seconds", "experts, of which each token goes to two", "linear"
-    )
+    goes = "experts, of which each token goes to two"
+    _titled(experts, "time of a mixture's both passes, CPU seconds", goes, values="linear")
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
@@ -47,9 +46,10 @@ def _line(axes: Axes, points: Mapping[str, float], mark: str, name: str, unit: f
     axes.plot([int(n) for n in points], [y / unit for y in points.values()], marker=mark, markersize=4, label=name)
 
 
-def _titled(axes: Axes, what: str, by: str, scale: str = "log") -> None:
-    axes.set(title=what, xlabel=by, yscale=scale)
-    axes.set_xscale("log", base=2)
-    if scale == "linear":
+def _titled(axes: Axes, what: str, by: str, *, sizes: str = "log", values: str = "log") -> None:
+    axes.set(title=what, xlabel=by, yscale=values)
+    if sizes == "log":
+        axes.set_xscale("log", base=2)
+    if values == "linear":
         axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)

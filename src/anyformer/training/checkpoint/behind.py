@@ -28,9 +28,17 @@ class Behind:
         written, shared = self._copied(content.written), self._copied(content.shared)
         self._under_way = self._pool.submit(self._write, replace(content, written=written, shared=shared))
 
+    @property
+    def failed(self) -> bool:
+        """Whether a checkpoint couldn't be written that has not been told of."""
+        return self._under_way is not None and self._under_way.done() and self._under_way.exception() is not None
+
     def done(self, *, wait: bool = False) -> Path | None:
-        """The checkpoint, once it is written, None where there is none that has not been told of. Raises what writing raised."""
-        if self._under_way is None or not (wait or self._under_way.done()):
+        """The checkpoint, once it is written, None where there is none that has not been told of.
+
+        With `wait`, once it is written or couldn't be: then this raises what writing raised.
+        """
+        if self._under_way is None or not (wait or (self._under_way.done() and not self.failed)):
             return None
         under_way, self._under_way = self._under_way, None
         return under_way.result()

@@ -170,8 +170,14 @@ class Saving:
                 self._last = self.checkpoints.write(content)
 
     def look(self, *, wait: bool = False) -> None:
-        """Take note of a checkpoint that was written while training went on. Raises RunFailed where it couldn't be."""
+        """Take note of a checkpoint that was written while training went on.
+
+        Raises RunFailed where it couldn't be: after the same step in all processes that write, whichever knew first.
+        """
         if self._behind is not None:
+            if not wait:
+                failed = self._behind.failed
+                wait = self.world.anywhere([failed])[0] if self.world.sharded else failed
             self._last = self._behind.done(wait=wait) or self._last
 
     def best(self) -> Path | None:

@@ -14,7 +14,7 @@ from anyformer.cache import KVCache
 from anyformer.capacity import refuse_beyond_memory
 from anyformer.errors import InputError, did_you_mean
 from anyformer.kernels import choose
-from anyformer.kernels.ring import ringed
+from anyformer.kernels.ulysses import over_stretches
 from anyformer.layers.ahead import run_ahead
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.block import Stack, mapped
@@ -192,7 +192,8 @@ class Transformer(Part[ModelSpec]):
             cache.memory_tokens = memory_tokens
             stores = iter(cache.stores)
         elif self.stretches is not None:
-            kernels = kernels if name else ringed(kernels, self._attentions, self.stretches, tokens, dropout, device)
+            if name is None:
+                kernels = over_stretches(kernels, self._attentions, self.stretches, tokens, dropout, device)
             ids, tokens, stores = stretched(self.stretches, ids, tokens, memory_tokens)
         context = ForwardContext(
             tokens, kernels, memory, memory_tokens, None, dropout, output_attentions, _experts(name)
@@ -292,6 +293,8 @@ class Transformer(Part[ModelSpec]):
         whole = tokens = make_tokens(ids, *known)
         stores: Iterator[Store] = KeepNothing()
         if self.stretches is not None:
+            if kernel is None:
+                kernels = over_stretches(kernels, self._attentions, self.stretches, whole, dropout, ids.device.type)
             ids, tokens, stores = stretched(self.stretches, ids, whole)
         context = ForwardContext(tokens, kernels, dropout=dropout, experts=_experts(kernel))
         context.trains = torch.is_grad_enabled()

@@ -20,7 +20,7 @@ from anyformer.kernels.blocked import Blocked, Planned
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
 from anyformer.layers.stretch import Stretches, stretch
-from anyformer.layers.tokens import Bias, Dropout, Kernel, Tokens, autocast_dtype
+from anyformer.layers.tokens import Bias, Tokens, autocast_dtype
 
 
 class Ring:
@@ -59,24 +59,6 @@ class Ring:
         q, k, v = (x.to(dtype) for x in (q, k, v))
         seen = seen._replace(added=None if seen.added is None else seen.added.to(dtype))
         return _Ring.apply(q, k, v, self, seen, scale), None  # type: ignore[return-value]
-
-
-def ringed(
-    kernels: Mapping[str, Kernel],
-    attentions: Mapping[str, AttentionSpec],
-    stretches: Stretches,
-    whole: Tokens,
-    dropout: Dropout | None,
-    device: str,
-) -> Mapping[str, Kernel]:
-    """The kernels by the attention's key, a ring where it can compute one: of plain rows, no weights dropped.
-
-    On that kind of device; a GPU has no fast way here to parts that are joined.
-    """
-    if device != "cpu" or whole.span is None or whole.n < stretches.size or (dropout is not None and dropout.attention):
-        return kernels
-    ring = Ring(stretches, whole.n)
-    return {key: ring if ring.refuses(attentions[key]) is None else kernel for key, kernel in kernels.items()}
 
 
 class _Turn(NamedTuple):

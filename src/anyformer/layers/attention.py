@@ -185,9 +185,14 @@ class AttentionSpec(MixerSpec):
 
     def goes_round(self, n: int) -> bool:
         """Whether rows of n plain tokens can be attended to a stretch of keys at a time, by q·k and causality alone."""
-        more = (self.relative_values, self.softcap, self.difference, self.indexer, self.compressor, self.keys)
-        alone = self.reads == "self" and not self.scores and not self.sink and all(each is None for each in more)
-        return alone and self.projection.stores_heads and self.mask.within((0, n), (0, n)) == Causal()
+        alone = not self.scores and not self.sink and self.softcap is None and self.shared_by_heads(1)
+        return alone and self.mask.within((0, n), (0, n)) == Causal()
+
+    def shared_by_heads(self, n: int) -> bool:
+        """Whether n processes can compute some of the heads each, of queries, keys and values that all are given."""
+        apart = self.reads == "self" and self.keys is None and not self.by_head and ignores_heads(self.mask)
+        heads = self.projection.stored_heads
+        return apart and self.indexer is None and self.compressor is None and heads > 0 and heads % n == 0
 
     def together(self) -> str | None:
         return "makes keys of blocks, which lie in several stretches" if self.compressor is not None else None
@@ -245,10 +250,8 @@ class AttentionSpec(MixerSpec):
     def narrowed(self, place: Place, ranks: int) -> AttentionSpec | None:
         """Its share of the heads; None where what is added, hidden or normed is not each head's by itself."""
         added = (*self.scores, *([self.relative_values] if self.relative_values else []))
-        if self.compressor is not None:
-            return None
-        together = self.norm is not None or self.difference is not None or not ignores_heads(self.mask)
-        if together or not all(each.heads_apart for each in added):
+        together = any(each is not None for each in (self.norm, self.difference, self.compressor))
+        if together or not ignores_heads(self.mask) or not all(each.heads_apart for each in added):
             return None
         projection = self.projection.narrowed(self._place(place), ranks)
         return projection and self.but(projection=projection)
@@ -260,11 +263,8 @@ class AttentionSpec(MixerSpec):
     @property
     def by_head(self) -> bool:
         """Whether a score or a value is made of the queries, keys and values of each head."""
-        return (
-            self.difference is not None
-            or self.relative_values is not None
-            or any(score.reads_content for score in self.scores)
-        )
+        own = (self.difference, self.relative_values)
+        return any(each is not None for each in own) or any(score.reads_content for score in self.scores)
 
 
 def own_masks(stack: Spec) -> list[Mask]:

@@ -43,9 +43,9 @@ class ProjectionSpec(PartSpec, abstract=True):
         raise TypeError(f"{self.kind} does not say what it keeps")
 
     @property
-    def stores_heads(self) -> bool:
-        """Whether what it stores are the keys and values that kernels are given, all of one width."""
-        return False
+    def stored_heads(self) -> int:
+        """Heads of keys and values, all of one width, where these are what it stores and what kernels are given; else 0."""
+        return 0
 
     def absorbs(self, query: int, keys: int) -> bool:
         """Whether so many queries a row read `keys` stored tokens as they are stored; if not, they are expanded first."""
@@ -202,8 +202,8 @@ class GQASpec(ProjectionSpec):
         }
 
     @property
-    def stores_heads(self) -> bool:
-        return self.value_dim in (None, self.head_dim)
+    def stored_heads(self) -> int:
+        return self.kv_heads if self.value_dim in (None, self.head_dim) else 0
 
     def cache_shapes(self, place: Place) -> Mapping[str, tuple[int, ...]]:
         _, head_dim, value_dim = self.sizes(place)

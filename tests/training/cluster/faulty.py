@@ -23,6 +23,7 @@ from tests.training.cluster import runs
 from tests.training.cluster.runs import ran
 
 STEP_SECONDS = 0.05  # so that there is time to stop it
+END_SECONDS = 0.5
 
 
 class Failing(Watcher):
@@ -49,6 +50,10 @@ class Failing(Watcher):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
             case "stop":  # as the launcher does it for all
                 os.kill(os.getpid(), signal.SIGTERM)
+
+    def end(self) -> None:
+        """Takes its time, in which the launcher has long told it to leave."""
+        time.sleep(END_SECONDS)
 
 
 def differ(what: str) -> None:

@@ -133,17 +133,21 @@ class _Members:
     def ending_together(self) -> Iterator[None]:
         watch = threading.Thread(target=self._end_with_the_others, daemon=True)
         watch.start()
+        main = threading.current_thread() is threading.main_thread()
+        former = signal.signal(signal.SIGTERM, _told_to_leave) if main else None
         try:
             yield
         except BaseException as error:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's, at once: it leaves, and says why
+            if main:
+                signal.signal(signal.SIGTERM, former := signal.SIG_IGN)  # to the end: it leaves, and says why
             self.left.set()
             watch.join()
             self._leave(error)
         finally:
             self.left.set()
             watch.join()
+            if main:
+                signal.signal(signal.SIGTERM, former or signal.SIG_DFL)
 
     def _leave(self, error: BaseException) -> None:
         """Raise the error of the run: where this process is the first, its own, else SystemExit with the status of that."""
@@ -202,6 +206,12 @@ class _Members:
                         os._exit(status)
         except (dist.DistError, RuntimeError):
             return  # the launcher is gone, and this process goes with it
+
+
+def _told_to_leave(number: int, _: object) -> None:
+    """Leave, but where an error has the process leave already: the launcher tells the others so at once, and it is to say why."""
+    if sys.exception() is None:
+        raise SystemExit(128 + number)
 
 
 def _die_with_the_launcher() -> None:

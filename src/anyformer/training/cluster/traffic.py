@@ -57,7 +57,7 @@ class TrainingStep:
     source_len: int = 0  # tokens of an encoder's sequences; 0: as many as the decoder's
     micro_batches: int = 1
     recompute: Recompute = "none"
-    device: DeviceKind = "cpu"  # on a GPU all keys and values are gathered under cp
+    device: DeviceKind = "cpu"  # on a GPU there is no ring under cp
 
 
 def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> Traffic:
@@ -87,7 +87,11 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
             back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
             one["tp", "all-reduce"] += (1 if call.ends else passes) * tokens * width + call.read * back
         if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and step.device == "cpu" and lengths.rings(mixer, call.of):
-            forward, backward = _round(mixer, own.place, lengths)
+            forward, backward = _round(mixer, own.place, lengths, call.of)
+            again = call.read and step.recompute != "none"
+            one["cp", "send"] += (1 + again) * forward + call.read * backward
+        elif mesh.cp > 1 and isinstance(mixer, AttentionSpec) and lengths.by_heads(mixer, call.of):
+            forward, backward = _by_heads(mixer, own.place, lengths, call.of)
             again = call.read and step.recompute != "none"
             one["cp", "send"] += (1 + again) * forward + call.read * backward
         elif mesh.cp > 1 and isinstance(mixer, AttentionSpec) and (kept := mixer.cache_shapes(own.place)):
@@ -109,14 +113,24 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
     return {key: nbytes for key, nbytes in found.items() if nbytes}
 
 
-def _round(mixer: AttentionSpec, place: Place, lengths: _Lengths) -> tuple[int, int]:
+def _round(mixer: AttentionSpec, place: Place, lengths: _Lengths, of: str) -> tuple[int, int]:
     """Numbers that the first of those with a stretch sends in a pass (forward, backward): its keys and values to those half
     the way round, twice, and to the others what it makes of their queries, and the gradients of these."""
     n_heads, width, _ = mixer.projection.sizes(place)
     kept = sum(math.prod(shape) for shape in (mixer.cache_shapes(place) or {}).values())
-    to_half = lengths.cp // 2 * kept * lengths.tokens("stack")
-    helped = n_heads * sum(lengths.tokens("stack", lengths.cp - t) for t in range(1, (lengths.cp + 1) // 2))
+    to_half = lengths.cp // 2 * kept * lengths.tokens(of)
+    helped = n_heads * sum(lengths.tokens(of, lengths.cp - t) for t in range(1, (lengths.cp + 1) // 2))
     return to_half + (width + 1) * helped, to_half + width * helped
+
+
+def _by_heads(mixer: AttentionSpec, place: Place, lengths: _Lengths, of: str) -> tuple[int, int]:
+    """Numbers that the first of those with a stretch sends in a pass (forward, backward): the others' heads of its queries, keys
+    and values, and what its heads give of the others' tokens; backward the gradients of these."""
+    n_heads, width, value_width = mixer.projection.sizes(place)
+    given, made = n_heads * width + mixer.projection.stored_heads * (width + value_width), n_heads * value_width
+    own, cp = lengths.tokens(of), lengths.cp
+    others = lengths.rows * lengths.whole(of) - own
+    return (own * (cp - 1) * given + others * made) // cp, (own * (cp - 1) * made + others * given) // cp
 
 
 def _crossing(spec: ModelSpec, carried: Sequence[Carried], cut: int, lengths: _Lengths) -> tuple[int, int]:
@@ -157,8 +171,11 @@ class _Lengths(NamedTuple):
 
     def rings(self, mixer: AttentionSpec, of: str) -> bool:
         """Whether stretches of its keys go round."""
-        n = self.whole(of)
-        return of != "encoder" and n >= self.cp and mixer.goes_round(n)
+        return self.whole(of) >= self.cp and mixer.goes_round(self.whole(of))
+
+    def by_heads(self, mixer: AttentionSpec, of: str) -> bool:
+        """Whether its heads are shared out."""
+        return self.whole(of) >= self.cp and mixer.shared_by_heads(self.cp)
 
     def gathered(self, of: str) -> int:
         """That come together, filled up so that all send as many."""

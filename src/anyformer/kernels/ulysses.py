@@ -1,0 +1,149 @@
+"""Attention of rows of which several processes have a stretch each, by heads: Jacobs et al. 2023 (Ulysses), arXiv:2309.14509.
+
+Before attention each process gives the others their heads of its tokens' queries, keys and values, and so has whole rows of some
+of the heads, which any kernel computes under any mask; afterwards it gets all heads of its own tokens. All have as much to do,
+and a process holds no more numbers of queries, keys and values than those of its own stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from anyformer.kernels.ring import Ring
+from anyformer.layers.attention import AttentionSpec
+from anyformer.layers.mask import Mask
+from anyformer.layers.stretch import Stretches, stretch
+from anyformer.layers.tokens import Bias, Dropout, Kernel, Tokens, autocast_dtype
+
+
+class Ulysses:
+    """Another kernel, in a pass over whole rows of which this process has a stretch."""
+
+    brings = True
+
+    def __init__(self, kernel: Kernel, stretches: Stretches, whole: Tokens) -> None:
+        self.kernel, self.stretches, self.whole = kernel, stretches, whole
+        self.name = f"ulysses {kernel.name}"
+
+    def refuses(self, spec: AttentionSpec) -> str | None:
+        """Why the kernel cannot compute this attention, or None."""
+        n = self.stretches.size
+        return None if spec.shared_by_heads(n) else f"ulysses has heads that {n} processes share out"
+
+    def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
+        """What the kernel prepares of whole rows and this process's heads."""
+
+        def own(query: Tokens, key: Tokens) -> Tensor | None:
+            added = bias(query, key) if bias is not None else None
+            return added if added is None or added.shape[1] == 1 else self._own(added, 1)
+
+        each = n_heads // self.stretches.size
+        return self.kernel.prepare(mask, None if bias is None else own, self.whole, self.whole, each)
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Any,
+        *,
+        scale: float,
+        softcap: float | None,
+        sink: Tensor | None,
+        scores: Tensor | None,
+        dropout: float,
+    ) -> tuple[Tensor, None]:
+        """Values [batch, heads, query, head_dim] of this process's queries, keys and values, and no weights."""
+        assert scores is None
+        dtype = autocast_dtype(q) or q.dtype
+        q, k, v = _Given.apply(self, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
+        sink = None if sink is None else self._own(sink, 0)
+        y, _ = self.kernel(q, k, v, seen, scale=scale, softcap=softcap, sink=sink, scores=None, dropout=dropout)
+        return _Back.apply(self, y), None  # type: ignore[return-value]
+
+    def _own(self, x: Tensor, axis: int) -> Tensor:
+        """This process's of all heads along an axis."""
+        return x.chunk(self.stretches.size, axis)[self.stretches.rank]
+
+    def whole_rows(self, *each: Tensor) -> list[Tensor]:
+        """All tokens of this process's heads [batch, heads / n, token, width], given its tokens of all heads."""
+        chunks = [[part.contiguous() for part in x.chunk(self.stretches.size, 1)] for x in each]
+        return self._exchanged(chunks, lambda own, n: own.new_empty(*own.shape[:2], n, own.shape[3]), 2)
+
+    def own_rows(self, *each: Tensor) -> list[Tensor]:
+        """This process's tokens of all heads [batch, heads, own, width], given all tokens of its heads."""
+        sizes = [self._tokens(rank) for rank in range(self.stretches.size)]
+        chunks = [[part.contiguous() for part in x.split(sizes, 2)] for x in each]
+        return self._exchanged(chunks, lambda own, n: torch.empty_like(own), 1)
+
+    def _exchanged(self, each: list[list[Tensor]], room: Callable[[Tensor, int], Tensor], axis: int) -> list[Tensor]:
+        """Of each tensor the parts that all processes have for this one, joined along an axis; it gives them theirs."""
+        rank, sends, receives, found = self.stretches.rank, [], [], []
+        for parts in each:
+            own = parts[rank]
+            got = [own if other == rank else room(own, self._tokens(other)) for other in range(len(parts))]
+            sends += [(other, part) for other, part in enumerate(parts) if other != rank]
+            receives += [(other, part) for other, part in enumerate(got) if other != rank]
+            found.append(got)
+        self.stretches.exchange(sends, receives)
+        return [torch.cat(got, axis) for got in found]
+
+    def _tokens(self, rank: int) -> int:
+        here = stretch(self.whole.n, rank, self.stretches.size)
+        return here.stop - here.start
+
+
+def over_stretches(
+    kernels: Mapping[str, Kernel],
+    attentions: Mapping[str, AttentionSpec],
+    stretches: Stretches,
+    whole: Tokens,
+    dropout: Dropout | None,
+    device: str,
+) -> Mapping[str, Kernel]:
+    """The kernels by the attention's key, for rows that processes have stretches of.
+
+    A ring where there can be one: on CPUs, where plain rows have no weights dropped. (A GPU has no fast way here to parts that
+    are joined.) Else each kernel on some of the heads, where these can be shared out; else as it is, on what is gathered.
+    """
+    if whole.n < stretches.size:
+        return kernels
+    plain = device == "cpu" and whole.span is not None and (dropout is None or not dropout.attention)
+
+    def found(kernel: Kernel, spec: AttentionSpec) -> Kernel:
+        ways: list[Ring | Ulysses] = [Ring(stretches, whole.n)] if plain else []
+        ways.append(Ulysses(kernel, stretches, whole))
+        return next((way for way in ways if way.refuses(spec) is None), kernel)
+
+    return {key: found(kernel, attentions[key]) for key, kernel in kernels.items()}
+
+
+class _Given(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ulysses: Ulysses, *each: Tensor) -> tuple[Tensor, ...]:
+        """Whole rows of this process's heads, each [batch, heads / n, token, width]."""
+        ctx.ulysses = ulysses
+        return tuple(ulysses.whole_rows(*each))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, *ctx.ulysses.own_rows(*grads)
+
+
+class _Back(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ulysses: Ulysses, y: Tensor) -> Tensor:
+        """All heads [batch, heads, own, width] of this process's tokens."""
+        ctx.ulysses = ulysses
+        return ulysses.own_rows(y)[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, *ctx.ulysses.whole_rows(*grads)

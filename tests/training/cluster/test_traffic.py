@@ -155,6 +155,26 @@ def test_stages(name: str, mesh: str) -> None:
     assert {*first.weights, *last.weights} == dict(tensors(spec, Place())).keys()
 
 
+@pytest.mark.parametrize(
+    "name", [name if name == "llama3-8b" else pytest.param(name, marks=pytest.mark.slow) for name in PRESETS]
+)
+def test_every_preset_in_sixteen_stages(name: str) -> None:
+    """Of all its layers the first stage, the next and the last; or it is refused by name."""
+    steps, reason = [], ""
+    try:
+        steps = [both(PRESETS[name].spec, "pp=16", 16, stage) for stage in (0, 1, 15)]
+    except (SpecError, UsageError) as error:
+        reason = str(error)
+    if not steps:
+        assert re.search("more than its [0-9]+ layers|would read what its encoder makes", reason)
+        assert name != "llama3-8b"
+        return
+    first, second, last = steps
+    assert set(second.traffic) >= {("pp", "activations"), ("pp", "gradients")}
+    assert ("pp", "gradients") not in first.traffic
+    assert ("pp", "activations") not in last.traffic
+
+
 @pytest.mark.parametrize("stage", range(4))
 def test_stages_by_pencil(stage: int) -> None:
     """Those in between send both: a state of d_model numbers a token of each micro-batch."""

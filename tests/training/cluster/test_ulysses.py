@@ -21,14 +21,12 @@ from anyformer.layers.tokens import Tokens, plain_tokens
 from anyformer.model import Transformer
 from anyformer.resizing import shrink
 from anyformer.spec import Count, Window
-from anyformer.training.cluster.context_parallel import GroupStretches, of_row, stretch_rows
+from anyformer.training.cluster.context_parallel import GroupStretches, of_row
 from anyformer.training.cluster.mesh import parse
-from anyformer.training.cluster.simulated import Watch
 from anyformer.training.cluster.world import World
-from tests.laws.models import randomised
 from tests.training.cluster.processes import Processes
 from tests.training.cluster.steps import ROWS, trained
-from tests.training.cluster.test_ring import rows
+from tests.training.cluster.test_ring import rows, sent
 from tests.training.cluster.test_same_steps import alone, check_near
 
 WINDOW = 3
@@ -121,15 +119,6 @@ def test_which_share_their_heads(name: str, wanted: tuple[int, bool]) -> None:
     found = shared(name, 2)
     assert (found.count(True), False in found) == wanted
     assert not any(shared(name, 1))  # a process would have none
-
-
-def sent(world: World, name: str, packed: bool) -> dict[tuple[str, str], int]:
-    world, model = replace(world, mesh=parse("cp=2", 2)), randomised(shrink(PRESETS[name].spec))
-    stretch_rows(model, world)
-    ids = torch.arange(2 * 8).view(2, 8) % 7
-    with Watch(world) as watch:
-        model(ids, attention_mask=torch.tensor([[1] * 4 + [2] * 4] * 2) if packed else None).logits.sum().backward()
-    return dict(watch.sent)
 
 
 @pytest.mark.parametrize(("name", "packed"), [("bert-base", False), ("gpt2", True)])

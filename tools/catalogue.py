@@ -57,11 +57,10 @@ LEFT_OUT = {
     "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
     "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `minimax_m3`, `inkling`, `qwen4_exp`": "stand inside models that "
     "see or hear, and each has a part that is not here",
-    "`AXK1ForCausalLM`, `BigBirdPegasusForConditionalGeneration`, "
-    "`FlexOlmoForCausalLM`, `GraniteMoeSharedForCausalLM`, `HunYuanMoEV1ForCausalLM`, `IBertForMaskedLM`, "
-    "`JinaEmbeddingsV3ForMaskedLM`, `LagunaForCausalLM`, `Lfm3ForCausalLM`, "
-    "`MiniCPM3ForCausalLM`, `RemBertForMaskedLM`, "
-    "`YoutuForCausalLM`": "are made of parts that are here, and have no row yet",
+    "`AXK1ForCausalLM`, `BigBirdPegasusForConditionalGeneration`, `FlexOlmoForCausalLM`, "
+    "`GraniteMoeSharedForCausalLM`, `HunYuanMoEV1ForCausalLM`, `IBertForMaskedLM`, `JinaEmbeddingsV3ForMaskedLM`, "
+    "`LagunaForCausalLM`, `Lfm3ForCausalLM`, `MiniCPM3ForCausalLM`, `RemBertForMaskedLM`": "are made of parts that are here, and "
+    "have no row yet",
     "MellumForCausalLM with further tokens": "passes over the layers that predict them, whose tensors are not read here; refused",
 }
 

@@ -140,6 +140,15 @@ CODEGEN = {"n_positions": 64, "layer_norm_epsilon": 1e-3}
 BIOGPT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 XGLM = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48}
 CTRL = {"n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 48, "n_positions": 64}
+YOUTU = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "kv_lora_rank": 16,
+}
+YOUTU |= {"num_key_value_heads": 4, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+YOUTU |= {"initializer_range": 0.02, "max_position_embeddings": 64, "rms_norm_eps": 1e-3}
 OTHERWISE = {"scale_embedding": False, "tie_word_embeddings": False}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("codegen", {**CODEGEN, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}),
@@ -159,6 +168,11 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("biogpt", {**BIOGPT, **OTHERWISE, "max_position_embeddings": 70, "hidden_act": "relu"}),
     ("ctrl", CTRL),
     ("ctrl", {**CTRL, "tie_word_embeddings": False, "initializer_range": 0.05}),
+    ("youtu", YOUTU),
+    (
+        "youtu",
+        {**YOUTU, "q_lora_rank": None, "rope_interleave": False, "attention_bias": True, "tie_word_embeddings": False},
+    ),
     ("xglm", XGLM),
     ("xglm", {**XGLM, **OTHERWISE, "activation_function": "relu", "init_std": 0.05}),
 ]

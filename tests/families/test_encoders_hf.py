@@ -35,6 +35,11 @@ DISTANCES = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}  # besi
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("xlm-roberta", {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     ("camembert", {}),
+    ("megatron-bert", {"hidden_act": "relu", "type_vocab_size": 3, "layer_norm_eps": 1e-3}),
+    ("xlm-roberta-xl", {"hidden_act": "relu", "type_vocab_size": 2, "layer_norm_eps": 1e-3}),
+    ("roberta-prelayernorm", {"hidden_act": "relu", "type_vocab_size": 1, "layer_norm_eps": 1e-3}),
+    ("ernie", {}),
+    ("ernie", {"hidden_act": "relu", "type_vocab_size": 3, "layer_norm_eps": 1e-3}),
     ("roformer", {}),
     ("roformer", {"embedding_size": 16, "hidden_act": "relu"}),
     ("nomic_bert", {"rope_theta": 5e3}),

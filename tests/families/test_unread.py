@@ -61,7 +61,6 @@ def test_its_name_alone_says_that_it_sees_or_hears() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "nearest"),
     [
-        ("CTRL", ["dff"], "gpt2"),
         ("Funnel", ["block_sizes", "block_repeats", "pooling_type"], "xlnet"),
         ("Zamba2", ["num_mem_blocks", "adapter_rank"], "falcon_h1"),
         ("ProphetNet", ["ngram"], "bart"),

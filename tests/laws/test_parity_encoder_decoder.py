@@ -257,6 +257,8 @@ SIZES |= {"max_position_embeddings": 64, "pad_token_id": 1, "decoder_start_token
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("plbart", {}),
     ("plbart", {"scale_embedding": False}),
+    ("mvp", {}),
+    ("mvp", {"scale_embedding": True, "activation_function": "relu", "init_std": 0.05}),
     ("mbart", {"scale_embedding": True}),
     ("m2m_100", {}),
     ("m2m_100", {"pad_token_id": 3, "scale_embedding": False}),

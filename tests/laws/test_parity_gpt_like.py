@@ -1,17 +1,21 @@
 """Law 6 for the GPT lineage: each distinguishing field is seen, and so are the wirings that no preset has."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 
-from anyformer.families import preset
+from anyformer.errors import CheckpointError
+from anyformer.families import FAMILIES, preset
 from anyformer.families.bloom import bloom
 from anyformer.families.compose import changed, layered
 from anyformer.families.compose import serial as in_turn
 from anyformer.families.falcon import falcon
 from anyformer.families.gpt_neo import gpt_neo
 from anyformer.families.gpt_neox import gpt_neox
+from anyformer.families.hf.mapping import misfits, spec_of
 from anyformer.families.openai_gpt import openai_gpt
 from anyformer.families.opt import opt
 from anyformer.layers import (
@@ -31,7 +35,7 @@ from anyformer.resizing import resize, shrink
 from anyformer.spec import EmbeddingSpec, ModelSpec, ScaleSpec, Spec, SublayerSpec, TableSpec, Width, Window
 from tests.laws.inputs import inputs
 from tests.laws.mutations import check_seen
-from tests.laws.parity import differences, moves, pair
+from tests.laws.parity import differences, in_double, moves, pair, rounding
 from tests.laws.tolerance import FLOAT32, VISIBLE, distance
 from tests.laws.weights import edited, filled, telling
 
@@ -130,6 +134,68 @@ WIRINGS: dict[str, ModelSpec] = {
 def test_wirings_without_a_preset_are_those_of_transformers_too(name: str, kind: str) -> None:
     found = differences(pair(WIRINGS[name], "sdpa"), inputs(kind, 101))
     assert max(found.logits, found.hidden, found.gradients) < FLOAT32
+
+
+CODEGEN = {"n_positions": 64, "layer_norm_epsilon": 1e-3}
+BIOGPT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+XGLM = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48}
+CTRL = {"n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 48, "n_positions": 64}
+YOUTU = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "kv_lora_rank": 16,
+}
+YOUTU |= {"num_key_value_heads": 4, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+YOUTU |= {"initializer_range": 0.02, "max_position_embeddings": 64, "rms_norm_eps": 1e-3}
+OTHERWISE = {"scale_embedding": False, "tie_word_embeddings": False}
+GIVEN: list[tuple[str, dict[str, Any]]] = [
+    ("codegen", {**CODEGEN, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}),
+    (
+        "codegen",
+        {
+            **CODEGEN,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 8,
+            "rotary_dim": 8,
+            "n_inner": 48,
+            "activation_function": "relu",
+        },
+    ),
+    ("biogpt", {**BIOGPT, "max_position_embeddings": 64}),
+    ("biogpt", {**BIOGPT, **OTHERWISE, "max_position_embeddings": 70, "hidden_act": "relu"}),
+    ("ctrl", CTRL),
+    ("ctrl", {**CTRL, "tie_word_embeddings": False, "initializer_range": 0.05}),
+    ("youtu", YOUTU),
+    (
+        "youtu",
+        {**YOUTU, "q_lora_rank": None, "rope_interleave": False, "attention_bias": True, "tie_word_embeddings": False},
+    ),
+    ("xglm", XGLM),
+    ("xglm", {**XGLM, **OTHERWISE, "activation_function": "relu", "init_std": 0.05}),
+]
+
+
+@pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
+def test_classes_that_share_an_architecture_are_read_as_they_are(
+    hf_type: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of CodeGen GPT-J's class would be taken; the class's defaults spelled out mean the same, its files hold this model."""
+    settings = {"vocab_size": 101, **settings}
+    ours = spec_of(FAMILIES, {"model_type": hf_type, **settings}, "config.json")[1]
+    assert ours == spec_of(FAMILIES, transformers.AutoConfig.for_model(hf_type, **settings).to_dict(), "theirs")[1]
+    assert not misfits(FAMILIES[hf_type], ours)[1]
+    monkeypatch.setattr("tests.laws.parity.FAMILIES", {hf_type: FAMILIES[hf_type]})
+    found = in_double(ours, inputs("left", 101), tmp_path)
+    assert max(vars(found).values()) < rounding(ours)
+
+
+def test_codegen_shares_heads_out_in_fours() -> None:
+    settings = {"model_type": "codegen", "vocab_size": 101, "n_embd": 48, "n_layer": 2, "n_head": 6, "rotary_dim": 4}
+    with pytest.raises(CheckpointError, match="n_head = 6 is no multiple of 4"):
+        spec_of(FAMILIES, settings, "config.json")
 
 
 @pytest.mark.parametrize(("name", "other"), [("gpt-neox-20b", "erf"), ("pythia-70m", "tanh")])

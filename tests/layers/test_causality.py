@@ -26,7 +26,8 @@ from anyformer.spec import Window
 # XLNet's text has no order of its own but the one that training draws: without one its content stream sees everything.
 ENCODERS = (
     "bert", "roberta", "distilbert", "minilm", "albert", "xlnet", "electra", "deberta", "longformer", "bigbird",
-    "xlm-roberta", "camembert", "mpnet", "roformer", "nomic-embed", "gte", "eurobert", "modernbert", "esm",
+    "xlm-roberta", "camembert", "mpnet", "roformer", "nomic-embed", "gte", "eurobert", "modernbert", "esm", "megatron-bert",
+    "efficient-mlm", "ernie-1.0",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """BART: the Transformer of 2017 with learned positions, a norm on its embeddings and GELU: Lewis et al., arXiv:1910.13461.
 
-PLBART is BART for programs (Ahmad et al. 2021, arXiv:2103.06333).
+PLBART is BART for programs (Ahmad et al. 2021, arXiv:2103.06333), MVP is BART taught many tasks (Tang et al. 2022,
+arXiv:2206.12131).
 """
 
 from __future__ import annotations
@@ -50,4 +51,15 @@ PLBART = Origin("plbart", "bart", 2021, "arXiv:2103.06333, section 2").lineage(
     family="bart",
     sizes="Ahmad et al. 2021, arXiv:2103.06333, section 2.2 (total from memory), the class's own sizes",
     tokenizer="SentencePiece, 50,000 and special tokens: 50,005 rows",
+)
+MVP = Origin("mvp", "bart", 2022, "arXiv:2206.12131, section 3").lineage(
+    "taught 45 tasks of writing with their labels, 50,267 tokens",
+    Preset(
+        "mvp",
+        bart(d_model=1024, layers=(12, 12), n_heads=(16, 16), d_ff=(4096, 4096), vocab_size=50_267),
+        "406M",
+    ),
+    family="bart",
+    sizes="Tang et al. 2022, arXiv:2206.12131, section 3.3 (total from memory); sizes as released",
+    tokenizer="GPT-2's byte-level BPE and special tokens: 50,267 rows",
 )

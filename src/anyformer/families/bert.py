@@ -13,9 +13,11 @@ from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
     Everything,
+    FeedForwardSpec,
     LayerNormSpec,
     LearnedPositionsSpec,
     LinearSpec,
+    ReLU,
     RotarySpec,
     SegmentsSpec,
 )
@@ -69,6 +71,7 @@ def pretraining(model: ModelSpec, activation: MapSpec | None = None, second: str
 # A larger vocabulary, one segment, positions from row 2 on (arXiv:1907.11692, section 4; the rows are fairseq's).
 roberta = partial(bert, vocab_size=50_265, n_segments=1, padding=1, eps=1e-5)
 xlm_roberta = partial(roberta, vocab_size=250_002)
+ernie = partial(bert, vocab_size=18_000, context=513, eps=1e-5)
 
 WORDPIECE, BYTES = "WordPiece, 30,522", "byte-level BPE, 50,265"
 LINEAR = "linear over {} steps to {}, then linear to 0"
@@ -151,6 +154,19 @@ CAMEMBERT = Origin("camembert", "roberta", 2019, "arXiv:1911.03894, section 4").
     family="bert",
     sizes="Martin et al. 2019, arXiv:1911.03894, section 4; the vocabulary as released",
     tokenizer="SentencePiece, 32,000 and special tokens: 32,005 rows",
+)
+ERNIE = Origin("ernie", "bert", 2019, "arXiv:1904.09223, section 3").lineage(
+    "whole phrases and names masked; 18,000 tokens of Chinese, ReLU",
+    Preset(
+        "ernie-1.0-base-zh",
+        with_masked_words(
+            changed(ernie(n_layers=12, d_model=768, n_heads=12), FeedForwardSpec, activation=ReLU()), activation=ReLU()
+        ),
+        alias="ernie",
+    ),
+    family="bert",
+    sizes="Sun et al. 2019, arXiv:1904.09223, section 4; sizes as released (from memory)",
+    tokenizer="WordPiece, 18,000",
 )
 DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").lineage(
     "half of the layers, no segments",

@@ -21,10 +21,13 @@ EMBEDDING = "embedding"  # the head that makes one vector of a text
 
 
 def masked_words(model: ModelSpec, activation: MapSpec | None = None, norm: MapSpec | None = None) -> HeadSpec:
-    """BERT's head: a layer as wide as the embedding, an activation (GELU), its norm or this one, the tied table, a bias."""
+    """BERT's head: a layer as wide as the embedding, an activation (GELU), a norm, the tied table, a bias.
+
+    The norm is this one, or the embedding's, or, where that has none, the last one.
+    """
     embedding = model.stack.embedding
     tokens = next((term for term in embedding.terms if isinstance(term, TokensSpec)), None)
-    norm = norm or embedding.norm
+    norm = norm or embedding.norm or model.stack.norm
     if tokens is None or norm is None:
         raise SpecError("a head for masked words repeats the embedding's table and norm, and there is none")
     layer = LinearSpec(d_out=embedding.width, bias=True)

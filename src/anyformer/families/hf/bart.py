@@ -151,6 +151,14 @@ PLBART = _family(
     bart(**TEMPLATE),
     (*_sizes(50_005), ROWS, SCALED, *LEARNED[1:]),
 )
+MVP = _family(
+    "mvp",
+    "MvpForConditionalGeneration",
+    bart(**TEMPLATE),
+    # Learned keys and values before a layer's own are not read here.
+    (*_sizes(50_267), table.only(use_prompt=False), *LEARNED),
+    ignored=(*IGNORED, "prompt_length", "prompt_mid_dim"),
+)
 MBART = _family(
     "mbart",
     "MBartForConditionalGeneration",

@@ -26,25 +26,30 @@ LAYER = {
     "1.norm_sum": "output.LayerNorm",
 }
 CONTEXT = 1536  # of RoFormer, where nothing is said
-POOLER, NEXT, WORDS = "bert.pooler.dense", "cls.seq_relationship", "cls.predictions"
+NEXT, WORDS = "cls.seq_relationship", "cls.predictions"
 MLM = headings.words(
     f"{WORDS}.transform.dense",
     f"{WORDS}.transform.LayerNorm",
     Theirs(WORDS, also=(f"{WORDS}.decoder",)),
     headings.of_feed_forwards,
 )
-HEADS = headings.usual_classes(
-    "Bert",
-    "bert.",
-    {
+
+
+def bert_heads(name: str, prefix: str, *first: str) -> headings.HeadNames:
+    """The heads of BERT's classes by other names; those whose names end with `first` come first."""
+    pooler = f"{prefix}pooler.dense"
+    each = {
         "mlm": MLM,
-        "nsp": headings.of_pairs("nsp", POOLER, NEXT),
-        "pooler": headings.pooled(POOLER),
-        "classes": headings.row_labels(POOLER, "classifier"),
+        "nsp": headings.of_pairs("nsp", pooler, NEXT),
+        "pooler": headings.pooled(pooler),
+        "classes": headings.row_labels(pooler, "classifier"),
         **headings.LABELLED,
-    },
-    {"ForPreTraining": ("mlm", "nsp"), "ForMaskedLM": ("mlm",), "ForNextSentencePrediction": ("nsp",)},
-)
+    }
+    classes = {"ForPreTraining": ("mlm", "nsp"), "ForMaskedLM": ("mlm",), "ForNextSentencePrediction": ("nsp",)}
+    return headings.usual_classes(name, prefix, each, {end: classes[end] for end in (*first, *classes)})
+
+
+HEADS = bert_heads("Bert", "bert.")
 # Some say how a pooler that is always this one is made.
 IGNORED = (
     "pooler_fc_size",
@@ -62,20 +67,30 @@ BERT = encoder_family(
     also=(f"{WORDS}.decoder",),
     ignored=(*IGNORED, "directionality"),
 )
+ERNIE = encoder_family(
+    "ernie",
+    bert(n_layers=1, d_model=8, n_heads=1),
+    # A table of tasks beside that of segments is not read here.
+    (*SIZES, SEGMENTS, eps(1e-12), n_positions(), table.only(use_task_id=False)),
+    bert_heads("Ernie", "ernie.", "ForMaskedLM"),
+    laid_out(LAYER),
+    also=(f"{WORDS}.decoder",),
+    ignored=("task_type_vocab_size",),
+)
 OF_ROBERTA = headings.words(
     "lm_head.dense", "lm_head.layer_norm", Theirs("lm_head", also=("lm_head.decoder",))
 )  # GELU, whatever hidden_act says
 
 
-def roberta_heads(name: str) -> headings.HeadNames:
-    """The heads of the classes whose names begin with `name`."""
+def roberta_heads(name: str, prefix: str = "roberta.") -> headings.HeadNames:
+    """The heads of the classes whose names begin with `name`, the encoder's tensors with `prefix`."""
     each = {
         "mlm": OF_ROBERTA,
-        "pooler": headings.pooled("roberta.pooler.dense"),
+        "pooler": headings.pooled(f"{prefix}pooler.dense"),
         "classes": headings.row_labels(*headings.TWO_LAYERS),
         **headings.LABELLED,
     }
-    return headings.usual_classes(name, "roberta.", each)
+    return headings.usual_classes(name, prefix, each)
 
 
 ROBERTA, XLM_ROBERTA, CAMEMBERT = (

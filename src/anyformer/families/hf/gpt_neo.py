@@ -1,10 +1,12 @@
-"""GPT-Neo and GPT-J to and from transformers' GPTNeoForCausalLM and GPTJForCausalLM: separate matrices.
+"""GPT-Neo, GPT-J and CodeGen to and from transformers' GPTNeoForCausalLM, GPTJForCausalLM and CodeGenForCausalLM.
 
-GPT-Neo lists which layers see all; of GPT-J's heads a number of features rotate in pairs.
+GPT-Neo lists which layers see all; of GPT-J's heads a number of features rotate in pairs. CodeGen is GPT-J with one matrix for
+queries, values and keys, in four shares.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -13,6 +15,7 @@ from anyformer.families.gpt_neo import gpt_neo
 from anyformer.families.gptj import gptj
 from anyformer.families.hf import table
 from anyformer.families.hf.gpt2 import D_MODEL, EPS, MASKS, N_HEADS, gpt_family
+from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import MOST_LAYERS, Settings
 from anyformer.layers import FeedForwardSpec, GQASpec, RotarySpec, SlidingWindow
@@ -90,29 +93,45 @@ def _write_turning(spec: ModelSpec) -> dict[str, Any]:
     return {"rotary_dim": rotary.dims(heads.head_dim or spec.stack.d_model // heads.n_heads)}
 
 
-GPTJ = gpt_family(
+SETTINGS_OF_GPTJ = (
+    table.VOCABULARY,
+    table.context("n_positions", 2048),
+    D_MODEL,
+    table.Pair(_read_turning, _write_turning),
+    N_HEADS,
+    table.d_ff("n_inner"),
+    table.activation("activation_function", "gelu_new", FeedForwardSpec),
+    EPS,
+    table.starts(),
+    table.fixed(tie_word_embeddings=False),
+    table.layers("n_layer"),
+)
+LAYER_OF_GPTJ = {
+    **table.norms("ln_1", "ln_1"),
+    f"{table.PROJECTION}.o": "attn.out_proj",
+    **table.feeds(up="mlp.fc_in", down="mlp.fc_out"),
+}
+of_gptj = partial(gpt_family, buffers=MASKS, ignored=("n_ctx",))
+GPTJ = of_gptj(
     "gptj",
     "GPTJForCausalLM",
     gptj(n_layers=1, d_model=8, n_heads=1, vocab_size=8),
-    (
-        table.VOCABULARY,
-        table.context("n_positions", 2048),
-        D_MODEL,
-        table.Pair(_read_turning, _write_turning),
-        N_HEADS,
-        table.d_ff("n_inner"),
-        table.activation("activation_function", "gelu_new", FeedForwardSpec),
-        EPS,
-        table.starts(),
-        table.fixed(tie_word_embeddings=False),
-        table.layers("n_layer"),
-    ),
-    {
-        **table.norms("ln_1", "ln_1"),
-        **{f"{table.PROJECTION}.{x}": f"attn.{x}_proj" for x in "qkv"},
-        f"{table.PROJECTION}.o": "attn.out_proj",
-        **table.feeds(up="mlp.fc_in", down="mlp.fc_out"),
-    },
-    buffers=MASKS,
-    ignored=("n_ctx",),
+    SETTINGS_OF_GPTJ,
+    {**LAYER_OF_GPTJ, **{f"{table.PROJECTION}.{x}": f"attn.{x}_proj" for x in "qkv"}},
+)
+SHARES = 4  # of heads, a share of each on one of the cores that CodeGen was trained on
+
+
+def _shared_out(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    if one(spec, GQASpec, "multi-head attention").n_heads % SHARES:
+        raise settings.refusal("n_head", f"is no multiple of {SHARES}, which this class refuses")
+    return spec
+
+
+CODEGEN = of_gptj(
+    "codegen",
+    "CodeGenForCausalLM",
+    gptj(n_layers=1, d_model=8, n_heads=1, vocab_size=8),
+    (*SETTINGS_OF_GPTJ, table.Pair(_shared_out)),
+    {**LAYER_OF_GPTJ, tuple(f"{table.PROJECTION}.{x}" for x in "qvk"): Theirs("attn.qkv_proj", by=SHARES)},
 )

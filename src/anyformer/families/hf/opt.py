@@ -34,6 +34,13 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+# Of OPT and of other decoders of fairseq.
+LAYER = {
+    **table.norms("self_attn_layer_norm", "final_layer_norm"),
+    **{f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
+    f"{table.PROJECTION}.o": "self_attn.out_proj",
+    **table.feeds(up="fc1", down="fc2"),
+}
 OPT = table.family(
     "opt",
     "OPTForCausalLM",
@@ -53,12 +60,7 @@ OPT = table.family(
         table.layers(),
         table.fixed(dropout=0.0),
     ),
-    {
-        **table.norms("self_attn_layer_norm", "final_layer_norm"),
-        **{f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
-        f"{table.PROJECTION}.o": "self_attn.out_proj",
-        **table.feeds(up="fc1", down="fc2"),
-    },
+    LAYER,
     stack="model.decoder",
     norm="final_layer_norm",
     outside={

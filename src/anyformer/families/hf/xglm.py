@@ -1,0 +1,61 @@
+"""BioGPT and XGLM to and from transformers' BioGptForCausalLM and XGLMForCausalLM: embeddings are scaled or not."""
+
+from __future__ import annotations
+
+from anyformer.families.hf import table
+from anyformer.families.hf.opt import LAYER
+from anyformer.families.transformer import ROOT
+from anyformer.families.xglm import biogpt, xglm
+from anyformer.layers import FeedForwardSpec, GQASpec
+from anyformer.spec import StackSpec
+
+SCALED = table.scaled_tokens("scale_embedding", ROOT, default=True)
+BIOGPT = table.family(
+    "biogpt",
+    "BioGptForCausalLM",
+    biogpt(1, 8, 1),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("num_attention_heads", int, GQASpec, "n_heads", default=16),
+        table.EVEN,
+        table.d_ff("intermediate_size", 4096),
+        table.activation("hidden_act", "gelu", FeedForwardSpec),
+        table.learned("max_position_embeddings", 1024),
+        SCALED,
+        table.tables(tied=True),
+        table.layers(),
+        table.fixed(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+    ),
+    LAYER,
+    stack="biogpt",
+    norm="layer_norm",
+    outside={"stack.embedding.terms.1": "embed_positions"},
+    buffers=(),
+    heads=("output_projection",),
+    ignored=("layer_norm_eps", "activation_dropout"),  # the class's norms have 1e-5 whatever the first says
+)
+XGLM = table.family(
+    "xglm",
+    "XGLMForCausalLM",
+    xglm(1, 8, 1),
+    (
+        table.VOCABULARY,
+        table.at("d_model", int, StackSpec, "d_model", default=1024),
+        table.at("attention_heads", int, GQASpec, "n_heads", default=16),
+        table.EVEN,
+        table.d_ff("ffn_dim", 4096),
+        table.activation("activation_function", "gelu", FeedForwardSpec),
+        table.context("max_position_embeddings", 2048),
+        SCALED,
+        table.only(add_cross_attention=False),
+        table.tables(tied=True, name="init_std"),
+        table.layers("num_layers"),
+        table.fixed(dropout=0.0, attention_dropout=0.0),
+    ),
+    LAYER,
+    norm="layer_norm",
+    buffers=(),
+    unneeded=("model.embed_positions.weights",),  # the sinusoids, in old files
+    ignored=("activation_dropout",),
+)

@@ -37,6 +37,7 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("camembert", {}),
     ("megatron-bert", {"hidden_act": "relu", "type_vocab_size": 3, "layer_norm_eps": 1e-3}),
     ("xlm-roberta-xl", {"hidden_act": "relu", "type_vocab_size": 2, "layer_norm_eps": 1e-3}),
+    ("xlm-roberta-xl", {}),
     ("roberta-prelayernorm", {"hidden_act": "relu", "type_vocab_size": 1, "layer_norm_eps": 1e-3}),
     ("ernie", {}),
     ("ernie", {"hidden_act": "relu", "type_vocab_size": 3, "layer_norm_eps": 1e-3}),

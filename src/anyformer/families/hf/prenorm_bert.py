@@ -1,11 +1,15 @@
-"""BERT and RoBERTa with norms before their branches, to and from transformers' MegatronBertModel, XLMRobertaXLModel,
-RobertaPreLayerNormModel and the classes that put heads on them."""
+"""BERT and RoBERTa with norms before their branches to and from transformers' classes of three names.
+
+MegatronBertModel, XLMRobertaXLModel and RobertaPreLayerNormModel, and those that put heads on them.
+"""
 
 from __future__ import annotations
 
+from anyformer.families.hf import table
 from anyformer.families.hf.bert import LAYER, WORDS, bert_heads, roberta_heads
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions
 from anyformer.families.prenorm_bert import megatron_bert, prenorm_roberta, xlm_roberta_xl
+from anyformer.layers import SegmentsSpec
 
 BRANCHES = {ours: theirs for ours, theirs in LAYER.items() if not ours.endswith("norm_sum")}
 MEGATRON_HEADS = bert_heads("MegatronBert", "bert.", "ForMaskedLM")
@@ -23,7 +27,12 @@ XL_HEADS = roberta_heads("XLMRobertaXL")
 XLM_ROBERTA_XL = encoder_family(
     "xlm-roberta-xl",
     xlm_roberta_xl(1, 8, 1),
-    (*SIZES, SEGMENTS, eps(1e-5), n_positions(offset_by_padding=True)),
+    (
+        *SIZES,
+        table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=1),
+        eps(1e-5),
+        n_positions(offset_by_padding=True),
+    ),
     XL_HEADS,
     laid_out(
         {"0.norm_in": "attention.self_attn_layer_norm", "1.norm_in": "LayerNorm", **BRANCHES},

@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 N_FILES = 200_000
+FEW = 500_000_000  # bytes
 SYLLABLES = ("ka", "lo", "mi", "ser", "ta", "ven", "du", "por", "esh", "i", "an", "cor", "tu", "ble", "gra", "ond")
 
 _CHILD = r"""
@@ -65,6 +66,11 @@ def words(nbytes: int) -> Iterator[bytes]:
             yield block
             made += len(block)
             block = "\n".join(" ".join(drawn[i : i + 12]) + "." for i in range(0, len(drawn), 12)).encode() + b"\n"
+        lines = block.splitlines(keepends=True)
+        while FEW < made < nbytes and rng.random() < 0.99:  # of larger texts, the same lines in another order
+            rng.shuffle(lines)
+            yield (block := b"".join(lines))
+            made += len(block)
 
 
 def one_file(folder: Path, nbytes: int) -> Path:
@@ -185,7 +191,8 @@ def main() -> None:
                 for task in given.tasks:
                     tokenizer = Path(folder, "tokenizer")
                     if task != "train" and not tokenizer.exists():
-                        short = one_file(Path(folder), 1_000_000) if layout != "file" else text
+                        small = "train" not in given.tasks or layout != "file"
+                        short = one_file(Path(folder, "short"), 1_000_000) if small else text
                         measured("train", short, tokenizer, Path(folder, "cache"))
                     if task == "run":
                         small = one_file(Path(folder, "small"), 1_000_000)

@@ -170,15 +170,14 @@ class Saving:
                 self._last = self.checkpoints.write(content)
 
     def look(self, *, wait: bool = False) -> None:
-        """Take note of a checkpoint that was written while training went on.
-
-        Raises RunFailed where it couldn't be: after the same step in all processes that write, whichever knew first.
-        """
+        """Take note of a checkpoint written while training went on. Raises RunFailed, with `wait`, where it couldn't be."""
         if self._behind is not None:
-            if not wait:
-                failed = self._behind.failed
-                wait = self.world.anywhere([failed])[0] if self.world.sharded else failed
             self._last = self._behind.done(wait=wait) or self._last
+
+    @property
+    def failed(self) -> bool:
+        """Whether this process knows that the last checkpoint couldn't be written while training went on: `save` raises it."""
+        return self._behind is not None and self._behind.failed
 
     def best(self) -> Path | None:
         """The checkpoint of the lowest validation loss; None where there is none."""

@@ -6,7 +6,7 @@ Rives et al. 2021, doi:10.1073/pnas.2016239118; Lin et al. 2023, doi:10.1126/sci
 from __future__ import annotations
 
 from anyformer.families.compose import attend, changed, feed, language_model, repeat, serial
-from anyformer.families.heads import contacts, masked_words
+from anyformer.families.heads import contacts, with_masked_words
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
@@ -43,8 +43,8 @@ def esm(n_layers: int, d_model: int, n_heads: int, *, learned: bool = False, eps
 
 
 def with_contacts(model: ModelSpec) -> ModelSpec:
-    """The model with the heads for masked words, whose norm is like the last, and for contacts."""
-    return model.but(heads=(masked_words(model, norm=model.stack.norm), contacts()))
+    """The model with the heads for masked words and for contacts."""
+    return with_masked_words(model, contacts())
 
 
 def esm2(*sizes: int) -> ModelSpec:

@@ -20,16 +20,15 @@ JUDGES = ("classes", "token_classes")  # the heads whose rows are labels
 EMBEDDING = "embedding"  # the head that makes one vector of a text
 
 
-def masked_words(model: ModelSpec, activation: MapSpec | None = None, norm: MapSpec | None = None) -> HeadSpec:
-    """BERT's head: a layer as wide as the embedding, an activation (GELU), a norm, the tied table, a bias.
-
-    The norm is this one, or the embedding's, or, where that has none, the last one.
-    """
+def masked_words(model: ModelSpec, activation: MapSpec | None = None) -> HeadSpec:
+    """BERT's head: a layer as wide as the embedding, an activation (GELU), its norm or else the last, the tied table, a bias."""
     embedding = model.stack.embedding
     tokens = next((term for term in embedding.terms if isinstance(term, TokensSpec)), None)
-    norm = norm or embedding.norm or model.stack.norm
+    norm = embedding.norm or model.stack.norm
     if tokens is None or norm is None:
-        raise SpecError("a head for masked words repeats the embedding's table and norm, and there is none")
+        raise SpecError(
+            "a head for masked words repeats the embedding's table and its norm or the last, and there is none"
+        )
     layer = LinearSpec(d_out=embedding.width, bias=True)
     return HeadSpec(name="mlm", transform=(layer, activation or GELU(), norm), table=tokens.table, bias=True)
 

@@ -8,10 +8,10 @@ import torch
 
 from anyformer.families.compose import changed
 from anyformer.families.esm import MASK, PADDING, esm
-from anyformer.families.heads import contacts, masked_words
+from anyformer.families.heads import contacts
 from anyformer.families.hf import headings, table
+from anyformer.families.hf.bert import OF_ROBERTA
 from anyformer.families.hf.encoder import encoder_family, eps, laid_out, n_positions
-from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import TensorRow, dropped, one
 from anyformer.families.hf.rotary import THETA
 from anyformer.families.hf.settings import Settings
@@ -67,14 +67,7 @@ def _frequencies(spec: ModelSpec) -> list[TensorRow]:
 
 REGRESSION = "esm.contact_head.regression"
 EACH = {
-    "mlm": headings.Heading(
-        lambda spec, n: masked_words(spec, norm=spec.stack.norm),
-        {
-            "transform.0": "lm_head.dense",
-            "transform.2": "lm_head.layer_norm",
-            "": Theirs("lm_head", also=("lm_head.decoder",)),
-        },
-    ),
+    "mlm": OF_ROBERTA,
     "contacts": headings.Heading(lambda spec, n: contacts(), {"table": REGRESSION, "": REGRESSION}),
     "pooler": headings.pooled("esm.pooler.dense"),
     "classes": headings.row_labels(*headings.TWO_LAYERS),

@@ -19,7 +19,7 @@ from anyformer.kernels import blocks
 from anyformer.kernels.blocked import Blocked, Planned
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.stretch import Stretches, stretch
+from anyformer.layers.stretch import Stretches, lengths
 from anyformer.layers.tokens import Bias, Tokens, autocast_dtype
 
 
@@ -31,7 +31,7 @@ class Ring:
 
     def __init__(self, stretches: Stretches, n: int) -> None:
         self.stretches = stretches
-        self.sizes = [(here := stretch(n, rank, stretches.size)).stop - here.start for rank in range(stretches.size)]
+        self.sizes = lengths(n, stretches.size)
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""

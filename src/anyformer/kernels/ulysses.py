@@ -7,7 +7,7 @@ and a process holds no more numbers of queries, keys and values than those of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from anyformer.kernels.ring import Ring
 from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.mask import Mask
-from anyformer.layers.stretch import Stretches, stretch
+from anyformer.layers.stretch import Stretches, lengths, meeting
 from anyformer.layers.tokens import Bias, Dropout, Kernel, Tokens, autocast_dtype
 
 
@@ -28,7 +28,7 @@ class Ulysses:
 
     def __init__(self, kernel: Kernel, stretches: Stretches, whole: Tokens) -> None:
         self.kernel, self.stretches, self.whole = kernel, stretches, whole
-        self.name = f"ulysses {kernel.name}"
+        self.name, self.lengths = f"ulysses {kernel.name}", lengths(whole.n, stretches.size)
 
     def refuses(self, spec: AttentionSpec) -> str | None:
         """Why the kernel cannot compute this attention, or None."""
@@ -37,13 +37,8 @@ class Ulysses:
 
     def prepare(self, mask: Mask, bias: Bias | None, query: Tokens, key: Tokens, n_heads: int) -> Any:
         """What the kernel prepares of whole rows and this process's heads."""
-
-        def own(query: Tokens, key: Tokens) -> Tensor | None:
-            added = bias(query, key) if bias is not None else None
-            return added if added is None or added.shape[1] == 1 else self._own(added, 1)
-
-        each = n_heads // self.stretches.size
-        return self.kernel.prepare(mask, None if bias is None else own, self.whole, self.whole, each)
+        own = None if bias is None else lambda query, key: self._own(bias(query, key), 1)
+        return self.kernel.prepare(mask, own, self.whole, self.whole, n_heads // self.stretches.size)
 
     def __call__(
         self,
@@ -62,40 +57,35 @@ class Ulysses:
         assert scores is None
         dtype = autocast_dtype(q) or q.dtype
         q, k, v = _Given.apply(self, *(x.to(dtype) for x in (q, k, v)))  # type: ignore[misc]
-        sink = None if sink is None else self._own(sink, 0)
+        sink = self._own(sink, 0)
         y, _ = self.kernel(q, k, v, seen, scale=scale, softcap=softcap, sink=sink, scores=None, dropout=dropout)
         return _Back.apply(self, y), None  # type: ignore[return-value]
 
-    def _own(self, x: Tensor, axis: int) -> Tensor:
-        """This process's of all heads along an axis."""
-        return x.chunk(self.stretches.size, axis)[self.stretches.rank]
+    def _own(self, x: Tensor | None, axis: int) -> Tensor | None:
+        """This process's of all heads along an axis; as it is, what is one for all of them."""
+        return x if x is None or x.shape[axis] == 1 else x.chunk(self.stretches.size, axis)[self.stretches.rank]
 
     def whole_rows(self, *each: Tensor) -> list[Tensor]:
         """All tokens of this process's heads [batch, heads / n, token, width], given its tokens of all heads."""
-        chunks = [[part.contiguous() for part in x.chunk(self.stretches.size, 1)] for x in each]
-        return self._exchanged(chunks, lambda own, n: own.new_empty(*own.shape[:2], n, own.shape[3]), 2)
+        chunks = [x.chunk(self.stretches.size, 1) for x in each]
+        return self._exchanged(chunks, self.lengths, 2)
 
     def own_rows(self, *each: Tensor) -> list[Tensor]:
         """This process's tokens of all heads [batch, heads, own, width], given all tokens of its heads."""
-        sizes = [self._tokens(rank) for rank in range(self.stretches.size)]
-        chunks = [[part.contiguous() for part in x.split(sizes, 2)] for x in each]
-        return self._exchanged(chunks, lambda own, n: torch.empty_like(own), 1)
+        chunks = [x.split(self.lengths, 2) for x in each]
+        return self._exchanged(chunks, [self.lengths[self.stretches.rank]] * self.stretches.size, 1)
 
-    def _exchanged(self, each: list[list[Tensor]], room: Callable[[Tensor, int], Tensor], axis: int) -> list[Tensor]:
-        """Of each tensor the parts that all processes have for this one, joined along an axis; it gives them theirs."""
+    def _exchanged(self, each: Sequence[Sequence[Tensor]], tokens: Sequence[int], axis: int) -> list[Tensor]:
+        """Of each tensor the parts of so many tokens that the processes have for this one, joined; it gives them theirs."""
         rank, sends, receives, found = self.stretches.rank, [], [], []
         for parts in each:
             own = parts[rank]
-            got = [own if other == rank else room(own, self._tokens(other)) for other in range(len(parts))]
-            sends += [(other, part) for other, part in enumerate(parts) if other != rank]
-            receives += [(other, part) for other, part in enumerate(got) if other != rank]
+            got = [own if i == rank else own.new_empty(*own.shape[:2], n, own.shape[3]) for i, n in enumerate(tokens)]
+            sends += [(i, part.contiguous()) for i, part in enumerate(parts) if i != rank]
+            receives += [(i, part) for i, part in enumerate(got) if i != rank]
             found.append(got)
         self.stretches.exchange(sends, receives)
         return [torch.cat(got, axis) for got in found]
-
-    def _tokens(self, rank: int) -> int:
-        here = stretch(self.whole.n, rank, self.stretches.size)
-        return here.stop - here.start
 
 
 def over_stretches(
@@ -106,19 +96,17 @@ def over_stretches(
     dropout: Dropout | None,
     device: str,
 ) -> Mapping[str, Kernel]:
-    """The kernels by the attention's key, for rows that processes have stretches of.
+    """The kernels by the attention's key, for rows that processes have stretches of, as their tokens meet (`meeting`).
 
-    A ring where there can be one: on CPUs, where plain rows have no weights dropped. (A GPU has no fast way here to parts that
-    are joined.) Else each kernel on some of the heads, where these can be shared out; else as it is, on what is gathered.
+    A GPU has no fast way here to parts that are joined.
     """
-    if whole.n < stretches.size:
-        return kernels
-    plain = device == "cpu" and whole.span is not None and (dropout is None or not dropout.attention)
+    joins = device == "cpu" and whole.span is not None and (dropout is None or not dropout.attention)
 
     def found(kernel: Kernel, spec: AttentionSpec) -> Kernel:
-        ways: list[Ring | Ulysses] = [Ring(stretches, whole.n)] if plain else []
-        ways.append(Ulysses(kernel, stretches, whole))
-        return next((way for way in ways if way.refuses(spec) is None), kernel)
+        way = meeting(spec, whole.n, stretches.size, joins=joins)
+        if way == "ring":
+            return Ring(stretches, whole.n)
+        return Ulysses(kernel, stretches, whole) if way == "heads" else kernel
 
     return {key: found(kernel, attentions[key]) for key, kernel in kernels.items()}
 

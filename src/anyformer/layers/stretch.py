@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.tokens import Store, Tokens
 
 
@@ -49,6 +50,23 @@ def stretch(n: int, rank: int, size: int) -> slice:
     return slice(rank * n // size, (rank + 1) * n // size)
 
 
+def lengths(n: int, size: int) -> list[int]:
+    """How many of n places each rank has."""
+    return [(here := stretch(n, rank, size)).stop - here.start for rank in range(size)]
+
+
+def meeting(spec: AttentionSpec, n: int, size: int, *, joins: bool) -> Literal["ring", "heads", "gathering"]:
+    """How the tokens of rows of n, of which each of `size` processes has a stretch, meet in an attention.
+
+    `joins`: values of parts of a row can be joined; on CPUs, where rows are plain and no weights are dropped.
+    """
+    if n < size:
+        return "gathering"
+    if joins and spec.goes_round(n):
+        return "ring"
+    return "heads" if spec.shared_by_heads(size) else "gathering"
+
+
 def cut(x: Tensor, stretches: Stretches) -> Tensor:
     """This process's tokens of x [batch or 1, token]."""
     return x[:, stretch(x.shape[1], stretches.rank, stretches.size)]
@@ -59,8 +77,8 @@ def joined(x: Tensor, n: int, stretches: Stretches, axis: int) -> Tensor:
     longest = -(-n // stretches.size)
     filled = F.pad(x, (*(0, 0) * (x.dim() - 1 - axis % x.dim()), 0, longest - x.shape[axis]))
     parts = _Gathered.apply(filled, stretches).unbind(0)
-    sizes = [(here := stretch(n, rank, stretches.size)).stop - here.start for rank in range(stretches.size)]
-    return torch.cat([part.narrow(axis, 0, size) for part, size in zip(parts, sizes, strict=True)], axis)
+    each = zip(parts, lengths(n, stretches.size), strict=True)
+    return torch.cat([part.narrow(axis, 0, length) for part, length in each], axis)
 
 
 class _Gathered(torch.autograd.Function):

@@ -12,7 +12,7 @@ from anyformer.layers.attention import AttentionSpec
 from anyformer.layers.indexer import INDEX
 from anyformer.layers.moe import MoESpec
 from anyformer.layers.stage import Carried, Stage
-from anyformer.layers.stretch import stretch
+from anyformer.layers.stretch import meeting, stretch
 from anyformer.observation.passes import DeviceKind
 from anyformer.spec import (
     AheadSpec,
@@ -86,19 +86,19 @@ def planned(spec: ModelSpec, mesh: Mesh, step: TrainingStep, stage: int = 0) -> 
             read = {"memory": lengths.tokens("encoder") * call.place.d_source, "input": tokens * width}
             back = tokens * width + read.get(getattr(mixer, "reads", ""), 0)
             one["tp", "all-reduce"] += (1 if call.ends else passes) * tokens * width + call.read * back
-        if mesh.cp > 1 and isinstance(mixer, AttentionSpec) and step.device == "cpu" and lengths.rings(mixer, call.of):
-            forward, backward = _round(mixer, own.place, lengths, call.of)
-            again = call.read and step.recompute != "none"
-            one["cp", "send"] += (1 + again) * forward + call.read * backward
-        elif mesh.cp > 1 and isinstance(mixer, AttentionSpec) and lengths.by_heads(mixer, call.of):
-            forward, backward = _by_heads(mixer, own.place, lengths, call.of)
-            again = call.read and step.recompute != "none"
-            one["cp", "send"] += (1 + again) * forward + call.read * backward
-        elif mesh.cp > 1 and isinstance(mixer, AttentionSpec) and (kept := mixer.cache_shapes(own.place)):
-            gathered = lengths.gathered("encoder" if mixer.kept_as() == "memory" else call.of)
-            numbers = sum(math.prod(shape) for shape in kept.values())
-            one["cp", "all-gather"] += passes * gathered * numbers
-            one["cp", "reduce-scatter"] += call.read * gathered * (numbers - math.prod(kept.get(INDEX, (0,))))
+        if mesh.cp > 1 and isinstance(mixer, AttentionSpec):
+            way = meeting(mixer, lengths.whole(call.of), mesh.cp, joins=step.device == "cpu")
+            if way == "gathering":
+                kept = mixer.cache_shapes(own.place) or {}
+                gathered = lengths.gathered("encoder" if mixer.kept_as() == "memory" else call.of)
+                numbers = sum(math.prod(shape) for shape in kept.values())
+                one["cp", "all-gather"] += passes * gathered * numbers
+                one["cp", "reduce-scatter"] += call.read * gathered * (numbers - math.prod(kept.get(INDEX, (0,))))
+            else:
+                sent = _round if way == "ring" else _by_heads
+                forward, backward = sent(mixer, own.place, lengths, call.of)
+                again = call.read and step.recompute != "none"
+                one["cp", "send"] += (1 + again) * forward + call.read * backward
         if mesh.ep > 1 and isinstance(mixer, MoESpec):
             choices, width = tokens * mixer.router.top_k, mixer.latent or width
             one["ep", "all-to-all"] += (2 * passes + 2) * choices * width
@@ -168,14 +168,6 @@ class _Lengths(NamedTuple):
         """Of all rows, those of a stretch."""
         here = stretch(self.whole(of), rank, self.cp)
         return self.rows * (here.stop - here.start)
-
-    def rings(self, mixer: AttentionSpec, of: str) -> bool:
-        """Whether stretches of its keys go round."""
-        return self.whole(of) >= self.cp and mixer.goes_round(self.whole(of))
-
-    def by_heads(self, mixer: AttentionSpec, of: str) -> bool:
-        """Whether its heads are shared out."""
-        return self.whole(of) >= self.cp and mixer.shared_by_heads(self.cp)
 
     def gathered(self, of: str) -> int:
         """That come together, filled up so that all send as many."""

@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 N_FILES = 200_000
-FEW = 500_000_000  # bytes
+FEW = 500_000_000  # bytes, of which the lines are made anew
 SYLLABLES = ("ka", "lo", "mi", "ser", "ta", "ven", "du", "por", "esh", "i", "an", "cor", "tu", "ble", "gra", "ond")
 
 _CHILD = r"""
@@ -187,16 +187,16 @@ def main() -> None:
     for size in given.sizes:
         for layout in given.layouts:
             with tempfile.TemporaryDirectory() as folder:
-                text = LAYOUTS[layout](Path(folder), size * 1_000_000)
+                text, little = (
+                    LAYOUTS[layout](Path(folder), size * 1_000_000),
+                    one_file(Path(folder, "little"), 1_000_000),
+                )
                 for task in given.tasks:
                     tokenizer = Path(folder, "tokenizer")
                     if task != "train" and not tokenizer.exists():
-                        small = "train" not in given.tasks or layout != "file"
-                        short = one_file(Path(folder, "short"), 1_000_000) if small else text
-                        measured("train", short, tokenizer, Path(folder, "cache"))
+                        measured("train", little, tokenizer, Path(folder, "cache"))
                     if task == "run":
-                        small = one_file(Path(folder, "small"), 1_000_000)
-                        least, found = (run(each, small, tokenizer, Path(folder, "cache")) for each in (small, text))
+                        least, found = (run(each, little, tokenizer, Path(folder, "cache")) for each in (little, text))
                         if "failed" not in {**least, **found}:
                             found["nbytes"] = int(str(found["nbytes"])) - int(str(least["nbytes"]))
                     else:

@@ -5,12 +5,15 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from anyformer.disk.seal import sealed
 from anyformer.errors import RunFailed
+from anyformer.layers import BatchNormSpec, NormSpec, RMSNormSpec
+from anyformer.spec import ModelSpec
 from anyformer.training.checkpoint import checkpoints
 from anyformer.training.checkpoint.behind import Behind
 from anyformer.training.checkpoint.checkpoints import Content
@@ -44,10 +47,10 @@ class Noting(Watcher):
             return self.at
 
 
-def run(out: Path, save: str, watcher: Watcher | None = None) -> None:
+def run(out: Path, save: str, watcher: Watcher | None = None, spec: ModelSpec | None = None) -> None:
     options = RunOptions(device=torch.device("cpu"), save_every=4, validations=5, save=save, plan=False, keep_last=9)  # type: ignore[arg-type]
     data = TextData(killing.corpus(40, 1), killing.corpus(5, 2), None)
-    train(killing.spec(), killing.recipe(), data, out=out, options=options, watcher=watcher)
+    train(spec or killing.spec(), killing.recipe(), data, out=out, options=options, watcher=watcher)
 
 
 def held(out: Path) -> dict[str, list[bytes]]:
@@ -55,6 +58,26 @@ def held(out: Path) -> dict[str, list[bytes]]:
         path.name: [(path / name).read_bytes() for name in FILES]
         for path in sorted((out / "checkpoints").glob("step-*"))
     }
+
+
+@pytest.mark.parametrize("norm", [RMSNormSpec(), BatchNormSpec()], ids=["changed by updates", "changed by passes"])
+def test_changes_wait_until_the_copy_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: NormSpec) -> None:
+    """However late it is."""
+    spec = changed_norm(killing.spec(), norm)
+    run(tmp_path / "now", "now", spec=spec)
+    copied = Behind._copied
+
+    def late(*given: Any) -> Any:
+        threading.Event().wait(0.1)
+        return copied(*given)
+
+    monkeypatch.setattr(Behind, "_copied", late)
+    run(tmp_path / "behind", "async", spec=spec)
+    assert held(tmp_path / "behind") == held(tmp_path / "now")
+
+
+def changed_norm(spec: ModelSpec, norm: NormSpec) -> ModelSpec:
+    return spec.but(stack=spec.stack.but(norm=norm))
 
 
 @pytest.mark.parametrize("later", [0, 2, 4])
@@ -160,6 +183,7 @@ def test_a_copy_is_not_written_over_while_it_is_written(tmp_path: Path) -> None:
 
     behind, x = Behind(write), torch.tensor(1.0)
     behind.start(Content(tmp_path, 1, None, {"file": {"x": x}}))
+    behind.taken()
     threading.Timer(0.2, gate.set).start()
     behind.start(Content(tmp_path, 2, None, {"file": {"x": x.add_(1)}}))
     behind.done(wait=True)

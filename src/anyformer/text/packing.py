@@ -8,6 +8,7 @@ where a row ended sees nothing of that row, so its first predictions have less t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,29 +35,28 @@ class Batch(NamedTuple):
 _PADDING = (0, NOT_PREDICTED, 0, 0, -1)  # of the fields of a batch
 
 
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """Which piece of which document stands where; `batch` cuts the tokens out when they are wanted.
+class Piece(NamedTuple):
+    """A stretch of a document in a row."""
 
-    Piece p is `length[p]` inputs from `start[p]` on in the corpus's tokens; row r holds the pieces
-    `row_offsets[r]` to `row_offsets[r + 1] - 1`, one after the other, then padding.
-    """
+    start: int  # its first input, counted in the corpus's tokens
+    length: int  # inputs
+    source: int  # index of the document
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(ABC):
+    """Which pieces of which documents stand in which row; `batch` cuts the tokens out when they are wanted."""
 
     encoded: EncodedCorpus
     seq_len: int
-    start: np.ndarray  # [piece] int64
-    length: np.ndarray  # [piece] int64
-    source: np.ndarray  # [piece] int64, index of the document
-    row_offsets: np.ndarray  # [row + 1] int64
 
     @property
-    def n_rows(self) -> int:
-        return len(self.row_offsets) - 1
+    @abstractmethod
+    def n_rows(self) -> int: ...
 
-    @property
-    def predictions(self) -> int:
-        """Labels in all rows together, padding not counted."""
-        return int(self.length.sum())
+    @abstractmethod
+    def pieces(self, row: int) -> list[Piece]:
+        """Those of a row, one after the other; what they leave of it is padding."""
 
     def some_rows(self, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:
         """Numbers of all rows, or of about `most_tokens`, always the same ones, in batches of at most `batch_tokens`."""
@@ -67,40 +67,71 @@ class Packed:
         shape = (len(rows), self.seq_len)
         fields = Batch(*(np.full(shape, padding, dtype=np.int64) for padding in _PADDING))
         counting = np.arange(self.seq_len, dtype=np.int64)
-        for i, row in enumerate(rows):
-            first, last = self.row_offsets[row], self.row_offsets[row + 1]
+        for i, row in enumerate(rows.tolist()):
             column = 0
-            for number, piece in enumerate(range(first, last), start=1):
-                length, start = int(self.length[piece]), int(self.start[piece])
+            for number, (start, length, source) in enumerate(self.pieces(row), start=1):
                 here = slice(column, column + length)
                 fields.input_ids[i, here] = self.encoded.tokens[start : start + length]
                 fields.labels[i, here] = self.encoded.tokens[start + 1 : start + length + 1]
                 fields.document[i, here] = number
                 fields.positions[i, here] = counting[:length]
-                fields.source[i, here] = self.source[piece]
+                fields.source[i, here] = source
                 column += length
         return fields
 
 
-def pack(encoded: EncodedCorpus, seq_len: int, *, seed: int) -> Packed:
+@dataclass(frozen=True, eq=False)
+class EndToEnd(Packed):
+    """Documents one after the other, cut every `seq_len` inputs. Takes memory for documents, not for rows."""
+
+    order: np.ndarray  # [document] int64, indices of documents
+    ends: np.ndarray  # [document] int64, of each in that order, in the stream of inputs
+
+    @property
+    def n_rows(self) -> int:
+        return -(-int(self.ends[-1]) // self.seq_len)
+
+    def pieces(self, row: int) -> list[Piece]:
+        found, at, stop = [], row * self.seq_len, min((row + 1) * self.seq_len, int(self.ends[-1]))
+        place = int(np.searchsorted(self.ends, at, side="right"))
+        while at < stop:
+            source, begin = int(self.order[place]), int(self.ends[place - 1]) if place else 0
+            end = min(stop, int(self.ends[place]))
+            found.append(Piece(int(self.encoded.offsets[source]) + at - begin, end - at, source))
+            at, place = end, place + 1
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Whole(Packed):
+    """Row r holds the pieces `row_offsets[r]` to `row_offsets[r + 1] - 1`."""
+
+    start: np.ndarray  # [piece] int64
+    length: np.ndarray  # [piece] int64
+    source: np.ndarray  # [piece] int64
+    row_offsets: np.ndarray  # [row + 1] int64
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_offsets) - 1
+
+    def pieces(self, row: int) -> list[Piece]:
+        here = slice(self.row_offsets[row], self.row_offsets[row + 1])
+        return list(map(Piece, *(each[here].tolist() for each in (self.start, self.length, self.source))))
+
+
+def pack(encoded: EncodedCorpus, seq_len: int, *, seed: int) -> EndToEnd:
     """Rows for training: the documents in an order drawn from `seed`, end to end, cut every `seq_len` inputs.
 
     No token is lost and only the last row is padded; a document that a row's end cuts goes on in the next row.
     """
     _check(encoded, seq_len)
     order = shuffled(encoded.n_documents, seed)
-    lengths = np.diff(encoded.offsets)[order] - 1  # inputs: all but the document's last token
-    ends = np.cumsum(lengths)  # in the stream of inputs
-    cuts = np.union1d(ends, np.arange(seq_len, ends[-1], seq_len))
-    begins = np.concatenate(([0], cuts[:-1]))
-    which = np.searchsorted(ends, begins, side="right")
-    source = order[which]
-    start = encoded.offsets[source] + begins - (ends - lengths)[which]
-    row_starts = np.searchsorted(begins, np.arange(0, ends[-1], seq_len))
-    return Packed(encoded, seq_len, start, cuts - begins, source, np.append(row_starts, len(begins)))
+    inputs = np.diff(encoded.offsets)[order] - 1  # all but a document's last token
+    return EndToEnd(encoded, seq_len, order, np.cumsum(inputs))
 
 
-def pack_whole(encoded: EncodedCorpus, seq_len: int) -> Packed:
+def pack_whole(encoded: EncodedCorpus, seq_len: int) -> Whole:
     """Rows for validation: each document exactly once, whole where it fits into a row.
 
     A longer one is cut into windows of `seq_len` inputs, each read without the one before; windows and short documents
@@ -129,7 +160,7 @@ def pack_whole(encoded: EncodedCorpus, seq_len: int) -> Packed:
             open_rows.insert(bisect_left(open_rows, left), left)
     order = by_size[np.argsort(row_of, kind="stable")]
     row_offsets = np.append(0, np.cumsum(np.bincount(row_of)))
-    return Packed(encoded, seq_len, start[order], length[order], source[order], row_offsets)
+    return Whole(encoded, seq_len, start[order], length[order], source[order], row_offsets)
 
 
 def evenly_spread(n_rows: int, seq_len: int, batch_tokens: int, most_tokens: int | None = None) -> Iterator[np.ndarray]:

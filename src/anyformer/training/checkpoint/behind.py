@@ -1,4 +1,4 @@
-"""Checkpoints written while training goes on: a copy of all that is in one, and a thread that writes it."""
+"""Checkpoints written while training goes on: a thread that copies all that is in one, then writes it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import torch
 from torch import Tensor
@@ -14,19 +15,29 @@ from anyformer.training.checkpoint.checkpoints import Content
 
 
 class Behind:
-    """Writes one checkpoint at a time, behind the steps. Its memory, a checkpoint's size, is kept for the next one."""
+    """Writes one checkpoint at a time, behind the steps. Its memory, a checkpoint's size, is kept for the next one.
+
+    Weights stand still from one update to the next, so they are copied while the next step makes its passes, and only the update
+    waits for that.
+    """
 
     def __init__(self, write: Callable[[Content], Path]) -> None:
         self._write = write
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._under_way: Future[Path] | None = None
         self._held: dict[tuple[str, str], Tensor] = {}
+        self._taken = Event()
+        self._taken.set()
 
     def start(self, content: Content) -> None:
-        """Take a copy and have it written, when none is being written any more. Raises as `done` does."""
+        """Have it copied and written, when none is being written any more. Raises as `done` does."""
         self.done(wait=True)
-        written, shared = self._copied(content.written), self._copied(content.shared)
-        self._under_way = self._pool.submit(self._write, replace(content, written=written, shared=shared))
+        self._taken.clear()
+        self._under_way = self._pool.submit(self._copy_and_write, content)
+
+    def taken(self) -> None:
+        """Wait until what is to be written is copied, so that its tensors may change."""
+        self._taken.wait()
 
     @property
     def failed(self) -> bool:
@@ -46,6 +57,13 @@ class Behind:
     def close(self) -> None:
         """Wait for what is being written."""
         self._pool.shutdown()
+
+    def _copy_and_write(self, content: Content) -> Path:
+        try:
+            written, shared = self._copied(content.written), self._copied(content.shared)
+        finally:
+            self._taken.set()
+        return self._write(replace(content, written=written, shared=shared))
 
     def _copied(self, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
         return {

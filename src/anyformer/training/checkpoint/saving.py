@@ -174,6 +174,11 @@ class Saving:
         if self._behind is not None:
             self._last = self._behind.done(wait=wait) or self._last
 
+    def taken(self) -> None:
+        """Wait until the last checkpoint, if it is written while training goes on, needs the weights no more."""
+        if self._behind is not None:
+            self._behind.taken()
+
     @property
     def failed(self) -> bool:
         """Whether this process knows that the last checkpoint couldn't be written while training went on: `save` raises it."""

@@ -35,9 +35,8 @@ def in_streams(packed: Packed, sampler: StreamSampler) -> SampledFeed:
 
     def segments(rows: np.ndarray) -> SegmentBatch:
         rounds, batch = sampler.rounds(sampler.step - 1), packed.batch(rows)  # the sampler has taken the step already
-        first = packed.row_offsets[rows]
-        # Only a row's first piece may go on with a document.
-        passed = packed.start[first] - packed.encoded.offsets[packed.source[first]]
+        firsts = [packed.pieces(row)[0] for row in rows.tolist()]  # no other may go on with a document
+        passed = np.array([first.start - packed.encoded.offsets[first.source] for first in firsts])
         offset = batch.positions + np.where(batch.document == 1, passed[:, None], 0)
         real, start = batch.document > 0, packed.encoded.offsets[batch.source]
         document, positions = placed(start + rounds[:, None] * len(packed.encoded.tokens), offset)

@@ -154,6 +154,7 @@ class Run:
         self.disk_nbytes = disk_needed(n_saved, options.keep_last + 1, out, once) if out and world.leads else 0
         beside = self.trainer.auxiliary and self.trainer.auxiliary.spec
         self.saving = Saving(out, spec, recipe, data, init, options.keep_last, name, beside, world, adapter, behind)
+        self.trainer.before_change = self.saving.taken
         self.saved = SavedCheckpoint()
         self.log = MetricsLog(out / METRICS if out and world.leads else None)
         flops = flops_per_token(spec, data.load(recipe), self.trainer.objective, adapter)

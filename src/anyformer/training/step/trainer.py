@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -127,6 +127,10 @@ class Trainer:
             # A pass with rates, be they 0, is one of training, where these compute something else.
             self.dropout = self.dropout or Dropout()
         self.micro_tokens = micro_tokens or sys.maxsize
+        self.before_change: Callable[[], object] = lambda: None  # is called before what a checkpoint holds is changed
+        # What learns by gradients changes in updates alone; what is kept beside it, a pass may change.
+        held = [t for one in (self.kept, self.auxiliary) if one is not None for t in one.state_dict(keep_vars=True).values()]
+        self.passes_change = not all(tensor.requires_grad for tensor in held)
         self.pipeline = None
         if world.pp > 1:
             from anyformer.training.step.pipeline import Pipeline
@@ -143,9 +147,12 @@ class Trainer:
 
     def step(self, number: int, batch: Rows) -> StepResult:
         """Make update `number`, counted from 1. Unless loss and gradient are finite, the weights stay as they were."""
+        if self.passes_change:
+            self.before_change()
         result = self.gradients(number, batch)
         norm = clip(self.parameters, self.recipe.clip, self.counted, self._norm)
         result = result._replace(grad_norm=float(norm), lr=self.learning_rate(number))
+        self.before_change()
         if result.finite:
             for group, share in zip(self.optimizer.param_groups, self.rate_shares, strict=True):
                 group["lr"] = result.lr * share

@@ -1,19 +1,21 @@
-"""How long training stands still for a checkpoint: written between two steps, and behind them (`train --save async`).
+"""How long training stands still for a checkpoint: in one process, and in two that share out the weights (fsdp).
 
-    python -m benchmarks.saving [--params 20] [--folder DIR] [--nproc 2]
+    python -m benchmarks.saving [--quick] [--params 20] [--folder DIR]
 
-Seconds, the median of the turns: of a step; of a checkpoint written between two; of taking the copy that is written behind
-the steps, which is all that they wait for, the first time (memory is found for it) and from then on; until that is written.
-With `--nproc` processes share out the weights (fsdp) and each writes its part; the figures are the first one's.
+Of one written behind the steps (`train --save async`) steps wait until it is begun, and an update until what it changes is
+copied; of one written between two steps (`--save now`), until it is there. Seconds are the first process's, the median of the turns, with
+those of a step and those until what is written behind the steps is there. Disk and memory of the machine decide.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,66 +30,80 @@ from anyformer.training.cluster.joining import joined, started
 from anyformer.training.cluster.launch import launch
 from anyformer.training.cluster.sharding import settle, shard
 from anyformer.training.cluster.world import World
+from benchmarks import measure
 
-TURNS = 5
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--params", type=float, default=20, help="millions")
-    parser.add_argument("--folder", type=Path, help="where checkpoints are written; its disk is measured")
-    parser.add_argument("--nproc", type=int, default=1, help="processes that share out the weights")
-    given = parser.parse_args()
-    if given.nproc > 1 and not started():
-        sys.exit(launch(given.nproc, ["-m", "benchmarks.saving", *sys.argv[1:]]))
-    mesh = f"fsdp={given.nproc}" if given.nproc > 1 else None
-    with joined(mesh) as world, tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        _measure(given.params, Path(world.told(folder)), world)
-        world.meet()  # before the folder goes
+MOST = 0.05  # of the time that writing takes
+Taken = dict[str, list[float]]
 
 
-def _measure(params: float, folder: Path, world: World) -> None:
+def measured(params: float, folder: Path, world: World, turns: int) -> Taken:
+    """Seconds of every turn by what takes them; the first turn, in which memory is found, is left out."""
     model = build(resize(preset("llama2-7b").spec, n_params=int(params * 1e6), vocab_size=4096), 0)
     model = shard(model, torch.device("cpu"), world) if world.sharded else model
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(0, 4096, (4, 128))
+    checkpoints = Checkpoints(folder / "checkpoints", world=world)
+    behind = Behind(Checkpoints(folder / "checkpoints", world=world.apart()).write)
+    waited = 0.0
 
     def step() -> None:
+        nonlocal waited
         model(ids).logits.square().mean().backward()
+        waited += seconds(behind.taken)
         optimizer.step()
         optimizer.zero_grad()
         settle(model)
 
     step()
-    checkpoints = Checkpoints(folder / "checkpoints", world=world)
-    behind = Behind(Checkpoints(folder / "checkpoints", world=world.apart()).write)
-    steps, between, pauses, written = [], [], [], []
-    for number in range(TURNS):
-        steps.append(_seconds(step))
-        between.append(_seconds(lambda at=number: checkpoints.save(at, model, optimizer, {})))
+    taken: Taken = {"a step": [], "written now": [], "pause": [], "written behind": []}
+    for number in range(turns + 1):
+        taken["a step"].append(seconds(step))
+        taken["written now"].append(seconds(lambda at=number: checkpoints.save(at, model, optimizer, {})))
         world.meet()
-        start = time.perf_counter()
-        pauses.append(_seconds(lambda at=100 + number: behind.start(checkpoints.content(at, model, optimizer, {}))))
-        made = None
+        start, made, waited = time.perf_counter(), None, 0.0
+        begun = seconds(lambda at=100 + number: behind.start(checkpoints.content(at, model, optimizer, {})))
         while world.largest((made := made or behind.done()) is None):  # as many steps in all processes
             step()
-        written.append(time.perf_counter() - start)
+        taken["written behind"].append(time.perf_counter() - start)
+        taken["pause"].append(begun + waited)
     behind.close()
-    (file,) = list(checkpoints.directory.glob("step-*0104"))
-    nbytes = sum(path.stat().st_size for path in file.rglob("*.*"))
-    if not world.leads:
-        return
-    pause, median = statistics.median(pauses[1:]), statistics.median
-    print(f"{nbytes / 1e6:,.0f} MB, a step {median(steps):.3f} s")
-    print(f"between two steps {median(between):.3f} s")
-    print(f"behind them: pause {pauses[0]:.3f} s at first, then {pause:.3f} s, {pause / median(between):.1%} of that")
-    print(f"             written after {median(written):.3f} s, steps going on")
+    return {name: each[1:] for name, each in taken.items()}
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def seconds(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few turns")
+    parser.add_argument("--out", type=Path, default=measure.RESULTS, help="directory of the JSON result")
+    parser.add_argument("--params", type=float, default=20, help="millions")
+    parser.add_argument("--folder", type=Path, help="where checkpoints are written; its disk is measured")
+    parser.add_argument("--processes", type=int, help="measure in so many, and print the seconds")
+    given = parser.parse_args()
+    if given.processes and given.processes > 1 and not started():
+        sys.exit(launch(given.processes, ["-m", "benchmarks.saving", *sys.argv[1:]]))
+    if given.processes:
+        mesh = f"fsdp={given.processes}" if given.processes > 1 else None
+        with joined(mesh) as world, tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            taken = measured(given.params, Path(world.told(folder)), world, 5 if given.quick else 20)
+            world.meet()  # before the folder goes
+            if world.leads:
+                print(json.dumps(taken), flush=True)
+        return
+    rows = []
+    for processes in (1, 2):
+        command = [sys.executable, "-m", "benchmarks.saving", *sys.argv[1:], "--processes", str(processes)]
+        found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        taken = json.loads(found.splitlines()[-1])
+        middle = {name: statistics.median(each) for name, each in taken.items()}
+        name = "pause of a checkpoint written behind, share of writing it now, processes:"
+        share = middle["pause"] / middle["written now"]
+        rows.append(measure.row(f"{name} {processes}", share, most=MOST, seconds=measure.rounded(taken)))
+    measure.record("saving", given.out, rows, {"params": given.params * 1e6})
 
 
 if __name__ == "__main__":

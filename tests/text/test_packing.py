@@ -1,5 +1,6 @@
 """Packing against plain re-implementations, token by token."""
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -161,6 +162,20 @@ def test_the_seed_draws_the_order() -> None:
     orders = [[pack(documents, 8, seed=seed).order.tolist() for seed in range(5)] for _ in range(2)]
     assert orders[0] == orders[1]
     assert len(set(map(tuple, orders[0]))) == 5
+
+
+def test_a_long_document_takes_no_memory_for_its_rows() -> None:
+    n = 2_000_000_000
+    tokens = np.broadcast_to(np.uint16(7), n)  # one number, whatever the length
+    text = EncodedCorpus(tokens, np.array([0, n]), np.array([n]), vocab_size=501, fingerprint="")
+    tracemalloc.start()
+    packed = pack(text, 64, seed=0)
+    last = packed.batch(np.array([0, packed.n_rows - 1]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert packed.n_rows == -(-(n - 1) // 64)
+    assert last.document.sum() == 64 + (n - 1) % 64
+    assert peak < 1_000_000
 
 
 def test_little_padding_in_validation() -> None:

@@ -129,7 +129,9 @@ class Trainer:
         self.micro_tokens = micro_tokens or sys.maxsize
         self.before_change: Callable[[], object] = lambda: None  # is called before what a checkpoint holds is changed
         # What learns by gradients changes in updates alone; what is kept beside it, a pass may change.
-        held = [t for one in (self.kept, self.auxiliary) if one is not None for t in one.state_dict(keep_vars=True).values()]
+        held = [
+            t for one in (self.kept, self.auxiliary) if one is not None for t in one.state_dict(keep_vars=True).values()
+        ]
         self.passes_change = not all(tensor.requires_grad for tensor in held)
         self.pipeline = None
         if world.pp > 1:

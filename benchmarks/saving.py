@@ -3,8 +3,8 @@
     python -m benchmarks.saving [--quick] [--params 20] [--folder DIR]
 
 Of one written behind the steps (`train --save async`) steps wait until it is begun, and an update until what it changes is
-copied; of one written between two steps (`--save now`), until it is there. Seconds are the first process's, the median of the turns, with
-those of a step and those until what is written behind the steps is there. Disk and memory of the machine decide.
+copied; of one written between two steps (`--save now`), until it is there. Seconds are the first process's, the median of the
+turns, with those of a step and those until what is written behind the steps is there. Disk and memory of the machine decide.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.starting [--quick]
 
-By the clock, on a model of a million parameters and a text that is encoded already, of which a step takes a tenth of a second. More
-processes than cores share them, and importing PyTorch is most of what each does.
+By the clock, on a model of a million parameters and a text that is encoded already, of which a step takes a tenth of a
+second. More processes than cores share them, and importing PyTorch is most of what each does.
 """
 
 from __future__ import annotations

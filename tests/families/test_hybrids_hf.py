@@ -77,6 +77,8 @@ MULTIPLIERS = {
 }
 GRIFFIN = {**SIZES, "hidden_activation": "gelu"}
 MINIMAX = {**SIZES, "num_local_experts": 4}
+LFM2_MOE = {**SIZES, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+LFM2_MOE |= {"layer_types": ["conv", "full_attention", "conv", "conv"]}
 ALPHAS, BETAS = (
     tuple(f"{at}_{word}_factor" for at in ("full_attn", "linear_attn", "mlp")) for word in ("alpha", "beta")
 )
@@ -135,6 +137,21 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "layer_types": ["linear_attention"] * 2 + ["full_attention", "linear_attention"],
         },
     ),
+    ("lfm2_moe", LFM2_MOE),
+    (
+        "lfm2_moe",
+        {
+            **LFM2_MOE,
+            "num_dense_layers": 0,
+            "use_expert_bias": False,
+            "routed_scaling_factor": 2.5,
+            "conv_bias": True,
+            "conv_L_cache": 2,
+            "norm_eps": 1e-2,
+            "tie_word_embeddings": False,
+        },
+    ),
+    ("lfm2_moe", {**LFM2_MOE, "num_dense_layers": 1, "norm_topk_prob": False, "rope_parameters": {"rope_theta": 5e3}}),
 ]
 each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 
@@ -240,6 +257,9 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("minimax", {**MINIMAX, "mlp_alpha_factor": 2}, "mlp_alpha_factor = 2 must be full_attn_alpha_factor = 1.0"),
         ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 0 or 1"),
         ("minimax", {**MINIMAX, "layer_types": ["conv"] * 4}, "layer_types = .* must be 4 times linear_attention or"),
+        ("lfm2_moe", {**LFM2_MOE, "layer_types": None}, "layer_types = None must be 4 times conv or full_attention"),
+        ("lfm2_moe", {**LFM2_MOE, "num_experts_per_tok": 5}, "top_k = 5 must be from 1 to n_experts = 4"),
+        ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is unknown here"),
     ],
 )
 def test_refused_in_a_line(hf_type: str, settings: dict[str, Any], says: str) -> None:

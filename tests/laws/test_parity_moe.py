@@ -17,6 +17,7 @@ from anyformer.layers import (
     GELU,
     AttentionSpec,
     Causal,
+    CausalConvolutionSpec,
     GatedFeedForwardSpec,
     GQASpec,
     LayerNormSpec,
@@ -24,6 +25,7 @@ from anyformer.layers import (
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
+    SiLU,
     SlidingWindow,
     YaRN,
 )
@@ -69,6 +71,12 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (YaRN, {"beta_fast": 4.0}),
         (YaRN, {"beta_slow": 1.1}),
         (RotarySpec, {"theta": 160_000.0}),
+    ],
+    "lfm2-8b-a1b": [
+        (RouterSpec, {"eps": 1e-2}),
+        (RouterSpec, {"score": "softmax"}),
+        (RouterSpec, {"renormalise": False}),
+        (CausalConvolutionSpec, {"activation": SiLU()}),
     ],
 }
 

@@ -75,6 +75,7 @@ MIXTURES = {
         router=router(4, 3, n_identity=4, bias=True), expert=CLAMPED, latent=Width(6), weighs="input"
     ),
     "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
+    "little is divided by more": MoESpec(router=router(score="sigmoid", renormalise=True, eps=0.3), expert=GATED),
     "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
 }
 every_mixture = pytest.mark.parametrize("name", MIXTURES)
@@ -138,7 +139,7 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
     elif isinstance(spec.capacity, CapacityFactor):
         places = -int(-spec.capacity.factor * r.top_k * N // r.n_experts)
     correction = own["router.correction"].tolist() if r.correction else None
-    fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "factor", "tolerance")
+    fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "eps", "factor", "tolerance")
     options = {name: getattr(r, name) for name in fields}
     options["weighs"] = spec.weighs
     y = oracle.mixture(

@@ -337,11 +337,12 @@ def router(value: RouterSpec) -> str:
     said += [f"chosen by a table of {value.hashed:,} token ids"] if value.hashed else []
     said += ["a bias of the logits"] if value.bias else []
     said += ["a correction bias moved by the load"] if value.correction else []
-    said += ["weights normalised"] if value.renormalise else []
+    usual = RouterSpec.__dataclass_fields__
+    larger = f", their sum + {number(value.eps)}" if value.eps != usual["eps"].default else ""
+    said += [f"weights normalised{larger}"] if value.renormalise else []
     said += [f"weights × {number(value.factor)}"] if value.factor != 1 else []
     said += ["a learned factor of each"] if value.gains else []
-    usual = RouterSpec.__dataclass_fields__["tolerance"].default
-    said += [f"tolerance {number(value.tolerance)}"] if value.tolerance != usual else []
+    said += [f"tolerance {number(value.tolerance)}"] if value.tolerance != usual["tolerance"].default else []
     return ", ".join(said)
 
 

@@ -26,8 +26,6 @@ from anyformer.spec import (
     Workload,
 )
 
-TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
-
 
 class RouterSpec(PartSpec):
     """The `top_k` best of `n_experts` scores; the scores chosen, or what `score` makes of them, are the weights.
@@ -58,6 +56,7 @@ class RouterSpec(PartSpec):
     top_groups: Few = 1  # only the experts of the best groups can be chosen (DeepSeek-V2, V3)
     group_score: Literal["max", "top2-sum"] = "max"  # of a group: its best score, or the sum of its best two
     renormalise: bool = False  # the weights are divided by their sum
+    eps: Positive = 1e-20  # added to that sum (as in DeepSeek-V3; LFM2: 1e-6)
     factor: Positive = 1.0  # of the weights, last
     gains: bool = False  # a learned factor of each expert's weight, last (Gemma 4)
     tolerance: Positive = 0.01  # sparsemixer: scores below the best by more than twice this share of it are left out
@@ -211,7 +210,7 @@ class Router(Part[RouterSpec]):
         if spec.score == "softmax-of-chosen":
             weights = weights.softmax(-1)
         if spec.renormalise:
-            weights = weights / (weights.sum(-1, keepdim=True) + TINY)
+            weights = weights / (weights.sum(-1, keepdim=True) + spec.eps)
         return Routing(weights * spec.factor if spec.factor != 1 else weights, chosen, logits)
 
     def _best(self, scores: Tensor) -> Tensor:

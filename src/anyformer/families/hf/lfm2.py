@@ -1,4 +1,4 @@
-"""LFM2 to and from transformers' Lfm2ForCausalLM."""
+"""LFM2 to and from transformers' Lfm2ForCausalLM and Lfm2MoeForCausalLM."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, dense_before, expert_width, filed, routed
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
-from anyformer.families.lfm2 import lfm2
+from anyformer.families.lfm2 import choice, lfm2, lfm2_moe
 from anyformer.layers import (
     AttentionSpec,
     CausalConvolutionSpec,
     GatedFeedForwardSpec,
     RMSNormSpec,
     RotarySpec,
+    RouterSpec,
     ShortConvolutionSpec,
 )
 from anyformer.spec import ModelSpec
@@ -30,6 +32,10 @@ def _attending(settings: Settings, n_layers: int) -> list[str]:
     if not isinstance(said, range | list) or not all(type(i) is int for i in said):
         raise settings.refusal("full_attn_idxs", "must be a list of layers")
     return ["full_attention" if i in said else "conv" for i in range(n_layers)]
+
+
+def _listed(settings: Settings, n_layers: int) -> list[str]:
+    raise settings.refusal("layer_types", f"must be {n_layers} times {' or '.join(WORDS)}")
 
 
 def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
@@ -51,6 +57,28 @@ def _written(spec: ModelSpec) -> dict[str, Any]:
     return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
 
 
+MIXERS = (
+    table.heads(n_kv_heads=8),
+    table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-5),
+    table.at("conv_L_cache", int, CausalConvolutionSpec, "size", default=3),
+    table.at("conv_bias", bool, ShortConvolutionSpec, "bias", default=False),
+    table.at("conv_bias", bool, CausalConvolutionSpec, "bias", default=False),
+    table.positions(RotarySpec(theta=1e6), context=128_000),
+    table.tables(tied=True),
+)
+FEED = "feed_forward"
+LAYER = {
+    "0.norm_in": "operator_norm",
+    "1.norm_in": "ffn_norm",
+    f"{MIXER}.inner": "conv.in_proj",
+    f"{MIXER}.convolution": "conv.conv",
+    f"{MIXER}.out": "conv.out_proj",
+    **{f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
+    f"{table.PROJECTION}.o": "self_attn.out_proj",
+    f"{table.PROJECTION}.norm_query": "self_attn.q_layernorm",
+    f"{table.PROJECTION}.norm_key": "self_attn.k_layernorm",
+    **table.feeds(gate=f"{FEED}.w1", up=f"{FEED}.w3", down=f"{FEED}.w2"),
+}
 LFM2 = table.family(
     "lfm2",
     "Lfm2ForCausalLM",
@@ -59,26 +87,38 @@ LFM2 = table.family(
         table.VOCABULARY,
         table.D_MODEL,
         table.Pair(_width, _written),
-        table.heads(n_kv_heads=8),
-        table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-5),
-        table.at("conv_L_cache", int, CausalConvolutionSpec, "size", default=3),
-        table.at("conv_bias", bool, ShortConvolutionSpec, "bias", default=False),
-        table.at("conv_bias", bool, CausalConvolutionSpec, "bias", default=False),
-        table.positions(RotarySpec(theta=1e6), context=128_000),
-        table.tables(tied=True),
+        *MIXERS,
         layer_kinds(WORDS, _attending),
     ),
-    {
-        "0.norm_in": "operator_norm",
-        "1.norm_in": "ffn_norm",
-        f"{MIXER}.inner": "conv.in_proj",
-        f"{MIXER}.convolution": "conv.conv",
-        f"{MIXER}.out": "conv.out_proj",
-        **{f"{table.PROJECTION}.{x}": f"self_attn.{x}_proj" for x in "qkv"},
-        f"{table.PROJECTION}.o": "self_attn.out_proj",
-        f"{table.PROJECTION}.norm_query": "self_attn.q_layernorm",
-        f"{table.PROJECTION}.norm_key": "self_attn.k_layernorm",
-        **table.feeds(gate="feed_forward.w1", up="feed_forward.w3", down="feed_forward.w2"),
-    },
+    LAYER,
     norm="embedding_norm",
+)
+
+SPARSE = {**LAYER, **routed(f"{FEED}.gate.weight", f"{FEED}.expert_bias")}
+LFM2_MOE = table.family(
+    "lfm2_moe",
+    "Lfm2MoeForCausalLM",
+    template(lfm2_moe(2, 8, 1, 8, d_expert=8, choice=choice(4, 1), n_dense=0, attending=(1,)), WORDS),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        *MIXERS,
+        expert_width("moe_intermediate_size", "expert", 1792),
+        table.together(
+            RouterSpec,
+            {
+                "num_experts": ("n_experts", int, 32),
+                "num_experts_per_tok": ("top_k", int, 4),
+                "use_expert_bias": ("correction", bool, True),
+                "norm_topk_prob": ("renormalise", bool, True),
+                "routed_scaling_factor": ("factor", float, 1.0),
+            },
+        ),
+        layer_kinds(WORDS, _listed),
+        dense_before("num_dense_layers", 2, 7168),
+    ),
+    {**SPARSE, GATE_AND_UP: f"{FEED}.experts.gate_up_proj", f"{EXPERTS}.down.weight": f"{FEED}.experts.down_proj"},
+    filed={**SPARSE, **filed(None, f"{FEED}.experts", ("w1", "w3", "w2"))},
+    norm="embedding_norm",
+    ignored=TRAINING,
 )

@@ -124,6 +124,7 @@ ETTIN = {name: value for name, value in SIZES.items() if name != "num_key_value_
 ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among the tokens
 GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
+SCALED = {"embedding_multiplier": 5.5, "attention_multiplier": 0.1, "logits_scaling": 3.0, "residual_multiplier": 0.4}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
     ("qwen3", {**SIZES, "head_dim": 8, "attention_bias": True, "use_sliding_window": True, "max_window_layers": 2}),
@@ -376,6 +377,18 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
         },
     ),
+    ("flex_olmo", {**SIZES, "num_experts": 4, "num_experts_per_tok": 3}),
+    (
+        "flex_olmo",
+        {**SIZES, "num_experts": 2, "num_experts_per_tok": 2, "norm_topk_prob": True, "attention_bias": True},
+    ),
+    ("granitemoeshared", {**SIZES, "num_local_experts": 4, "residual_multiplier": 0.22}),
+    (
+        "granitemoeshared",
+        {**SIZES, **SCALED, "num_local_experts": 3, "shared_intermediate_size": 20, "attention_bias": True},
+    ),
+    ("hunyuan_v1_moe", {**SIZES, "num_experts": 4, "moe_topk": 2, "head_dim": 8}),
+    ("hunyuan_v1_moe", {**SIZES, "num_experts": 4, "moe_topk": [3, 2, 4, 2], "head_dim": 16, "attention_bias": True}),
 ]
 # The names from here on: each is held against its own class, which the laws need not do.
 OWN = [i for i, (name, _) in enumerate(GIVEN) if i > [name for name, _ in GIVEN].index("dbrx")]
@@ -540,6 +553,11 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("hy_v3", {**NUMBERED, "mlp_bias": True}, "mlp_bias = True is not computed here"),
         ("exaone_moe", {**NUMBERED, "num_shared_experts": 0}, "num_shared_experts = 0 leaves an expert without width"),
         ("mellum", {**EXPERTS, "num_experts": 4, "num_mtp_layers": 1}, "num_mtp_layers = 1 is not computed here"),
+        ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, r"moe_topk = \[1, 2\] must be a number above 0, or 4 of them"),
+        ("hunyuan_v1_moe", {"num_shared_expert": 2}, "num_shared_expert = 2 is not computed here"),
+        ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),
+        ("granitemoeshared", {"shared_intermediate_size": -1}, "shared_intermediate_size = -1 is no number"),
+        ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is unknown here"),
     ],
 )
 def test_refused_in_a_line(hf_type: str, changes: dict[str, Any], says: str) -> None:

@@ -30,7 +30,7 @@ from anyformer.layers import (
     YaRN,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Spec
+from anyformer.spec import BranchSpec, ModelSpec, Spec
 from tests.laws.models import ids_for, same
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.weights import filled, telling
@@ -71,6 +71,16 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (YaRN, {"beta_fast": 4.0}),
         (YaRN, {"beta_slow": 1.1}),
         (RotarySpec, {"theta": 160_000.0}),
+    ],
+    "flexolmo-7x7b-1t": [
+        (RouterSpec, {"score": "sigmoid"}),
+        (GQASpec, {"norm_query": None, "norm_key": None}),
+        (BranchSpec, {"norm_out": None}),
+    ],
+    "hunyuan-a13b": [
+        (GQASpec, {"norm_last": False}),
+        (RouterSpec, {"renormalise": False}),
+        (RotarySpec, {"theta": 1e4}),
     ],
     "lfm2-8b-a1b": [
         (RouterSpec, {"eps": 1e-2}),

@@ -415,6 +415,7 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
                 L.AddSpec(),
                 L.AddSpec(scale=0.7, branch=0.6),
                 L.AddByDepthSpec(power=0.1),
+                L.AddByDepthSpec(power=0.0, branch=ScaleSpec(factor=0.9, power=-0.25)),
                 L.ReversibleSpec(),
                 L.ReversibleSpec(output="both"),
             ]

@@ -11,6 +11,7 @@ from typing import Any
 from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts
 from anyformer.layers import (
     GELU,
+    AddByDepthSpec,
     AddSpec,
     And,
     ByRole,
@@ -190,6 +191,10 @@ def residual(value: ResidualSpec) -> str:
     if value.n_streams > 1:
         kind = "streams" if isinstance(value, StreamsSpec) else f"{KINDS.get(value.kind, value.kind)} streams"
         return phrase(value, f"{value.n_streams} {kind}", without=("n",))
+    if isinstance(value, AddByDepthSpec):
+        each = (ScaleSpec(power=value.power), value.branch)
+        x, y = (f"{scale(n, 'branches')} · " if n != ScaleSpec() else "" for n in each)
+        return f"{x}x + {y}branch"
     if not isinstance(value, AddSpec):
         return phrase(value)
     x, y = (f"{number(n)} · " if n != 1 else "" for n in (value.scale, value.branch))

@@ -152,6 +152,28 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("lfm2_moe", {**LFM2_MOE, "num_dense_layers": 1, "norm_topk_prob": False, "rope_parameters": {"rope_theta": 5e3}}),
+    ("lfm3", {**SIZES, "num_hidden_layers": 5, "head_dim": 8, "sliding_window": 6}),
+    (
+        "lfm3",
+        {
+            **SIZES,
+            "head_dim": 16,
+            "use_sandwich_norm": False,
+            "use_attention_gate": False,
+            "attention_bias": True,
+            "conv_bias": True,
+            "conv_L_cache": 2,
+            "norm_eps": 1e-2,
+            "tie_word_embeddings": False,
+            "sliding_window": 5,
+            "layer_types": ["full_attention", "sliding_attention", "conv", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "proportional", "rope_theta": 3e3, "partial_rotary_factor": 0.25},
+                "full_attention": {"rope_type": "default", "rope_theta": 2e4},
+            },
+        },
+    ),
+    ("lfm3", {**SIZES, "head_dim": 8, "sliding_window": None, "layer_types": ["conv", "full_attention"] * 2}),
 ]
 each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 
@@ -257,6 +279,12 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("minimax", {**MINIMAX, "mlp_alpha_factor": 2}, "mlp_alpha_factor = 2 must be full_attn_alpha_factor = 1.0"),
         ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 0 or 1"),
         ("minimax", {**MINIMAX, "layer_types": ["conv"] * 4}, "layer_types = .* must be 4 times linear_attention or"),
+        ("lfm3", {**SIZES, "head_dim": 8, "layer_types": ["conv"] * 3}, "layer_types = .* must be 4 times conv or"),
+        (
+            "lfm3",
+            {**SIZES, "head_dim": 8, "sliding_window": None, "layer_types": ["sliding_attention"] * 4},
+            "sliding_window = None leaves the sliding layers without a window",
+        ),
         ("lfm2_moe", {**LFM2_MOE, "layer_types": None}, "layer_types = None must be 4 times conv or full_attention"),
         ("lfm2_moe", {**LFM2_MOE, "num_experts_per_tok": 5}, "top_k = 5 must be from 1 to n_experts = 4"),
         ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is unknown here"),

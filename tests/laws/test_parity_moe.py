@@ -15,25 +15,22 @@ from anyformer.families.hf.mapping import fitting, spec_of, theirs_of
 from anyformer.hub import load, save
 from anyformer.layers import (
     GELU,
-    AddByDepthSpec,
     AttentionSpec,
     Causal,
     CausalConvolutionSpec,
     GatedFeedForwardSpec,
     GQASpec,
     LayerNormSpec,
-    LongRoPE,
     MoESpec,
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
     SiLU,
     SlidingWindow,
-    TokensSpec,
     YaRN,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import BranchSpec, HeadSpec, ModelSpec, ScaleSpec, Spec
+from anyformer.spec import BranchSpec, ModelSpec, Spec
 from tests.laws.models import ids_for, same
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.weights import filled, telling
@@ -86,13 +83,6 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (RotarySpec, {"theta": 1e4}),
     ],
     "a.x-k1": [(BranchSpec, {"norm_out": None}), (RouterSpec, {"factor": 2.4})],
-    "minicpm3-4b": [
-        (TokensSpec, {"scale": None}),
-        (HeadSpec, {"scale": None}),
-        (AddByDepthSpec, {"branch": ScaleSpec(factor=2.0, power=-0.5)}),
-        (LongRoPE, {"short": tuple(map(float, range(1, 5))), "long": tuple(map(float, range(1, 5)))}),
-        (RotarySpec, {"layout": "interleaved"}),
-    ],
     "lfm2-8b-a1b": [
         (RouterSpec, {"eps": 1e-2}),
         (RouterSpec, {"score": "softmax"}),

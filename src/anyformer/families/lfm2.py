@@ -1,15 +1,24 @@
-"""LFM2: gated short convolutions, and attention in every third layer or so; experts (Liquid AI 2025, arXiv:2511.23404)."""
+"""LFM2, its mixture, LFM3: gated short convolutions, attention in every third layer or so: Liquid AI 2025, arXiv:2511.23404."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import elsewhere
+from anyformer.families.compose import changed, elsewhere, mixing, windowed
 from anyformer.families.glm import after_dense, router
 from anyformer.families.lineage import Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
-from anyformer.layers import RouterSpec, ShortConvolutionSpec
-from anyformer.spec import ModelSpec
+from anyformer.layers import (
+    AttentionSpec,
+    CausalConvolutionSpec,
+    OutputGateSpec,
+    ProportionalRoPE,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    ShortConvolutionSpec,
+)
+from anyformer.spec import BranchSpec, ModelSpec
 
 ATTENDING = (2, 5, 8, 10, 12, 14)  # of sixteen layers
 ATTENDING_OF_24 = (2, 6, 10, 14, 18, 21)
@@ -33,6 +42,19 @@ def lfm2_moe(
     n_layers, d_model, n_heads, d_ff, *kv_heads = sizes
     sparse = with_experts(_attending(n_layers, d_model, n_heads, d_expert, *kv_heads), choice)
     return elsewhere(after_dense(sparse, n_dense, d_ff), attending, ShortConvolutionSpec())
+
+
+def lfm3(*sizes: int, window: int = 256) -> ModelSpec:
+    """LFM2 with norms behind branches too, a gate for each head and convolutions over seven tokens; of four layers one attends to
+    all tokens, half of its pairs turning, and but for the first four one to a window (transformers' class)."""
+    plain = llama(*sizes, head_dim=128, vocab_size=128_000, eps=1e-5, theta=1e4, tied=True, context=128_000)
+    plain = changed(with_qk_norms(plain, eps=1e-5), AttentionSpec, gate=OutputGateSpec(over="heads"))
+    plain = changed(plain, BranchSpec, norm_out=RMSNormSpec(eps=1e-5))
+    far = changed(plain, RotarySpec, theta=1e6, scaling=ProportionalRoPE(share=0.5)).stack.blocks[0]
+    near = windowed(plain, window).stack.blocks[0]
+    short = mixing(near, ShortConvolutionSpec(convolution=CausalConvolutionSpec(size=7)))
+    layers = (far if i % 4 == 2 else near if i % 4 == 0 and i else short for i in range(plain.n_layers))
+    return plain.but(stack=plain.stack.but(blocks=tuple(layers)))
 
 
 def choice(n_experts: int, top_k: int) -> RouterSpec:
@@ -59,4 +81,11 @@ LFM2_MOE = Origin("lfm2-moe", "lfm2", 2025, "arXiv:2511.23404, section 2, from m
     family="lfm2",
     sizes="Liquid AI, October 2025, the released configuration; active parameters: 1.5B",
     tokenizer="byte-level BPE, 65,536",
+)
+LFM3 = Origin("lfm3", "lfm2", 2026, "transformers' class of LFM3").lineage(
+    "norms behind branches, gated values, convolutions over seven tokens, windows of 256; 128,000 tokens",
+    Preset("lfm3-1.7b", lfm3(24, 2048, 16, 7680, 4), "1.7B", alias="lfm3"),
+    family="lfm2",
+    sizes="Liquid AI 2026, the sizes of transformers' class",
+    tokenizer="byte-level BPE, 128,000",
 )

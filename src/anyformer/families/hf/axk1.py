@@ -32,7 +32,8 @@ BEHIND_FILED = {"1.branches.0.norm_out": "post_mlp_layernorm"}
 
 def _corrected(spec: ModelSpec, files: Files) -> ModelSpec:
     """The model with corrections where files hold them, whatever was said."""
-    names = (f"model.layers.{i}.mlp.gate.e_score_correction_bias" for i in range(spec.n_layers))
+    layers = (f"layers.{i}.mlp.gate.e_score_correction_bias" for i in range(spec.n_layers))
+    names = (f"{prefix}{name}" for name in layers for prefix in ("model.", ""))  # the second in files without a head
     return changed(spec, RouterSpec, correction=any(name in files for name in names))
 
 

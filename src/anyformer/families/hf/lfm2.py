@@ -1,4 +1,4 @@
-"""LFM2 to and from transformers' Lfm2ForCausalLM and Lfm2MoeForCausalLM."""
+"""LFM2 and LFM3 to and from transformers' Lfm2ForCausalLM, Lfm2MoeForCausalLM and Lfm3ForCausalLM."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import Any
 from anyformer.families.compose import changed
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, dense_before, expert_width, filed, routed
+from anyformer.families.hf.llama import ATTENTION, QK_NORMS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import layer_kinds, template
-from anyformer.families.lfm2 import choice, lfm2, lfm2_moe
+from anyformer.families.hf.windows import rotary_by_type
+from anyformer.families.lfm2 import choice, lfm2, lfm2_moe, lfm3
 from anyformer.layers import (
     AttentionSpec,
     CausalConvolutionSpec,
     GatedFeedForwardSpec,
+    OutputGateSpec,
+    ProportionalRoPE,
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
     ShortConvolutionSpec,
+    SlidingWindow,
 )
-from anyformer.spec import ModelSpec
+from anyformer.spec import BranchSpec, ModelSpec, Window
 
 WORDS = {"conv": ShortConvolutionSpec, "full_attention": AttentionSpec}
 MIXER = "0.branches.0.mixer"
@@ -57,12 +62,21 @@ def _written(spec: ModelSpec) -> dict[str, Any]:
     return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
 
 
+EPS = table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+
+
+def _convolutions(size: int) -> tuple[table.Pair, ...]:
+    return (
+        table.at("conv_L_cache", int, CausalConvolutionSpec, "size", default=size),
+        table.at("conv_bias", bool, ShortConvolutionSpec, "bias", default=False),
+        table.at("conv_bias", bool, CausalConvolutionSpec, "bias", default=False),
+    )
+
+
 MIXERS = (
     table.heads(n_kv_heads=8),
-    table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-5),
-    table.at("conv_L_cache", int, CausalConvolutionSpec, "size", default=3),
-    table.at("conv_bias", bool, ShortConvolutionSpec, "bias", default=False),
-    table.at("conv_bias", bool, CausalConvolutionSpec, "bias", default=False),
+    EPS,
+    *_convolutions(3),
     table.positions(RotarySpec(theta=1e6), context=128_000),
     table.tables(tied=True),
 )
@@ -121,4 +135,69 @@ LFM2_MOE = table.family(
     filed={**SPARSE, **filed(None, f"{FEED}.experts", ("w1", "w3", "w2"))},
     norm="embedding_norm",
     ignored=TRAINING,
+)
+
+
+def _by_four(settings: Settings, n_layers: int) -> list[str]:
+    each = {2: table.FULL, 0: table.SLIDING}
+    return [each.get(i % 4, "conv") if i else "conv" for i in range(n_layers)]
+
+
+def _window(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    size = settings.nullable("sliding_window", int, 256)
+    if size is not None:
+        return changed(spec, SlidingWindow, size=Window(size))
+    if table.window_of(spec):
+        raise settings.refusal("sliding_window", "leaves the sliding layers without a window, which this class refuses")
+    return spec
+
+
+def _sandwich(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    behind = settings.take("use_sandwich_norm", bool, True)
+    return changed(spec, BranchSpec, norm_out=spec.stack.norm if behind else None)
+
+
+def _said_of_norms(spec: ModelSpec) -> dict[str, Any]:
+    return {"use_sandwich_norm": one(spec, BranchSpec, "branch").norm_out is not None}
+
+
+GATE = OutputGateSpec(over="heads")
+THREE = {"conv": ShortConvolutionSpec, table.SLIDING: table.window_of, table.FULL: AttentionSpec}
+OF_LFM3 = {
+    **{ours: theirs for ours, theirs in LAYER.items() if not theirs.startswith("self_attn")},
+    **ATTENTION,
+    **QK_NORMS,
+    "0.branches.0.norm_out": "post_operator_norm",
+    "1.branches.0.norm_out": "post_ffn_norm",
+}
+LFM3 = table.family(
+    "lfm3",
+    "Lfm3ForCausalLM",
+    template(lfm3(5, 8, 1, 8), THREE),
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        table.at("intermediate_size", int, GatedFeedForwardSpec, "d_ff", default=7680),
+        table.heads(n_kv_heads=4, head_dim=128),
+        table.BIASES,
+        EPS,
+        *_convolutions(7),
+        table.Pair(_sandwich, _said_of_norms),
+        table.at(
+            "use_attention_gate",
+            bool,
+            AttentionSpec,
+            "gate",
+            default=True,
+            into={True: GATE, False: None}.get,
+            out=lambda gate: gate is not None,
+        ),
+        rotary_by_type(RotarySpec(), RotarySpec(theta=1e6, scaling=ProportionalRoPE(share=0.5)), 128_000),
+        table.tables(tied=True),
+        layer_kinds(THREE, _by_four),
+        table.Pair(_window, lambda spec: {"sliding_window": table.window_of(spec)}),
+    ),
+    {**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.g_proj"},
+    filed={**OF_LFM3, "0.branches.0.mixer.gate": "self_attn.gate_proj"},
+    norm="embedding_norm",
 )

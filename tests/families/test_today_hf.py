@@ -124,6 +124,7 @@ ETTIN = {name: value for name, value in SIZES.items() if name != "num_key_value_
 ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among the tokens
 GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
+LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
 LONG = {"rope_type": "longrope", "rope_theta": 1e3, "original_max_position_embeddings": 64}
 LONG |= {"short_factor": [1.1, 1.5, 2.0, 3.0], "long_factor": [1.1, 1.5, 2.0, 3.0]}
 SCALED = {"embedding_multiplier": 5.5, "attention_multiplier": 0.1, "logits_scaling": 3.0, "residual_multiplier": 0.4}
@@ -425,6 +426,35 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("minicpm3", {**LATENT, "scale_depth": None, "dim_model_base": None}),
+    ("laguna", {**SIZES, **EXPERTS, **LAGUNA, "head_dim": 16}),
+    (
+        "laguna",
+        {
+            **SIZES,
+            **EXPERTS,
+            **LAGUNA,
+            "head_dim": 8,
+            "num_attention_heads_per_layer": [4, 2, 6, 8],
+            "gating": "per-element",
+            "moe_router_logit_softcapping": 0.7,
+            "moe_routed_scaling_factor": 2.5,
+            "attention_bias": True,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["sparse", "dense"] * 2,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 3e3, "partial_rotary_factor": 1.0},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 2e4,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                    "partial_rotary_factor": 0.5,
+                },
+            },
+            "max_position_embeddings": 256,
+        },
+    ),
 ]
 # The names from here on: each is held against its own class, which the laws need not do.
 OWN = [i for i, (name, _) in enumerate(GIVEN) if i > [name for name, _ in GIVEN].index("dbrx")]
@@ -597,6 +627,13 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("axk1", {**LATENT, **ROUTED, "n_group": 3, "topk_group": 1}, "Router.n_groups = 3 must divide n_experts = 4"),
         ("minicpm3", {**LATENT, "scale_depth": 0}, "scale_depth = 0 must be above 0"),
         ("minicpm3", {**LATENT, "num_key_value_heads": 2}, "num_key_value_heads = 2 is not computed here"),
+        ("laguna", {**EXPERTS, **LAGUNA, "gating": False}, "gating = False must be true or per-element or per-head"),
+        (
+            "laguna",
+            {**EXPERTS, **LAGUNA, "num_attention_heads_per_layer": [4, 4]},
+            r"num_attention_heads_per_layer = \[4, 4\] must be 4 numbers above 0",
+        ),
+        ("laguna", {**EXPERTS, **LAGUNA, "moe_apply_router_weight_on_input": True}, "is not computed here"),
         ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, r"moe_topk = \[1, 2\] must be a number above 0, or 4 of them"),
         ("hunyuan_v1_moe", {"num_shared_expert": 2}, "num_shared_expert = 2 is not computed here"),
         ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),
@@ -647,3 +684,13 @@ def test_released_files_of_axk1_have_a_norm_too_many_and_no_corrections(tmp_path
     with torch.no_grad():
         assert torch.equal(found(ids).logits, again(ids).logits)
         assert torch.equal(found(ids).logits, model(ids).logits)  # whose corrections are 0
+
+
+def test_multipliers_of_minicpm_are_those_that_its_class_makes_of_its_settings() -> None:
+    settings = {**LATENT, "scale_depth": 0.7, "dim_model_base": 16}
+    theirs = transformers.MiniCPM3ForCausalLM(transformers.MiniCPM3Config(**settings))
+    ours = read("minicpm3", settings)
+    added = build(ours).stack.residual.spec
+    assert added.branch == pytest.approx(theirs.model.layers[0].residual_scale)
+    assert ours.heads[0].scale is not None
+    assert ours.heads[0].scale.value(64) == pytest.approx(1 / theirs.config.logits_scaling)

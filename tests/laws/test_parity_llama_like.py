@@ -58,6 +58,12 @@ MUTATIONS: dict[str, list[Change]] = {
         (LongRoPE, {"short": (1.0, 2.0, 3.0, 4.0), "long": (1.0, 2.0, 3.0, 4.0)}),
         (RotarySpec, {"layout": "interleaved"}),
     ],
+    "laguna-33b": [
+        (AttentionSpec, {"gate": OutputGateSpec(over="heads")}),
+        (RouterSpec, {"softcap": 5.0}),
+        (RotarySpec, {"fraction": 1.0}),
+        NO_QK_NORM,
+    ],
     "lfm3-1.7b": [
         (AttentionSpec, {"gate": None}),
         (AttentionSpec, {"gate": OutputGateSpec(over="heads", activation=Softplus())}),

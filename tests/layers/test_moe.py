@@ -76,6 +76,7 @@ MIXTURES = {
     ),
     "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
     "little is divided by more": MoESpec(router=router(score="sigmoid", renormalise=True, eps=0.3), expert=GATED),
+    "capped": MoESpec(router=router(6, 3, bias=True, softcap=1.5), expert=GATED),
     "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
 }
 every_mixture = pytest.mark.parametrize("name", MIXTURES)
@@ -125,7 +126,8 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
 
     def logits(token: Tensor) -> list[Tensor]:
         each = own["router.weight"] @ token
-        return list(each + own["router.bias"] if "router.bias" in own else each)
+        each = each + own["router.bias"] if "router.bias" in own else each
+        return list(each if r.softcap is None else r.softcap * (each / r.softcap).tanh())
 
     def there(token: Tensor) -> Tensor:
         return own["latent_in.weight"] @ token if spec.latent else token

@@ -341,6 +341,7 @@ def router(value: RouterSpec) -> str:
     said += ["groups by the sum of their two best"] if value.group_score == "top2-sum" else []
     said += [f"chosen by a table of {value.hashed:,} token ids"] if value.hashed else []
     said += ["a bias of the logits"] if value.bias else []
+    said += [f"logits capped at {number(value.softcap)}"] if value.softcap is not None else []
     said += ["a correction bias moved by the load"] if value.correction else []
     usual = RouterSpec.__dataclass_fields__
     larger = f", their sum + {number(value.eps)}" if value.eps != usual["eps"].default else ""

@@ -51,6 +51,7 @@ class RouterSpec(PartSpec):
     norm: MapSpec | None = None  # of what it reads
     scale: ScaleSpec | None = None  # of the logits, by d_model
     bias: bool = False  # of the logits
+    softcap: Positive | None = None  # cap · tanh(logits / cap) (Laguna)
     correction: bool = False  # a bias of the choice alone, moved by the load and never by a gradient (DeepSeek-V3)
     n_groups: Few = 1
     top_groups: Few = 1  # only the experts of the best groups can be chosen (DeepSeek-V2, V3)
@@ -180,6 +181,8 @@ class Router(Part[RouterSpec]):
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
+            cap = self.spec.softcap
+            logits = logits if cap is None else cap * (logits / cap).tanh()
             found = self.choose(logits, self._looked_up(context.ids), training=context.dropout is not None)
             return found if self.gain is None else found._replace(weights=found.weights * self.gain[found.chosen])
 

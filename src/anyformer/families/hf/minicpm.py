@@ -13,7 +13,7 @@ from anyformer.families.hf.llama import GATED, NORMS, WIDTHS
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
 from anyformer.families.minicpm import by_depth, minicpm3
-from anyformer.layers import MLASpec, RotarySpec, TokensSpec
+from anyformer.layers import AddSpec, MLASpec, RotarySpec, TokensSpec
 from anyformer.spec import HeadSpec, ModelSpec, ScaleSpec
 
 
@@ -30,8 +30,8 @@ def _depth(settings: Settings, spec: ModelSpec) -> ModelSpec:
 
 
 def _share(spec: ModelSpec) -> dict[str, Any]:
-    branch = spec.stack.residual.within(spec.stack.n_branches).branch
-    return {"scale_depth": round(branch * math.sqrt(spec.n_layers), 12)}
+    added = one(spec.stack.residual.within(spec.stack.n_branches), AddSpec, "residual that is a sum")
+    return {"scale_depth": round(added.branch * math.sqrt(spec.n_layers), 12)}
 
 
 def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:

@@ -31,7 +31,7 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
             inner = tables.section(SLIDING), tables.section(FULL)
             each = tuple(p if i is None else within(i, length, p) for i, p in zip(inner, plain, strict=True))
             tables.close()
-        of_type = dict(zip((SLIDING, FULL), each, strict=True))
+        of_type: dict[str, RotarySpec] = dict(zip((SLIDING, FULL), each, strict=True))
         pairs = zip(spec.stack.blocks, types_of(spec), strict=True)
         blocks = (changed(block, RotarySpec, **of_type[kind].values()) for block, kind in pairs)
         return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=length)

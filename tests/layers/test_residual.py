@@ -52,9 +52,8 @@ def test_factors_follow_the_depth(n_layers: int) -> None:
     for residual, scale, branch in ((deep, (2 * n_layers) ** 0.25, 1.0), (mini, 1.0, 1.4 / n_layers**0.5)):
         spec = shrink(preset("llama2-7b").spec)
         spec = spec.but(stack=spec.stack.but(blocks=spec.stack.blocks[:1] * n_layers, residual=residual))
-        found = dict(spec.stack.parts(Place()))["residual"]
-        assert found is not None
-        assert found[0].values() == pytest.approx({"scale": scale, "branch": branch, "shared": None})
+        found = residual.within(spec.stack.n_branches)
+        assert (found.scale, found.branch) == pytest.approx((scale, branch))
 
 
 def test_a_late_branch_writes_with_the_last_sublayer() -> None:

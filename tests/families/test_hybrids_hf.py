@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from anyformer.errors import CheckpointError
-from anyformer.families import FAMILIES
-from anyformer.families.hf.mapping import misfits, spec_of
+from anyformer.families import FAMILIES, preset
+from anyformer.families.hf.mapping import computed, misfits, spec_of
 from anyformer.layers import AttentionSpec, GatedDeltaNetSpec, MoESpec, S6Spec, SSDSpec
 from anyformer.spec import ModelSpec, Spec, parameters
 from tests.laws.inputs import inputs
@@ -294,3 +294,45 @@ def test_refused_in_a_line(hf_type: str, settings: dict[str, Any], says: str) ->
     with pytest.raises(CheckpointError, match=says) as error:
         read(hf_type, settings)
     assert "\n" not in str(error.value)
+
+
+RELEASED_LFM2: dict[str, Any] = {
+    "block_auto_adjust_ff_dim": True,
+    "block_dim": 1024,
+    "block_ff_dim": 6656,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_mlp_init_scale": 1.0,
+    "block_multiple_of": 256,
+    "block_norm_eps": 1e-5,
+    "block_out_init_scale": 1.0,
+    "block_use_swiglu": True,
+    "block_use_xavier_init": True,
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "conv_dim": 1024,
+    "conv_dim_out": 1024,
+    "conv_use_xavier_init": True,
+    "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+    "hidden_size": 1024,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 128_000,
+    "norm_eps": 1e-5,
+    "num_attention_heads": 16,
+    "num_heads": 16,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "rope_theta": 1e6,
+    "use_pos_enc": True,
+    "vocab_size": 65_536,
+}
+
+
+def test_released_files_of_lfm2_say_much_again() -> None:
+    """Settings of the release of July 2025: none of those that its class passes over may be something else."""
+    assert computed(read("lfm2", RELEASED_LFM2)) == computed(preset("lfm2-350m").spec)
+    untied = read("lfm2", {**RELEASED_LFM2, "tie_embedding": False})
+    assert not transformers.Lfm2Config(**{**RELEASED_LFM2, "tie_embedding": False}).tie_word_embeddings
+    assert parameters(untied).total == 354_483_968 + 65_536 * 1024
+    for name, other in (("block_use_swiglu", False), ("conv_dim", 512), ("num_heads", 8)):
+        with pytest.raises(CheckpointError, match=f"{name} = {other} is not computed here"):
+            read("lfm2", {**RELEASED_LFM2, name: other})

@@ -17,6 +17,7 @@ from anyformer.layers import (
     AttentionSpec,
     CausalConvolutionSpec,
     GatedFeedForwardSpec,
+    GQASpec,
     OutputGateSpec,
     ProportionalRoPE,
     RMSNormSpec,
@@ -25,7 +26,7 @@ from anyformer.layers import (
     ShortConvolutionSpec,
     SlidingWindow,
 )
-from anyformer.spec import BranchSpec, ModelSpec, Window
+from anyformer.spec import BranchSpec, ModelSpec, TableSpec, Window
 
 WORDS = {"conv": ShortConvolutionSpec, "full_attention": AttentionSpec}
 MIXER = "0.branches.0.mixer"
@@ -45,7 +46,7 @@ def _listed(settings: Settings, n_layers: int) -> list[str]:
 
 def _width(settings: Settings, spec: ModelSpec) -> ModelSpec:
     """Of feed-forwards: as it is said, or two thirds of it, times a factor, up to a multiple."""
-    width = settings.positive("intermediate_size", int, 12_288)
+    width = settings.positive("block_ff_dim", int, settings.positive("intermediate_size", int, 12_288))
     if settings.take("block_auto_adjust_ff_dim", bool, True):
         factor, least = (
             settings.take("block_ffn_dim_multiplier", float, 1.0),
@@ -62,6 +63,27 @@ def _written(spec: ModelSpec) -> dict[str, Any]:
     return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
 
 
+def _tied(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Whether tables are one by the name that released files have for it, which goes before the other."""
+    said = settings.optional("tie_embedding", bool)
+    return spec if said is None else changed(spec, TableSpec, shared="tokens" if said else None)
+
+
+def _width_again(spec: ModelSpec) -> int:
+    return spec.stack.d_model
+
+
+# What the released files say of the class again; and what they say of its start, or twice.
+AGAIN = table.only(
+    block_use_swiglu=True,
+    use_pos_enc=True,
+    block_dim=_width_again,
+    conv_dim=_width_again,
+    conv_dim_out=_width_again,
+    num_heads=lambda spec: one(spec, GQASpec, "attention").n_heads,
+)
+STARTS = tuple(f"block_{x}" for x in ("mlp_init_scale", "out_init_scale", "use_xavier_init", "norm_eps"))
+IGNORED = (*STARTS, "conv_use_xavier_init", "theta")
 EPS = table.at("norm_eps", float, RMSNormSpec, "eps", default=1e-5)
 
 
@@ -79,6 +101,8 @@ MIXERS = (
     *_convolutions(3),
     table.positions(RotarySpec(theta=1e6), context=128_000),
     table.tables(tied=True),
+    table.Pair(_tied),
+    AGAIN,
 )
 FEED = "feed_forward"
 LAYER = {
@@ -106,6 +130,7 @@ LFM2 = table.family(
     ),
     LAYER,
     norm="embedding_norm",
+    ignored=IGNORED,
 )
 
 SPARSE = {**LAYER, **routed(f"{FEED}.gate.weight", f"{FEED}.expert_bias")}
@@ -134,7 +159,7 @@ LFM2_MOE = table.family(
     {**SPARSE, GATE_AND_UP: f"{FEED}.experts.gate_up_proj", f"{EXPERTS}.down.weight": f"{FEED}.experts.down_proj"},
     filed={**SPARSE, **filed(None, f"{FEED}.experts", ("w1", "w3", "w2"))},
     norm="embedding_norm",
-    ignored=TRAINING,
+    ignored=(*TRAINING, *IGNORED),
 )
 
 

@@ -23,7 +23,16 @@ STATES = {f"mamba-{size}" for size in ("130m", "370m", "790m", "1.4b", "2.8b")} 
 STATES |= {"mamba2-130m", "mamba2-2.7b", "codestral-mamba-7b", "falcon-mamba-7b"}
 STATES |= {"lstm-medium", "gru-medium", "awd-lstm-ptb", "awd-lstm-wikitext2"}
 MLA = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-mtp", "glm-4.7-flash", "mistral-small-4"}
-MLA |= {"deepseek-v3.2", "glm-5", "kimi-linear-48b-a3b", "longcat-flash", "youtu-llm-2b"}
+MLA |= {
+    "a.x-k1",
+    "deepseek-v3.2",
+    "glm-5",
+    "kimi-linear-48b-a3b",
+    "ling-3.0-flash",
+    "longcat-flash",
+    "minicpm3-4b",
+    "youtu-llm-2b",
+}
 
 
 @pytest.mark.parametrize("name", sampled([*PRESETS]))

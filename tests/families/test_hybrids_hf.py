@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from anyformer.errors import CheckpointError
-from anyformer.families import FAMILIES
-from anyformer.families.hf.mapping import misfits, spec_of
+from anyformer.families import FAMILIES, preset
+from anyformer.families.hf.mapping import computed, misfits, spec_of
 from anyformer.layers import AttentionSpec, GatedDeltaNetSpec, MoESpec, S6Spec, SSDSpec
 from anyformer.spec import ModelSpec, Spec, parameters
 from tests.laws.inputs import inputs
@@ -77,6 +77,8 @@ MULTIPLIERS = {
 }
 GRIFFIN = {**SIZES, "hidden_activation": "gelu"}
 MINIMAX = {**SIZES, "num_local_experts": 4}
+LFM2_MOE = {**SIZES, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+LFM2_MOE |= {"layer_types": ["conv", "full_attention", "conv", "conv"]}
 ALPHAS, BETAS = (
     tuple(f"{at}_{word}_factor" for at in ("full_attn", "linear_attn", "mlp")) for word in ("alpha", "beta")
 )
@@ -135,6 +137,43 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "layer_types": ["linear_attention"] * 2 + ["full_attention", "linear_attention"],
         },
     ),
+    ("lfm2_moe", LFM2_MOE),
+    (
+        "lfm2_moe",
+        {
+            **LFM2_MOE,
+            "num_dense_layers": 0,
+            "use_expert_bias": False,
+            "routed_scaling_factor": 2.5,
+            "conv_bias": True,
+            "conv_L_cache": 2,
+            "norm_eps": 1e-2,
+            "tie_word_embeddings": False,
+        },
+    ),
+    ("lfm2_moe", {**LFM2_MOE, "num_dense_layers": 1, "norm_topk_prob": False, "rope_parameters": {"rope_theta": 5e3}}),
+    ("lfm3", {**SIZES, "num_hidden_layers": 5, "head_dim": 8, "sliding_window": 6}),
+    (
+        "lfm3",
+        {
+            **SIZES,
+            "head_dim": 16,
+            "use_sandwich_norm": False,
+            "use_attention_gate": False,
+            "attention_bias": True,
+            "conv_bias": True,
+            "conv_L_cache": 2,
+            "norm_eps": 1e-2,
+            "tie_word_embeddings": False,
+            "sliding_window": 5,
+            "layer_types": ["full_attention", "sliding_attention", "conv", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "proportional", "rope_theta": 3e3, "partial_rotary_factor": 0.25},
+                "full_attention": {"rope_type": "default", "rope_theta": 2e4},
+            },
+        },
+    ),
+    ("lfm3", {**SIZES, "head_dim": 8, "sliding_window": None, "layer_types": ["conv", "full_attention"] * 2}),
 ]
 each_given = pytest.mark.parametrize(("hf_type", "settings"), GIVEN, ids=[f"{t} {i}" for i, (t, _) in enumerate(GIVEN)])
 
@@ -240,9 +279,60 @@ def test_layers_are_of_the_kinds_that_are_said() -> None:
         ("minimax", {**MINIMAX, "mlp_alpha_factor": 2}, "mlp_alpha_factor = 2 must be full_attn_alpha_factor = 1.0"),
         ("minimax", {**MINIMAX, "attn_type_list": [0, 1]}, "attn_type_list = .* must be 4 times 0 or 1"),
         ("minimax", {**MINIMAX, "layer_types": ["conv"] * 4}, "layer_types = .* must be 4 times linear_attention or"),
+        ("lfm3", {**SIZES, "head_dim": 8, "layer_types": ["conv"] * 3}, "layer_types = .* must be 4 times conv or"),
+        (
+            "lfm3",
+            {**SIZES, "head_dim": 8, "sliding_window": None, "layer_types": ["sliding_attention"] * 4},
+            "sliding_window = None leaves the sliding layers without a window",
+        ),
+        ("lfm2_moe", {**LFM2_MOE, "layer_types": None}, "layer_types = None must be 4 times conv or full_attention"),
+        ("lfm2_moe", {**LFM2_MOE, "num_experts_per_tok": 5}, "top_k = 5 must be from 1 to n_experts = 4"),
+        ("lfm2_moe", {**LFM2_MOE, "moe_layer_freq": 2}, "moe_layer_freq = 2 is unknown here"),
     ],
 )
 def test_refused_in_a_line(hf_type: str, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says) as error:
         read(hf_type, settings)
     assert "\n" not in str(error.value)
+
+
+RELEASED_LFM2: dict[str, Any] = {
+    "block_auto_adjust_ff_dim": True,
+    "block_dim": 1024,
+    "block_ff_dim": 6656,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_mlp_init_scale": 1.0,
+    "block_multiple_of": 256,
+    "block_norm_eps": 1e-5,
+    "block_out_init_scale": 1.0,
+    "block_use_swiglu": True,
+    "block_use_xavier_init": True,
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "conv_dim": 1024,
+    "conv_dim_out": 1024,
+    "conv_use_xavier_init": True,
+    "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+    "hidden_size": 1024,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 128_000,
+    "norm_eps": 1e-5,
+    "num_attention_heads": 16,
+    "num_heads": 16,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "rope_theta": 1e6,
+    "use_pos_enc": True,
+    "vocab_size": 65_536,
+}
+
+
+def test_released_files_of_lfm2_say_much_again() -> None:
+    """Settings of the release of July 2025: none of those that its class passes over may be something else."""
+    assert computed(read("lfm2", RELEASED_LFM2)) == computed(preset("lfm2-350m").spec)
+    untied = read("lfm2", {**RELEASED_LFM2, "tie_embedding": False})
+    assert not transformers.Lfm2Config(**{**RELEASED_LFM2, "tie_embedding": False}).tie_word_embeddings
+    assert parameters(untied).total == 354_483_968 + 65_536 * 1024
+    for name, other in (("block_use_swiglu", False), ("conv_dim", 512), ("num_heads", 8)):
+        with pytest.raises(CheckpointError, match=f"{name} = {other} is not computed here"):
+            read("lfm2", {**RELEASED_LFM2, name: other})

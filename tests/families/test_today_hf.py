@@ -124,6 +124,10 @@ ETTIN = {name: value for name, value in SIZES.items() if name != "num_key_value_
 ETTIN |= {"cls_token_id": 1, "sep_token_id": 2}  # which the class wants among the tokens
 GEMMA4 = {"vocab_size_per_layer_input": 101, "hidden_size_per_layer_input": 12, "head_dim": 16, "global_head_dim": 32}
 GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
+LAGUNA = {"num_experts": 4, "shared_expert_intermediate_size": 20}
+LONG = {"rope_type": "longrope", "rope_theta": 1e3, "original_max_position_embeddings": 64}
+LONG |= {"short_factor": [1.1, 1.5, 2.0, 3.0], "long_factor": [1.1, 1.5, 2.0, 3.0]}
+SCALED = {"embedding_multiplier": 5.5, "attention_multiplier": 0.1, "logits_scaling": 3.0, "residual_multiplier": 0.4}
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", SIZES),
     ("qwen3", {**SIZES, "head_dim": 8, "attention_bias": True, "use_sliding_window": True, "max_window_layers": 2}),
@@ -376,6 +380,81 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
             "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
         },
     ),
+    ("flex_olmo", {**SIZES, "num_experts": 4, "num_experts_per_tok": 3}),
+    (
+        "flex_olmo",
+        {**SIZES, "num_experts": 2, "num_experts_per_tok": 2, "norm_topk_prob": True, "attention_bias": True},
+    ),
+    ("granitemoeshared", {**SIZES, "num_local_experts": 4, "residual_multiplier": 0.22}),
+    (
+        "granitemoeshared",
+        {**SIZES, **SCALED, "num_local_experts": 3, "shared_intermediate_size": 20, "attention_bias": True},
+    ),
+    ("hunyuan_v1_moe", {**SIZES, "num_experts": 4, "moe_topk": 2, "head_dim": 8}),
+    ("hunyuan_v1_moe", {**SIZES, "num_experts": 4, "moe_topk": [3, 2, 4, 2], "head_dim": 16, "attention_bias": True}),
+    ("axk1", {**LATENT, **ROUTED, "n_group": 2, "topk_group": 1}),
+    (
+        "axk1",
+        {
+            **LATENT,
+            **ROUTED,
+            "n_group": 1,
+            "topk_group": 1,
+            "mlp_layer_types": ["sparse", "dense"] * 2,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "rms_norm_eps": 1e-2,
+            "norm_topk_prob": False,
+        },
+    ),
+    ("minicpm3", LATENT),
+    (
+        "minicpm3",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "v_head_dim": None,
+            "scale_emb": 3.5,
+            "scale_depth": 0.7,
+            "dim_model_base": 16,
+            "mlp_bias": True,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "rms_norm_eps": 1e-2,
+            "rope_parameters": LONG,
+            "max_position_embeddings": 64,
+        },
+    ),
+    ("minicpm3", {**LATENT, "scale_depth": None, "dim_model_base": None}),
+    ("laguna", {**SIZES, **EXPERTS, **LAGUNA, "head_dim": 16}),
+    (
+        "laguna",
+        {
+            **SIZES,
+            **EXPERTS,
+            **LAGUNA,
+            "head_dim": 8,
+            "num_attention_heads_per_layer": [4, 2, 6, 8],
+            "gating": "per-element",
+            "moe_router_logit_softcapping": 0.7,
+            "moe_routed_scaling_factor": 2.5,
+            "attention_bias": True,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["sparse", "dense"] * 2,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 3e3, "partial_rotary_factor": 1.0},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 2e4,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                    "partial_rotary_factor": 0.5,
+                },
+            },
+            "max_position_embeddings": 256,
+        },
+    ),
 ]
 # The names from here on: each is held against its own class, which the laws need not do.
 OWN = [i for i, (name, _) in enumerate(GIVEN) if i > [name for name, _ in GIVEN].index("dbrx")]
@@ -540,6 +619,26 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("hy_v3", {**NUMBERED, "mlp_bias": True}, "mlp_bias = True is not computed here"),
         ("exaone_moe", {**NUMBERED, "num_shared_experts": 0}, "num_shared_experts = 0 leaves an expert without width"),
         ("mellum", {**EXPERTS, "num_experts": 4, "num_mtp_layers": 1}, "num_mtp_layers = 1 is not computed here"),
+        (
+            "axk1",
+            {**LATENT, **ROUTED, "n_group": 1, "topk_group": 1, "moe_layer_freq": 2},
+            "moe_layer_freq = 2 is not computed",
+        ),
+        ("axk1", {**LATENT, **ROUTED, "n_group": 3, "topk_group": 1}, "Router.n_groups = 3 must divide n_experts = 4"),
+        ("minicpm3", {**LATENT, "scale_depth": 0}, "scale_depth = 0 must be above 0"),
+        ("minicpm3", {**LATENT, "num_key_value_heads": 2}, "num_key_value_heads = 2 is not computed here"),
+        ("laguna", {**EXPERTS, **LAGUNA, "gating": False}, "gating = False must be true or per-element or per-head"),
+        (
+            "laguna",
+            {**EXPERTS, **LAGUNA, "num_attention_heads_per_layer": [4, 4]},
+            r"num_attention_heads_per_layer = \[4, 4\] must be 4 numbers above 0",
+        ),
+        ("laguna", {**EXPERTS, **LAGUNA, "moe_apply_router_weight_on_input": True}, "is not computed here"),
+        ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, r"moe_topk = \[1, 2\] must be a number above 0, or 4 of them"),
+        ("hunyuan_v1_moe", {"num_shared_expert": 2}, "num_shared_expert = 2 is not computed here"),
+        ("hunyuan_v1_moe", {"moe_intermediate_size": 16}, "moe_intermediate_size = 16 is not computed here"),
+        ("granitemoeshared", {"shared_intermediate_size": -1}, "shared_intermediate_size = -1 is no number"),
+        ("flex_olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is unknown here"),
     ],
 )
 def test_refused_in_a_line(hf_type: str, changes: dict[str, Any], says: str) -> None:
@@ -563,3 +662,35 @@ def test_files_need_not_hold_what_identities_never_read(tmp_path: Path) -> None:
     save_file({name: value for name, value in held.items() if ".3.up" not in name}, directory / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"experts\.3\.up_proj"):
         load(directory)
+
+
+def test_released_files_of_axk1_have_a_norm_too_many_and_no_corrections(tmp_path: Path) -> None:
+    """A dense layer's norm behind experts is passed over; a model without corrections is written and read as one."""
+    settings = {**LATENT, **ROUTED, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+    model = build(read("axk1", settings), seed=3)
+    save(model, tmp_path / "written")
+    held = load_file(tmp_path / "written" / "model.safetensors")
+    assert sorted(name for name in held if "post_mlp" in name) == [
+        f"model.layers.{i}.post_mlp_layernorm.weight" for i in (1, 2, 3)
+    ]
+    held = {name: value for name, value in held.items() if "correction" not in name}
+    more = {"model.layers.0.post_mlp_layernorm.weight": torch.ones(64)}
+    save_file(held | more, tmp_path / "written" / "model.safetensors")
+    found = load(tmp_path / "written")[0]
+    assert not any("correction" in name for name in found.state_dict())
+    save(found, tmp_path / "again")
+    again = load(tmp_path / "again")[0]
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(found(ids).logits, again(ids).logits)
+        assert torch.equal(found(ids).logits, model(ids).logits)  # whose corrections are 0
+
+
+def test_multipliers_of_minicpm_are_those_that_its_class_makes_of_its_settings() -> None:
+    settings = {**LATENT, "scale_depth": 0.7, "dim_model_base": 16}
+    theirs = transformers.MiniCPM3ForCausalLM(transformers.MiniCPM3Config(**settings))
+    ours = read("minicpm3", settings)
+    added = build(ours).stack.residual.spec
+    assert added.branch == pytest.approx(theirs.model.layers[0].residual_scale)
+    assert ours.heads[0].scale is not None
+    assert ours.heads[0].scale.value(64) == pytest.approx(1 / theirs.config.logits_scaling)

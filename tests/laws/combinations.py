@@ -258,6 +258,7 @@ routers = st.sampled_from(
         L.RouterSpec(n_experts=Count(4), top_k=2, norm=L.RMSNormSpec(), scale=ScaleSpec(power=-0.5), gains=True),
         L.RouterSpec(n_experts=Count(5), top_k=3, score="softmax-of-chosen"),
         L.RouterSpec(n_experts=Count(6), top_k=2, score="sigmoid", correction=True, n_groups=3, top_groups=2),
+        L.RouterSpec(n_experts=Count(4), top_k=2, score="sigmoid", renormalise=True, eps=0.1, softcap=2.0),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sparsemixer", tolerance=0.3),
         L.RouterSpec(n_experts=Count(3), top_k=3, n_identity=2, correction=True),
         L.RouterSpec(n_experts=Count(4), top_k=2, score="sqrt-softplus", renormalise=True, correction=True),
@@ -414,6 +415,7 @@ def decoders(draw: st.DrawFn, masks: st.SearchStrategy[L.Mask] = causal_masks) -
                 L.AddSpec(),
                 L.AddSpec(scale=0.7, branch=0.6),
                 L.AddByDepthSpec(power=0.1),
+                L.AddByDepthSpec(power=0.0, branch=ScaleSpec(factor=0.9, power=-0.25)),
                 L.ReversibleSpec(),
                 L.ReversibleSpec(output="both"),
             ]

@@ -10,10 +10,12 @@ from anyformer.families.hf.mapping import misfits, spec_of
 from anyformer.layers import (
     GELU,
     XIELU,
+    AddByDepthSpec,
     AddSpec,
     AltUpSpec,
     AttentionSpec,
     Causal,
+    CausalConvolutionSpec,
     FactorSpec,
     FeedForwardSpec,
     GatedFeedForwardSpec,
@@ -49,6 +51,28 @@ Change = tuple[type[Spec], dict[str, Any]]
 
 NO_QK_NORM: Change = (GQASpec, {"norm_query": None, "norm_key": None})
 MUTATIONS: dict[str, list[Change]] = {
+    "minicpm3-4b": [
+        (TokensSpec, {"scale": None}),
+        (HeadSpec, {"scale": None}),
+        (AddByDepthSpec, {"branch": ScaleSpec(factor=2.0, power=-0.5)}),
+        (LongRoPE, {"short": (1.0, 2.0, 3.0, 4.0), "long": (1.0, 2.0, 3.0, 4.0)}),
+        (RotarySpec, {"layout": "interleaved"}),
+    ],
+    "laguna-33b": [
+        (AttentionSpec, {"gate": OutputGateSpec(over="heads")}),
+        (RouterSpec, {"softcap": 5.0}),
+        (RotarySpec, {"fraction": 1.0}),
+        NO_QK_NORM,
+    ],
+    "lfm3-1.7b": [
+        (AttentionSpec, {"gate": None}),
+        (AttentionSpec, {"gate": OutputGateSpec(over="heads", activation=Softplus())}),
+        (BranchSpec, {"norm_out": None}),
+        (SlidingWindow, {"size": 4}),
+        (CausalConvolutionSpec, {"activation": SiLU()}),
+        (ProportionalRoPE, {"share": 0.25}),
+        NO_QK_NORM,
+    ],
     "helium-1-2b": [(RotarySpec, {"layout": "half"}), (RotarySpec, {"theta": 1.1e5}), (RMSNormSpec, {"eps": 1e-6})],
     "cwm-32b": [(SlidingWindow, {"size": 6}), (RotarySpec, {"scaling": None}), (RMSNormSpec, {"eps": 1e-6})],
     "persimmon-8b": [(RotarySpec, {"fraction": 1.0}), (RotarySpec, {"theta": 2.6e4}), (LayerNormSpec, {"eps": 1e-6})],

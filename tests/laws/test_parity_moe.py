@@ -17,6 +17,7 @@ from anyformer.layers import (
     GELU,
     AttentionSpec,
     Causal,
+    CausalConvolutionSpec,
     GatedFeedForwardSpec,
     GQASpec,
     LayerNormSpec,
@@ -24,11 +25,12 @@ from anyformer.layers import (
     RMSNormSpec,
     RotarySpec,
     RouterSpec,
+    SiLU,
     SlidingWindow,
     YaRN,
 )
 from anyformer.resizing import shrink
-from anyformer.spec import ModelSpec, Spec
+from anyformer.spec import BranchSpec, ModelSpec, Spec
 from tests.laws.models import ids_for, same
 from tests.laws.mutations import check_mutation, each_mutation
 from tests.laws.weights import filled, telling
@@ -69,6 +71,23 @@ MUTATIONS: dict[str, list[tuple[type[Spec], dict[str, Any]]]] = {
         (YaRN, {"beta_fast": 4.0}),
         (YaRN, {"beta_slow": 1.1}),
         (RotarySpec, {"theta": 160_000.0}),
+    ],
+    "flexolmo-7x7b-1t": [
+        (RouterSpec, {"score": "sigmoid"}),
+        (GQASpec, {"norm_query": None, "norm_key": None}),
+        (BranchSpec, {"norm_out": None}),
+    ],
+    "hunyuan-a13b": [
+        (GQASpec, {"norm_last": False}),
+        (RouterSpec, {"renormalise": False}),
+        (RotarySpec, {"theta": 1e4}),
+    ],
+    "a.x-k1": [(BranchSpec, {"norm_out": None}), (RouterSpec, {"factor": 2.4})],
+    "lfm2-8b-a1b": [
+        (RouterSpec, {"eps": 1e-2}),
+        (RouterSpec, {"score": "softmax"}),
+        (RouterSpec, {"renormalise": False}),
+        (CausalConvolutionSpec, {"activation": SiLU()}),
     ],
 }
 

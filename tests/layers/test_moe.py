@@ -75,6 +75,8 @@ MIXTURES = {
         router=router(4, 3, n_identity=4, bias=True), expert=CLAMPED, latent=Width(6), weighs="input"
     ),
     "all of them": MoESpec(router=router(3, 3), expert=PLAIN),
+    "little is divided by more": MoESpec(router=router(score="sigmoid", renormalise=True, eps=0.3), expert=GATED),
+    "capped": MoESpec(router=router(6, 3, bias=True, softcap=1.5), expert=GATED),
     "one": MoESpec(router=router(1, 1, score="sigmoid"), expert=GATED),
 }
 every_mixture = pytest.mark.parametrize("name", MIXTURES)
@@ -124,7 +126,8 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
 
     def logits(token: Tensor) -> list[Tensor]:
         each = own["router.weight"] @ token
-        return list(each + own["router.bias"] if "router.bias" in own else each)
+        each = each + own["router.bias"] if "router.bias" in own else each
+        return list(each if r.softcap is None else r.softcap * (each / r.softcap).tanh())
 
     def there(token: Tensor) -> Tensor:
         return own["latent_in.weight"] @ token if spec.latent else token
@@ -138,7 +141,7 @@ def by_the_oracle(spec: MoESpec, module: MoE, x: Tensor, real: list[list[bool]] 
     elif isinstance(spec.capacity, CapacityFactor):
         places = -int(-spec.capacity.factor * r.top_k * N // r.n_experts)
     correction = own["router.correction"].tolist() if r.correction else None
-    fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "factor", "tolerance")
+    fields = ("score", "top_k", "n_groups", "top_groups", "group_score", "renormalise", "eps", "factor", "tolerance")
     options = {name: getattr(r, name) for name in fields}
     options["weighs"] = spec.weighs
     y = oracle.mixture(

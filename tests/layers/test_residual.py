@@ -8,10 +8,10 @@ import torch
 from anyformer.errors import SpecError
 from anyformer.families import preset
 from anyformer.families.compose import changed
-from anyformer.layers import AddSpec, ReversibleSpec, RMSNormSpec
+from anyformer.layers import AddByDepthSpec, AddSpec, ReversibleSpec, RMSNormSpec
 from anyformer.layers.tokens import ForwardContext, Notes, plain_tokens
 from anyformer.resizing import shrink
-from anyformer.spec import Place
+from anyformer.spec import Place, ScaleSpec
 from tests.laws.models import ids_for, randomised
 from tests.laws.tolerance import close, distance
 
@@ -43,6 +43,17 @@ def test_the_factor_is_of_what_each_branch_writes() -> None:
             block.sublayers[0].branches[0].mixer.projection.o.weight.mul_(0.22)
             block.sublayers[1].branches[0].mixer.down.weight.mul_(0.22)
         close(plain(ids).logits, factored(ids).logits)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 62])
+def test_factors_follow_the_depth(n_layers: int) -> None:
+    """DeepNorm's is (2 layers)^(1/4) of the stream, MiniCPM's 1.4 / √layers of what is written to it."""
+    deep, mini = AddByDepthSpec(), AddByDepthSpec(power=0.0, branch=ScaleSpec(factor=1.4 * 2**0.5, power=-0.5))
+    for residual, scale, branch in ((deep, (2 * n_layers) ** 0.25, 1.0), (mini, 1.0, 1.4 / n_layers**0.5)):
+        spec = shrink(preset("llama2-7b").spec)
+        spec = spec.but(stack=spec.stack.but(blocks=spec.stack.blocks[:1] * n_layers, residual=residual))
+        found = residual.within(spec.stack.n_branches)
+        assert (found.scale, found.branch) == pytest.approx((scale, branch))
 
 
 def test_a_late_branch_writes_with_the_last_sublayer() -> None:

@@ -31,6 +31,7 @@ def chosen_by(
     top_groups: int = 1,
     group_score: str = "max",
     renormalise: bool = False,
+    eps: float = 0.0,
     factor: float = 1.0,
     tolerance: float = 0.01,
 ) -> Choice:
@@ -54,7 +55,7 @@ def chosen_by(
         weights = softmax_of(weights)
     if renormalise:
         total: Any = sum(weights)
-        weights = [w / total for w in weights]
+        weights = [w / (total + eps) for w in weights]
     return [(i, w * factor) for i, w in zip(experts, weights, strict=True)]
 
 

@@ -153,7 +153,7 @@ def _tricks(preset: Preset) -> str:
     said += [f"logits × {words.scale(h.scale, 'd_model')}" for h in spec.heads if h.scale is not None]
     said += ["embedding norm"] if spec.stack.embedding.norm is not None else []
     for name, called in (("scale", "residual"), ("branch", "branches")):
-        factor = getattr(spec.stack.residual, name, 1.0)
+        factor = getattr(spec.stack.residual.within(spec.stack.n_branches), name, 1.0)
         said += [f"{called} × {words.number(factor)}" if factor else f"no {called}"] if factor != 1 else []
     z_loss = preset.recipe.z_loss if preset.recipe else 0.0
     told = words.number(z_loss) if z_loss else (preset.training or {}).get("z-loss", "")

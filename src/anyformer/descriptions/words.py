@@ -11,6 +11,7 @@ from typing import Any
 from anyformer.descriptions.facts import Where, head_sharing, n_shared_experts
 from anyformer.layers import (
     GELU,
+    AddByDepthSpec,
     AddSpec,
     And,
     ByRole,
@@ -190,6 +191,10 @@ def residual(value: ResidualSpec) -> str:
     if value.n_streams > 1:
         kind = "streams" if isinstance(value, StreamsSpec) else f"{KINDS.get(value.kind, value.kind)} streams"
         return phrase(value, f"{value.n_streams} {kind}", without=("n",))
+    if isinstance(value, AddByDepthSpec):
+        each = (ScaleSpec(power=value.power), value.branch)
+        x, y = (f"{scale(n, 'branches')} · " if n != ScaleSpec() else "" for n in each)
+        return f"{x}x + {y}branch"
     if not isinstance(value, AddSpec):
         return phrase(value)
     x, y = (f"{number(n)} · " if n != 1 else "" for n in (value.scale, value.branch))
@@ -336,12 +341,14 @@ def router(value: RouterSpec) -> str:
     said += ["groups by the sum of their two best"] if value.group_score == "top2-sum" else []
     said += [f"chosen by a table of {value.hashed:,} token ids"] if value.hashed else []
     said += ["a bias of the logits"] if value.bias else []
+    said += [f"logits capped at {number(value.softcap)}"] if value.softcap is not None else []
     said += ["a correction bias moved by the load"] if value.correction else []
-    said += ["weights normalised"] if value.renormalise else []
+    usual = RouterSpec.__dataclass_fields__
+    larger = f", their sum + {number(value.eps)}" if value.eps != usual["eps"].default else ""
+    said += [f"weights normalised{larger}"] if value.renormalise else []
     said += [f"weights × {number(value.factor)}"] if value.factor != 1 else []
     said += ["a learned factor of each"] if value.gains else []
-    usual = RouterSpec.__dataclass_fields__["tolerance"].default
-    said += [f"tolerance {number(value.tolerance)}"] if value.tolerance != usual else []
+    said += [f"tolerance {number(value.tolerance)}"] if value.tolerance != usual["tolerance"].default else []
     return ", ".join(said)
 
 

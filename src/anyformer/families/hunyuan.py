@@ -1,4 +1,4 @@
-"""Hunyuan's dense models of 2025, LLaMA with a norm over each head's queries and keys after they have turned; HY 3, a mixture."""
+"""Hunyuan's models of 2025, LLaMA with a norm over each head's queries and keys after they have turned, and experts; HY 3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
 from anyformer.families.qwen3 import with_qk_norms
 from anyformer.layers import GQASpec, RouterSpec, SiLU
-from anyformer.spec import ModelSpec
+from anyformer.spec import Count, ModelSpec
 
 # The released files say theta 10,000 and alpha 1,000: one factor of theta, 1,000^(128 / 126), for good.
 THETA = 10_000.0 * 1000.0 ** (128 / 126)
@@ -28,6 +28,21 @@ HUNYUAN = Origin("hunyuan", "llama2", 2025, "the releases of 2025, from memory")
     Preset("hunyuan-7b", hunyuan(32, 4096, 32, 14_336, 8, vocab_size=128_167), "7B", "7.50B, which the name cuts"),
     sizes="Tencent 2025, the released configurations (all from memory, unverified)",
     tokenizer="byte-level BPE, 120,818 and 128,167",
+)
+
+
+def hunyuan_moe(*sizes: int, n_experts: int, top_k: int) -> ModelSpec:
+    """Hunyuan with experts beside a feed-forward for all tokens that is as wide as one of them."""
+    dense, choice = hunyuan(*sizes, vocab_size=128_167), RouterSpec(n_experts=Count(n_experts), top_k=top_k)
+    return with_experts(dense.but(context=32_768), choice.but(renormalise=True), gated(sizes[3], SiLU()))
+
+
+HUNYUAN_MOE = Origin("hunyuan-moe", "hunyuan", 2025, "the release of Hunyuan-A13B, June 2025, from memory").lineage(
+    "64 experts, eight for a token, beside one for all; 128,167 tokens",
+    Preset("hunyuan-a13b", hunyuan_moe(32, 4096, 32, 3072, 8, n_experts=64, top_k=8), "80B"),
+    family="hunyuan",
+    sizes="Tencent 2025, the released configuration (all from memory, unverified); active parameters: 13B",
+    tokenizer="byte-level BPE, 128,167",
 )
 
 

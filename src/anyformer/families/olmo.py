@@ -1,13 +1,23 @@
 """OLMo (Groeneveld et al. 2024, arXiv:2402.00838), OLMo 2 (Walsh et al. 2024, arXiv:2501.00656) and 3, and OLMoE (Muennighoff
-et al. 2024, arXiv:2409.02060)."""
+et al. 2024, arXiv:2409.02060), FlexOlmo (Shi et al. 2025, arXiv:2507.07024)."""
 
 from __future__ import annotations
 
-from anyformer.families.compose import changed, layered, mixing, windowed
+from anyformer.families.compose import changed, edited, layered, mixing, windowed
 from anyformer.families.lineage import Misprint, Origin, Preset
 from anyformer.families.llama import llama
 from anyformer.families.mistral import with_experts
-from anyformer.layers import GatedDeltaNetSpec, GQASpec, LayerNormSpec, RMSNormSpec, RotarySpec, RouterSpec, YaRN
+from anyformer.layers import (
+    GatedDeltaNetSpec,
+    GatedFeedForwardSpec,
+    GQASpec,
+    LayerNormSpec,
+    MoESpec,
+    RMSNormSpec,
+    RotarySpec,
+    RouterSpec,
+    YaRN,
+)
 from anyformer.spec import BranchSpec, Count, Length, ModelSpec, StackSpec, SublayerSpec, Width
 
 
@@ -42,6 +52,12 @@ def olmoe(*sizes: int, n_experts: int = 64, top_k: int = 8) -> ModelSpec:
     norm = RMSNormSpec(eps=1e-5)
     model = changed(model, GQASpec, norm_query=norm, norm_key=norm, norm_over="projection")
     return with_experts(model, RouterSpec(n_experts=Count(n_experts), top_k=top_k))
+
+
+def flex_olmo(*sizes: int, n_experts: int = 7, top_k: int = 7) -> ModelSpec:
+    """OLMo 2 with experts, trained apart and each on data of its own, for the feed-forwards (2507.07024, section 3)."""
+    router = RouterSpec(n_experts=Count(n_experts), top_k=top_k)
+    return edited(olmo2(*sizes), GatedFeedForwardSpec, lambda feed: MoESpec(router=router, expert=feed))
 
 
 DELTA_NORM = RMSNormSpec(eps=1e-5)  # of each head's values
@@ -149,4 +165,11 @@ OLMOE = Origin("olmoe", "olmo", 2024, "arXiv:2409.02060, section 2").lineage(
     family="olmo",
     sizes="Muennighoff et al. 2024, arXiv:2409.02060, table 1 (from memory); active parameters: 1.3B",
     tokenizer=BPE,
+)
+FLEX_OLMO = Origin("flex-olmo", "olmo2", 2025, "arXiv:2507.07024, section 3, from memory").lineage(
+    "seven experts, one for each set of data, all of which see each token",
+    Preset("flexolmo-7x7b-1t", flex_olmo(32, 4096, 32, 11_008), "33B", alias="flex-olmo"),
+    family="olmo",
+    sizes="Shi et al. 2025, the released configuration",
+    tokenizer="byte-level BPE (cl100k's, modified), 100,278 padded to 100,352",
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.layers.part import Part
 from anyformer.layers.tokens import ForwardContext, Notes
-from anyformer.spec import Count, Exponent, ResidualSpec
+from anyformer.spec import Count, Exponent, ResidualSpec, ScaleSpec
 
 # What the branches of a sublayer make [batch, token, d_model] of what they read, of that shape, and a note of each.
 Branches = Callable[[Tensor, ForwardContext], tuple[Tensor, list[Notes]]]
@@ -22,12 +22,16 @@ class AddSpec(ResidualSpec):
 
 
 class AddByDepthSpec(ResidualSpec):
-    """α x + y, where α is the number of the stack's branches to this power; DeepNorm's is 1/4, and follows the depth."""
+    """α x + β y, by the number of the stack's branches: α is it to this power (DeepNorm's is 1/4), β what `branch` makes of it.
+
+    β of MiniCPM is s / √layers (Hu et al. 2024, arXiv:2404.06395, section 3.1): s √2 / √branches.
+    """
 
     power: Exponent = 0.25
+    branch: ScaleSpec = ScaleSpec()
 
     def within(self, n_branches: int) -> AddSpec:
-        return AddSpec(scale=n_branches**self.power)
+        return AddSpec(scale=n_branches**self.power, branch=self.branch.value(n_branches))
 
 
 class SideBySideSpec(ResidualSpec, abstract=True):

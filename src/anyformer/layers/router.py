@@ -26,8 +26,6 @@ from anyformer.spec import (
     Workload,
 )
 
-TINY = 1e-20  # added to a sum of weights before dividing by it (DeepSeek-V3)
-
 
 class RouterSpec(PartSpec):
     """The `top_k` best of `n_experts` scores; the scores chosen, or what `score` makes of them, are the weights.
@@ -53,11 +51,13 @@ class RouterSpec(PartSpec):
     norm: MapSpec | None = None  # of what it reads
     scale: ScaleSpec | None = None  # of the logits, by d_model
     bias: bool = False  # of the logits
+    softcap: Positive | None = None  # cap · tanh(logits / cap) (Laguna)
     correction: bool = False  # a bias of the choice alone, moved by the load and never by a gradient (DeepSeek-V3)
     n_groups: Few = 1
     top_groups: Few = 1  # only the experts of the best groups can be chosen (DeepSeek-V2, V3)
     group_score: Literal["max", "top2-sum"] = "max"  # of a group: its best score, or the sum of its best two
     renormalise: bool = False  # the weights are divided by their sum
+    eps: Positive = 1e-20  # added to that sum (as in DeepSeek-V3; LFM2: 1e-6)
     factor: Positive = 1.0  # of the weights, last
     gains: bool = False  # a learned factor of each expert's weight, last (Gemma 4)
     tolerance: Positive = 0.01  # sparsemixer: scores below the best by more than twice this share of it are left out
@@ -181,6 +181,8 @@ class Router(Part[RouterSpec]):
                 x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
             logits = F.linear(x, self.weight.to(exact), None if self.bias is None else self.bias.to(exact))
             logits = logits if self.spec.scale is None else logits * self.spec.scale.value(self.place.d_model)
+            cap = self.spec.softcap
+            logits = logits if cap is None else cap * (logits / cap).tanh()
             found = self.choose(logits, self._looked_up(context.ids), training=context.dropout is not None)
             return found if self.gain is None else found._replace(weights=found.weights * self.gain[found.chosen])
 
@@ -211,7 +213,7 @@ class Router(Part[RouterSpec]):
         if spec.score == "softmax-of-chosen":
             weights = weights.softmax(-1)
         if spec.renormalise:
-            weights = weights / (weights.sum(-1, keepdim=True) + TINY)
+            weights = weights / (weights.sum(-1, keepdim=True) + spec.eps)
         return Routing(weights * spec.factor if spec.factor != 1 else weights, chosen, logits)
 
     def _best(self, scores: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ def latent_heads(
     head_dim: int = 128,
     value_dim: int = 128,
     *,
+    rotary_dim: int = 64,
     narrow: bool = False,
 ) -> tuple[table.Pair, ...]:
     """The sizes of latent attention, by default V2's and V3's; there are as many heads of keys and values as of queries.
@@ -56,7 +57,7 @@ def latent_heads(
         "num_attention_heads": ("n_heads", int, REQUIRED),
         "kv_lora_rank": ("kv_rank", int, kv_rank),
         "qk_nope_head_dim": ("head_dim", int, head_dim),
-        "qk_rope_head_dim": ("rotary_dim", int, 64),
+        "qk_rope_head_dim": ("rotary_dim", int, rotary_dim),
         "v_head_dim": ("value_dim", int, value_dim),
     }
     return (

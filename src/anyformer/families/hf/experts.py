@@ -148,21 +148,43 @@ def dense_by_type(width: int, first: int, setting: str | None = None) -> Pair:
         types = settings.strings("mlp_layer_types") or tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
         if len(types) != spec.n_layers or set(types) - {DENSE, SPARSE}:
             raise settings.refusal("mlp_layer_types", f"must be {spec.n_layers} times {DENSE} or {SPARSE}")
-        d_ff = settings.positive("intermediate_size", int, width)
-        pairs = zip(spec.stack.blocks, types, strict=True)
-        return spec.but(
-            stack=spec.stack.but(
-                blocks=tuple(as_dense(block, d_ff) if kind == DENSE else block for block, kind in pairs)
-            )
-        )
+        return with_dense(spec, types, settings.positive("intermediate_size", int, width))
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        types = [SPARSE if sparse(block) else DENSE for block in spec.stack.blocks]
-        dense = next((block for block in spec.stack.blocks if not sparse(block)), None)
-        found = {} if dense is None else {"intermediate_size": one(dense, GatedFeedForwardSpec, "feed-forward").d_ff}
-        return {"mlp_layer_types": types, **found}
+        return {
+            "mlp_layer_types": [SPARSE if sparse(block) else DENSE for block in spec.stack.blocks],
+            **dense_width(spec),
+        }
 
     return Pair(read, write)
+
+
+def dense_before(name: str, first: int, width: int) -> Pair:
+    """How many layers, of this width, are before the mixtures, `first` where nothing is said; otherwise as `dense_by_type`."""
+
+    def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
+        n = settings.take(name, int, first)
+        types = tuple(DENSE if i < n else SPARSE for i in range(spec.n_layers))
+        return with_dense(spec, types, settings.positive("intermediate_size", int, width))
+
+    def write(spec: ModelSpec) -> dict[str, Any]:
+        kinds = [*map(sparse, spec.stack.blocks), True]
+        return {name: kinds.index(True), **dense_width(spec)}
+
+    return Pair(read, write)
+
+
+def with_dense(spec: ModelSpec, types: tuple[str, ...], d_ff: int) -> ModelSpec:
+    """The model with a feed-forward of this width for the mixture of each dense layer."""
+    pairs = zip(spec.stack.blocks, types, strict=True)
+    blocks = tuple(as_dense(block, d_ff) if kind == DENSE else block for block, kind in pairs)
+    return spec.but(stack=spec.stack.but(blocks=blocks))
+
+
+def dense_width(spec: ModelSpec) -> dict[str, int]:
+    """The setting of the width of dense layers, where there are any."""
+    dense = next((block for block in spec.stack.blocks if not sparse(block)), None)
+    return {} if dense is None else {"intermediate_size": one(dense, GatedFeedForwardSpec, "feed-forward").d_ff}
 
 
 def as_dense(layer: BlockSpec, d_ff: int) -> BlockSpec:

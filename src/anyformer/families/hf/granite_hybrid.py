@@ -1,16 +1,19 @@
-"""Granite 4.0 H and Bamba to and from transformers' GraniteMoeHybridForCausalLM and BambaForCausalLM."""
+"""Granite 4.0 H, Bamba, and Granite's mixtures with a feed-forward for all tokens, to and from transformers' classes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from anyformer.families.compose import changed, edited
+from anyformer.families.granite import granite_moe
 from anyformer.families.granite_hybrid import bamba, granite_hybrid
 from anyformer.families.hf import table
-from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TRAINING, expert_width
+from anyformer.families.hf.experts import EXPERTS, GATE_AND_UP, TOP_K, TRAINING, expert_width
 from anyformer.families.hf.granite import MULTIPLIERS
+from anyformer.families.hf.granite import PAIRS as GRANITE_PAIRS
 from anyformer.families.hf.llama import ATTENTION, EPS, NORMS, SWIGLU, WIDTHS
 from anyformer.families.hf.mamba import OF_A_HYBRID, mixer, modules
+from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.states import kinds_of, layer_kinds, template
@@ -108,6 +111,35 @@ IN_FILES = {
     "block_sparse_moe.experts.gate_up_proj": "block_sparse_moe.input_linear.weight",
     "block_sparse_moe.experts.down_proj": "block_sparse_moe.output_linear.weight",
 }
+FEEDS = {"held": _feeds(), "filed": {ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds().items()}}
+
+
+def _beside(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """A feed-forward for all tokens beside the experts, where it has a width."""
+    width = settings.take("shared_intermediate_size", int, 0)
+    expert = one(spec, GatedFeedForwardSpec, "gated feed-forward")
+    return changed(spec, MoESpec, shared_expert=expert.but(d_ff=width) if width else None)
+
+
+def _said_beside(spec: ModelSpec) -> dict[str, Any]:
+    shared = one(spec, MoESpec, "mixture of experts").shared_expert
+    return {"shared_intermediate_size": one(shared, GatedFeedForwardSpec, "gated feed-forward").d_ff if shared else 0}
+
+
+GRANITE_MOE_SHARED = table.family(
+    "granitemoeshared",
+    "GraniteMoeSharedForCausalLM",
+    granite_moe(1, 8, 1, 8, n_experts=64, logits=1.0, top_k=1),
+    (
+        *GRANITE_PAIRS,
+        table.at("num_local_experts", int, RouterSpec, "n_experts", default=8),
+        TOP_K,
+        table.Pair(_beside, _said_beside),
+    ),
+    {**NORMS, **ATTENTION, **FEEDS["held"]},
+    filed={**NORMS, **ATTENTION, **FEEDS["filed"]},
+    ignored=TRAINING,
+)
 GRANITE_HYBRID = table.family(
     "granitemoehybrid",
     "GraniteMoeHybridForCausalLM",
@@ -129,8 +161,8 @@ GRANITE_HYBRID = table.family(
         table.tables(tied=False),
         layer_kinds(WORDS, _all_states, OLDER),
     ),
-    {**LAYER, **_feeds()},
-    filed={**LAYER, **{ours: IN_FILES.get(theirs, theirs) for ours, theirs in _feeds().items()}},
+    {**LAYER, **FEEDS["held"]},
+    filed={**LAYER, **FEEDS["filed"]},
     ignored=(*TRAINING, "mamba_chunk_size", "normalization_function", "init_method"),
 )
 

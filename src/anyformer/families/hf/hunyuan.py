@@ -1,6 +1,6 @@
-"""Hunyuan's dense models and HY 3 to and from transformers' HunYuanDenseV1ForCausalLM and HYV3ForCausalLM.
+"""Hunyuan's models and HY 3 to and from transformers' HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM and HYV3ForCausalLM.
 
-The first norms heads after they have turned, and its "dynamic" scaling with an alpha is none: it is a factor of theta.
+The first two norm heads after they have turned, and their "dynamic" scaling with an alpha is none: it is a factor of theta.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, QK_NORMS, SWIGL
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import THETA, rotary, rotary_settings
 from anyformer.families.hf.settings import Settings
-from anyformer.families.hunyuan import hunyuan, hy_v3
-from anyformer.layers import GQASpec, RMSNormSpec, RotarySpec, RouterSpec
+from anyformer.families.hunyuan import hunyuan, hunyuan_moe, hy_v3
+from anyformer.layers import GatedFeedForwardSpec, GQASpec, RMSNormSpec, RotarySpec, RouterSpec
 from anyformer.spec import ModelSpec
 
 # What the released scalings say beside alpha, which the class passes over.
@@ -47,28 +47,78 @@ def _write(spec: ModelSpec) -> dict[str, Any]:
 
 
 EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
+# Ids of tokens, and what the released files say of the classes again.
+SAID_AGAIN = (
+    *("eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla", "cla_share_factor", "org_vocab_size"),
+    *(f"{name}_id" for name in ("pad", "mask_init", "text_start", "text_end", "im_start", "im_end", "im_newline")),
+    *("norm_type", "use_rotary_pos_emb", "pool_type", "dense_list", "auto_map"),
+)
+PAIRS = (
+    *WIDTHS,
+    table.heads(),
+    table.BIASES,
+    EPS,
+    table.Pair(_read, _write),
+    table.tables(tied=False),
+    table.layers(),
+)
+AFTER_TURNING = {
+    **NORMS,
+    **ATTENTION,
+    f"{table.PROJECTION}.norm_query": "self_attn.query_layernorm",
+    f"{table.PROJECTION}.norm_key": "self_attn.key_layernorm",
+}
 HUNYUAN = table.family(
     "hunyuan_v1_dense",
     "HunYuanDenseV1ForCausalLM",
     hunyuan(1, 8, 1, 8),
+    PAIRS,
+    {**AFTER_TURNING, **GATED},
+    ignored=SAID_AGAIN,
+)
+
+
+def _chosen(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """How many experts a token of each layer has: a number for all, or one for each."""
+    said, n = settings.written("moe_topk"), spec.n_layers
+    each = said if isinstance(said, list) else [1 if said is None else said] * n
+    if len(each) != n or not all(type(k) is int and k > 0 for k in each):
+        raise settings.refusal("moe_topk", f"must be a number above 0, or {n} of them")
+    blocks = (changed(block, RouterSpec, top_k=k) for block, k in zip(spec.stack.blocks, each, strict=True))
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+
+
+def _choices(spec: ModelSpec) -> dict[str, Any]:
+    each = [one(block, RouterSpec, "router").top_k for block in spec.stack.blocks]
+    return {"moe_topk": each[0] if len({*each}) == 1 else each}
+
+
+def _alike(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """Refuse what the released files say again of their experts where it is something else than the class computes."""
+    width, n = one(spec, GatedFeedForwardSpec, "gated feed-forward").d_ff, spec.n_layers
+    settings.require("moe_intermediate_size", width, [width] * n)
+    settings.require("num_shared_expert", 1, [1] * n)
+    settings.require("use_mixed_mlp_moe", True)
+    settings.require("norm_topk_prob", True)
+    settings.require("routed_scaling_factor", 1.0)
+    return spec
+
+
+BESIDE = {f"{table.FEED}.shared_expert.{x}": f"mlp.shared_mlp.{x}_proj" for x in ("gate", "up", "down")}
+SPARSE = {**AFTER_TURNING, **BESIDE}
+HUNYUAN_MOE = table.family(
+    "hunyuan_v1_moe",
+    "HunYuanMoEV1ForCausalLM",
+    hunyuan_moe(1, 8, 1, 8, n_experts=64, top_k=1),
     (
-        *WIDTHS,
-        table.heads(),
-        table.BIASES,
-        EPS,
-        table.Pair(_read, _write),
-        table.tables(tied=False),
-        table.layers(),
+        *PAIRS,
+        table.at("num_experts", int, RouterSpec, "n_experts", default=1),
+        table.Pair(_chosen, _choices),
+        table.Pair(_alike),
     ),
-    {
-        **NORMS,
-        **ATTENTION,
-        **GATED,
-        f"{table.PROJECTION}.norm_query": "self_attn.query_layernorm",
-        f"{table.PROJECTION}.norm_key": "self_attn.key_layernorm",
-    },
-    # Ids of tokens, and what the released files say of the class again.
-    ignored=("eod_token_id", "attention_head_dim", "use_qk_norm", "use_cla", "cla_share_factor", "org_vocab_size"),
+    {**SPARSE, **ALONE, f"{table.FEED}.router": "mlp.gate.wg"},
+    filed={**SPARSE, **filed("mlp.gate.wg")},
+    ignored=(*TRAINING, *SAID_AGAIN),
 )
 
 

@@ -1,6 +1,7 @@
-"""OLMo 3 and OLMoE to and from transformers' Olmo3ForCausalLM and OlmoeForCausalLM.
+"""OLMo 3, OLMoE and FlexOlmo to and from transformers' Olmo3ForCausalLM, OlmoeForCausalLM and FlexOlmoForCausalLM.
 
-The one is OLMo 2's class with rotary positions by the type of a layer, the other Qwen's mixtures' with norms over all heads.
+The first is OLMo 2's class with rotary positions by the type of a layer, the second Qwen's mixtures' with norms over all heads,
+the third has OLMo 2's norms around such mixtures.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from anyformer.families.hf import table
 from anyformer.families.hf.experts import HELD, TRAINING, filed, n_experts
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, NORMS_BEHIND, QK_NORMS, WIDTHS
+from anyformer.families.hf.llama import EPS as EPS_OF_LLAMA
 from anyformer.families.hf.windows import rotary_by_type
-from anyformer.families.olmo import olmo3, olmoe
+from anyformer.families.olmo import flex_olmo, olmo3, olmoe
 from anyformer.layers import RMSNormSpec, RotarySpec, RouterSpec
 
 EPS = table.at("rms_norm_eps", float, RMSNormSpec, "eps", default=1e-5)
@@ -39,5 +41,26 @@ OLMOE = table.family(
     ),
     {**LAYER, **HELD},
     filed={**LAYER, **filed()},
+    ignored=TRAINING,
+)
+BEHIND = {**NORMS_BEHIND, **ATTENTION, **QK_NORMS}
+FLEX_OLMO = table.family(
+    "flex_olmo",
+    "FlexOlmoForCausalLM",
+    flex_olmo(1, 8, 1, 8, n_experts=64, top_k=1),
+    (
+        *WIDTHS,
+        table.heads(),
+        table.BIASES,
+        EPS_OF_LLAMA,
+        table.positions(THETA, context=4096),
+        n_experts(7),
+        table.at("num_experts_per_tok", int, RouterSpec, "top_k", default=5),
+        table.at("norm_topk_prob", bool, RouterSpec, "renormalise", default=False),
+        table.tables(tied=False),
+        table.layers(),
+    ),
+    {**BEHIND, **HELD},
+    filed={**BEHIND, **filed()},
     ignored=TRAINING,
 )

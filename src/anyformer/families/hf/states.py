@@ -9,19 +9,24 @@ from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import Pair
 from anyformer.spec import BlockSpec, MixerSpec, ModelSpec
 
+# Each word, and the kind of mixer that a layer of it has, or what is true of it.
+Words = Mapping[str, type[MixerSpec] | Callable[[BlockSpec], bool]]
 
-def kinds_of(spec: ModelSpec, words: Mapping[str, type[MixerSpec]]) -> list[str]:
-    """The word for each layer: of the first mixer kind that it has."""
 
-    def word(block: BlockSpec) -> str:
-        mixers = [branch.mixer for sublayer in block.sublayers for branch in sublayer.branches]
-        return next((word for word, kind in words.items() if any(isinstance(mixer, kind) for mixer in mixers)), "none")
+def kinds_of(spec: ModelSpec, words: Words) -> list[str]:
+    """The word for each layer: the first that is true of it."""
 
-    return [word(block) for block in spec.stack.blocks]
+    def fits(block: BlockSpec, kind: type[MixerSpec] | Callable[[BlockSpec], bool]) -> bool:
+        if not isinstance(kind, type):
+            return kind(block)
+        return any(isinstance(branch.mixer, kind) for sublayer in block.sublayers for branch in sublayer.branches)
+
+    each = (next((word for word, kind in words.items() if fits(block, kind)), "none") for block in spec.stack.blocks)
+    return [*each]
 
 
 def layer_kinds(
-    words: Mapping[str, type[MixerSpec]],
+    words: Words,
     default: Callable[[Settings, int], Sequence[str]],
     older: Mapping[str, str] | None = None,
 ) -> Pair:
@@ -45,7 +50,7 @@ def layer_kinds(
     return Pair(read, write)
 
 
-def template(model: ModelSpec, words: Mapping[str, type[MixerSpec]]) -> ModelSpec:
+def template(model: ModelSpec, words: Words) -> ModelSpec:
     """The first layer of each kind in a model, in the order of the words."""
     first = dict(reversed([*zip(kinds_of(model, words), model.stack.blocks, strict=True)]))
     return model.but(stack=model.stack.but(blocks=tuple(first[word] for word in words)))

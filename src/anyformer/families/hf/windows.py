@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.compose import changed
-from anyformer.families.hf.mapping import one
 from anyformer.families.hf.rotary import FRACTION, THETA, rotary, rotary_settings, scaling_settings, within
 from anyformer.families.hf.settings import Settings
 from anyformer.families.hf.table import FULL, SLIDING, Pair, types_of
@@ -16,7 +15,7 @@ ROTARY = "rotary positions"
 
 
 def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: str | None = None) -> Pair:
-    """The context and the rotary positions of a template of `table.two_kinds`, of sliding layers and of full ones.
+    """The context and the rotary positions of a template's layers, such as `table.two_kinds` makes: sliding ones and full ones.
 
     Each type of layer has a table of its own; in older files the full layers have the usual settings and the others a theta by
     the name `setting`, or nothing. The arguments are what the class takes where nothing is said.
@@ -27,17 +26,20 @@ def rotary_by_type(local: RotarySpec, full: RotarySpec, context: int, setting: s
         plain = local if setting is None else local.but(theta=settings.take(setting, float, local.theta)), full
         tables = settings.section("rope_parameters")
         if tables is None:
-            each = plain[0], rotary(settings, length, plain=plain[1], fraction=None)
+            each: tuple[RotarySpec, ...] = plain[0], rotary(settings, length, plain=plain[1], fraction=None)
         else:
             inner = tables.section(SLIDING), tables.section(FULL)
             each = tuple(p if i is None else within(i, length, p) for i, p in zip(inner, plain, strict=True))
             tables.close()
-        blocks = (changed(b, RotarySpec, **r.values()) for b, r in zip(spec.stack.blocks, each, strict=True))
+        of_type: dict[str, RotarySpec] = dict(zip((SLIDING, FULL), each, strict=True))
+        pairs = zip(spec.stack.blocks, types_of(spec), strict=True)
+        blocks = (changed(block, RotarySpec, **of_type[kind].values()) for block, kind in pairs)
         return spec.but(stack=spec.stack.but(blocks=tuple(blocks)), context=length)
 
     def write(spec: ModelSpec) -> dict[str, Any]:
-        by_type = dict(zip(types_of(spec), spec.stack.blocks, strict=True))
-        found = {SLIDING: local, FULL: full} | {kind: one(block, RotarySpec, ROTARY) for kind, block in by_type.items()}
+        found = {SLIDING: local, FULL: full}
+        for kind, block in zip(types_of(spec), spec.stack.blocks, strict=True):
+            found[kind] = next((value for value in block.nested() if isinstance(value, RotarySpec)), found[kind])
         length = {"max_position_embeddings": spec.context or context}
         if setting is not None:
             return {**length, setting: found[SLIDING].theta, **rotary_settings(found[FULL], fraction=None)}

@@ -1,0 +1,110 @@
+"""Laguna to and from transformers' LagunaForCausalLM: each layer has its type, its experts or none, and its number of heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.families.compose import changed, windowed
+from anyformer.families.glm import router
+from anyformer.families.hf import table
+from anyformer.families.hf.deepseek import LAYER
+from anyformer.families.hf.experts import ALONE, TRAINING, dense_by_type, expert_width, filed, routed
+from anyformer.families.hf.llama import ATTENTION, EPS, QK_NORMS, SWIGLU
+from anyformer.families.hf.mapping import one
+from anyformer.families.hf.settings import Settings
+from anyformer.families.hf.windows import rotary_by_type
+from anyformer.families.laguna import GATE, laguna
+from anyformer.layers import AttentionSpec, GQASpec, RotarySpec, RouterSpec
+from anyformer.spec import Count, ModelSpec, Width
+
+HEADS = "num_attention_heads_per_layer"
+WORDS = {"features": "per-element", "heads": "per-head"}
+BY = {word: GATE.but(over=over) for over, word in WORDS.items()}
+FULL = laguna(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0)
+(NEAR,) = windowed(FULL, 512).stack.blocks
+TEMPLATE = FULL.but(stack=FULL.stack.but(blocks=(NEAR, *FULL.stack.blocks)))
+CLASS = {table.SLIDING: RotarySpec(), table.FULL: RotarySpec(theta=500_000.0, fraction=0.5)}
+ROUTING = {
+    "num_experts": ("n_experts", int, 256),
+    "num_experts_per_tok": ("top_k", int, 8),
+    "moe_routed_scaling_factor": ("factor", float, 1.0),
+}
+
+
+def _layers(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    n, size = settings.positive("num_hidden_layers", int), settings.positive("sliding_window", int, 512)
+    return table.typed(settings, spec, n, settings.strings("layer_types") or (table.FULL,) * n, size)
+
+
+def _types(spec: ModelSpec) -> dict[str, Any]:
+    kinds = {"layer_types": table.types_of(spec), "sliding_window": table.window_of(spec) or 512}
+    return {"num_hidden_layers": spec.n_layers, **kinds}
+
+
+def _heads(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """As many heads of queries in each layer as is said; those of keys and values, and their width, are all layers'."""
+    usual, n = one(spec, GQASpec, "attention"), spec.n_layers
+    said = settings.written(HEADS) or [usual.n_heads] * n
+    if not isinstance(said, list) or len(said) != n or not all(type(h) is int and h > 0 for h in said):
+        raise settings.refusal(HEADS, f"must be {n} numbers above 0")
+    width = usual.head_dim or spec.stack.d_model // usual.n_heads
+    alike = {"n_kv_heads": usual.kv_heads, "head_dim": Width(width)}
+    each = zip(spec.stack.blocks, said, strict=True)
+    blocks = (changed(block, GQASpec, n_heads=Count(heads), **alike) for block, heads in each)
+    return spec.but(stack=spec.stack.but(blocks=tuple(blocks)))
+
+
+def _said(spec: ModelSpec) -> dict[str, Any]:
+    return {HEADS: [one(block, GQASpec, "attention").n_heads for block in spec.stack.blocks]}
+
+
+def _gates(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    said = settings.written("gating")
+    word = "per-head" if said in (None, True) else said
+    if word not in BY:
+        raise settings.refusal("gating", f"must be true or {' or '.join(BY)}")
+    return changed(spec, AttentionSpec, gate=BY[word])
+
+
+def _gating(spec: ModelSpec) -> dict[str, Any]:
+    gate = one(spec, AttentionSpec, "attention").gate
+    return {"gating": WORDS["heads" if gate is None else gate.over]}
+
+
+def _cap(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    return changed(spec, RouterSpec, softcap=settings.take("moe_router_logit_softcapping", float, 0.0) or None)
+
+
+def _capped(spec: ModelSpec) -> dict[str, Any]:
+    return {"moe_router_logit_softcapping": one(spec, RouterSpec, "router").softcap or 0.0}
+
+
+ATTENTIVE = {**ATTENTION, **QK_NORMS, **LAYER, "0.branches.0.mixer.gate": "self_attn.g_proj"}
+FILED = {ours: theirs.replace("shared_experts", "shared_expert") for ours, theirs in ATTENTIVE.items()}
+LAGUNA = table.family(
+    "laguna",
+    "LagunaForCausalLM",
+    TEMPLATE,
+    (
+        table.VOCABULARY,
+        table.D_MODEL,
+        SWIGLU,
+        expert_width("moe_intermediate_size", "expert", 512),
+        expert_width("shared_expert_intermediate_size", "shared_expert", 512),
+        table.heads(n_kv_heads=8, head_dim=128),
+        table.BIASES,
+        EPS,
+        rotary_by_type(CLASS[table.SLIDING], CLASS[table.FULL], 131_072),
+        table.together(RouterSpec, ROUTING),
+        table.Pair(_cap, _capped),
+        table.Pair(_gates, _gating),
+        table.tables(tied=False),
+        table.Pair(_layers, _types),
+        table.Pair(_heads, _said),
+        dense_by_type(8192, 1),
+        table.only(moe_apply_router_weight_on_input=False),
+    ),
+    {**ATTENTIVE, **ALONE, **routed("mlp.gate.weight", "mlp.gate.e_score_correction_bias")},
+    filed={**FILED, **filed(None), **routed("mlp.gate.weight", "mlp.experts.e_score_correction_bias")},
+    ignored=TRAINING,
+)

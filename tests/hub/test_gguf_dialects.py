@@ -51,6 +51,19 @@ STATES = ALONE | {"num_hidden_layers": 2, "state_size": 8, "conv_kernel": 3, "la
 KINDS = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
 OF_JAMBA = {"mamba_d_state": 8, "mamba_d_conv": 3, "mamba_dt_rank": 5}
 OF_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 2}
+# Powers of 2, so that their order changes no bit.
+OF_FALCON_H1 = OF_MAMBA2 | {
+    "mamba_d_ssm": 128,
+    "embedding_multiplier": 4.0,
+    "lm_head_multiplier": 0.5,
+    "attention_in_multiplier": 2.0,
+    "attention_out_multiplier": 0.25,
+    "key_multiplier": 0.5,
+    "ssm_in_multiplier": 0.5,
+    "ssm_out_multiplier": 2.0,
+    "mlp_multipliers": [2.0, 0.5],
+    "ssm_multipliers": [2.0, 4.0, 0.5, 0.25, 8.0],
+}
 
 
 class Case(NamedTuple):
@@ -87,6 +100,10 @@ CASES = {
         | OF_MAMBA2
         | {"shared_intermediate_size": 48, "layer_types": ["mamba", "attention", "mamba", "mamba"]},
         turned=True,
+    ),
+    "falcon_h1": Case(A.FALCON_H1, "falcon_h1", WIDE | OF_FALCON_H1 | TURNING),
+    "falcon_h1, with a norm": Case(
+        A.FALCON_H1, "falcon_h1", WIDE | OF_FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}
     ),
     "olmo2": Case(A.OLMO2, "olmo2", SIZES),
     "olmo3": Case(
@@ -206,6 +223,33 @@ def neighbours(weight: Tensor, n_heads: int) -> Tensor:
     return weight[order]
 
 
+def multiplied(name: str, tensor: Tensor, config: Any) -> Tensor:
+    """A tensor of Falcon-H1 with the multipliers that stand for it."""
+    inner, of_groups = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+    factors = {
+        "down_proj": config.mlp_multipliers[1],
+        "gate_proj": config.mlp_multipliers[0],
+        "k_proj": config.key_multiplier * config.attention_in_multiplier,
+        "q_proj": config.attention_in_multiplier,
+        "v_proj": config.attention_in_multiplier,
+        "o_proj": config.attention_out_multiplier,
+        "out_proj": config.ssm_out_multiplier,
+        "in_proj": config.ssm_in_multiplier,
+        "lm_head": config.lm_head_multiplier,
+        "embed_tokens": config.embedding_multiplier,
+    }
+    part = name.split(".")[-2]
+    tensor = tensor * factors.get(part, 1.0)
+    if part == "in_proj":
+        begin = 0
+        for width, factor in zip(
+            (inner, inner, of_groups, of_groups, config.mamba_n_heads), config.ssm_multipliers, strict=True
+        ):
+            tensor[begin : begin + width] *= factor
+            begin += width
+    return tensor
+
+
 def changed(tensors: list[Named], config: Any, case: Case) -> list[Named]:
     """Tensors as llama.cpp takes them."""
     norms: dict[str, list[Tensor]] = {}
@@ -213,6 +257,8 @@ def changed(tensors: list[Named], config: Any, case: Case) -> list[Named]:
     for name, tensor in tensors:
         if case.turned and (which := re.search(r"self_attn\.([qk])_proj", name)):
             tensor = neighbours(tensor, config.num_attention_heads if which[1] == "q" else config.num_key_value_heads)
+        if case.arch == A.FALCON_H1:
+            tensor = multiplied(name, tensor, config)
         if name.endswith("A_log"):
             tensor = -tensor.exp()
         if name.endswith(("A_log", ".D")) and case.hf_type not in ("mamba", "jamba"):
@@ -324,17 +370,19 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
     for name in ("shared_expert_intermediate_size", "shared_intermediate_size"):
         say(writer.add_expert_shared_feed_forward_length, name)
     say(writer.add_attention_scale, "attention_multiplier")
-    say(writer.add_embedding_scale, "embedding_multiplier")
     say(writer.add_residual_scale, "residual_multiplier")
+    if case.arch != A.FALCON_H1:
+        say(writer.add_embedding_scale, "embedding_multiplier")
     say(writer.add_logit_scale, "logits_scaling")
     if case.arch == A.LFM2:
         writer.add_shortconv_l_cache(config.conv_L_cache)
-    if case.arch == A.GRANITE_HYBRID:
+    if case.arch in (A.GRANITE_HYBRID, A.FALCON_H1):
         writer.add_ssm_conv_kernel(config.mamba_d_conv)
         writer.add_ssm_state_size(config.mamba_d_state)
         writer.add_ssm_group_count(config.mamba_n_groups)
-        writer.add_ssm_inner_size(config.mamba_expand * config.hidden_size)
+        writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
         writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    if case.arch == A.GRANITE_HYBRID:
         writer.add_rope_scaling_finetuned(False)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from anyformer.disk.atomic import sync
 from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError
 from anyformer.families import FAMILIES, Family
-from anyformer.families.gguf import DIALECTS, Dialect, config_of, llama3_scaling, metadata_of
+from anyformer.families.gguf import DIALECTS, Dialect, Folded, config_of, folded, llama3_scaling, metadata_of
 from anyformer.families.hf.mapping import TensorRow, computed, spec_of, their_shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES
@@ -59,6 +59,7 @@ class _Plan(NamedTuple):
     rows: list[TensorRow]
     shapes: dict[str, tuple[int, ...]]  # of the tensors, in the file's order
     frequencies: Tensor | None
+    folded: bool  # factors are multiplied into the weights
 
     @property
     def architecture(self) -> str:
@@ -96,6 +97,7 @@ def write_gguf(
     notes += [
         f"llama.cpp leaves {key} out of what it computes" for key in plan.dialect.unheeded if key in plan.metadata
     ]
+    notes += ["its multipliers, for which there is no key, are in its weights"] if plan.folded else []
     aside = target.with_name(f".anyformer-{os.getpid()}-{target.name}")
     writer = gguf.GGUFWriter(aside, plan.architecture)
     try:
@@ -144,9 +146,11 @@ def _planned(spec: ModelSpec, preferred: Family | None) -> _Plan:
 
 
 def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:
+    folding = folded(spec) if dialect.folds else Folded(spec, {})
+    spec = folding.spec
     config = FAMILIES[dialect.hf_type].to_config(spec)
     metadata = metadata_of(dialect, config)
-    rows = dialect.rows(spec)
+    rows = [folding.row(row) for row in dialect.rows(spec)]
     shapes = their_shapes(rows, spec)
     frequencies = _frequencies(spec, config)
     start = dialect.architecture
@@ -158,7 +162,7 @@ def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:
     if difference := first_difference(computed(found), computed(spec)):
         path, would, is_ = difference
         raise SpecError(f"its files would say {short(would)} for {path} = {short(is_)}")
-    return _Plan(dialect, metadata, rows, shapes, frequencies)
+    return _Plan(dialect, metadata, rows, shapes, frequencies, bool(folding.factors))
 
 
 def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:

@@ -61,6 +61,12 @@ class SSDSpec(RecurrentSpec):
         return self.width + 2 * self.n_groups * self.state_dim
 
     @property
+    def made(self) -> tuple[int, ...]:
+        """The widths of what the first map makes: z, x, B, C and Δ."""
+        of_groups = self.n_groups * self.state_dim
+        return self.width, self.width, of_groups, of_groups, self.n_heads
+
+    @property
     def norm_shape(self) -> tuple[int, ...]:
         """Of what the norm reads: groups of features where each is normed by itself."""
         groups = self.n_groups if self.norm_groups else 1
@@ -128,9 +134,8 @@ class SSD(Recurrent[SSDSpec]):
         spec, before = self.spec, state or {}
         inner = self.inner(x)
         if spec.multipliers:
-            of_group = spec.n_groups * spec.state_dim
-            widths = (spec.width, spec.width, of_group, of_group, spec.n_heads)
-            inner = inner * torch.cat([inner.new_full((n,), m) for n, m in zip(widths, spec.multipliers, strict=True)])
+            each = zip(spec.made, spec.multipliers, strict=True)
+            inner = inner * torch.cat([inner.new_full((n,), m) for n, m in each])
         gate, mixed, step = inner.split((spec.width, spec.mixed, spec.n_heads), -1)
         mixed, tail = self.convolution(mixed, steps, before.get("tail"))
         with as_given(x):

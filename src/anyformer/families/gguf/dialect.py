@@ -114,6 +114,7 @@ class Dialect:
     told: Mapping[str, str] = field(default_factory=dict)
     when: str | None = None  # a key that files say, and those of another dialect of the architecture do not
     unheeded: tuple[str, ...] = ()  # keys that llama.cpp itself reads and leaves out of what it computes
+    folds: bool = False  # factors of branches, keys, gates, embedding and logits are in the weights
     depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
 
     def rows(self, spec: ModelSpec) -> list[TensorRow]:

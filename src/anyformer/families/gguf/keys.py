@@ -148,12 +148,13 @@ def _no_norms(said: Said, _: Said) -> Said:
 PLAIN_STEPS = Keys(("ssm.dt_b_c_rms",), _no_norms, lambda config: {"ssm.dt_b_c_rms": False})
 
 
-def heads_of_states(n_heads: str, head_dim: str, expand: str) -> Keys:
+def heads_of_states(n_heads: str, head_dim: str, *, expand: str | None = None, whole: str | None = None) -> Keys:
     """The heads of a Mamba-2 mixer, by the names of its settings: files say how wide all are together."""
 
     def read(said: Said, config: Said) -> Said:
         width, n = int(said[INNER]), int(said[RANK])
-        return {n_heads: n, head_dim: width // n, expand: width // int(config["hidden_size"])}
+        together = {whole: width} if whole else {expand: width // int(config["hidden_size"])}
+        return {n_heads: n, head_dim: width // n, **{name: value for name, value in together.items() if name}}
 
     return Keys(
         (INNER, RANK),

@@ -83,6 +83,12 @@ STATES: Block = {
         "out": "ssm_out",
     }.items()
 }
+# Attention as the second branch.
+BESIDE_STATES: Block = {
+    ours.replace(MIXER, "0.branches.1.mixer") if isinstance(ours, str) else ours: theirs
+    for ours, theirs in LAYER.items()
+    if ours != "1.norm_in"
+}
 NORMS_OF_STATES = (("norm_step", "dt"), ("norm_write", "b"), ("norm_read", "c"))
 SHORT: Block = {
     f"{MIXER}.{x}": f"shortconv.{y}" for x, y in (("inner", "in_proj"), ("convolution", "conv"), ("out", "out_proj"))
@@ -160,13 +166,34 @@ ROWS = (
         },
         (
             hybrid("full_attention", "linear_attention"),
-            heads_of_states("mamba_n_heads", "mamba_d_head", "mamba_expand"),
+            heads_of_states("mamba_n_heads", "mamba_d_head", expand="mamba_expand"),
             ROTARY_OR_NONE,
         ),
         {**LAYER, **STATES},
         turns={**TURNED, **OF_HEADS},
         fixed={"num_local_experts": 0},
         told={"ssm_conv1d.bias": "mamba_conv_bias", "ssm_in.bias": "mamba_proj_bias"},
+    ),
+    Dialect(
+        "falcon-h1",
+        "falcon_h1",
+        {
+            **HEAD_DIM,
+            "ssm.conv_kernel": "mamba_d_conv",
+            "ssm.state_size": "mamba_d_state",
+            "ssm.group_count": "mamba_n_groups",
+        },
+        (heads_of_states("mamba_n_heads", "mamba_d_head", whole="mamba_d_ssm"),),
+        {**BESIDE_STATES, **STATES, "1.norm_in.weight": "ffn_norm"},  # by this name alone
+        turns=OF_HEADS,
+        fixed={"mamba_norm_before_gate": False},
+        told={
+            **BIASED,
+            "ffn_down.bias": "mlp_bias",
+            "ssm_conv1d.bias": "mamba_conv_bias",
+            "ssm_norm.weight": "mamba_rms_norm",
+        },
+        folds=True,
     ),
     Dialect("olmo2", "olmo2"),
     Dialect(
@@ -215,7 +242,7 @@ ROWS = (
         "mamba2",
         "mamba2",
         {**STATE_SIZES, "ssm.group_count": "n_groups"},
-        (NO_ATTENTION, heads_of_states("num_heads", "head_dim", "expand")),
+        (NO_ATTENTION, heads_of_states("num_heads", "head_dim", expand="expand")),
         STATE_LAYER,
         turns=OF_HEADS,
         told=BIASES_OF_STATES,

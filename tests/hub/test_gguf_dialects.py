@@ -21,6 +21,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.errors import AnyformerError
 from anyformer.hub.gguf_writing import SavedFile
+from anyformer.model import Transformer
 from tests.laws.tolerance import FLOAT32, distance
 
 Named = tuple[str, Tensor]
@@ -51,6 +52,33 @@ STATES = ALONE | {"num_hidden_layers": 2, "state_size": 8, "conv_kernel": 3, "la
 KINDS = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
 OF_JAMBA = {"mamba_d_state": 8, "mamba_d_conv": 3, "mamba_dt_rank": 5}
 OF_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 2}
+OF_GEMMA3N = WIDE | {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "vocab_size_per_layer_input": 90,
+    "hidden_size_per_layer_input": 16,
+    "num_kv_shared_layers": 2,
+    "activation_sparsity_pattern": [0.95, 0.9, 0.5, 0.0, 0.0, 0.0],
+    "sliding_window": 8,
+    "laurel_rank": 64,
+    "rms_norm_eps": 1e-4,
+    "final_logit_softcapping": 2.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+    },
+}
+OF_MODERNBERT = {
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+    "local_attention": 8,
+    "norm_eps": 1e-3,
+    "cls_token_id": 0,
+    "sep_token_id": 0,
+    "rope_parameters": OF_GEMMA3N["rope_parameters"],
+}
 # Powers of 2, so that their order changes no bit.
 OF_FALCON_H1 = OF_MAMBA2 | {
     "mamba_d_ssm": 128,
@@ -71,6 +99,7 @@ class Case(NamedTuple):
     hf_type: str
     config: dict[str, Any]
     turned: bool = False  # queries and keys, features of a pair side by side
+    alone: bool = False  # an encoder without a head
 
 
 CASES = {
@@ -162,14 +191,28 @@ CASES = {
         SIZES | EXPERTS | OF_JAMBA | {"attn_layer_period": 3, "attn_layer_offset": 1, "use_mamba_kernels": False},
     ),
     "gemma": Case(A.GEMMA, "gemma", WIDE),
+    "gemma3n": Case(A.GEMMA3N, "gemma3n_text", OF_GEMMA3N),
+    "gemma3n, tables of one length": Case(
+        A.GEMMA3N, "gemma3n_text", OF_GEMMA3N | {"vocab_size_per_layer_input": 96, "num_kv_shared_layers": 0}
+    ),
+    "modernbert": Case(A.MODERN_BERT, "modernbert", ALONE | OF_MODERNBERT, alone=True),
+    "modernbert, by layer": Case(
+        A.MODERN_BERT,
+        "modernbert",
+        ALONE
+        | OF_MODERNBERT
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
+        alone=True,
+    ),
     "phi3": Case(A.PHI3, "phi3", SIZES),
 }
 
 
 def model_of(case: Case, folder: Path) -> Any:
     """A model of transformers with random weights, saved in a folder."""
-    config = transformers.AutoConfig.for_model(case.hf_type, **case.config)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    config: Any = transformers.AutoConfig.for_model(case.hf_type, **case.config)
+    auto: Any = transformers.AutoModel if case.alone else transformers.AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
@@ -223,6 +266,25 @@ def neighbours(weight: Tensor, n_heads: int) -> Tensor:
     return weight[order]
 
 
+def of_gemma3n(tensors: list[Named], config: Any) -> list[Named]:
+    """Tensors of Gemma 3n: streams' maps in one, tables as long as the vocabulary, keys and values that nobody reads."""
+    streams: dict[str, list[Tensor]] = {}
+    found: list[Named] = []
+    for name, tensor in tensors:
+        if each := re.fullmatch(r"(model\.altup_(?:unembed_)?projections)\.\d\.weight", name):
+            streams.setdefault(f"{each[1]}.weight", []).append(tensor)
+        elif "embed_tokens_per_layer" in name:
+            more = torch.zeros(config.vocab_size - len(tensor), tensor.shape[1])
+            found.append((name, torch.cat((tensor, more))))
+        else:
+            found.append((f"{name}.weight" if name.endswith("_scale") else name, tensor))
+    for i in range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers):
+        place, width = f"model.layers.{i}.self_attn", config.num_key_value_heads * config.head_dim
+        found += [(f"{place}.{x}_proj.weight", torch.randn(width, config.hidden_size)) for x in "kv"]
+        found.append((f"{place}.k_norm.weight", torch.randn(config.head_dim)))
+    return [*found, *((name, torch.stack(each)) for name, each in streams.items())]
+
+
 def multiplied(name: str, tensor: Tensor, config: Any) -> Tensor:
     """A tensor of Falcon-H1 with the multipliers that stand for it."""
     inner, of_groups = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
@@ -254,6 +316,7 @@ def changed(tensors: list[Named], config: Any, case: Case) -> list[Named]:
     """Tensors as llama.cpp takes them."""
     norms: dict[str, list[Tensor]] = {}
     found: list[Named] = []
+    tensors = of_gemma3n(tensors, config) if case.arch == A.GEMMA3N else tensors
     for name, tensor in tensors:
         if case.turned and (which := re.search(r"self_attn\.([qk])_proj", name)):
             tensor = neighbours(tensor, config.num_attention_heads if which[1] == "q" else config.num_key_value_heads)
@@ -302,6 +365,21 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
     say(writer.add_embedding_length, "hidden_size")
     for name in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"):
         say(writer.add_layer_norm_rms_eps, name)
+    if case.arch == A.MODERN_BERT:
+        writer.add_layer_norm_eps(config.norm_eps)
+        writer.add_causal_attention(False)
+        writer.add_sliding_window(config.local_attention)
+        all_of = [kind == "full_attention" for kind in config.layer_types]
+        writer.add_sliding_window_pattern(3 if all_of == [True, False, False, True] else [not each for each in all_of])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if case.arch == A.GEMMA3N:
+        writer.add_altup_active_idx(config.altup_active_idx)
+        writer.add_altup_num_inputs(config.altup_num_inputs)
+        writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+        writer.add_shared_kv_layers(config.num_kv_shared_layers)
+        shares = torch.tensor(config.activation_sparsity_pattern)
+        writer.add_activation_sparsity_scale(torch.distributions.Normal(0, 1).icdf(shares).tolist())
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
     for name in ("layer_norm_eps", "norm_epsilon"):
         say(writer.add_layer_norm_eps, name)
     if case.arch in (A.MAMBA, A.MAMBA2):
@@ -355,7 +433,7 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
         writer.add_rope_dimension_count(int(turning["partial_rotary_factor"] * head_dim))
     if case.arch == A.STABLELM:
         writer.add_parallel_residual(config.use_parallel_residual)
-    if case.arch in (A.EXAONE4, A.OLMO2) and getattr(config, "sliding_window", None):
+    if case.arch in (A.EXAONE4, A.OLMO2, A.GEMMA3N) and getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     if case.arch == A.GPT_OSS:
@@ -400,7 +478,9 @@ UNSAID = {
     "qwen3_moe": {"feed_forward_length"},
     "granitemoehybrid": {"rope.freq_base"},
     "phi3": {"attention.sliding_window"},
+    "modernbert": {"rope.scaling.type"},
 }
+UNREAD = re.compile(r"blk\.[45]\.attn_(k|v|k_norm)\.weight")  # of Gemma 3n, in layers that read others' keys
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -409,21 +489,34 @@ def test_others_files_are_read_and_written(name: str, tmp_path: Path) -> None:
     theirs = model_of(case, tmp_path / "hf")
     path = filed(tmp_path / "hf", case, tmp_path / "theirs.gguf")
     ours, _ = af.load(path)
-    ids = torch.randint(1, 96, (2, 40), generator=torch.Generator().manual_seed(0))
+    text = case.config.get(
+        "vocab_size_per_layer_input", 96
+    )  # beyond it llama.cpp has zeros, transformers the first row
+    ids = torch.randint(1, text, (2, 40), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert distance(ours(ids).logits, theirs(ids, use_cache=False).logits) < FLOAT32
+        assert distance(answer(ours, ids, case), answer(theirs, ids, case)) < FLOAT32
     told = af.convert(tmp_path / "hf", tmp_path / "ours.gguf")
     assert isinstance(told, SavedFile)
     assert told.architecture == gguf.MODEL_ARCH_NAMES[case.arch]
     (keys, tensors), (written, own) = contents(path), contents(tmp_path / "ours.gguf")
     assert own.keys() == tensors.keys()
     for each, tensor in tensors.items():
-        assert torch.equal(own[each], tensor), each
+        if each == "per_layer_token_embd.weight":
+            tensor = torch.cat((tensor[:text], tensor[:1].expand(96 - text, -1)))
+        unread = case.arch == A.GEMMA3N and UNREAD.fullmatch(each) and case.config["num_kv_shared_layers"]
+        assert torch.equal(own[each], torch.zeros_like(tensor) if unread else tensor), each
     missing = {key for key, value in keys.items() if written.get(key) != value}
     assert missing == UNSAID.get(case.hf_type, set())
     again, _ = af.load(tmp_path / "ours.gguf")
+    ids = ids % text + (ids > 30) * (96 - text)  # some of those beyond too
     with torch.no_grad():
-        assert distance(again(ids).logits, ours(ids).logits) < FLOAT32
+        assert distance(answer(again, ids, case), answer(theirs, ids, case)) < FLOAT32
+
+
+def answer(model: Any, ids: Tensor, case: Case) -> Tensor:
+    """The logits of a model, or the vectors of one without a head."""
+    found = model(ids) if case.alone or isinstance(model, Transformer) else model(ids, use_cache=False)
+    return found.last_hidden_state if case.alone else found.logits
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "granitemoehybrid", "lfm2"])
@@ -449,6 +542,9 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
     "heads in no layer": ("lfm2", "attention.head_count_kv", [0, 0, 0, 0], "no list of one number"),
     "norms of steps": ("mamba", "ssm.dt_b_c_rms", True, "is computed by no class here"),
     "no heads": ("mamba2", "ssm.time_step_rank", 0, "goes with no other size of the file"),
+    "activations that are sparse by no number": ("gemma3n", "activation_sparsity_scale", 3, "no list of quantiles"),
+    "another stream that is computed": ("gemma3n", "altup.active_idx", 1, "is computed by no class here"),
+    "an encoder that sees nothing ahead": ("modernbert", "attention.causal", True, "is computed by no class here"),
     "an unknown key": ("qwen3", "expert_count", 4, "is unknown here"),
 }
 

@@ -22,6 +22,7 @@ from anyformer.text import Tokenizer
 
 SUFFIX = ".gguf"
 FREQUENCIES = "rope_freqs.weight"
+POOLING = "pooling_type"
 EMBEDDING = "token_embd.weight"
 PLAIN = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloat16}  # by ggml's numbers of types
 
@@ -69,6 +70,11 @@ class GGUF:
             theta = Settings(config, where).positive("rope_theta", float, 1e4)
             config["rope_scaling"] = llama3_scaling(self.read(FREQUENCIES), theta, where)
         return config
+
+    @property
+    def pooling_type(self) -> Any:
+        """How tokens become one vector, as a number; 0 where nothing is said."""
+        return self.metadata.get(f"{self._dialect.architecture}.{POOLING}", 0)
 
     def tokenizer(self) -> Tokenizer | None:
         """The file's tokenizer; None where it has none. Raises TextError for a kind that is not read."""

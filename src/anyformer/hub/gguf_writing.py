@@ -18,14 +18,15 @@ from torch import Tensor
 from anyformer.disk.atomic import sync
 from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError
 from anyformer.families import FAMILIES, Family
-from anyformer.families.gguf import DIALECTS, Dialect, Folded, config_of, folded, llama3_scaling, metadata_of
-from anyformer.families.hf.mapping import TensorRow, computed, spec_of, their_shapes
+from anyformer.families.gguf import DIALECTS, Dialect, config_of, llama3_scaling, metadata_of
+from anyformer.families.hf.mapping import TensorRow, computed, misfits, spec_of, their_shapes
 from anyformer.hub.contents import contents
-from anyformer.hub.gguf import EMBEDDING, FREQUENCIES
+from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
+from anyformer.hub.sentences import pooling_type, without_pooling
 from anyformer.hub.source import Source
 from anyformer.layers import Llama3Scaling
 from anyformer.spec import ModelSpec
-from anyformer.spec.difference import first_difference, short
+from anyformer.spec.difference import Difference, first_difference, short
 from anyformer.text import Tokenizer
 from anyformer.text.gguf_vocabulary import metadata_of_tokenizer
 
@@ -59,7 +60,7 @@ class _Plan(NamedTuple):
     rows: list[TensorRow]
     shapes: dict[str, tuple[int, ...]]  # of the tensors, in the file's order
     frequencies: Tensor | None
-    folded: bool  # factors are multiplied into the weights
+    note: str  # of what files hold otherwise than the model
 
     @property
     def architecture(self) -> str:
@@ -87,7 +88,8 @@ def write_gguf(
     if quantise is None and stored not in PLAIN:
         raise UsageError(f"{target}: GGUF files hold no {stored}; give --quantise f32")
     kind = quantise or PLAIN[stored]
-    plan = _planned(source.spec, source.family)
+    plan = _planned(without_pooling(source.spec), source.family)
+    pools = pooling_type(source.spec)
     words, notes = ({}, []) if tokenizer is None else metadata_of_tokenizer(tokenizer, source.spec.vocab_size)
     shapes = plan.shapes
     kinds: dict[str, Quantisation] = {name: _kind(name, shape, kind) for name, shape in shapes.items()}
@@ -97,7 +99,10 @@ def write_gguf(
     notes += [
         f"llama.cpp leaves {key} out of what it computes" for key in plan.dialect.unheeded if key in plan.metadata
     ]
-    notes += ["its multipliers, for which there is no key, are in its weights"] if plan.folded else []
+    notes += [plan.note] if plan.note else []
+    if pools is not None:
+        plan.metadata[POOLING] = pools
+        notes += ["its readers scale its vectors to length 1 or do not"] if source.spec.heads[-1].transform else []
     aside = target.with_name(f".anyformer-{os.getpid()}-{target.name}")
     writer = gguf.GGUFWriter(aside, plan.architecture)
     try:
@@ -146,23 +151,28 @@ def _planned(spec: ModelSpec, preferred: Family | None) -> _Plan:
 
 
 def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:
-    folding = folded(spec) if dialect.folds else Folded(spec, {})
-    spec = folding.spec
-    config = FAMILIES[dialect.hf_type].to_config(spec)
+    adapted = dialect.adapted(spec)
+    spec = adapted.spec
+    config, found = misfits(FAMILIES[dialect.hf_type], spec)
+    _refuse(next(iter(found), None))
     metadata = metadata_of(dialect, config)
-    rows = [folding.row(row) for row in dialect.rows(spec)]
-    shapes = their_shapes(rows, spec)
+    held = dialect.rows(spec)
+    rows, shapes = [adapted.row(row) for row in held], their_shapes(held, spec)
     frequencies = _frequencies(spec, config)
     start = dialect.architecture
     whole = {"general.architecture": start} | {f"{start}.{key}": value for key, value in metadata.items()}
     read = config_of(whole, shapes, shapes[EMBEDDING], MODEL)
     if frequencies is not None:
         read["rope_scaling"] = llama3_scaling(frequencies, float(config["rope_theta"]), MODEL)
-    _, found = spec_of(FAMILIES, read, MODEL)
-    if difference := first_difference(computed(found), computed(spec)):
+    _, told = spec_of(FAMILIES, read, MODEL)
+    _refuse(first_difference(computed(told), computed(spec)))
+    return _Plan(dialect, metadata, rows, shapes, frequencies, adapted.note)
+
+
+def _refuse(difference: Difference | None) -> None:
+    if difference is not None:
         path, would, is_ = difference
         raise SpecError(f"its files would say {short(would)} for {path} = {short(is_)}")
-    return _Plan(dialect, metadata, rows, shapes, frequencies, bool(folding.factors))
 
 
 def _frequencies(spec: ModelSpec, config: Mapping[str, Any]) -> Tensor | None:

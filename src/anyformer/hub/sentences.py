@@ -25,6 +25,7 @@ POOLS: Mapping[str, PoolSpec] = {
     "mean_tokens": MeanTokensSpec(),
     "lasttoken": LastTokenSpec(),
 }
+POOLING_TYPES = ("", "mean_tokens", "cls_token", "lasttoken")  # by the number that a GGUF file says; the first is none
 # What some files say in one field, pooling_mode.
 SHORT = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
@@ -53,6 +54,24 @@ def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
     head = HeadSpec(name=EMBEDDING, pool=_pool(kinds[1][1] / "config.json"), transform=unit)
     limits = [*_limits(directory), *([spec.context] if spec.context else [])]
     return spec.but(heads=(*spec.heads, head), context=Length(min(limits)) if limits else None)
+
+
+def pooled(spec: ModelSpec, kind: Any, where: str) -> ModelSpec:
+    """The model with the head that a GGUF file's pooling_type makes. Raises CheckpointError for one that there is no part for."""
+    if not isinstance(kind, int) or not 0 <= kind < len(POOLING_TYPES):
+        raise CheckpointError(
+            f"{where}: pooling_type = {kind!r} is not computed here; 0 to {len(POOLING_TYPES) - 1} are"
+        )
+    head = HeadSpec(name=EMBEDDING, pool=POOLS[POOLING_TYPES[kind]]) if kind else None
+    return spec if head is None else spec.but(heads=(*spec.heads, head))
+
+
+def pooling_type(spec: ModelSpec) -> int | None:
+    """The number that a GGUF file says of how a model's tokens become one vector; None where it has no head that says so."""
+    head = _head_of(spec)
+    return (
+        None if head is None else next(i for i, name in enumerate(POOLING_TYPES) if name and POOLS[name] == head.pool)
+    )
 
 
 def without_pooling(spec: ModelSpec) -> ModelSpec:

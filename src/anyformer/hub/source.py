@@ -34,7 +34,7 @@ from anyformer.families.hf.mapping import spec_of
 from anyformer.hub.adapted import AdaptedWeights
 from anyformer.hub.gguf import SUFFIX, opened
 from anyformer.hub.mxfp4 import SETTING, MXFP4Weights, is_packed
-from anyformer.hub.sentences import folder_of, read_table, with_pooling
+from anyformer.hub.sentences import folder_of, pooled, read_table, with_pooling
 from anyformer.hub.shards import ShardedWeights
 from anyformer.hub.weights import Weights
 from anyformer.hub.wrapped import is_wrapped, wrapped_spec
@@ -167,8 +167,9 @@ def _described(directory: Path) -> tuple[ModelSpec, Family | None, dict[str, Any
     if not directory.is_dir():
         if directory.suffix.lower() != SUFFIX:
             raise CheckpointError(f"{directory} is a file; give the directory that holds it")
-        family, spec = spec_of(FAMILIES, opened(directory).config, str(directory))
-        return spec, family, {}
+        file, where = opened(directory), str(directory)
+        family, spec = spec_of(FAMILIES, file.config, where)
+        return pooled(spec, file.pooling_type, where), family, {}
     if (run := _run_of(directory)) is not None:
         return read(sealed(run) / SPEC), None, {}
     if (directory / SPEC).is_file():

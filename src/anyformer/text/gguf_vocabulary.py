@@ -13,8 +13,8 @@ from anyformer.text.tokenizer_file import guarded
 LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN_2 = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
 CUTS: dict[str, str | None] = {
-    **dict.fromkeys(("gpt-2", "default", "smollm")),
-    **dict.fromkeys(("llama-bpe", "llama3"), LLAMA_3),
+    **dict.fromkeys(("gpt-2", "default", "smollm", "modern-bert")),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2"), LLAMA_3),
     "qwen2": QWEN_2,
 }
 SINGLE_DIGITS = {"smollm"}  # those that first cut every digit off by itself

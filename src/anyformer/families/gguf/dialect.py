@@ -6,17 +6,17 @@ The format: ggml's docs/gguf.md; names of tensors and what is done to them: llam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from anyformer.families.hf import table
-from anyformer.families.hf.layout import Theirs, of_layers, rows_of, tokens_and_head
+from anyformer.families.hf.layout import Laid, Modules, Theirs, of_layers, rows_of, tokens_and_head, within
 from anyformer.families.hf.mapping import TensorRow, Tensors, one
 from anyformer.layers import GQASpec, SSDSpec
-from anyformer.spec import ModelSpec
+from anyformer.spec import ModelSpec, TableSpec
 
 Change = Callable[[Tensor, ModelSpec], Tensor]  # (tensor, its model) → as the other side stores it
 
@@ -35,6 +35,33 @@ class Keys(NamedTuple):
     # (the keys that a file has, the settings so far) → settings; raises ValueError for a value that is none
     read: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
     write: Callable[[Mapping[str, Any]], Mapping[str, Any]]  # settings → keys
+
+
+class Adapted(NamedTuple):
+    """A model as files hold it that lack a key for something in it: the same function, and what makes its tensors."""
+
+    spec: ModelSpec
+    changes: Mapping[str, Callable[[Tensor], Tensor]] = {}  # by our tensor's name
+    note: str = ""  # of what was changed
+
+    def row(self, row: TensorRow) -> TensorRow:
+        """The row of the model as files hold it, filled from the one that it was."""
+        each = [self.changes.get(name) for name in row.ours]
+        if not any(each):
+            return row
+
+        def save(ours: Tensors) -> Tensors:
+            return row.save(
+                tuple(one if change is None else change(one) for one, change in zip(ours, each, strict=True))
+            )
+
+        return row._replace(save=save)
+
+
+def headless(spec: ModelSpec) -> Adapted:
+    """An encoder without its heads, of which files hold none."""
+    names = " and ".join(head.name for head in spec.heads)
+    return Adapted(spec.but(heads=()), note=f"its heads, {names}, have no place there" if names else "")
 
 
 SIZES = {
@@ -107,21 +134,27 @@ class Dialect:
     settings: Mapping[str, str] = field(default_factory=lambda: SIZES)  # key below the architecture's → setting
     keys: tuple[Keys, ...] = ()  # those that are no setting by themselves
     layer: Block = field(default_factory=lambda: LAYER)  # modules of a layer, ours → tensors of a block
-    norm: str = "output_norm"  # behind the last layer
+    # Modules outside of layers, ours → tensors.
+    outside: Modules = field(default_factory=lambda: {"stack.norm": "output_norm"})
+    further: Callable[[ModelSpec], Iterable[TensorRow]] = lambda spec: ()  # rows that are no modules
     turns: Mapping[str, Turn] = field(default_factory=dict)  # by what a tensor's name in the file matches
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that files of this architecture do not hold
     # Settings that are true where a layer has a tensor, by how its name ends.
     told: Mapping[str, str] = field(default_factory=dict)
     when: str | None = None  # a key that files say, and those of another dialect of the architecture do not
     unheeded: tuple[str, ...] = ()  # keys that llama.cpp itself reads and leaves out of what it computes
-    folds: bool = False  # factors of branches, keys, gates, embedding and logits are in the weights
+    adapted: Callable[[ModelSpec], Adapted] = Adapted  # what is written in a model's place
     depth_of_27b: int | None = None  # Gemma's largest scales attention by d_model / n_heads; its files do not say so
 
     def rows(self, spec: ModelSpec) -> list[TensorRow]:
         """The rows of our tensors and those of a file."""
-        places = tokens_and_head(spec, Theirs("token_embd"), Theirs("output"))
-        places |= {"stack.norm": Theirs(self.norm)} | of_layers(spec.stack, "blk", self.layer)
-        return [self._turned(row, spec) for row in rows_of(spec, places)]
+        tokens = Theirs("token_embd")
+        if spec.heads:
+            places = tokens_and_head(spec, tokens, Theirs("output"))
+        else:
+            places: Laid = {f"shared.{one(spec.stack.embedding, TableSpec, 'table of tokens').shared}": tokens}
+        places |= within(self.outside) | of_layers(spec.stack, "blk", self.layer)
+        return [self._turned(row, spec) for row in (*rows_of(spec, places), *self.further(spec))]
 
     def _turned(self, row: TensorRow, spec: ModelSpec) -> TensorRow:
         turns = [next((t for like, t in self.turns.items() if re.fullmatch(like, name)), None) for name in row.theirs]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from anyformer.families.hf.mapping import TensorRow, Tensors
+from anyformer.families.gguf.dialect import Adapted
 from anyformer.layers import (
     AttentionSpec,
     FactorSpec,
@@ -33,25 +32,7 @@ ENDS = ("weight", "bias")
 Factors = dict[str, float | Tensor]  # by our tensor's name; of a number each, or of one for each row
 
 
-class Folded(NamedTuple):
-    """A model without the factors, and what those tensors of the model with them are multiplied by."""
-
-    spec: ModelSpec
-    factors: Mapping[str, float | Tensor]
-
-    def row(self, row: TensorRow) -> TensorRow:
-        """The row of the model without factors, filled from the one with them."""
-        each = [self.factors.get(name) for name in row.ours]
-        if all(factor is None for factor in each):
-            return row
-
-        def save(ours: Tensors) -> Tensors:
-            return row.save(tuple(t if f is None else _times(t, f) for t, f in zip(ours, each, strict=True)))
-
-        return row._replace(save=save)
-
-
-def folded(spec: ModelSpec) -> Folded:
+def folded(spec: ModelSpec) -> Adapted:
     """The model with the factors of branches, keys, gates, embedding and logits in its weights."""
     factors: Factors = {}
     blocks = []
@@ -62,7 +43,10 @@ def folded(spec: ModelSpec) -> Folded:
             branches = (_branch(each, place, factors) for each, place in zip(sublayer.branches, places, strict=True))
             sublayers.append(sublayer.but(branches=tuple(branches)))
         blocks.append(block.but(sublayers=tuple(sublayers)))
-    return Folded(_tables(spec.but(stack=spec.stack.but(blocks=tuple(blocks))), factors), factors)
+    plain = _tables(spec.but(stack=spec.stack.but(blocks=tuple(blocks))), factors)
+    changes = {name: partial(_times, factor=factor) for name, factor in factors.items()}
+    note = "its multipliers, for which there is no key, are in its weights" if changes else ""
+    return Adapted(plain, changes, note)
 
 
 def _branch(branch: BranchSpec, place: str, factors: Factors) -> BranchSpec:

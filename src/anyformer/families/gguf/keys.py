@@ -139,13 +139,20 @@ def _rank(config: Said) -> int:
 STEP_RANK = Keys((RANK,), lambda said, config: {"time_step_rank": said[RANK]}, lambda config: {RANK: _rank(config)})
 
 
-def _no_norms(said: Said, _: Said) -> Said:
-    if any(said.values()):
-        raise ValueError("is computed by no class here")
-    return {}
+def only(key: str, value: Any) -> Keys:
+    """A key that says one thing of the models that are computed here."""
+
+    def read(said: Said, _: Said) -> Said:
+        if said[key] != value:
+            raise ValueError("is computed by no class here")
+        return {}
+
+    return Keys((key,), read, lambda config: {key: value})
 
 
-PLAIN_STEPS = Keys(("ssm.dt_b_c_rms",), _no_norms, lambda config: {"ssm.dt_b_c_rms": False})
+PLAIN_STEPS = only("ssm.dt_b_c_rms", False)
+# Tokens see those behind them too, which is not what readers of files take where nothing is said.
+NOT_CAUSAL = only("attention.causal", False)
 
 
 def heads_of_states(n_heads: str, head_dim: str, *, expand: str | None = None, whole: str | None = None) -> Keys:
@@ -169,3 +176,23 @@ ROTARY_OR_NONE = Keys(
     lambda said, config: {"position_embedding_type": "rope" if said[TURNS] else "nope"},
     lambda config: {TURNS: config["position_embedding_type"] == "rope"},
 )
+
+# A window that reaches as far to either side, and every how many layers one sees all, the first among them.
+WINDOWED_AROUND = Keys(
+    (WINDOW,), lambda said, _: {"local_attention": said[WINDOW]}, lambda config: {WINDOW: config["local_attention"]}
+)
+
+
+def _every(said: Said, config: Said) -> Said:
+    if isinstance(said[PATTERN], list):
+        return _pattern(said, config)
+    return {"global_attn_every_n_layers": said[PATTERN]}
+
+
+def _how_often(config: Said) -> Said:
+    slides = [kind == table.SLIDING for kind in config["layer_types"]]
+    every = slides.index(False, 1) if False in slides[1:] else len(slides)
+    return {PATTERN: every if slides == [bool(i % every) for i in range(len(slides))] else slides}
+
+
+PATTERNED_FROM_FULL = Keys((PATTERN,), _every, _how_often)

@@ -19,9 +19,9 @@ from anyformer.layers.rope_scaling import sharpening
 
 # Keys that change no number of the model, below the architecture's name.
 HARMLESS = re.compile(
-    r"vocab_size|rope\.dimension_count|attention\.(key|value)_length|attention\.causal|tensor_data_layout"
+    r"vocab_size|pooling_type|rope\.dimension_count|attention\.(key|value)_length|attention\.causal|tensor_data_layout"
 )
-REAL = re.compile(r".*(epsilon|freq_base|softcapping|scale)")  # keys of numbers that are not whole
+REAL = re.compile(r".*(epsilon|freq_base|freq_base_swa|softcapping|scale)")  # keys of numbers that are not whole
 SCALING = "rope.scaling."
 # Below it: what is only said, and what changes no number while it has this value.
 SAID = ("type", "finetuned", "original_context_length")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anyformer.families.gguf import gemma3n
 from anyformer.families.gguf.dialect import (
     BY_GROUP,
     COLUMN,
@@ -17,20 +18,26 @@ from anyformer.families.gguf.dialect import (
     Block,
     Dialect,
     halves,
+    headless,
 )
+from anyformer.families.gguf.folding import folded
 from anyformer.families.gguf.keys import (
     EXPANDED,
     EXPANDED_IN_A_HYBRID,
     KV_HEADS,
+    LOCAL,
     NO_ATTENTION,
+    NOT_CAUSAL,
     PARTIAL,
     PATTERNED,
+    PATTERNED_FROM_FULL,
     PLAIN_STEPS,
     ROTARY_BY_TYPE,
     ROTARY_OR_NONE,
     STEP_RANK,
     WINDOW,
     WINDOWED,
+    WINDOWED_AROUND,
     WINDOWED_EXACTLY,
     heads_of_states,
     hybrid,
@@ -68,6 +75,8 @@ OF_HEADS = {
 GATE_AND_UP = (f"{table.FEED}.gate", f"{table.FEED}.up")
 FUSED_FEED: Block = {**{name: place for name, place in LAYER.items() if name not in GATE_AND_UP}, GATE_AND_UP: "ffn_up"}
 FUSED: Block = {**{name: place for name, place in FUSED_FEED.items() if name not in table.QKV}, table.QKV: "attn_qkv"}
+NORMS: Block = {name: LAYER[name] for name in ("0.norm_in", "1.norm_in")}
+WRITTEN: Block = {name: LAYER[name] for name in (f"{table.PROJECTION}.o", f"{table.FEED}.down")}
 # Of state space models; Mamba-2's have a norm, Mamba's steps of low rank.
 STATES: Block = {
     f"{MIXER}.{ours}": theirs
@@ -193,7 +202,7 @@ ROWS = (
             "ssm_conv1d.bias": "mamba_conv_bias",
             "ssm_norm.weight": "mamba_rms_norm",
         },
-        folds=True,
+        adapted=folded,
     ),
     Dialect("olmo2", "olmo2"),
     Dialect(
@@ -224,10 +233,10 @@ ROWS = (
         {**_epsilon(_without_kv(SIZES), "norm_eps"), "shortconv.l_cache": "conv_L_cache"},
         (hybrid("full_attention", "conv"),),
         {**LAYER, **SHORT},
-        "token_embd_norm",
-        CONVOLVED,
-        {"block_auto_adjust_ff_dim": False},
-        {"shortconv.in_proj.bias": "conv_bias"},
+        {"stack.norm": "token_embd_norm"},
+        turns=CONVOLVED,
+        fixed={"block_auto_adjust_ff_dim": False},
+        told={"shortconv.in_proj.bias": "conv_bias"},
     ),
     Dialect(
         "mamba",
@@ -288,11 +297,41 @@ ROWS = (
     Dialect(
         "gemma3",
         "gemma3_text",
-        HEAD_DIM,
+        {**HEAD_DIM, LOCAL: "rope_local_base_freq"},
         (WINDOWED,),
         turns=OFFSET,
         fixed=GELU,
         depth_of_27b=62,
+    ),
+    Dialect(
+        "gemma3n",
+        "gemma3n_text",
+        {
+            **{key: setting for key, setting in HEAD_DIM.items() if setting != "intermediate_size"},
+            LOCAL: "rope_local_base_freq",
+            "final_logit_softcapping": "final_logit_softcapping",
+            "altup.num_inputs": "altup_num_inputs",
+            "attention.shared_kv_layers": "num_kv_shared_layers",
+        },
+        (WINDOWED, PATTERNED, *gemma3n.KEYS),
+        gemma3n.LAYERS,
+        further=gemma3n.rows,
+        fixed=GELU,
+        adapted=gemma3n.padded,
+    ),
+    Dialect(
+        "modern-bert",
+        "modernbert",
+        {
+            **{key: setting for key, setting in _without_kv(SIZES).items() if setting != "rms_norm_eps"},
+            "attention.layer_norm_rms_epsilon": "norm_eps",
+            LAYER_NORM: "norm_eps",
+        },
+        (NOT_CAUSAL, WINDOWED_AROUND, PATTERNED_FROM_FULL, ROTARY_BY_TYPE),
+        {**NORMS, table.QKV: "attn_qkv", GATE_AND_UP: "ffn_up", **WRITTEN},
+        {"stack.norm": "output_norm", "stack.embedding.norm": "token_embd_norm"},
+        fixed={"architectures": ["ModernBertModel"]},
+        adapted=headless,
     ),
     Dialect(
         "phi3",

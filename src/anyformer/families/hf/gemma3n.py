@@ -31,6 +31,12 @@ from anyformer.spec import BlockSpec, HeadSpec, ModelSpec, TableSpec, Vocab, Wid
 
 SPARSITY, SHARED = "activation_sparsity_pattern", "num_kv_shared_layers"
 SPARSE_FIRST = 10  # that many layers where nothing is said, of more
+# What all layers have in one: their tables, the maps of the tokens' vectors, the norm of these.
+PER_LAYER = (
+    "model.embed_tokens_per_layer",
+    "model.per_layer_model_projection",
+    "model.per_layer_projection_norm",
+)
 ALTUP = {
     "norm": "altup.router_norm",
     "router": "altup.modality_router",
@@ -59,14 +65,15 @@ def injection(sublayer: int) -> dict[str, str]:
     }
 
 
-def side_by_side(spec: ModelSpec, sublayer: int, stack: str = "model.") -> Iterator[TensorRow]:
+def side_by_side(spec: ModelSpec, sublayer: int, names: tuple[str, str, str] = PER_LAYER) -> Iterator[TensorRow]:
     """The rows of what all layers have of a table and a map in one tensor of theirs, and of the norm that is one for all."""
     each = [f"stack.blocks.{i}.sublayers.{sublayer}.branches.0.mixer" for i in range(spec.n_layers)]
     norm = one(spec, PerLayerEmbeddingSpec, "per-layer embeddings").norm
+    tables, maps, own_norm = names
     links: dict[str | tuple[str, ...], Theirs] = {
-        tuple(f"{place}.table" for place in each): Theirs(f"{stack}embed_tokens_per_layer", by="input"),
-        tuple(f"{place}.project" for place in each): Theirs(f"{stack}per_layer_model_projection"),
-        f"shared.{norm and norm.shared}": Theirs(f"{stack}per_layer_projection_norm"),
+        tuple(f"{place}.table" for place in each): Theirs(tables, by="input"),
+        tuple(f"{place}.project" for place in each): Theirs(maps),
+        f"shared.{norm and norm.shared}": Theirs(own_norm),
     }
     return rows_of(spec, links)
 
@@ -148,7 +155,7 @@ def _write_tables(spec: ModelSpec) -> dict[str, Any]:
     return {"vocab_size_per_layer_input": found.rows, "hidden_size_per_layer_input": found.width}
 
 
-PER_LAYER = table.Pair(_read_tables, _write_tables)  # behind those that change every table
+TABLES = table.Pair(_read_tables, _write_tables)  # behind those that change every table
 # The widths of the feed-forwards are a list, which the layers read.
 WIDTHS = tuple(pair for pair in SIZES if pair is not SIZES[2])
 _PLAIN = table.family(
@@ -157,7 +164,7 @@ _PLAIN = table.family(
     table.two_kinds(gemma3n(5, 8, 1, 8, 1, n_sparse=0)),
     (
         *WIDTHS,
-        PER_LAYER,
+        TABLES,
         table.heads(n_kv_heads=2, head_dim=256),
         table.EVEN,
         table.activation("hidden_activation", TANH, GatedFeedForwardSpec),

@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "surplus tensor": ({"tensors": {"model.layers.2.mlp.up_proj.weight": np.ones((96, 64))}}, r"surplus: blk\.2\.ffn_up\.weight"),
     "wrong shape": ({"tensors": {"model.norm.weight": np.ones(32)}}, r"output_norm\.weight is \[32\], not \[64\]"),
     "a lie about the sizes": ({"settings": {"feed_forward_length": 80}}, r"ffn_gate\.weight is \[96, 64\], not \[80, 64\]"),
-    "unknown tokenizer": ({"tokens": {"ggml.model": "bert", "ggml.tokens": ["a"]}}, "tokenizer is of kind 'bert'"),
+    "unknown tokenizer": ({"tokens": {"ggml.model": "t5", "ggml.tokens": ["a"]}}, "tokenizer is of kind 't5'"),
     "unknown cutting": (
         {"tokens": {"ggml.model": "gpt2", "ggml.pre": "tekken", "ggml.tokens": ["a"]}},
         "cuts text as 'tekken'",

@@ -79,6 +79,15 @@ OF_MODERNBERT = {
     "sep_token_id": 0,
     "rope_parameters": OF_GEMMA3N["rope_parameters"],
 }
+OF_NOMIC = ALONE | {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+    "type_vocab_size": 3,
+    "layer_norm_eps": 1e-3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+}
 # Powers of 2, so that their order changes no bit.
 OF_FALCON_H1 = OF_MAMBA2 | {
     "mamba_d_ssm": 128,
@@ -204,6 +213,7 @@ CASES = {
         | {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
         alone=True,
     ),
+    "nomic_bert": Case(A.NOMIC_BERT, "nomic_bert", OF_NOMIC, alone=True),
     "phi3": Case(A.PHI3, "phi3", SIZES),
 }
 
@@ -372,6 +382,9 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
         all_of = [kind == "full_attention" for kind in config.layer_types]
         writer.add_sliding_window_pattern(3 if all_of == [True, False, False, True] else [not each for each in all_of])
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if case.arch == A.NOMIC_BERT:
+        writer.add_causal_attention(False)
+        writer.add_token_type_count(config.type_vocab_size)
     if case.arch == A.GEMMA3N:
         writer.add_altup_active_idx(config.altup_active_idx)
         writer.add_altup_num_inputs(config.altup_num_inputs)

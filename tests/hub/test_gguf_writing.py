@@ -176,8 +176,8 @@ def test_ways_that_have_no_name_are_refused() -> None:
     assert "composes characters" in metadata_of_tokenizer(Tokenizer(composed, {}), 300)[1][0]
     from anyformer.text import scheme
 
-    with pytest.raises(TextError, match="this tokenizer is wordpiece"):
-        metadata_of_tokenizer(scheme("wordpiece", 100).train([TEXT]), 100)
+    with pytest.raises(TextError, match="this tokenizer is unigram"):
+        metadata_of_tokenizer(scheme("unigram", 100).train([TEXT]), 100)
 
 
 @pytest.mark.parametrize("prefix", [True, False])

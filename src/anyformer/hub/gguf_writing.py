@@ -18,7 +18,7 @@ from torch import Tensor
 from anyformer.disk.atomic import sync
 from anyformer.errors import AnyformerError, RunFailed, SpecError, UsageError
 from anyformer.families import FAMILIES, Family
-from anyformer.families.gguf import DIALECTS, Dialect, config_of, llama3_scaling, metadata_of
+from anyformer.families.gguf import DIALECTS, Dialect, config_of, key_of, llama3_scaling, metadata_of
 from anyformer.families.hf.mapping import TensorRow, computed, misfits, spec_of, their_shapes
 from anyformer.hub.contents import contents
 from anyformer.hub.gguf import EMBEDDING, FREQUENCIES, POOLING
@@ -106,7 +106,7 @@ def write_gguf(
     aside = target.with_name(f".anyformer-{os.getpid()}-{target.name}")
     writer = gguf.GGUFWriter(aside, plan.architecture)
     try:
-        _say(writer, {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()} | words)
+        _say(writer, {key_of(plan.dialect, key): value for key, value in plan.metadata.items()} | words)
         writer.add_name(target.stem)
         writer.add_file_type(FILE_TYPES[kind])
         if plan.frequencies is not None:
@@ -159,8 +159,8 @@ def _plan(spec: ModelSpec, dialect: Dialect) -> _Plan:
     held = dialect.rows(spec)
     rows, shapes = [adapted.row(row) for row in held], their_shapes(held, spec)
     frequencies = _frequencies(spec, config)
-    start = dialect.architecture
-    whole = {"general.architecture": start} | {f"{start}.{key}": value for key, value in metadata.items()}
+    whole = {"general.architecture": dialect.architecture}
+    whole |= {key_of(dialect, key): value for key, value in metadata.items()}
     read = config_of(whole, shapes, shapes[EMBEDDING], MODEL)
     if frequencies is not None:
         read["rope_scaling"] = llama3_scaling(frequencies, float(config["rope_theta"]), MODEL)

@@ -58,7 +58,7 @@ def with_pooling(spec: ModelSpec, directory: Path) -> ModelSpec:
 
 def pooled(spec: ModelSpec, kind: Any, where: str) -> ModelSpec:
     """The model with the head that a GGUF file's pooling_type makes. Raises CheckpointError for one that there is no part for."""
-    if not isinstance(kind, int) or not 0 <= kind < len(POOLING_TYPES):
+    if type(kind) is not int or not 0 <= kind < len(POOLING_TYPES):
         raise CheckpointError(
             f"{where}: pooling_type = {kind!r} is not computed here; 0 to {len(POOLING_TYPES) - 1} are"
         )

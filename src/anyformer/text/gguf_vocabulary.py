@@ -1,4 +1,6 @@
-"""The tokenizer inside a GGUF file, as a tokenizer.json, and back: byte-level BPE, and SentencePiece's BPE with byte fallback."""
+"""The tokenizer inside a GGUF file, as a tokenizer.json, and back: byte-level BPE, SentencePiece's BPE with byte fallback, and
+BERT's WordPiece.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.errors import TextError, did_you_mean
+from anyformer.text.companions import content_of
 from anyformer.text.tokenizer import Tokenizer
 from anyformer.text.tokenizer_file import guarded
+from anyformer.text.wordpiece import CONTINUES
 
 # What a file calls the cutting before byte-level BPE, with the pattern that cuts; None: GPT-2's own.
 LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -19,6 +23,16 @@ CUTS: dict[str, str | None] = {
 }
 SINGLE_DIGITS = {"smollm"}  # those that first cut every digit off by itself
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token types of the format
+SEPARATOR = "seperator"  # as the format spells it
+NAMED = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+    "cls_token": "cls",
+    "sep_token": SEPARATOR,
+    "mask_token": "mask",
+}
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
@@ -28,16 +42,18 @@ def tokenizer_in(metadata: Mapping[str, Any]) -> Tokenizer:
     Raises TextError for a kind, or a way of cutting text, that is not known here.
     """
     kind = metadata.get("tokenizer.ggml.model")
-    builders = {"gpt2": _byte_level, "llama": _sentencepiece}
+    builders = {"gpt2": _byte_level, "llama": _sentencepiece, "bert": _wordpiece}
     if not isinstance(kind, str) or kind not in builders:
         raise TextError(
             f"the file's tokenizer is of kind {kind!r}{did_you_mean(str(kind), builders)}; "
-            f"{' and '.join(builders)} are read; convert from the model's Hugging Face directory"
+            f"{', '.join(builders)} are read; convert from the model's Hugging Face directory"
         )
     tokens: list[str] = _listed(metadata, "tokens", str)
     types: list[int] = _listed(metadata, "token_type", int, [1] * len(tokens))
     if len(types) != len(tokens):
         raise _damaged("token_type", f"has {len(types)} entries for {len(tokens)} tokens")
+    if kind == "bert":
+        tokens = [_piece(token, kind) for token, kind in zip(tokens, types, strict=True)]
     with guarded("the file's tokenizer cannot be read"):
         inner = builders[kind](metadata, tokens)
         _add(inner, tokens, types)
@@ -121,6 +137,39 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
     return inner
 
 
+def _piece(token: str, kind: int) -> str:
+    """A piece as BERT spells it: files mark where words begin, BERT where they do not."""
+    if kind in (CONTROL, UNKNOWN):
+        return token
+    return token[1:] if token.startswith(SPACE) else CONTINUES + token
+
+
+def _phantom(piece: str, kind: int) -> str:
+    """A piece as files spell it."""
+    if kind in (CONTROL, UNKNOWN):
+        return piece
+    return piece.removeprefix(CONTINUES) if piece.startswith(CONTINUES) else SPACE + piece
+
+
+def _wordpiece(metadata: Mapping[str, Any], tokens: list[str]) -> Any:
+    """llama.cpp writes letters small and without accents, whatever the file; its words have any length."""
+    from tokenizers import Tokenizer as Inner
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+    vocab = _vocabulary(tokens)
+    unknown = _id(metadata, "unknown", tokens)
+    if unknown is None:
+        raise _damaged("unknown_token_id", "is missing")
+    inner = Inner(models.WordPiece(vocab=vocab, unk_token=tokens[unknown], continuing_subword_prefix=CONTINUES))
+    inner.normalizer = normalizers.BertNormalizer(lowercase=True)
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece(prefix=CONTINUES)
+    opening, closing = (_id(metadata, name, tokens) for name in ("cls", SEPARATOR))
+    if opening is not None and closing is not None and metadata.get("tokenizer.ggml.add_bos_token", True):
+        inner.post_processor = processors.BertProcessing((tokens[closing], closing), (tokens[opening], opening))
+    return inner
+
+
 def _add(inner: Any, tokens: list[str], types: list[int]) -> None:
     """Take out of the text's reach what no merge makes: control tokens as special ones, a user's as words."""
     from tokenizers import AddedToken
@@ -133,7 +182,7 @@ def _add(inner: Any, tokens: list[str], types: list[int]) -> None:
 
 def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
+    for name, key in NAMED.items():
         i = _id(metadata, key, tokens)
         if i is not None:
             config[name] = tokens[i]
@@ -151,10 +200,14 @@ def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, An
     """
     data = tokenizer.data
     model = data["model"]
-    builders = {"byte-level-bpe": ("gpt2", _said_of_bytes), "bpe": ("llama", _said_of_sentencepiece)}
+    builders = {
+        "byte-level-bpe": ("gpt2", _said_of_bytes),
+        "bpe": ("llama", _said_of_sentencepiece),
+        "wordpiece": ("bert", _said_of_pieces),
+    }
     if tokenizer.kind not in builders:
         raise TextError(
-            f"GGUF files hold byte-level BPE and SentencePiece's BPE, and this tokenizer is {tokenizer.kind}; "
+            f"GGUF files hold byte-level BPE, SentencePiece's BPE and WordPiece, and this tokenizer is {tokenizer.kind}; "
             "convert to a directory"
         )
     kind, said_of = builders[tokenizer.kind]
@@ -174,6 +227,15 @@ def metadata_of_tokenizer(tokenizer: Tokenizer, rows: int) -> tuple[dict[str, An
     }
     ids = {"bos": tokenizer.begin_of_text, "eos": tokenizer.end_of_text, "unknown": tokenizer.unknown}
     ids |= {"padding": tokenizer.padding}
+    if kind == "bert":
+        spelled = {each["content"]: i for i, each in added.items()}
+        roles = ("cls_token", "sep_token", "mask_token")
+        ids |= {NAMED[role]: spelled.get(content_of(tokenizer.config.get(role))) for role in roles}
+        # Readers open a text with the first of these and close it with the separator, if they are told to.
+        usual = {"bos": ids["cls"], "eos": ids[SEPARATOR]}
+        ids |= {name: usual[name] for name in usual if ids[name] is None}
+        framed = data.get("post_processor") is not None
+        said |= {"tokenizer.ggml.add_bos_token": framed, "tokenizer.ggml.add_sep_token": framed}
     said |= {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items() if i is not None}
     if tokenizer.chat_template is not None:
         said["tokenizer.chat_template"] = tokenizer.chat_template
@@ -188,7 +250,7 @@ def _type(i: int, spelling: str | None, added: Mapping[int, Any], model: Mapping
     if spelling is None:
         return UNUSED
     if spelling == model.get("unk_token"):
-        return UNKNOWN
+        return CONTROL if model["type"] == "WordPiece" else UNKNOWN
     if i in added:
         return CONTROL if added[i]["special"] else USER_DEFINED
     is_byte = model.get("byte_fallback") and len(spelling) == 6 and spelling.startswith("<0x")
@@ -227,9 +289,26 @@ def _said_of_sentencepiece(said: dict[str, Any], data: Mapping[str, Any]) -> dic
     )
 
 
+def _said_of_pieces(said: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """With pieces as files spell them."""
+    pairs = zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True)
+    found = said | {"tokenizer.ggml.tokens": [_phantom(*pair) for pair in pairs], "tokenizer.ggml.pre": "default"}
+    read = tokenizer_in(found).data
+    own = {**data["model"], "vocab": {**read["model"]["vocab"], **data["model"]["vocab"]}}
+    accents = data.get("normalizer") or {}
+    if accents.get("strip_accents") == accents.get("lowercase"):  # which is what it is where nothing is said
+        data = {**data, "normalizer": {**accents, "strip_accents": None}}
+    if _alike(read, data, "normalizer", "pre_tokenizer", "decoder") and read["model"] == own:
+        return found
+    raise TextError(
+        "GGUF files know WordPiece as BERT's: small letters without accents, ## before what continues a word; this tokenizer "
+        "cuts or normalises text otherwise; convert to a directory"
+    )
+
+
 def _alike(read: Mapping[str, Any], data: Mapping[str, Any], *parts: str) -> bool:
     """Whether a tokenizer was read back as it is: its merges, and these parts."""
-    merges = [[tuple(merge) for merge in each["model"]["merges"]] for each in (read, data)]
+    merges = [[tuple(merge) for merge in each["model"].get("merges", ())] for each in (read, data)]
     return merges[0] == merges[1] and all(_steps(read.get(part)) == _steps(data.get(part)) for part in parts)
 
 

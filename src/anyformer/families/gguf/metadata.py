@@ -22,6 +22,7 @@ HARMLESS = re.compile(
     r"vocab_size|pooling_type|rope\.dimension_count|attention\.(key|value)_length|attention\.causal|tensor_data_layout"
 )
 REAL = re.compile(r".*(epsilon|freq_base|freq_base_swa|softcapping|scale)")  # keys of numbers that are not whole
+OF_TOKENS = "tokenizer."
 SCALING = "rope.scaling."
 # Below it: what is only said, and what changes no number while it has this value.
 SAID = ("type", "finetuned", "original_context_length")
@@ -32,6 +33,11 @@ NEUTRAL = {
     "yarn_log_multiplier": 0.0,
     "alpha": 0.0,
 }
+
+
+def key_of(dialect: Dialect, key: str) -> str:
+    """What a file calls a key of its architecture; those of tokens are the same for all."""
+    return key if key.startswith(OF_TOKENS) else f"{dialect.architecture}.{key}"
 
 
 def dialect_of(metadata: Mapping[str, Any], where: str) -> Dialect:
@@ -58,12 +64,13 @@ def config_of(
     start = f"{dialect.architecture}."
     config: dict[str, Any] = {"model_type": dialect.hf_type, "vocab_size": shape[0], **dialect.fixed}
     said = {key.removeprefix(start): value for key, value in metadata.items() if key.startswith(start)}
+    said |= {key: metadata[key] for key in dialect.settings if key.startswith(OF_TOKENS) and key in metadata}
     several = {name for keys in dialect.keys for name in keys.names}
     for key, value in said.items():
         if key in several:
             continue
         if key in dialect.settings:
-            config[dialect.settings[key]] = _one(value, f"{where}: {start}{key}")
+            config[dialect.settings[key]] = _one(value, f"{where}: {key_of(dialect, key)}")
         elif not key.startswith(SCALING) and not HARMLESS.fullmatch(key):
             raise _unknown(where, start + key, value)
     left = {key: value for key, value in metadata.items() if key.removeprefix(start) not in several}

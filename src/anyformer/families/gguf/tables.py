@@ -76,6 +76,8 @@ GATE_AND_UP = (f"{table.FEED}.gate", f"{table.FEED}.up")
 FUSED_FEED: Block = {**{name: place for name, place in LAYER.items() if name not in GATE_AND_UP}, GATE_AND_UP: "ffn_up"}
 FUSED: Block = {**{name: place for name, place in FUSED_FEED.items() if name not in table.QKV}, table.QKV: "attn_qkv"}
 NORMS: Block = {name: LAYER[name] for name in ("0.norm_in", "1.norm_in")}
+NORMS_BEHIND: Block = {"0.norm_sum": "attn_output_norm", "1.norm_sum": "layer_output_norm"}
+GATES: Block = {name: LAYER[name] for name in GATE_AND_UP}
 WRITTEN: Block = {name: LAYER[name] for name in (f"{table.PROJECTION}.o", f"{table.FEED}.down")}
 # Of state space models; Mamba-2's have a norm, Mamba's steps of low rank.
 STATES: Block = {
@@ -127,6 +129,7 @@ STATE_SIZES = {
     "ssm.state_size": "state_size",
 }
 STATE_LAYER: Block = {"0.norm_in": "attn_norm", **STATES}
+SEGMENTS = "tokenizer.ggml.token_type_count"
 LAYER_NORM = "attention.layer_norm_epsilon"
 
 ROWS = (
@@ -331,6 +334,16 @@ ROWS = (
         {**NORMS, table.QKV: "attn_qkv", GATE_AND_UP: "ffn_up", **WRITTEN},
         {"stack.norm": "output_norm", "stack.embedding.norm": "token_embd_norm"},
         fixed={"architectures": ["ModernBertModel"]},
+        adapted=headless,
+    ),
+    Dialect(
+        "nomic-bert",
+        "nomic_bert",
+        {**_epsilon(_without_kv(SIZES), "layer_norm_eps", LAYER_NORM), SEGMENTS: "type_vocab_size"},
+        (NOT_CAUSAL,),
+        {**GATES, table.QKV: "attn_qkv", **WRITTEN, **NORMS_BEHIND},
+        {"stack.embedding.norm": "token_embd_norm", "stack.embedding.terms.1": "token_types"},
+        fixed={"architectures": ["NomicBertModel"]},
         adapted=headless,
     ),
     Dialect(

@@ -50,6 +50,7 @@ MULTIPLIERS = {
 TURNING = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
 STATES = ALONE | {"num_hidden_layers": 2, "state_size": 8, "conv_kernel": 3, "layer_norm_epsilon": 1e-3}
 KINDS = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
+OF_LFM2_MOE = SIZES | EXPERTS | KINDS | {"moe_intermediate_size": 32, "num_dense_layers": 1, "norm_eps": 1e-3}
 OF_JAMBA = {"mamba_d_state": 8, "mamba_d_conv": 3, "mamba_dt_rank": 5}
 OF_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 2}
 OF_GEMMA3N = WIDE | {
@@ -174,6 +175,7 @@ CASES = {
     ),
     "starcoder2": Case(A.STARCODER2, "starcoder2", SIZES | {"sliding_window": None, "norm_epsilon": 1e-3}),
     "lfm2": Case(A.LFM2, "lfm2", SIZES | KINDS | {"block_auto_adjust_ff_dim": False, "norm_eps": 1e-3}),
+    "lfm2_moe": Case(A.LFM2MOE, "lfm2_moe", OF_LFM2_MOE),
     "mamba": Case(A.MAMBA, "mamba", STATES | {"time_step_rank": 5}),
     "mamba2": Case(A.MAMBA2, "mamba2", STATES | {"num_heads": 8, "head_dim": 16, "n_groups": 2}),
     "mamba2, one group": Case(A.MAMBA2, "mamba2", STATES | {"num_heads": 8, "head_dim": 16, "n_groups": 1}),
@@ -259,7 +261,8 @@ def together(tensors: dict[str, Tensor]) -> list[Named]:
             found.append((name, tensors[name]))
         else:
             experts.setdefault(f"{one[1]}.{one[2]}", []).append(tensors[name])
-    as_llamas = {"block_sparse_moe.experts": "feed_forward.experts"}  # of Mixtral, in the package's tables
+    # Of Mixtral and LFM2, in the package's tables.
+    as_llamas = dict.fromkeys(("block_sparse_moe.experts", "feed_forward.experts"), "feed_forward.experts")
     for name, each in experts.items():
         old = next((old for old in as_llamas if old in name), None)
         name = name if old is None else name.replace(old, as_llamas[old]).removeprefix("model.")
@@ -342,6 +345,7 @@ def changed(tensors: list[Named], config: Any, case: Case) -> list[Named]:
             tensor = tensor.reshape(config.n_groups if case.arch == A.MAMBA2 else config.mamba_n_groups, -1)
         if case.arch == A.GEMMA and name.endswith("norm.weight"):
             tensor = tensor + 1
+        name = re.sub(r"\.expert_bias$", ".expert_bias.bias", name)
         name = re.sub(r"\.dt_bias$", ".dt_proj.bias", name)
         if case.arch == A.GPT_OSS and (each := re.fullmatch(r"(.+\.mlp\.experts\.)(gate_up|down)_proj(_bias)?", name)):
             end = "bias" if each[3] else "weight"
@@ -424,7 +428,7 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         return
-    if case.arch in (A.LFM2, A.GRANITE_HYBRID):
+    if case.arch in (A.LFM2, A.LFM2MOE, A.GRANITE_HYBRID):
         attends = ("attention", "full_attention")
         writer.add_head_count_kv([config.num_key_value_heads if kind in attends else 0 for kind in kinds])  # type: ignore[arg-type]
     else:
@@ -465,7 +469,10 @@ def said(writer: gguf.GGUFWriter, config: Any, case: Case) -> None:
     if case.arch != A.FALCON_H1:
         say(writer.add_embedding_scale, "embedding_multiplier")
     say(writer.add_logit_scale, "logits_scaling")
-    if case.arch == A.LFM2:
+    if case.arch == A.LFM2MOE:
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if case.arch in (A.LFM2, A.LFM2MOE):
         writer.add_shortconv_l_cache(config.conv_L_cache)
     if case.arch in (A.GRANITE_HYBRID, A.FALCON_H1):
         writer.add_ssm_conv_kernel(config.mamba_d_conv)
@@ -557,6 +564,7 @@ REFUSED: dict[str, tuple[str, str, Any, str]] = {
     "no heads": ("mamba2", "ssm.time_step_rank", 0, "goes with no other size of the file"),
     "activations that are sparse by no number": ("gemma3n", "activation_sparsity_scale", 3, "no list of quantiles"),
     "another stream that is computed": ("gemma3n", "altup.active_idx", 1, "is computed by no class here"),
+    "experts that are chosen otherwise": ("lfm2_moe", "expert_gating_func", 1, "is computed by no class here"),
     "an encoder that sees nothing ahead": ("modernbert", "attention.causal", True, "is computed by no class here"),
     "an unknown key": ("qwen3", "expert_count", 4, "is unknown here"),
 }

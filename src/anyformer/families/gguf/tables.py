@@ -41,6 +41,7 @@ from anyformer.families.gguf.keys import (
     WINDOWED_EXACTLY,
     heads_of_states,
     hybrid,
+    only,
     periodic,
 )
 from anyformer.families.hf import table
@@ -128,6 +129,8 @@ STATE_SIZES = {
     "ssm.conv_kernel": "conv_kernel",
     "ssm.state_size": "state_size",
 }
+SHORT_SIZES = {**_epsilon(_without_kv(SIZES), "norm_eps"), "shortconv.l_cache": "conv_L_cache"}
+SIGMOID = 2  # by which experts are chosen
 STATE_LAYER: Block = {"0.norm_in": "attn_norm", **STATES}
 SEGMENTS = "tokenizer.ggml.token_type_count"
 LAYER_NORM = "attention.layer_norm_epsilon"
@@ -233,13 +236,24 @@ ROWS = (
     Dialect(
         "lfm2",
         "lfm2",
-        {**_epsilon(_without_kv(SIZES), "norm_eps"), "shortconv.l_cache": "conv_L_cache"},
+        SHORT_SIZES,
         (hybrid("full_attention", "conv"),),
         {**LAYER, **SHORT},
         {"stack.norm": "token_embd_norm"},
         turns=CONVOLVED,
         fixed={"block_auto_adjust_ff_dim": False},
         told={"shortconv.in_proj.bias": "conv_bias"},
+    ),
+    Dialect(
+        "lfm2moe",
+        "lfm2_moe",
+        {**SHORT_SIZES, **EXPERTS, **EXPERT_WIDTH, "leading_dense_block_count": "num_dense_layers"},
+        (hybrid("full_attention", "conv"), only("expert_gating_func", SIGMOID)),
+        {**LAYER, **SHORT},
+        {"stack.norm": "token_embd_norm"},
+        turns=CONVOLVED,
+        fixed={"norm_topk_prob": True, "routed_scaling_factor": 1.0},
+        told={"shortconv.in_proj.bias": "conv_bias", "exp_probs_b.bias": "use_expert_bias"},
     ),
     Dialect(
         "mamba",

@@ -10,7 +10,7 @@ import pytest
 from anyformer.descriptions import Card, card
 from anyformer.descriptions.grouping import in_words, pattern, places
 from anyformer.families import PRESETS, preset
-from anyformer.recipe import OLMO_1B_0724
+from anyformer.recipe import OLMO_1B_0724, Adam
 from anyformer.spec import ModelSpec
 from tests.layers.test_own_parts import model_of_own_parts
 from tests.sample import sampled
@@ -131,6 +131,12 @@ def test_a_recipe_is_told_in_words_and_numbers() -> None:
     assert training["schedule"].words == "cosine to 0.125 of the peak"
     assert training["annealing_schedule"].words == "linear to 0 of the peak"
     assert training["gradient_dtype"].words == training["state_dtype"].words == "float32, as always here"
+
+
+def test_what_adam_adds_to_gradients_is_told_where_it_is_any() -> None:
+    plain, l2 = (card(preset("gpt2"), OLMO_1B_0724.but(optimizer=Adam(l2=each))) for each in (0.0, 0.25))
+    assert "l2" not in {row.key for row in plain.section("training")}
+    assert {row.key: row.value for row in l2.section("training")}["l2"] == 0.25
 
 
 def test_what_a_source_says_beside_the_recipe() -> None:

@@ -28,7 +28,9 @@ class OptimizerSpec(Spec, abstract=True):
 
 
 class Adam(OptimizerSpec):
-    """Without weight decay: Kingma & Ba 2014, arXiv:1412.6980."""
+    """Kingma & Ba 2014, arXiv:1412.6980. `l2` times each matrix, not biases, gains and tables, is added to its clipped gradient."""
+
+    l2: NotNegative = 0.0
 
 
 class AdamW(OptimizerSpec):

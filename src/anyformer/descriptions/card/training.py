@@ -66,7 +66,7 @@ def _optimizer(recipe: Recipe) -> Iterator[CardRow]:
     yield _said("optimizer", recipe.optimizer.kind, "optimiser")
     named = {"beta1": ("beta1", "beta 1"), "beta2": ("beta2", "beta 2"), "eps": ("optimizer_eps", "optimiser eps")}
     for field, value in recipe.optimizer.values().items():
-        if field != "lr" and isinstance(value, int | float):
+        if field != "lr" and isinstance(value, int | float) and value:
             yield _row(*named.get(field, (field, field.replace("_", " "))), value)
     if recipe.clip is not None:
         yield _row("clip", "gradient clipping", recipe.clip, f"norm of all gradients at most {recipe.clip:g}")

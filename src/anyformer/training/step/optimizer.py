@@ -49,7 +49,8 @@ def optimizer_of(
     """
     if not isinstance(optimizer, Adam | AdamW):
         raise UsageError(f"optimizer {optimizer.kind} has no implementation; there are Adam and AdamW")
-    decay = optimizer.weight_decay if isinstance(optimizer, AdamW) else 0.0
+    decoupled = isinstance(optimizer, AdamW)
+    decay = optimizer.weight_decay if decoupled else optimizer.l2
     every, way = trained(model, beside), _by_parameter(model, spec)
     if beside is not None:
         way = _by_parameter(beside, beside.spec) | way
@@ -62,16 +63,17 @@ def optimizer_of(
         {
             "params": [p for p in every if way[p] == (decays, rate)],
             "lr": lr * rate,
-            "weight_decay": decay / rate if decays else 0.0,
+            "weight_decay": (decay / rate if decoupled else decay) if decays else 0.0,
         }
         for decays, rate in sorted(kinds, reverse=True)
     ]
     fused = all(p.device.type in ("cpu", "cuda", "mps", "xpu") and p.is_floating_point() for p in every)
-    return torch.optim.AdamW(
+    return torch.optim.Adam(
         groups,
         lr=lr,
         betas=(optimizer.beta1, optimizer.beta2),
         eps=optimizer.eps,
+        decoupled_weight_decay=decoupled,
         fused=fused,
         foreach=None if fused else True,
     )

@@ -28,7 +28,7 @@ class OptimizerSpec(Spec, abstract=True):
 
 
 class Adam(OptimizerSpec):
-    """Kingma & Ba 2014, arXiv:1412.6980. `l2` times each matrix, not biases, gains and tables, is added to its clipped gradient."""
+    """Kingma & Ba 2014, arXiv:1412.6980. To the clipped gradient of a matrix, not of others, `l2` times the matrix is added."""
 
     l2: NotNegative = 0.0
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.layers.delta_rule import Chunk, handed_on
-from anyformer.layers.linear_attention import by_segments, chunked, chunks_of, counted
+from anyformer.layers.linear_attention import by_segments, chunked, chunks_of, counted, left_of
 
 CHUNK, BLOCK = 32, 8  # tokens; they change time and rounding, nothing else
 
@@ -53,8 +53,8 @@ def _segment(
     pairs, old = _pairs(q, k, decay, ahead, behind)
     since = F.pad(whole[..., :-1, :], (0, 0, 1, 0)).cumsum(-2)  # from the chunk's beginning to each block's
     until = F.pad(whole[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
-    grown = (ahead + since[..., None, :]).flatten(-3, -2).exp()
-    left = (behind + until[..., None, :]).flatten(-3, -2).exp()
+    grown = left_of((ahead + since[..., None, :]).flatten(-3, -2))
+    left = left_of((behind + until[..., None, :]).flatten(-3, -2))
     if begins is not None:
         document = chunked(begins, n, size).cumsum(-1)[:, :, None]
         pairs, old = (x * (document[..., :, None] == document[..., None, :]) for x in (pairs, old))
@@ -78,15 +78,15 @@ def _pairs(q: Tensor, k: Tensor, decay: Tensor, ahead: Tensor, behind: Tensor) -
         -3
     )  # [.., i, j, key_dim]: all that is after j, up to i
     hidden = (~later).triu(1)[..., None]
-    near = (k[..., None, :, :] * between.masked_fill(hidden, -torch.inf).exp()) @ both.transpose(-1, -2)
-    rows, keys = both * ahead.exp()[..., None, :], k[..., :0, :, :]
+    near = (k[..., None, :, :] * left_of(between.masked_fill(hidden, -torch.inf))) @ both.transpose(-1, -2)
+    rows, keys = both * left_of(ahead)[..., None, :], k[..., :0, :, :]
     out = []
     for i in range(n):  # keys [.., blocks before, token, key_dim], by what is left of them where block i begins
         row = (rows[..., i, :, :, :].flatten(-3, -2) @ keys.flatten(-3, -2).transpose(-1, -2)).unflatten(-2, (block, 2))
         out.append(F.pad(torch.cat((row, near[..., i, :, :, :].transpose(-1, -2)), -1), (0, (n - 1 - i) * block)))
         if i + 1 < n:
-            aged = keys * ahead[..., i : i + 1, -1:, :].exp()
-            keys = torch.cat((aged, k[..., i : i + 1, :, :] * behind[..., i : i + 1, :, :].exp()), -3)
+            aged = keys * left_of(ahead[..., i : i + 1, -1:, :])
+            keys = torch.cat((aged, k[..., i : i + 1, :, :] * left_of(behind[..., i : i + 1, :, :])), -3)
     pairs = torch.cat(out, -3)  # [.., token, 2, j]
     return pairs[..., 0, :], pairs[..., 1, :]
 

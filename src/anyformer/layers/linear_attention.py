@@ -16,6 +16,10 @@ from torch.nn import functional as F
 CHUNK = 64  # tokens; like SEGMENT it changes time and rounding, nothing else
 SEGMENT = 512  # tokens that are worked on at once, forward and backward: what they need stays in a processor's cache
 
+# Of logarithms: below it nothing is left. Numbers that are not far above the least normal one (e^-87) make others that are below,
+# and processors take ten times as long for a product of those.
+NOTHING = -60.0
+
 # (rows of a segment, where documents begin in it, the state before, whether to give the state behind) → (y, that state)
 Core = Callable[[Sequence[Tensor], Tensor | None, Tensor | None, bool], tuple[Tensor, Tensor | None]]
 
@@ -86,9 +90,13 @@ def decays(logarithm: Tensor, begins: Tensor | None) -> tuple[Tensor, Tensor]:
     if begins is not None:
         document = begins.cumsum(-1)
         hidden, old = hidden | (document[..., :, None] != document[..., None, :]), document > 0
-    left = apart.masked_fill(hidden, -torch.inf).to(logarithm.dtype).exp()
     total = total if old is None else total.masked_fill(old, -torch.inf)
-    return total.to(logarithm.dtype).exp(), left
+    return left_of(total.to(logarithm.dtype)), left_of(apart.masked_fill(hidden, -torch.inf).to(logarithm.dtype))
+
+
+def left_of(logarithm: Tensor) -> Tensor:
+    """e^x of a decay's logarithm x, or 0 where that is nothing beside anything."""
+    return F.threshold(logarithm, NOTHING, -torch.inf).exp()
 
 
 def linear_attention(

@@ -627,6 +627,7 @@ def test_layers_of_exaone_rotate_nothing_where_others_have_windows() -> None:
         ("axk1", {**LATENT, **ROUTED, "n_group": 3, "topk_group": 1}, "Router.n_groups = 3 must divide n_experts = 4"),
         ("minicpm3", {**LATENT, "scale_depth": 0}, "scale_depth = 0 must be above 0"),
         ("minicpm3", {**LATENT, "num_key_value_heads": 2}, "num_key_value_heads = 2 is not computed here"),
+        ("laguna", {**EXPERTS, **LAGUNA, "gating": ["per-head"]}, "gating = .* must be true or"),
         ("laguna", {**EXPERTS, **LAGUNA, "gating": False}, "gating = False must be true or per-element or per-head"),
         (
             "laguna",

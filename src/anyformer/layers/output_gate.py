@@ -48,5 +48,6 @@ class OutputGate(Part[OutputGateSpec]):
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """The y [batch, heads, query, width of a value], gated by x [batch, query, d_model]."""
-        each = self.activation(F.linear(x, self.weight, self.bias))
-        return y * each.unflatten(-1, (y.shape[1], -1)).transpose(1, 2)
+        each = self.activation(F.linear(x, self.weight, self.bias)).unflatten(-1, (y.shape[1], -1))
+        # As the maps read and write them: compiled, softplus has no gradient for numbers that lie otherwise (PyTorch 2.13).
+        return (y.transpose(1, 2) * each).transpose(1, 2)

@@ -156,6 +156,11 @@ class LongRoPE(ScalingByLength):
             raise self.refusal("long", f"must be a list as long as short, which has {len(self.short)} numbers")
         self.require("original_context", self.original_context >= 2, "must be at least 2 tokens")
 
+    def caveats(self) -> tuple[Caveat, ...]:
+        """That of scalings by length, if the length decides anything: MiniCPM3's lists are one."""
+        alike = self.short == self.long and self.magnitude_short == self.magnitude_long
+        return () if alike else super().caveats()
+
     def check(self, n_pairs: int) -> None:
         if n_pairs != len(self.short):
             raise self.refusal("short", f"must be {n_pairs} numbers, one for each pair of features that rotates")

@@ -23,7 +23,6 @@ BY = {word: GATE.but(over=over) for over, word in WORDS.items()}
 FULL = laguna(1, 8, 1, 8, 1, d_expert=8, choice=router(2, 1, 1.0), n_dense=0)
 (NEAR,) = windowed(FULL, 512).stack.blocks
 TEMPLATE = FULL.but(stack=FULL.stack.but(blocks=(NEAR, *FULL.stack.blocks)))
-CLASS = {table.SLIDING: RotarySpec(), table.FULL: RotarySpec(theta=500_000.0, fraction=0.5)}
 ROUTING = {
     "num_experts": ("n_experts", int, 256),
     "num_experts_per_tok": ("top_k", int, 8),
@@ -61,7 +60,7 @@ def _said(spec: ModelSpec) -> dict[str, Any]:
 def _gates(settings: Settings, spec: ModelSpec) -> ModelSpec:
     said = settings.written("gating")
     word = "per-head" if said in (None, True) else said
-    if word not in BY:
+    if not isinstance(word, str) or word not in BY:
         raise settings.refusal("gating", f"must be true or {' or '.join(BY)}")
     return changed(spec, AttentionSpec, gate=BY[word])
 
@@ -71,14 +70,15 @@ def _gating(spec: ModelSpec) -> dict[str, Any]:
     return {"gating": WORDS["heads" if gate is None else gate.over]}
 
 
-def _cap(settings: Settings, spec: ModelSpec) -> ModelSpec:
-    return changed(spec, RouterSpec, softcap=settings.take("moe_router_logit_softcapping", float, 0.0) or None)
-
-
-def _capped(spec: ModelSpec) -> dict[str, Any]:
-    return {"moe_router_logit_softcapping": one(spec, RouterSpec, "router").softcap or 0.0}
-
-
+CAP = table.at(
+    "moe_router_logit_softcapping",
+    float,
+    RouterSpec,
+    "softcap",
+    default=0.0,
+    into=lambda cap: cap or None,
+    out=lambda cap: cap or 0.0,
+)
 ATTENTIVE = {**ATTENTION, **QK_NORMS, **LAYER, "0.branches.0.mixer.gate": "self_attn.g_proj"}
 FILED = {ours: theirs.replace("shared_experts", "shared_expert") for ours, theirs in ATTENTIVE.items()}
 LAGUNA = table.family(
@@ -94,9 +94,9 @@ LAGUNA = table.family(
         table.heads(n_kv_heads=8, head_dim=128),
         table.BIASES,
         EPS,
-        rotary_by_type(CLASS[table.SLIDING], CLASS[table.FULL], 131_072),
+        rotary_by_type(RotarySpec(), RotarySpec(theta=500_000.0, fraction=0.5), 131_072),
         table.together(RouterSpec, ROUTING),
-        table.Pair(_cap, _capped),
+        CAP,
         table.Pair(_gates, _gating),
         table.tables(tied=False),
         table.Pair(_layers, _types),

@@ -163,7 +163,7 @@ LFM2_MOE = table.family(
 )
 
 
-def _by_four(settings: Settings, n_layers: int) -> list[str]:
+def _by_four(_: Settings, n_layers: int) -> list[str]:
     each = {2: table.FULL, 0: table.SLIDING}
     return [each.get(i % 4, "conv") if i else "conv" for i in range(n_layers)]
 

@@ -10,15 +10,15 @@ from anyformer.families.hf.table import Pair
 from anyformer.spec import BlockSpec, MixerSpec, ModelSpec
 
 # Each word, and the kind of mixer that a layer of it has, or what is true of it.
-Words = Mapping[str, type[MixerSpec] | Callable[[BlockSpec], bool]]
+Words = Mapping[str, type[MixerSpec] | Callable[[BlockSpec], object]]
 
 
 def kinds_of(spec: ModelSpec, words: Words) -> list[str]:
     """The word for each layer: the first that is true of it."""
 
-    def fits(block: BlockSpec, kind: type[MixerSpec] | Callable[[BlockSpec], bool]) -> bool:
+    def fits(block: BlockSpec, kind: type[MixerSpec] | Callable[[BlockSpec], object]) -> bool:
         if not isinstance(kind, type):
-            return kind(block)
+            return bool(kind(block))
         return any(isinstance(branch.mixer, kind) for sublayer in block.sublayers for branch in sublayer.branches)
 
     each = (next((word for word, kind in words.items() if fits(block, kind)), "none") for block in spec.stack.blocks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import transformers
 from anyformer.errors import CheckpointError
 from anyformer.families import FAMILIES, preset
 from anyformer.families.hf.mapping import misfits, spec_of
+from anyformer.hub import convert, load
 from anyformer.layers import RotarySpec
 from anyformer.layers.embedding import n_segments
 from anyformer.resizing import shrink
@@ -35,6 +37,29 @@ DISTANCES = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}  # besi
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("xlm-roberta", {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     ("camembert", {}),
+    ("ibert", {}),
+    ("ibert", {"type_vocab_size": 1, "layer_norm_eps": 1e-3, "force_dequant": "gelu"}),
+    ("rembert", {}),
+    (
+        "rembert",
+        {
+            "input_embedding_size": 16,
+            "output_embedding_size": 40,
+            "hidden_act": "relu",
+            "type_vocab_size": 3,
+            "layer_norm_eps": 1e-3,
+        },
+    ),
+    ("jina_embeddings_v3", {}),
+    (
+        "jina_embeddings_v3",
+        {
+            "hidden_act": "relu",
+            "type_vocab_size": 2,
+            "layer_norm_eps": 1e-3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e3},
+        },
+    ),
     ("megatron-bert", {"hidden_act": "relu", "type_vocab_size": 3, "layer_norm_eps": 1e-3}),
     ("xlm-roberta-xl", {"hidden_act": "relu", "type_vocab_size": 2, "layer_norm_eps": 1e-3}),
     ("xlm-roberta-xl", {}),
@@ -139,6 +164,10 @@ def test_tables_of_angles_are_the_classs() -> None:
         ("modernbert", {"classifier_bias": True}, "classifier_bias = True is not computed here"),
         ("modernbert", {"layer_types": ["windowed"] * 2}, "layer_types = .* must be 2 times"),
         ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers = 0 must be at least 1"),
+        ("ibert", {"quant_mode": True}, "quant_mode = True is not computed here; only False is"),
+        ("rembert", {"tie_word_embeddings": True}, "tie_word_embeddings = True is not computed here; only False is"),
+        ("rembert", {"output_embedding_size": 0}, "output_embedding_size = 0 must be above 0"),
+        ("jina_embeddings_v3", {"lora_adaptations": ["retrieval.query"]}, "lora_adaptations"),
         ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0 is not computed here; only 1 is"),
     ],
 )
@@ -146,3 +175,20 @@ def test_refused_in_a_line(hf_type: str, changes: dict[str, Any], says: str) -> 
     with pytest.raises(CheckpointError, match=says) as error:
         read(hf_type, changes)
     assert "\n" not in str(error.value)
+
+
+def test_what_integers_are_made_with_is_read_over(tmp_path: Path) -> None:
+    """I-BERT's own files hold it; those that we write do not, and its class computes the same from them."""
+    config: Any = transformers.IBertConfig(**SIZES)
+    model = transformers.IBertForMaskedLM(config).eval()
+    extra = {name for name, _ in model.named_buffers() if name in model.state_dict()}
+    model.save_pretrained(tmp_path / "theirs")
+    ours, _ = load(tmp_path / "theirs")
+    passed_over = {name for row in FAMILIES["ibert"].rows(ours.spec) if not row.ours for name in row.also}
+    assert extra <= passed_over
+    convert(tmp_path / "theirs", tmp_path / "ours", hf_type="ibert")
+    again, ids = transformers.IBertForMaskedLM.from_pretrained(tmp_path / "ours").eval(), torch.arange(3, 12)[None]
+    with torch.no_grad():
+        expected = model(ids).logits
+        assert torch.allclose(ours(ids).logits, expected, atol=1e-5)
+        assert torch.equal(again(ids).logits, expected)

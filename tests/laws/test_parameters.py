@@ -79,6 +79,8 @@ EXACT = {
     "xlm-roberta-base": 278_295_186,
     "xlm-roberta-large": 560_142_482,
     "camembert-base": 110_655_493,
+    "rembert": 993_263_548,
+    "jina-embeddings-v3": 559_616_146,
     "mpnet-base": 109_518_527,
     "roformer-base": 124_197_968 - 1536 * 64,  # the class counts its table of angles
     "nomic-embed-text-v1": 137_354_304,

@@ -49,6 +49,7 @@ from tests.laws.weights import filled, telling
 ENCODERS: dict[str, HeadNames] = {
     "bert-base": bert.HEADS,
     "roberta-base": bert.roberta_heads("Roberta"),
+    "rembert": bert.REMBERT_HEADS,
     "distilbert-base": bert.DISTILBERT_HEADS,
     "albert-base": albert.HEADS,
     "electra-small": bert.ELECTRA_HEADS,
@@ -62,6 +63,7 @@ ENCODERS: dict[str, HeadNames] = {
     "roformer-base": bert.ROFORMER_HEADS,
     "nomic-embed-text-v1": nomic.NOMIC_HEADS,
     "gte-multilingual-base": nomic.GTE_HEADS,
+    "jina-embeddings-v3": nomic.JINA_HEADS,
     "eurobert-210m": nomic.EUROBERT_HEADS,
     "mpnet-base": mpnet.HEADS,
     "esm2-650m": esm.HEADS,

@@ -1,6 +1,7 @@
 """BERT, RoBERTa, DistilBERT, MiniLM: arXiv:1810.04805, arXiv:1907.11692, arXiv:1910.01108, arXiv:2002.10957.
 
-RoBERTa in other languages: XLM-R (arXiv:1911.02116), CamemBERT (arXiv:1911.03894).
+RoBERTa in other languages: XLM-R (arXiv:1911.02116), CamemBERT (arXiv:1911.03894); BERT with wide tables apart: RemBERT
+(arXiv:2010.12821).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from anyformer.families.compose import attend, changed, feed, language_model, post_norm, repeat, serial
-from anyformer.families.heads import row_classes, with_masked_words
+from anyformer.families.heads import masked_words, row_classes, with_masked_words
 from anyformer.families.lineage import Origin, Preset
 from anyformer.layers import (
     GELU,
@@ -21,7 +22,7 @@ from anyformer.layers import (
     RotarySpec,
     SegmentsSpec,
 )
-from anyformer.spec import Count, EmbeddingSpec, Length, MapSpec, ModelSpec, Width
+from anyformer.spec import Count, EmbeddingSpec, HeadSpec, Length, MapSpec, ModelSpec, TableSpec, Vocab, Width
 
 
 def bert(
@@ -66,6 +67,21 @@ def bert(
 def pretraining(model: ModelSpec, activation: MapSpec | None = None, second: str = "nsp") -> ModelSpec:
     """The model with what BERT is trained on: masked words, and whether the second sentence follows (section 3.1)."""
     return with_masked_words(model, row_classes(2, second), activation=activation)
+
+
+def masked_apart(model: ModelSpec, width: int, activation: MapSpec | None = None) -> HeadSpec:
+    """A head for masked words with a table of its own, of another width (arXiv:2010.12821, section 4)."""
+    head = masked_words(model, activation)
+    _, between, norm = head.transform
+    layer = LinearSpec(d_out=Width(width), bias=True)
+    return head.but(transform=(layer, between, norm), table=TableSpec(rows=Vocab(model.vocab_size)))
+
+
+def rembert(*, n_layers: int, d_model: int, n_heads: int, width: int = 256, width_out: int = 1664) -> ModelSpec:
+    """BERT whose tables at input and output are not tied, the latter the wider."""
+    model = bert(n_layers=n_layers, d_model=d_model, n_heads=n_heads, vocab_size=250_300, width=width)
+    model = changed(model, TableSpec, shared=None)
+    return model.but(heads=(masked_apart(model, width_out),))
 
 
 # A larger vocabulary, one segment, positions from row 2 on (arXiv:1907.11692, section 4; the rows are fairseq's).
@@ -167,6 +183,13 @@ ERNIE = Origin("ernie", "bert", 2019, "arXiv:1904.09223, section 3").lineage(
     family="bert",
     sizes="Sun et al. 2019, arXiv:1904.09223, section 4; sizes as released (from memory)",
     tokenizer="WordPiece, 18,000",
+)
+REMBERT = Origin("rembert", "bert", 2020, "arXiv:2010.12821, section 5").lineage(
+    "tables at input and output apart, 256 and 1,664 wide; 250,300 tokens",
+    Preset("rembert", rembert(n_layers=32, d_model=1152, n_heads=18)),
+    family="bert",
+    sizes="Chung et al. 2020, arXiv:2010.12821, section 5; sizes of the class, as released",
+    tokenizer="SentencePiece, 250,300",
 )
 DISTILBERT = Origin("distilbert", "bert", 2019, "arXiv:1910.01108, section 2").lineage(
     "half of the layers, no segments",

@@ -1,4 +1,6 @@
-"""Encoders for embeddings that rotate and gate: Nomic Embed (Nussbaum et al. 2024, arXiv:2402.01613), mGTE (2407.19669)."""
+"""Encoders for embeddings that rotate: Nomic Embed (Nussbaum et al. 2024, arXiv:2402.01613), mGTE (2407.19669), which gate, and
+jina-embeddings-v3 (2409.10173).
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,12 @@ def gte(**sizes: Any) -> ModelSpec:
     )
 
 
+def jina_v3(**sizes: Any) -> ModelSpec:
+    """XLM-R whose positions rotate (arXiv:2409.10173, section 3)."""
+    usual = {"vocab_size": 250_002, "n_segments": 1, "context": 8194, "eps": 1e-5}
+    return bert(rotary=RotarySpec(theta=20_000.0), **{**usual, **sizes})
+
+
 BASE = {"n_layers": 12, "d_model": 768, "n_heads": 12}
 
 NOMIC = Origin("nomic-bert", "bert", 2024, "arXiv:2402.01613, section 3.1").lineage(
@@ -60,4 +68,17 @@ GTE = Origin("gte", "bert", 2024, "arXiv:2407.19669, section 2.1").lineage(
     family="nomic",
     sizes="Zhang et al. 2024, arXiv:2407.19669, table 1 (total from memory), sizes and theta of the class",
     tokenizer="SentencePiece (XLM-R's), 250,002 padded to 250,048",
+)
+JINA = Origin("jina-v3", "xlm-roberta", 2024, "arXiv:2409.10173, section 3").lineage(
+    "rotary positions, 8,194 tokens",
+    Preset(
+        "jina-embeddings-v3",
+        with_masked_words(jina_v3(n_layers=24, d_model=1024, n_heads=16)),
+        "559M",
+        "559.6M, which the paper cuts; of the encoder and the head for masked words, without the adapters of its tasks",
+        alias="jina-v3",
+    ),
+    family="nomic",
+    sizes="Sturua et al. 2024, arXiv:2409.10173, table 1 (total from memory), sizes and theta of the class",
+    tokenizer="SentencePiece (XLM-R's), 250,002",
 )

@@ -1,16 +1,19 @@
-"""BERT, RoBERTa, DistilBERT and ELECTRA to and from transformers' BertModel and its like and the classes that put heads on it.
+"""BERT, RoBERTa, RemBERT, DistilBERT and ELECTRA to and from transformers' BertModel and its like and the classes with heads.
 
 XLM-R's and CamemBERT's classes are RoBERTa's by other names, RoFormer's are BERT's with rotary positions.
 """
 
 from __future__ import annotations
 
-from anyformer.families.bert import bert
+from typing import Any
+
+from anyformer.families.bert import bert, masked_apart, rembert
 from anyformer.families.electra import replaced
 from anyformer.families.hf import headings, table
 from anyformer.families.hf.encoder import SEGMENTS, SIZES, encoder_family, eps, laid_out, n_positions, sizes, width
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.mapping import TensorRow, one, waves
+from anyformer.families.hf.settings import Settings
 from anyformer.families.roformer import roformer
 from anyformer.layers import GELU, GQASpec, LinearSpec, ReLU, RotarySpec
 from anyformer.spec import HeadSpec, ModelSpec
@@ -103,6 +106,48 @@ ROBERTA, XLM_ROBERTA, CAMEMBERT = (
         also=("lm_head.decoder",),
     )
     for hf_type, name in (("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert"))
+)
+
+
+def _read_width(settings: Settings, spec: ModelSpec) -> ModelSpec:
+    """The width of the table that the head for masked words has, if there is that head."""
+    found = settings.positive("output_embedding_size", int, 1664)
+    own = masked_apart(spec, found, headings.of_feed_forwards(spec))
+    return spec.but(heads=tuple(own if head.name == "mlm" else head for head in spec.heads))
+
+
+def _written_width(spec: ModelSpec) -> dict[str, Any]:
+    firsts = (layer for head in spec.heads if head.name == "mlm" for layer in head.transform[:1])
+    layer = next((layer for layer in firsts if isinstance(layer, LinearSpec)), None)
+    return {} if layer is None else {"output_embedding_size": layer.d_out or spec.stack.d_model}
+
+
+REMBERT_HEADS = headings.usual_classes(
+    "RemBert",
+    "rembert.",
+    {
+        "mlm": headings.Heading(
+            lambda spec, n: masked_apart(spec, 1664, headings.of_feed_forwards(spec)),
+            {
+                "transform.0": f"{WORDS}.dense",
+                "transform.2": f"{WORDS}.LayerNorm",
+                "table": f"{WORDS}.decoder",
+                "": f"{WORDS}.decoder",
+            },
+        ),
+        "pooler": headings.pooled("rembert.pooler.dense"),
+        "classes": headings.row_labels("rembert.pooler.dense", "classifier"),
+        **headings.LABELLED,
+    },
+)
+REMBERT = encoder_family(
+    "rembert",
+    rembert(n_layers=1, d_model=8, n_heads=1, width=4).but(heads=()),
+    (*SIZES, width(256, always=True, name="input_embedding_size"), SEGMENTS, eps(1e-12), n_positions()),
+    REMBERT_HEADS,
+    laid_out(LAYER, outside={"stack.embedding.projection": "encoder.embedding_hidden_mapping_in"}),
+    tied=False,
+    of_heads=(table.Pair(_read_width, _written_width),),
 )
 
 LAYER_OF_DISTILBERT = {

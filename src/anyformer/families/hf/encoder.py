@@ -41,22 +41,26 @@ def encoder_family(
     tied: bool = True,
     positions: tuple[str, ...] = ("absolute",),
     filed: tuple[Links, HeadNames] | None = None,
+    of_heads: tuple[table.Pair, ...] = (),
 ) -> Family:
     """The family of classes that put heads on one encoder; `links` are the encoder's modules, without the prefix.
 
     The head for masked words has the tokens' table where they are `tied`. `further` are rows of the encoder's that are no
     links; `also` are other names of the tokens' table in files, with the prefix; `buffers` are what old files hold and nobody
     needs; `ignored` settings change no number; `positions` are the kinds that `pairs` read. `filed` are the links and heads of
-    files that are laid out otherwise.
+    files that are laid out otherwise; `of_heads` are settings of the heads.
     """
     usual = table.only(
         is_decoder=False, add_cross_attention=False, tie_word_embeddings=tied, position_embedding_type=positions
     )
-    all_pairs = (usual, *pairs, table.Pair(heads.read))
+    all_pairs = (usual, *pairs, table.Pair(heads.read), *of_heads)
     to_spec, write = table.both_ways(template, all_pairs, ignored)
 
     def to_config(spec: ModelSpec) -> dict[str, Any]:
-        return {**write(spec.but(heads=())), **heads.written(spec)}
+        found = {**write(spec.but(heads=())), **heads.written(spec)}
+        for pair in of_heads:
+            found |= pair.write(spec)
+        return found
 
     def rows(spec: ModelSpec, links: Links = links, heads: HeadNames = heads) -> list[TensorRow]:
         stripped = {head.name for head in spec.heads} <= set(heads.classes.get(heads.bare, ()))
@@ -112,19 +116,19 @@ def laid_out(
     return lambda spec: {**rest, **of_layers(spec.stack, layer, modules)}
 
 
-def width(default: int | None, *, always: bool) -> table.Pair:
-    """The width of the embedding, which is projected to d_model `always`, or only from another width (ELECTRA).
+def width(default: int | None, *, always: bool, name: str = "embedding_size") -> table.Pair:
+    """The width of the embedding, by its `name`, which is projected to d_model `always`, or only from another width (ELECTRA).
 
     Where nothing is said it is the default, None being d_model.
     """
 
     def read(settings: Settings, spec: ModelSpec) -> ModelSpec:
-        found = settings.positive("embedding_size", int, default or spec.stack.d_model)
+        found = settings.positive(name, int, default or spec.stack.d_model)
         projected = always or found != spec.stack.d_model
         projection = LinearSpec(bias=True) if projected else None
         return changed(spec, EmbeddingSpec, width=found if projected else None, projection=projection)
 
-    return table.Pair(read, lambda spec: {"embedding_size": spec.stack.embedding.width or spec.stack.d_model})
+    return table.Pair(read, lambda spec: {name: spec.stack.embedding.width or spec.stack.d_model})
 
 
 def n_positions(offset_by_padding: bool = False) -> table.Pair:

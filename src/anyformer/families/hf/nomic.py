@@ -1,28 +1,27 @@
-"""Nomic BERT, GTE and EuroBERT to and from transformers' NomicBertModel, GteModel, EuroBertModel and the classes with heads."""
+"""Nomic BERT, GTE, jina-embeddings-v3 and EuroBERT to and from transformers' NomicBertModel and its like, and the classes with
+heads.
+"""
 
 from __future__ import annotations
 
 from anyformer.families.compose import changed
 from anyformer.families.eurobert import eurobert, masked_table
 from anyformer.families.hf import headings, table
+from anyformer.families.hf.bert import roberta_heads
 from anyformer.families.hf.encoder import SEGMENTS, encoder_family, eps, laid_out, sizes
 from anyformer.families.hf.layout import Theirs
 from anyformer.families.hf.llama import ATTENTION, GATED, NORMS, WIDTHS
 from anyformer.families.hf.llama_like import EPS_1E5
 from anyformer.families.hf.mapping import one
 from anyformer.families.hf.settings import Settings
-from anyformer.families.nomic import gte, nomic_bert
+from anyformer.families.nomic import gte, jina_v3, nomic_bert
 from anyformer.layers import GatedFeedForwardSpec, GQASpec, RotarySpec, SegmentsSpec
 from anyformer.layers.embedding import n_segments
 from anyformer.spec import EmbeddingSpec, ModelSpec
 
 TINY = {"n_layers": 1, "d_model": 8, "n_heads": 1}
-LAYER = {
-    **ATTENTION,
-    **GATED,
-    "0.norm_sum": "post_attention_layernorm",
-    "1.norm_sum": "post_mlp_layernorm",
-}
+BEHIND = {"0.norm_sum": "post_attention_layernorm", "1.norm_sum": "post_mlp_layernorm"}
+LAYER = {**ATTENTION, **GATED, **BEHIND}
 
 
 def _gated(usual: str, theta: float, context: int) -> tuple[table.Pair, ...]:
@@ -115,6 +114,38 @@ GTE = encoder_family(
             terms=("token_type",),
         ),
         _gte_heads("norm"),
+    ),
+)
+JINA_HEADS = roberta_heads("JinaEmbeddingsV3")
+FEED = table.feeds(up="mlp.fc1", down="mlp.fc2")
+# Files of the adapters for its tasks are refused: their tensors are none of the class's.
+JINA = encoder_family(
+    "jina_embeddings_v3",
+    jina_v3(**TINY),
+    (
+        *sizes(),
+        table.at("type_vocab_size", int, SegmentsSpec, "n_segments", default=1),
+        eps(1e-5),
+        table.positions(RotarySpec(theta=20_000.0), context=8194),
+    ),
+    JINA_HEADS,
+    laid_out({**ATTENTION, **FEED, **BEHIND}, terms=("token_type",), layer="layers"),
+    also=("lm_head.decoder",),
+    buffers=(),
+    filed=(
+        laid_out(
+            {
+                **FEED,
+                table.QKV: "mixer.Wqkv",
+                f"{table.PROJECTION}.o": "mixer.out_proj",
+                "0.norm_sum": "norm1",
+                "1.norm_sum": "norm2",
+            },
+            terms=("token_type",),
+            layer="encoder.layers",
+            outside={"stack.embedding.norm": "emb_ln"},
+        ),
+        JINA_HEADS,
     ),
 )
 MASKED_TABLE = headings.Heading(lambda spec, n: masked_table(spec.vocab_size), {"table": "lm_head"})

@@ -52,15 +52,14 @@ LEFT_OUT = {
     "add means of blocks to its keys, for which no parts are here",
     "DogeForCausalLM": "masks all but the best keys; with experts, the class lets a token's hang on later tokens",
     "LukeForMaskedLM": "reads entities beside words; without them it is RoBERTa",
-    "Lfm2MoeForCausalLM": "adds 1e-6 to the sum that weights of experts are divided by, for which no field is here",
+    "GraniteMoeSharedForCausalLM": "is read and written, and is no preset: its sizes are no class's defaults",
+    "LagunaForCausalLM as released": "is read and written; its preset has the class's sizes, without windows and further heads",
     "HYV4ForCausalLM": "has streams side by side without a mixing matrix and an indexer whose last features turn: no such parts",
     "T5Gemma2ForConditionalGeneration": "sees, and its decoder has one softmax over its own tokens and the encoder's",
     "the text models of `glm5_next`, `step3p7`, `muse_glimmer`, `minimax_m3`, `inkling`, `qwen4_exp`": "stand inside models that "
     "see or hear, and each has a part that is not here",
-    "`AXK1ForCausalLM`, `BigBirdPegasusForConditionalGeneration`, `FlexOlmoForCausalLM`, "
-    "`GraniteMoeSharedForCausalLM`, `HunYuanMoEV1ForCausalLM`, `IBertForMaskedLM`, `JinaEmbeddingsV3ForMaskedLM`, "
-    "`LagunaForCausalLM`, `Lfm3ForCausalLM`, `MiniCPM3ForCausalLM`, `RemBertForMaskedLM`": "are made of parts that are here, and "
-    "have no row yet",
+    "`BigBirdPegasusForConditionalGeneration`, `IBertForMaskedLM`, `JinaEmbeddingsV3ForMaskedLM`, "
+    "`RemBertForMaskedLM`": "are made of parts that are here, and have no row yet",
     "MellumForCausalLM with further tokens": "passes over the layers that predict them, whose tensors are not read here; refused",
 }
 

@@ -344,8 +344,8 @@ def router(value: RouterSpec) -> str:
     said += [f"logits capped at {number(value.softcap)}"] if value.softcap is not None else []
     said += ["a correction bias moved by the load"] if value.correction else []
     usual = RouterSpec.__dataclass_fields__
-    larger = f", their sum + {number(value.eps)}" if value.eps != usual["eps"].default else ""
-    said += [f"weights normalised{larger}"] if value.renormalise else []
+    said += ["weights normalised"] if value.renormalise else []
+    said += [f"their sum + {number(value.eps)}"] if value.eps != usual["eps"].default else []
     said += [f"weights × {number(value.factor)}"] if value.factor != 1 else []
     said += ["a learned factor of each"] if value.gains else []
     said += [f"tolerance {number(value.tolerance)}"] if value.tolerance != usual["tolerance"].default else []
